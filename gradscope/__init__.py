@@ -1,0 +1,46 @@
+"""gradscope: a lifecycle inspector and debugger for PyTorch's backward graphs.
+
+The public names are loaded when they are first used, so that commands which need no torch do not import it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gradscope._version import __version__
+
+if TYPE_CHECKING:
+    from gradscope.errors import FreedGraphError as FreedGraphError
+    from gradscope.errors import GradscopeError as GradscopeError
+    from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
+    from gradscope.holding import holders as holders
+    from gradscope.inspection import check as check
+    from gradscope.inspection import saved_tensors as saved_tensors
+    from gradscope.inspection import snapshot as snapshot
+    from gradscope.watching import watch as watch
+
+_WHERE = {
+    "FreedGraphError": "gradscope.errors",
+    "GradscopeError": "gradscope.errors",
+    "StaleSavedTensorError": "gradscope.errors",
+    "check": "gradscope.inspection",
+    "holders": "gradscope.holding",
+    "saved_tensors": "gradscope.inspection",
+    "snapshot": "gradscope.inspection",
+    "watch": "gradscope.watching",
+}
+
+__all__ = ["__version__", *_WHERE]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'gradscope' has no attribute {name!r}; it has {', '.join(sorted(_WHERE))}")
+    value = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

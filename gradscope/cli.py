@@ -1,0 +1,133 @@
+"""The command line: parses it, calls the command, prints what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+from gradscope import commands
+from gradscope._version import __version__
+from gradscope.commands import FailOn, Format, RunOptions
+from gradscope.errors import GradscopeError
+from gradscope.runner import Code, Module, Script, Target
+
+Job = Callable[[], int]
+"""What a parsed command line asks for. It is done outside of the parser, which has its own ways with exceptions."""
+
+# typer has brought its own copy of click for a while; the error of either is found so.
+UsageError: type[Any] = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="See which backward graphs a PyTorch program builds, what each backward call frees, and what will go wrong.",
+)
+
+
+class ProgramCommand(TyperCommand):
+    """A command whose line ends in a program: all after the script, ``-m`` module or ``-c`` code is the program's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Have the options end where ``-m`` or ``-c`` stands, as Python's own do."""
+        takes_value = {name for option in self.params if not getattr(option, "is_flag", True) for name in option.opts}
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "--"):
+            flag, rest = args[at][:2], args[at][2:]
+            if flag in ("-m", "-c"):
+                args = [*args[:at], flag, "--", *([rest] if rest else []), *args[at + 1 :]]
+                break
+            at += 2 if args[at] in takes_value else 1
+        return super().parse_args(ctx, args)
+
+
+@app.callback(invoke_without_command=True)
+def gradscope(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Print the version, or the help if no command is given."""
+    if version:
+        typer.echo(f"gradscope {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+@app.command(
+    cls=ProgramCommand,
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS] [-m | -c]",
+)
+def run(
+    program: Annotated[str, typer.Argument(metavar="PROGRAM", help="A script, or what -m or -c takes.")],
+    args: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="The program's own.")] = None,
+    module: Annotated[bool, typer.Option("-m", help="PROGRAM is a module, as for python -m.")] = False,
+    code: Annotated[bool, typer.Option("-c", help="PROGRAM is code, as for python -c.")] = False,
+    format: Annotated[Format, typer.Option(help="How the report is written.")] = Format.TEXT,  # noqa: A002
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report here, not to stderr.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the recording here.")] = None,
+    stop_after: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="End the program after N backward calls.")
+    ] = None,
+    guard: Annotated[bool, typer.Option("--guard", help="Raise before the engine would.")] = False,
+    no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Install no saved-tensor hooks: see less.")] = False,
+    fail_on: Annotated[FailOn, typer.Option(help="The least finding that makes the exit status 1.")] = FailOn.ERROR,
+) -> Job:
+    """
+    Run a program as Python would, and report on its backward graphs.
+
+    Everything after PROGRAM belongs to the program. The exit status is the program's if that is not 0;
+    else 1 if there is a finding at or above --fail-on, else 0. It is 2 if gradscope was used wrongly.
+    """
+    kind: Callable[[str, tuple[str, ...]], Target] = Module if module else Code if code else Script
+    options = RunOptions(format, output, save, stop_after, guard, not no_hooks, fail_on)
+    return partial(commands.run, kind(program, tuple(args or ())), options)
+
+
+@app.command()
+def report(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recordings that `run --save` wrote.")],
+    format: Annotated[Format, typer.Option(help="How the report is written.")] = Format.TEXT,  # noqa: A002
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report here, not to stdout.")] = None,
+) -> Job:
+    """Print the report of a saved recording."""
+    return partial(commands.report, files, format, output)
+
+
+@app.command()
+def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="A finding's code, as GS101, or name.")]) -> Job:
+    """Explain a finding: what it says, why it is bad, and what cures it."""
+    return partial(commands.explain, code)
+
+
+@app.command()
+def rules() -> Job:
+    """List all findings."""
+    return commands.rules
+
+
+def main() -> None:
+    """What ``gradscope`` and ``python -m gradscope`` call."""
+    try:
+        job = get_command(app).main(prog_name="gradscope", standalone_mode=False)
+        status = job() if callable(job) else 0
+    except UsageError as error:
+        path = error.ctx.command_path if error.ctx else "gradscope"
+        status = _used_wrongly(f"{error.format_message().rstrip('.')}; see `{path} --help`")
+    except GradscopeError as error:
+        status = _used_wrongly(str(error))
+    if status:
+        raise SystemExit(status)
+
+
+def _used_wrongly(what: str) -> int:
+    typer.echo(f"gradscope: {what}", err=True)
+    return 2

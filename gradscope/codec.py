@@ -1,0 +1,164 @@
+"""Turns the frozen data of the model into JSON text and back, following the dataclasses' own fields and type hints.
+
+A dataclass becomes the list of its fields' values. A recording stores the names of the fields once, as ``LAYOUT``, and
+is read by them: a field added to the model later reads as its default, and one that the reader does not know is
+passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from operator import attrgetter
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from gradscope import model
+
+T = TypeVar("T")
+Convert = Callable[[Any], Any]
+Layout = Mapping[str, Sequence[str]]
+
+LAYOUT: Layout = {
+    kind.__name__: [field.name for field in fields(kind)]
+    for kind in vars(model).values()
+    if isinstance(kind, type) and is_dataclass(kind)
+}
+"""The fields of every dataclass of the model, in the order in which they are written."""
+
+_JSON = json.JSONEncoder(check_circular=False, separators=(",", ":"))
+
+
+def dumps(value: Any) -> str:
+    """The JSON text of a dataclass of the model."""
+    return dump_plain(plain(value))
+
+
+def plain(value: Any) -> Any:
+    """A dataclass of the model as lists, strings and numbers."""
+    kind: Any = type(value)
+    return _encoder(kind)(value)
+
+
+def dump_plain(value: Any) -> str:
+    """The JSON text of what ``plain`` returned: pure ASCII, so that no file name or exception text can upset it."""
+    return _JSON.encode(value)
+
+
+def parse(text: object) -> Any:
+    """What JSON text holds; ValueError when it is none."""
+    if not isinstance(text, str | bytes):
+        raise ValueError(f"expected text, found {type(text).__name__}")
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@cache
+def _encoder(kind: Any) -> Convert:
+    """How values of the type hint ``kind`` are written; ``_same`` where JSON takes them as they are."""
+    if is_dataclass(kind):
+        return _dataclass_encoder(kind)
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        (inner,) = (_encoder(arg) for arg in args if arg is not type(None))
+        return inner if inner is _same else lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        item = _encoder(args[0])
+        return _same if item is _same else lambda value: [item(part) for part in value]
+    return _same
+
+
+def _dataclass_encoder(kind: Any) -> Convert:
+    hints = get_type_hints(kind)
+    read = attrgetter(*LAYOUT[kind.__name__])
+    converts = ((at, _encoder(hints[name])) for at, name in enumerate(LAYOUT[kind.__name__]))
+    nested = [(at, convert) for at, convert in converts if convert is not _same]
+    if not nested:
+        return read
+
+    def write(value: Any) -> list[Any]:
+        row = list(read(value))
+        for at, convert in nested:
+            row[at] = convert(row[at])
+        return row
+
+    return write
+
+
+class Decoder:
+    """Reads what ``dumps`` wrote under ``layout``; whatever does not fit the model is a ValueError."""
+
+    def __init__(self, layout: Layout = LAYOUT) -> None:
+        self._layout = layout
+        self._readers: dict[Any, Convert] = {}
+
+    def loads(self, kind: type[T], text: object) -> T:
+        """The value of type ``kind`` in ``text``."""
+        value: T = self._reader(kind)(parse(text))
+        return value
+
+    def _reader(self, kind: Any) -> Convert:
+        if kind not in self._readers:
+            self._readers[kind] = self._make_reader(kind)
+        return self._readers[kind]
+
+    def _make_reader(self, kind: Any) -> Convert:
+        """How values of the type hint ``kind`` are read: every reader checks what it is given."""
+        if is_dataclass(kind):
+            return self._dataclass_reader(kind)
+        origin, args = get_origin(kind), get_args(kind)
+        if origin is UnionType:
+            (inner,) = (self._reader(arg) for arg in args if arg is not type(None))
+            return lambda plain: None if plain is None else inner(plain)
+        if origin is tuple:
+            return _tuple_reader(self._reader(args[0]))
+        return kind if issubclass(kind, Enum) else _scalar_reader(kind)
+
+    def _dataclass_reader(self, kind: Any) -> Convert:
+        hints = get_type_hints(kind)
+        written = self._layout.get(kind.__name__, ())
+        readers = [self._reader(hints[name]) if name in hints else _same for name in written]
+        required = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+        if missing := required.difference(written):
+            raise ValueError(f"{kind.__name__} without {', '.join(sorted(missing))}")
+
+        as_now = list(written) == LAYOUT[kind.__name__]
+
+        def read(plain: Any) -> Any:
+            if type(plain) is not list or len(plain) != len(readers):
+                raise ValueError(f"expected {kind.__name__}")
+            if as_now:  # the usual case, by position: half the time
+                return kind(*[reader(item) for reader, item in zip(readers, plain, strict=True)])
+            known = zip(written, readers, plain, strict=True)
+            return kind(**{name: reader(item) for name, reader, item in known if name in hints})
+
+        return read
+
+
+def _scalar_reader(kind: type) -> Convert:
+    allowed = (float, int) if kind is float else (kind,)
+
+    def read(plain: Any) -> Any:
+        if type(plain) not in allowed:
+            raise ValueError(f"expected {kind.__name__}, found {type(plain).__name__}")
+        return plain
+
+    return read
+
+
+def _tuple_reader(item: Convert) -> Convert:
+    def read(plain: Any) -> tuple[Any, ...]:
+        if type(plain) is not list:
+            raise ValueError(f"expected a list, found {type(plain).__name__}")
+        return tuple([item(part) for part in plain])
+
+    return read

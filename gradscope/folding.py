@@ -1,0 +1,179 @@
+"""Keeps a recording within bounds however long the run: alike calls share a row, the memory curve its envelope."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+from gradscope.model import BackwardCall, Sample
+
+ROWS = 2_000
+"""Most rows of calls that a recording keeps, not counting one more for each kind of call at each site."""
+
+ROWS_AT_SITE = 200
+"""Most of these rows for one kind of call at one site."""
+
+NEAR = 64
+"""Alike calls at most this far apart belong to the same loop: as many backward calls fit into one iteration."""
+
+RUNS = 1_998
+"""The memory curve has fewer runs of samples than this, with two points each: less than 4,000 in all."""
+
+_ALIKE = attrgetter(
+    "kind", "site", "retain_graph", "create_graph", "inputs", "graph", "nodes", "nodes_run", "saved_tensors",
+    "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes", "retained_bytes", "thread", "exception",
+)  # fmt: skip
+"""What two calls must have in common, beside their roots' names, to share a row."""
+
+_FIGURES = (
+    "nodes", "nodes_run", "saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes",
+    "retained_bytes", "peak_bytes", "nodes_built", "nodes_destroyed",
+)  # fmt: skip
+"""What a row gives the largest value of."""
+
+_figures = attrgetter(*_FIGURES)
+
+
+class _Row:
+    """Calls folded into one, at ``index`` in the list of rows; ``gap`` is the distance of the last two numbers."""
+
+    __slots__ = ("count", "figures", "first", "gap", "index", "last", "last_number")
+
+    def __init__(self, index: int, call: BackwardCall) -> None:
+        self.index = index
+        self.first = self.last = call
+        self.count = call.count
+        self.last_number = call.last_number or call.number
+        self.gap = 0
+        self.figures: tuple[int, ...] = _figures(call)
+
+    def goes_on_with(self, number: int) -> bool:
+        """Is a call of this number the next turn of the same loop, be it a short turn or as long as the last one?"""
+        gap = number - self.last_number
+        return gap <= NEAR or gap == self.gap or self.gap == 0
+
+    def add(self, call: BackwardCall) -> None:
+        self.gap = call.number - self.last_number
+        self.last = call
+        self.count += call.count
+        self.last_number = call.last_number or call.number
+        figures = _figures(call)
+        if figures != self.figures:
+            self.figures = tuple(map(max, figures, self.figures))
+
+    def folded(self) -> BackwardCall:
+        figures: dict[str, Any] = dict(zip(_FIGURES, self.figures, strict=True))
+        return replace(
+            self.first,
+            **figures,
+            live_bytes=self.last.live_bytes,
+            ended=self.last.ended,
+            count=self.count,
+            last_number=self.last_number,
+        )
+
+
+class CallFolder:
+    """Backward calls, alike ones folded into rows.
+
+    A row's ``started`` is that of its first call; ``ended`` and ``live_bytes`` are those of its last; sizes are the
+    largest seen. Once a site has its share of rows, a call that matches none goes to one row for all such calls of its
+    kind there; ``mixed`` counts them.
+    """
+
+    def __init__(self) -> None:
+        self.mixed = 0
+        self._rows: list[_Row] = []
+        self._latest: dict[object, _Row] = {}
+        self._rows_at: Counter[object] = Counter()
+        self._changed: set[int] = set()
+
+    def add(self, call: BackwardCall) -> None:
+        """Take in one call, or calls folded already."""
+        alike = (*_ALIKE(call), call.parent is None, *[root.name for root in call.roots])
+        row = self._latest.get(alike)
+        if row is None or not row.goes_on_with(call.number):
+            place = (call.kind, call.site)
+            if self._rows_at[place] < ROWS_AT_SITE and len(self._rows) < ROWS:
+                self._rows_at[place] += 1
+                self._start(alike, call)
+                return
+            if row is None:
+                self.mixed += 1
+                rest = (*place, call.exception is None)
+                row = self._latest.get(rest)
+                if row is None:
+                    self._start(rest, replace(call, graph=None))
+                    return
+        row.add(call)
+        self._changed.add(row.index)
+
+    def _start(self, key: object, call: BackwardCall) -> None:
+        row = self._latest[key] = _Row(len(self._rows), call)
+        self._rows.append(row)
+        self._changed.add(row.index)
+
+    def take_changed(self) -> Iterator[tuple[int, BackwardCall]]:
+        """The rows that have changed since the last time, each with its index."""
+        changed, self._changed = self._changed, set()
+        return ((index, self._rows[index].folded()) for index in sorted(changed))
+
+
+class Curve:
+    """The memory curve in bounded size: of each run of samples the lowest and the highest one, and the last of all.
+
+    The runs are equally long; when there are too many, neighbours are joined and runs are twice as long from then on.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[Sample, ...]] = []
+        self._length = 1
+        self._open: tuple[Sample, ...] = ()
+        self._in_open = 0
+        self._last: Sample | None = None
+        self._changed_from = 0
+        self._written = 0
+
+    def add(self, sample: Sample) -> None:
+        """Take in the next sample."""
+        self._last = sample
+        self._open = _envelope(*self._open, sample)
+        self._in_open += 1
+        if self._in_open == self._length:
+            self._runs.append(self._open)
+            self._open, self._in_open = (), 0
+            if len(self._runs) == RUNS:
+                self._join()
+
+    def _join(self) -> None:
+        halves = iter(self._runs)
+        self._runs = [_envelope(*first, *second) for first, second in zip(halves, halves, strict=True)]
+        self._length *= 2
+        self._changed_from = 0
+
+    def take_changed(self) -> Iterator[tuple[int, Sample | None]]:
+        """The points that have changed since the last time, each with its place; None where there is none any more."""
+        newest = self._open or (self._runs[-1] if self._runs else ())
+        tail = self._open if self._last is None or self._last in newest else (*self._open, self._last)
+        runs = [*self._runs[self._changed_from :], tail]
+        first = 2 * self._changed_from
+        points = {first + 2 * at + i: point for at, run in enumerate(runs) for i, point in enumerate(run)}
+        gone = {place: None for place in range(first, self._written) if place not in points}
+        self._changed_from = len(self._runs)
+        self._written = max(points, default=-1) + 1
+        return iter((points | gone).items())
+
+
+def _envelope(*samples: Sample) -> tuple[Sample, ...]:
+    """The lowest and the highest of some samples, in the order of time."""
+    low, high = min(samples, key=_level), max(samples, key=_level)
+    if low is high:
+        return (low,)
+    return (low, high) if low.time <= high.time else (high, low)
+
+
+def _level(sample: Sample) -> tuple[int, int]:
+    return sample.live_bytes, sample.held_bytes

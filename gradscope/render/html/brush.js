@@ -1,0 +1,133 @@
+// The pointer and the keyboard over the timeline: what is under them, and which calls a brush selects.
+
+function listenToTimeline(drawing) {
+  const at = (event) => {
+    const box = drawing.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  };
+  const brush = () => byId("timeline-brush");
+  drawing.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    timeline.drag = at(event)[0];
+    if (event.pointerType === "mouse") drawing.setPointerCapture(event.pointerId);
+  });
+  drawing.addEventListener("pointermove", (event) => {
+    const [px, py] = at(event);
+    if (timeline.drag !== null && Math.abs(px - timeline.drag) > 4) {
+      brush().setAttribute("x", Math.min(px, timeline.drag));
+      brush().setAttribute("width", Math.abs(px - timeline.drag));
+      brush().setAttribute("visibility", "visible");
+      tip.hide();
+      return;
+    }
+    const row = rowAt(px, py);
+    const sample = sampleAt(timeline.scale.invert(px));
+    if (px < MARGIN.left || (row < 0 && !sample)) return tip.hide();
+    const call = page.calls[row];
+    tip.show(
+      event.clientX,
+      event.clientY,
+      call ? el("div", {}, el("b", {}, call.title), ` ${call.verb}`, call.site ? ` at ${call.site.place}` : "") : "",
+      call ? el("div", {}, callEffect(call)) : "",
+      sample
+        ? el(
+            "div",
+            { class: "muted" },
+            `${seconds(Math.max(0, timeline.scale.invert(px)))}: ${bytes(sample[1])} held by graphs${sample[2] ? `, ${bytes(sample[2])} released but still held` : ""}`,
+          )
+        : "",
+    );
+  });
+  drawing.addEventListener("pointerup", (event) => {
+    const [px, py] = at(event);
+    const from = timeline.drag;
+    timeline.drag = null;
+    brush().setAttribute("visibility", "hidden");
+    if (from === null) return;
+    if (Math.abs(px - from) > 4) return brushCalls(Math.min(px, from), Math.max(px, from));
+    const row = rowAt(px, py);
+    if (row >= 0) page.selectCall(page.calls[row]);
+  });
+  drawing.addEventListener("pointercancel", () => {
+    timeline.drag = null;
+    brush().setAttribute("visibility", "hidden");
+  });
+  drawing.addEventListener("pointerleave", () => tip.hide());
+  drawing.addEventListener("keydown", (event) => {
+    const last = page.calls.length - 1;
+    const now = page.call ? page.call.row : -1;
+    const go = {
+      ArrowRight: now + 1,
+      ArrowDown: now + 1,
+      ArrowLeft: now - 1,
+      ArrowUp: now - 1,
+      Home: 0,
+      End: last,
+      PageDown: now + 10,
+      PageUp: now - 10,
+    }[event.key];
+    if (go !== undefined) page.selectCall(page.calls[Math.max(0, Math.min(last, go))]);
+    else if (event.key === "Enter") {
+      scrollTo("graph");
+      byId("canvas").focus({ preventScroll: true });
+    } else if (event.key === "Escape") clearBrush();
+    else return;
+    event.preventDefault();
+  });
+}
+
+function brushCalls(from, to) {
+  const { x } = timeline.scale;
+  const rows = page.calls.filter((_, row) => x(page.bars[row].ended) >= from && x(page.bars[row].started) <= to);
+  if (!rows.length) return;
+  page.brushed = rows;
+  const note = byId("brush-note");
+  note.hidden = false;
+  note.replaceChildren(
+    `${counted(
+      rows.reduce((sum, call) => sum + call.count, 0),
+      "call",
+    )} selected, ${bytes(rows.reduce((sum, call) => sum + call.freedBytes * call.count, 0))} freed. `,
+    el("button", { type: "button", onclick: clearBrush }, "Clear"),
+  );
+  page.changed({ brush: true });
+  page.selectCall(rows[0]);
+}
+
+function clearBrush() {
+  page.brushed = null;
+  byId("brush-note").hidden = true;
+  page.changed({ brush: true });
+}
+
+/** The row under the pointer: the nearest in its lane, or in any lane when over the memory curve. */
+function rowAt(px, py) {
+  const { x } = timeline.scale;
+  const lane = py < timeline.lanesTop ? null : Math.floor((py - timeline.lanesTop) / LANE);
+  let best = -1;
+  let distance = 14;
+  page.bars.forEach((bar, row) => {
+    if (lane !== null && bar.lane !== lane) return;
+    const from = x(bar.started);
+    const to = Math.max(x(bar.ended), from + 2);
+    const away = px < from ? from - px : px > to ? px - to : 0;
+    if (
+      away < distance ||
+      (away === 0 && best >= 0 && to - from < x(page.bars[best].ended) - x(page.bars[best].started))
+    ) {
+      distance = away;
+      best = row;
+    }
+  });
+  return best;
+}
+
+function sampleAt(time) {
+  const { samples } = page.data;
+  let found = null;
+  for (const sample of samples) {
+    if (sample[0] > time) break;
+    found = sample;
+  }
+  return found;
+}

@@ -1,0 +1,218 @@
+// What every part of the page uses: elements, numbers as people read them, the embedded data, and what is selected.
+
+const byId = (id) => document.getElementById(id);
+
+/** An element; text children become text nodes, so no string of the program is ever read as markup. */
+function el(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "class") element.className = value;
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  return element;
+}
+
+/** An SVG element. */
+function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+const digits = new Intl.NumberFormat("en-US");
+const count = (number) => digits.format(number);
+const counted = (number, noun, plural = noun + "s") => `${count(number)} ${number === 1 ? noun : plural}`;
+
+function bytes(number) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  let size = number;
+  while (unit < 4 && Math.round(size * 10) / 10 >= 1024) {
+    size /= 1024;
+    unit += 1;
+  }
+  return `${digits.format(Math.round(size * 10) / 10)} ${units[unit]}`;
+}
+
+function seconds(duration) {
+  if (duration === 0) return "0 s";
+  if (Math.round(duration * 1e6) < 1000) return `${Math.round(duration * 1e6)} µs`;
+  if (duration < 1) return `${Number((duration * 1e3).toPrecision(3))} ms`;
+  if (duration < 59.95) return `${Number(duration.toPrecision(3))} s`;
+  const minutes = Math.floor(Math.round(duration) / 60);
+  if (minutes < 60) return `${minutes} min ${Math.round(duration) % 60} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** A sentence in which what stands between backticks is code. */
+const prose = (text) => text.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
+
+/** The data block `id`, parsed; blocks that are not JSON are deflated and in base64. */
+async function readData(id) {
+  const block = byId(id);
+  if (!block) return null;
+  if (block.type === "application/json") return JSON.parse(block.textContent);
+  const packed = Uint8Array.from(atob(block.textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+/** A file's name without the program's own folder. */
+const shortFile = (file) => (file.startsWith(page.folder) ? file.slice(page.folder.length) : file);
+
+/** A site as the page's own record; Python writes [file, line, column, endLine, endColumn, function, text]. */
+function siteOf(row) {
+  if (!row) return null;
+  const [file, line, column, endLine, endColumn, func, text] = row;
+  return {
+    file: shortFile(file),
+    line,
+    column,
+    endLine,
+    endColumn,
+    func,
+    text,
+    place: `${file.split(/[\\/]/).pop()}:${line}`,
+  };
+}
+
+const CALL_COLUMNS = [
+  "number",
+  "last",
+  "count",
+  "kind",
+  "site",
+  "roots",
+  "retainGraph",
+  "createGraph",
+  "inputs",
+  "graph",
+  "nodes",
+  "nodesRun",
+  "savedTensors",
+  "savedBytes",
+  "freedTensors",
+  "freedBytes",
+  "returnedBytes",
+  "retainedBytes",
+  "liveBytes",
+  "peakBytes",
+  "nodesBuilt",
+  "nodesDestroyed",
+  "oldestGeneration",
+  "parent",
+  "thread",
+  "started",
+  "ended",
+  "exception",
+];
+
+function callOf(row, index) {
+  const call = Object.fromEntries(CALL_COLUMNS.map((name, column) => [name, row[column]]));
+  call.row = index;
+  call.site = siteOf(call.site);
+  call.roots = call.roots.map(([node, name, label]) => ({ node, name, label }));
+  call.title = call.count > 1 ? `Calls ${count(call.number)}–${count(call.last)}` : `Call ${count(call.number)}`;
+  call.verb = call.kind === "grad" ? "autograd.grad()" : call.kind.includes("(") ? call.kind : `${call.kind}()`;
+  return call;
+}
+
+/** What is selected, and who wants to know. */
+const page = {
+  data: null,
+  theme: null,
+  call: null,
+  brushed: null,
+  /** The program's own folder, left out of file names. */
+  folder: "\0",
+  listeners: [],
+  onChange(listener) {
+    this.listeners.push(listener);
+  },
+  changed(what) {
+    for (const listener of this.listeners) listener(what);
+  },
+  selectCall(call, options = {}) {
+    this.call = call;
+    this.changed({ call: true, ...options });
+    if (call) announce(`${call.title} selected, ${call.verb}`);
+  },
+};
+
+const look = (state) => page.theme.looks[state];
+const announce = (text) => {
+  byId("announce").textContent = text;
+};
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+function scrollTo(id) {
+  byId(id).scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "start" });
+}
+
+/** Symbol and word of a state: never colour alone. */
+function stateTag(state) {
+  const { symbol, word, meaning } = look(state);
+  return el(
+    "span",
+    { class: `state state-${state}`, title: meaning },
+    el("i", { "aria-hidden": "true" }, symbol),
+    word,
+  );
+}
+
+function siteLink(site) {
+  return el("span", { class: "place", title: `${site.file}:${site.line}:${site.column} in ${site.func}` }, site.place);
+}
+
+/** One line of source, the concerned columns marked. */
+function markedLine(text, site) {
+  const last = site.endLine > site.line || site.endColumn <= site.column ? text.trimEnd().length : site.endColumn - 1;
+  const letters = [...text];
+  const from = Math.min(site.column - 1, letters.length);
+  const to = Math.max(from, Math.min(last, letters.length));
+  return [
+    letters.slice(0, from).join(""),
+    to > from ? el("mark", {}, letters.slice(from, to).join("")) : "",
+    letters.slice(to).join(""),
+  ];
+}
+
+/** The lines around a site; without source the place alone. */
+function snippet(at) {
+  const site = siteOf(at.site);
+  const head = el("figcaption", {}, el("b", {}, `${site.file}:${site.line}:${site.column}`), ` in ${site.func}`);
+  const indent = Math.min(...at.lines.filter(([, text]) => text.trim()).map(([, text]) => text.search(/\S/)));
+  const rows = at.lines.map(([number, text]) => {
+    const here = number === site.line;
+    const shown = { ...site, column: site.column - indent, endColumn: site.endColumn - indent };
+    const code = text.slice(indent);
+    return el(
+      "span",
+      { class: here ? "row here" : "row" },
+      el("i", {}, String(number)),
+      el("code", {}, here ? markedLine(code, shown) : code),
+    );
+  });
+  return el("figure", { class: "snippet" }, head, rows.length ? el("pre", { tabindex: "0" }, rows) : "");
+}
+
+const tip = {
+  show(x, y, ...content) {
+    const box = byId("tip");
+    box.replaceChildren(...content);
+    box.hidden = false;
+    const { width, height } = box.getBoundingClientRect();
+    box.style.left = `${Math.max(8, Math.min(x + 14, innerWidth - width - 8))}px`;
+    box.style.top = `${y + height + 24 > innerHeight ? y - height - 12 : y + 16}px`;
+  },
+  hide() {
+    byId("tip").hidden = true;
+  },
+};

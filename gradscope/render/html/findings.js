@@ -1,0 +1,218 @@
+// The verdict and the findings: what is wrong, the lines that made, freed and hold, and what to do.
+
+const ROLES = {
+  created: "made",
+  freed_by: "freed",
+  next_read: "next read",
+  held_by: "held by",
+  modified_by: "modified",
+  retained_by: "retained",
+  linked_by: "linked",
+  failing_node: "stops at",
+};
+
+const VERDICT_SYMBOL = { clean: "✓", unfinished: "…" };
+
+function showVerdict() {
+  const { verdict, summary, notes, outcome } = page.data;
+  const symbol = VERDICT_SYMBOL[verdict.level] || look(verdict.level).symbol;
+  const tile = (label, value, note) =>
+    el("div", { class: "tile" }, el("dt", {}, label), el("dd", {}, value, note ? el("small", {}, note) : ""));
+  const held = summary.freed_bytes - summary.returned_bytes;
+  const tiles = [
+    tile("Backward calls", count(summary.backward_calls)),
+    tile("Nodes built", count(summary.nodes), `${count(summary.nodes_destroyed)} destroyed`),
+    tile("Saved by graphs", bytes(summary.saved_bytes), counted(summary.saved_tensors, "tensor")),
+    tile(
+      "Freed by backward",
+      bytes(summary.freed_bytes),
+      held > 0 ? `${bytes(held)} still held elsewhere` : "all returned",
+    ),
+    tile("Held at the end", bytes(summary.live_bytes), "by graphs"),
+    tile("Peak", bytes(summary.peak_saved_bytes), "held by graphs at once"),
+  ];
+  byId("verdict").replaceChildren(
+    el(
+      "div",
+      { class: `verdict level-${verdict.level}` },
+      el("span", { class: "seal", "aria-hidden": "true" }, symbol),
+      el(
+        "div",
+        {},
+        el("h1", {}, verdict.headline),
+        verdict.detail ? el("p", { class: "clamped" }, prose(verdict.detail)) : "",
+      ),
+    ),
+    el("dl", { class: "tiles" }, tiles),
+    ...notes.map((note) => el("p", { class: "run-note" }, el("b", {}, "Note "), prose(note))),
+  );
+  if (outcome.exception) byId("verdict").querySelector(".clamped")?.setAttribute("title", outcome.exception);
+}
+
+/** By severity; what the program caught comes after what ended it. */
+function worstFirst() {
+  const order = ["error", "warning", "advice"];
+  const weight = (finding) => order.indexOf(finding.severity) * 2 + Number(finding.caught);
+  return page.data.findings
+    .map((finding, index) => ({ finding, index }))
+    .sort((a, b) => weight(a.finding) - weight(b.finding) || a.index - b.index);
+}
+
+function showFindings() {
+  const { findings, summary } = page.data;
+  const sorted = worstFirst();
+  byId("findings-note").textContent = findings.length > 1 ? "worst first; open one to see its nodes in the graph" : "";
+  if (!findings.length) {
+    const text = summary.backward_calls
+      ? "Nothing to report: no graph was run after it was freed, changed under its feet, or kept for nothing."
+      : "Findings are about backward() and autograd.grad(), and neither was called. If the program should have trained, look whether it was given the arguments that make it do so; if it only evaluates, this is as it should be. Timeline and graphs appear here after the first backward call.";
+    byId("findings-list").replaceChildren(el("p", { class: "card empty" }, text));
+    return;
+  }
+  byId("findings-list").replaceChildren(
+    ...sorted.map(({ finding, index }, place) => findingCard(finding, index, place === 0)),
+  );
+}
+
+function findingCard(finding, index, open) {
+  const site = finding.at && siteOf(finding.at.site);
+  const body = el("div", { class: "body" });
+  const card = el(
+    "details",
+    { class: `card finding level-${finding.severity}`, id: `finding-${index}`, open },
+    el(
+      "summary",
+      {},
+      el(
+        "span",
+        { class: `badge state-${finding.severity}` },
+        el("i", { "aria-hidden": "true" }, look(finding.severity).symbol),
+        finding.severity,
+      ),
+      el("span", { class: "code" }, finding.code),
+      el("span", { class: "message" }, prose(finding.message)),
+      finding.count > 1
+        ? el("span", { class: "times", title: "how often it was met" }, `×${count(finding.count)}`)
+        : "",
+      site ? siteLink(site) : "",
+    ),
+    body,
+  );
+  // A run may have hundreds: what is closed is not built.
+  const fill = () => body.firstChild || body.append(...findingBody(finding));
+  if (open) fill();
+  let clicked = false;
+  card.addEventListener("toggle", () => {
+    if (!card.open) return;
+    fill();
+    if (clicked) showFindingNodes(finding);
+    clicked = false;
+  });
+  card.querySelector("summary").addEventListener("click", () => {
+    clicked = true;
+  });
+  return card;
+}
+
+function findingBody(finding) {
+  const step = (label, message, at) =>
+    el(
+      "li",
+      { class: "step" },
+      el("div", { class: "role" }, el("b", {}, label), prose(message)),
+      at ? snippet(at) : "",
+    );
+  const steps = [
+    finding.at ? step("here", finding.label, finding.at) : "",
+    ...finding.related.map((related) => step(ROLES[related.role] || related.role, related.message, related.at)),
+  ];
+  const fact = (label, ...value) => [el("dt", {}, label), el("dd", {}, ...value)];
+  const chips = (values) => values.map((value) => el("code", { class: "chip" }, value));
+  const facts = [
+    [
+      "How sure",
+      { certain: "certain: the engine raises", predicted: "predicted from the code", observed: "observed" }[
+        finding.certainty
+      ],
+    ],
+    finding.call ? ["Backward call", count(finding.call)] : null,
+    finding.nodes.length ? ["Nodes", ...chips(finding.nodes)] : null,
+    finding.saved.length ? ["Saved tensors", ...chips(finding.saved)] : null,
+    finding.bytes ? ["Bytes", bytes(finding.bytes)] : null,
+    finding.count > 1 ? ["Met", `${count(finding.count)} times`] : null,
+    finding.caught ? ["Outcome", "the program caught the exception"] : null,
+    finding.missed ? ["Outcome", "gradscope did not call this before the engine did; please report it"] : null,
+  ].filter(Boolean);
+  const call = callWithNumber(finding.call);
+  const actions = [
+    finding.graph !== null && page.data.graphs[finding.graph]
+      ? el(
+          "button",
+          { type: "button", class: "primary", onclick: () => showFindingNodes(finding, true) },
+          "Show in the graph",
+        )
+      : "",
+    call
+      ? el(
+          "button",
+          {
+            type: "button",
+            onclick: () => {
+              page.selectCall(call);
+              scrollTo("timeline");
+            },
+          },
+          `Show call ${count(finding.call)}`,
+        )
+      : "",
+  ];
+  return [
+    el("ol", { class: "steps" }, steps),
+    el(
+      "div",
+      { class: "aside" },
+      finding.fix ? fixBox(finding.fix) : "",
+      el(
+        "dl",
+        { class: "facts" },
+        facts.flatMap(([label, ...value]) => fact(label, ...value)),
+      ),
+      el("div", { class: "actions" }, actions),
+      el("p", { class: "explain" }, "More: ", el("code", {}, `gradscope explain ${finding.code}`)),
+    ),
+  ];
+}
+
+function fixBox(fix) {
+  const edits = fix.edits.flatMap(([file, line, before, after]) => [
+    el("span", { class: "row where" }, `${shortFile(file)}:${line}`),
+    before ? el("span", { class: "row minus" }, `- ${before.trim()}`) : "",
+    ...(after ? after.split("\n") : []).map((text) => el("span", { class: "row plus" }, `+ ${text.trim()}`)),
+  ]);
+  return el(
+    "div",
+    { class: "fix" },
+    el("h3", {}, "Fix"),
+    el("p", {}, prose(fix.message)),
+    edits.length ? el("pre", { tabindex: "0" }, edits) : "",
+  );
+}
+
+const callWithNumber = (number) =>
+  page.calls.find((call) => call.count === 1 && call.number === number) ||
+  page.calls.find((call) => call.number <= number && number <= call.last) ||
+  null;
+
+/** Select the finding's call and mark its nodes. */
+function showFindingNodes(finding, scroll = false) {
+  const call =
+    page.calls.find((c) => c.graph === finding.graph && c.number <= finding.call && finding.call <= c.last) ||
+    page.calls.find((c) => c.graph === finding.graph && finding.graph !== null) ||
+    callWithNumber(finding.call);
+  const marks =
+    finding.graph === null
+      ? null
+      : { nodes: finding.graphNodes, level: finding.severity, text: `${finding.code}: ${finding.message}` };
+  page.selectCall(call, { graph: finding.graph, marks });
+  if (scroll) scrollTo("graph");
+}

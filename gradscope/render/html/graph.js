@@ -1,0 +1,206 @@
+// The graph of the selected call: what is shown, marked, selected and open.
+
+const graphs = new Map();
+const stage = { canvas: null, graph: null, search: null, pointers: new Map(), armed: null, moved: false };
+
+async function loadGraph(number) {
+  if (number === null || !page.data.embedded.includes(number)) return null;
+  if (!graphs.has(number)) graphs.set(number, new BackwardGraph(number, await readData(`graph-${number}`)));
+  return graphs.get(number);
+}
+
+function showEmptyGraph(text) {
+  stage.graph = null;
+  byId("graph-card").hidden = true;
+  byId("nodes-toggle").hidden = true;
+  byId("nodes-table").hidden = true;
+  byId("graph-empty").hidden = false;
+  byId("graph-empty").textContent = text;
+  byId("graph-note").textContent = "";
+}
+
+async function showGraph(number, options = {}) {
+  const call = page.call;
+  const asked = (stage.asked = {});
+  const graph = await loadGraph(number);
+  if (stage.asked !== asked) return;
+  if (!graph) {
+    if (number !== null && page.data.graphs[number])
+      showEmptyGraph(
+        `This graph has ${counted(page.data.graphs[number], "node")} and did not fit into this file; gradscope draw shows it from the recording.`,
+      );
+    else
+      showEmptyGraph(
+        call
+          ? `${call.title}: no graph of its own was recorded. Select another call in the timeline.`
+          : "No backward call, so there is no graph to show.",
+      );
+    return;
+  }
+  byId("graph-card").hidden = false;
+  byId("graph-empty").hidden = true;
+  byId("nodes-toggle").hidden = false;
+  const changed = stage.graph !== graph;
+  stage.graph = graph;
+  if (changed) {
+    stage.canvas.selected = null;
+    stage.canvas.marks = null;
+    byId("search").value = "";
+    byId("search-note").textContent = "";
+    const shared = graph.roots.length > 1 ? graph.shared() : [];
+    graph.sharedNodes = shared;
+    byId("shared").disabled = shared.length === 0;
+    byId("shared").title = shared.length
+      ? "Mark what more than one root reaches, the crossing edges emphasised"
+      : "Nothing here is reached from more than one root";
+    byId("shared").setAttribute("aria-pressed", "false");
+    for (const id of ["open-all", "close-all"]) byId(id).disabled = graph.groups.length < 2;
+  }
+  noteGraph(call, graph);
+  if (changed && stage.canvas.canvas.clientWidth !== stage.canvas.width) stage.canvas.resize();
+  if (options.marks) mark(options.marks);
+  else if (options.node !== undefined) selectNode(options.node, true);
+  else if (changed) {
+    stage.canvas.show(graph);
+    stage.canvas.home();
+    showDetails(null);
+  }
+  if (!byId("nodes-table").hidden) showNodesTable();
+}
+
+function noteGraph(call, graph) {
+  const parts = [counted(graph.total, "node")];
+  if (graph.total > graph.count) parts.push(`the first ${count(graph.count)} shown`);
+  if (graph.notLookedAt) parts.push(`${counted(graph.notLookedAt, "edge")} too deep to follow`);
+  byId("graph-note").textContent = `${call ? `${call.title.toLowerCase()}: ` : ""}${parts.join(", ")}`;
+}
+
+/** Mark nodes (of a finding, of the shared part, of a search), open what hides them, and bring them into view. */
+function mark(marks) {
+  const { canvas, graph } = stage;
+  canvas.marks = marks && marks.nodes.length ? marks : null;
+  if (canvas.marks) {
+    // Few nodes are worth opening every group for; many would drown the picture.
+    if (canvas.marks.nodes.length <= 60)
+      for (const node of canvas.marks.nodes) if (node < graph.count) graph.reveal(node);
+  }
+  canvas.selected = null;
+  canvas.show(graph);
+  if (canvas.marks) canvas.showAround([...canvas.marked]);
+  else canvas.home();
+  showDetails(null);
+}
+
+function selectNode(node, center = false) {
+  const { canvas, graph } = stage;
+  graph.reveal(node);
+  canvas.selected = node;
+  canvas.show(graph);
+  if (center || !visible(canvas.scene.boxes[canvas.selectedBox])) canvas.showBoxes([canvas.selectedBox]);
+  showDetails(node);
+  announce(`${graph.titleOf(node)}, ${look(graph.stateOf(node)).word}`);
+}
+
+function visible(box) {
+  const { view, width, height } = stage.canvas;
+  const [x, y] = [box.x * view.scale + view.x, box.y * view.scale + view.y];
+  return x >= 0 && y >= 0 && x + box.width * view.scale <= width && y + box.height * view.scale <= height;
+}
+
+/** Open or close a group; what was under the pointer stays there. */
+function toggleGroup(group) {
+  const { canvas, graph } = stage;
+  const before = canvas.scene.boxes[graph.boxOf.get(~group)];
+  const wasOpen = graph.open.has(group);
+  if (wasOpen) graph.close(group);
+  else graph.open.add(group);
+  if (wasOpen && canvas.selected !== null && canvas.selected >= 0) canvas.selected = null;
+  canvas.selected = ~group;
+  canvas.show(graph);
+  const after = canvas.scene.boxes[graph.boxOf.get(~group)];
+  if (before && after) {
+    const { view } = canvas;
+    view.x += (before.x + before.width / 2 - after.x - after.width / 2) * view.scale;
+    view.y += (before.y - after.y) * view.scale;
+  }
+  canvas.draw();
+  showDetails(~group);
+  announce(`${graph.groups[group].label} ${wasOpen ? "closed" : "opened"}`);
+}
+
+function activate(number) {
+  const { canvas, graph } = stage;
+  const box = number === null ? null : canvas.scene.boxes[number];
+  if (!box) return clearSelection();
+  if (box.item < 0) toggleGroup(~box.item);
+  else selectNode(box.item);
+}
+
+function clearSelection() {
+  const { canvas } = stage;
+  canvas.selected = null;
+  canvas.marks = null;
+  byId("shared").setAttribute("aria-pressed", "false");
+  canvas.markBoxes();
+  showDetails(null);
+}
+
+/** From the selected box to a connected one, or to its neighbour in the row. */
+function step(key) {
+  const { canvas, graph } = stage;
+  const { boxes, edges } = canvas.scene;
+  const now = canvas.selectedBox;
+  if (now < 0) {
+    const root = graph.boxNumbers[graph.roots[0]?.[0] ?? 0];
+    return choose(root);
+  }
+  const middle = (number) => boxes[number].x + boxes[number].width / 2;
+  const nearest = (numbers) =>
+    numbers.sort((a, b) => Math.abs(middle(a) - middle(now)) - Math.abs(middle(b) - middle(now)))[0];
+  if (key === "ArrowDown") choose(nearest(edges.filter((edge) => edge.from === now).map((edge) => edge.to)));
+  else if (key === "ArrowUp") choose(nearest(edges.filter((edge) => edge.to === now).map((edge) => edge.from)));
+  else {
+    const side = key === "ArrowRight" ? 1 : -1;
+    const near = boxes
+      .map((_, number) => number)
+      .filter(
+        (number) =>
+          boxes[number].kind !== "frame" &&
+          (middle(number) - middle(now)) * side > 1 &&
+          boxes[number].y < boxes[now].y + boxes[now].height &&
+          boxes[number].y + boxes[number].height > boxes[now].y,
+      );
+    choose(nearest(near));
+  }
+}
+
+function choose(number) {
+  const { canvas } = stage;
+  if (number === undefined) return;
+  const { item } = canvas.scene.boxes[number];
+  if (item >= 0) return selectNode(item);
+  canvas.selected = item;
+  canvas.markBoxes();
+  if (!visible(canvas.scene.boxes[number])) canvas.showBoxes([number]);
+  showDetails(item);
+  announce(`group ${stage.graph.groups[~item].label}, Enter opens it`);
+}
+
+function toggleShared() {
+  const on = byId("shared").getAttribute("aria-pressed") !== "true";
+  const { graph } = stage;
+  if (!on) return clearSelection();
+  const inside = new Set(graph.sharedNodes);
+  // A group that holds both kinds is opened, so that the border between them shows.
+  for (const group of graph.groups.slice(1)) {
+    const mixed = new Set();
+    for (let node = 0; node < graph.count && mixed.size < 2; node += 1) {
+      for (let g = graph.parent[node]; g > 0; g = graph.groups[g].parent)
+        if (g === group.index) mixed.add(inside.has(node));
+    }
+    if (mixed.size === 2 && graph.sizes[group.index] <= READABLE) graph.open.add(group.index);
+  }
+  mark({ nodes: graph.sharedNodes, level: null });
+  byId("shared").setAttribute("aria-pressed", "true");
+  announce(`${counted(graph.sharedNodes.length, "node")} reached from more than one root`);
+}

@@ -1,0 +1,129 @@
+"""Recording to one self-contained HTML page: template, style, script and data joined under a strict content policy."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import zlib
+from importlib.resources import files
+from typing import Any
+
+from gradscope.model import NodeState, Recording
+from gradscope.render import theme
+from gradscope.render.html.payload import graph_data, page_data
+
+SCRIPTS = (
+    "core.js",
+    "findings.js",
+    "scale.js",
+    "timeline.js",
+    "brush.js",
+    "call.js",
+    "centres.js",
+    "fold.js",
+    "arrows.js",
+    "paint.js",
+    "canvas.js",
+    "graph.js",
+    "controls.js",
+    "search.js",
+    "details.js",
+    "table.js",
+    "report.js",
+)
+"""Joined in this order into one script."""
+
+PLAIN_LIMIT = 4_096
+"""Data of fewer bytes stays readable in the file; more is deflated."""
+
+GRAPH_BUDGET = 1_500_000
+"""Bytes that all graphs together may take; what does not fit is left out, and the page says so."""
+
+
+def to_html(recording: Recording) -> str:
+    """The whole page. The same recording gives the same text."""
+    graphs: list[str] = []
+    embedded: list[int] = []
+    room = GRAPH_BUDGET
+    for number in _by_interest(recording):
+        block = _data_block(f"graph-{number}", graph_data(recording.graphs[number], recording.sources))
+        if len(block) <= room:
+            room -= len(block)
+            graphs.append(block)
+            embedded.append(number)
+    data = _data_block("report-data", page_data(recording, embedded))
+    style = _state_colours() + _asset("report.css")
+    script = '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
+    parts = {
+        "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'",
+        "title": _text(f"{recording.header.script or 'gradscope'} · gradscope"),
+        "style": style,
+        "script": script,
+        "data": "\n".join((_data_block("theme-data", _looks()), data, *graphs)),
+    }
+    # Split once: a program's text that looks like a place holder must stay text.
+    pieces = re.split(r"\{\{(\w+)\}\}", _asset("report.html"))
+    return "".join(parts[piece] if index % 2 else piece for index, piece in enumerate(pieces))
+
+
+def _by_interest(recording: Recording) -> list[int]:
+    """Graphs that a finding speaks of first, then as they were seen."""
+    spoken_of = [f.graph for f in recording.findings if f.graph in recording.graphs]
+    return list(dict.fromkeys([number for number in spoken_of if number is not None] + list(recording.graphs)))
+
+
+def _data_block(name: str, value: Any) -> str:
+    """``value`` in a script element that holds no program; nothing in it can end the element."""
+    plain = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    if len(plain) <= PLAIN_LIMIT:
+        text, kind = plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"), "application/json"
+    else:
+        text, kind = base64.b64encode(zlib.compress(plain.encode("ascii"), 9)).decode("ascii"), "text/plain"
+    return f'<script type="{kind}" id="{name}">{text}</script>'
+
+
+def _all_looks() -> dict[str, theme.Look]:
+    tables = (theme.SAVED_STATES, theme.NODE_STATES, theme.SEVERITIES)
+    return {key.value: look for table in tables for key, look in table.items()}
+
+
+def _looks() -> dict[str, Any]:
+    """Words, symbols and line styles of the states; their colours are in the style sheet."""
+    return {
+        "looks": {
+            key: {"word": look.word, "symbol": look.symbol, "dash": look.dash, "meaning": look.meaning}
+            for key, look in _all_looks().items()
+        },
+        "nodeStates": [state.value for state in NodeState],
+    }
+
+
+def _state_colours() -> str:
+    """Custom properties for both page backgrounds, from the one table of colours; paper is always light."""
+
+    def properties(page: theme.Page, dark: bool) -> str:
+        values = {name: getattr(page, name) for name in ("background", "text", "muted", "rule", "accent")}
+        for key, look in _all_looks().items():
+            tone = look.dark if dark else look.light
+            values |= {f"{key}-ink": tone.ink, f"{key}-fill": tone.fill}
+        return "".join(f"--{name}:{value};" for name, value in values.items())
+
+    light, dark = properties(theme.LIGHT, False), properties(theme.DARK, True)
+    return f":root{{{light}}}\n@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
+
+
+def _asset(name: str) -> str:
+    return (files("gradscope.render.html") / name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+
+def _text(text: str) -> str:
+    """``text`` as HTML text in plain ASCII, so that a lone surrogate cannot break the file."""
+    return html.escape(text).encode("ascii", "xmlcharrefreplace").decode("ascii")

@@ -1,0 +1,317 @@
+// Draws the boxes and arrows of a graph on a canvas: only what is in view, and only as much detail as the zoom can show.
+
+class GraphPainter extends ArrowPainter {
+  readColours() {
+    const names = ["background", "surface", "text", "muted", "rule", "accent", "line", "frame"];
+    this.ink = Object.fromEntries(names.map((name) => [name, colour(name)]));
+    this.tones = {};
+    for (const state of Object.keys(page.theme.looks))
+      this.tones[state] = { ink: colour(`${state}-ink`), fill: colour(`${state}-fill`) };
+  }
+
+  paint() {
+    const { context: c, view } = this;
+    if (!this.graph || !this.width) return;
+    c.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    c.fillStyle = this.ink.background;
+    c.fillRect(0, 0, this.width, this.height);
+    c.translate(view.x, view.y);
+    c.scale(view.scale, view.scale);
+    this.clip = {
+      left: -view.x / view.scale - 40,
+      top: -view.y / view.scale - 60,
+      right: (this.width - view.x) / view.scale + 40,
+      bottom: (this.height - view.y) / view.scale + 40,
+    };
+    const [frames, groups, nodes, leaves] = this.order;
+    const seen = frames.filter((box) => this.inView(box) && box.height * view.scale > 6);
+    if (view.scale < DETAIL.curves) this.paintFarFrames(seen);
+    else for (const box of seen) this.paintFrame(box);
+    this.paintEdges();
+    if (view.scale >= DETAIL.text * 0.6) for (const box of seen) this.paintFrameTitle(box);
+    if (view.scale < DETAIL.curves) this.paintFar([...groups, ...nodes]);
+    else {
+      for (const box of groups) if (this.inView(box)) this.paintGroup(box);
+      for (const box of nodes) if (this.inView(box)) this.paintNode(box);
+      for (const box of leaves) if (this.inView(box)) this.paintLeaf(box);
+    }
+    this.paintMarks();
+    this.paintRoots();
+    c.globalAlpha = 1;
+  }
+
+  inView(box) {
+    return (
+      box.y < this.clip.bottom &&
+      box.y + box.height > this.clip.top &&
+      box.x < this.clip.right &&
+      box.x + box.width > this.clip.left
+    );
+  }
+
+  /** Things outside of what is marked step back. */
+  strength(box) {
+    const number = this.graph.boxOf.get(box.item);
+    return !this.marked || this.marked.has(number) || number === this.selectedBox ? 1 : 0.55;
+  }
+
+  shape(box, radius) {
+    this.context.beginPath();
+    this.context.roundRect(box.x, box.y, box.width, box.height, radius);
+  }
+
+  /** Text that fits into `room`; what identifies a place is at its end, so places lose their beginning. */
+  text(text, x, y, room, font, ink, align = "left", keepEnd = false) {
+    const c = this.context;
+    c.font = font;
+    c.fillStyle = ink;
+    c.textAlign = align;
+    let shown = text;
+    if (c.measureText(shown).width > room) {
+      const share = room / c.measureText(shown).width;
+      const kept = Math.max(1, Math.floor(shown.length * share) - 1);
+      shown = keepEnd ? `…${shown.slice(-kept)}` : `${shown.slice(0, kept)}…`;
+    }
+    c.fillText(shown, x, y);
+  }
+
+  paintFarFrames(boxes) {
+    const c = this.context;
+    c.beginPath();
+    for (const box of boxes) c.rect(box.x, box.y, box.width, box.height);
+    c.strokeStyle = this.ink.line;
+    c.lineWidth = 1 / this.view.scale;
+    c.stroke();
+  }
+
+  paintFrame(box) {
+    const c = this.context;
+    const group = this.graph.groups[~box.item];
+    c.globalAlpha = 1;
+    this.shape(box, 10);
+    c.fillStyle = this.ink.frame;
+    c.fill();
+    c.strokeStyle = this.ink.line;
+    c.lineWidth = 1.2;
+    c.setLineDash(group.kind !== "module" ? [6, 4] : []);
+    c.stroke();
+    c.setLineDash([]);
+  }
+
+  /** Over the arrows, on the page's own colour, so that none runs through the words. */
+  paintFrameTitle(box) {
+    const c = this.context;
+    const words = this.graph.groupTitle(~box.item);
+    c.globalAlpha = 0.9;
+    c.fillStyle = this.ink.background;
+    c.fillRect(box.x + 8, box.y + 6, Math.min(box.width - 16, textWidth(words) + 34), 19);
+    c.globalAlpha = 1;
+    this.text("−", box.x + 14, box.y + 20, 20, "600 15px system-ui, sans-serif", this.ink.muted);
+    this.text(words, box.x + 30, box.y + 20, box.width - 44, "600 12px system-ui, sans-serif", this.ink.muted);
+  }
+
+  /** From afar a box is a spot of its state's colour. */
+  paintFar(boxes) {
+    const c = this.context;
+    const paths = new Map();
+    let drawn = NaN;
+    for (const box of boxes) {
+      if (!this.inView(box)) continue;
+      // Where many boxes fall on one line of pixels, one of them is enough.
+      const line = Math.floor(box.y * this.view.scale * 2);
+      if (box.height * this.view.scale < 1 && line === drawn) continue;
+      drawn = line;
+      const state = box.kind === "group" ? "bufferless" : this.graph.stateOf(box.item);
+      const key = `${state} ${this.strength(box)}`;
+      if (!paths.has(key)) paths.set(key, []);
+      paths.get(key).push(box);
+    }
+    for (const [key, found] of paths) {
+      const [state, alpha] = key.split(" ");
+      c.globalAlpha = Number(alpha);
+      c.fillStyle = this.tones[state].ink;
+      c.beginPath();
+      for (const box of found) c.rect(box.x, box.y, box.width, box.height);
+      c.fill();
+    }
+  }
+
+  paintNode(box) {
+    const { context: c, graph } = this;
+    const node = box.item;
+    if (graph.isLeaf(node)) return this.paintLeaf(box);
+    const state = graph.stateOf(node);
+    const tone = this.tones[state];
+    c.globalAlpha = this.strength(box) * (graph.willRun[node] ? 1 : 0.65);
+    this.shape(box, 7);
+    c.fillStyle = tone.fill;
+    c.fill();
+    c.strokeStyle = tone.ink;
+    c.lineWidth = state === "retained" ? 2.2 : 1.4;
+    c.setLineDash(this.view.scale > DETAIL.dash ? look(state).dash : []);
+    c.stroke();
+    c.setLineDash([]);
+    if (this.view.scale < DETAIL.text) return;
+    const room = box.width - 22;
+    const symbol = `${look(state).symbol} `;
+    const x = box.x + 11;
+    this.text(symbol, x, box.y + 20, 20, "600 12px system-ui, sans-serif", tone.ink);
+    this.text(graph.nameOf(node), x + 16, box.y + 20, room - 14, "600 12px system-ui, sans-serif", this.ink.text);
+    this.text(
+      graph.stateWords(node),
+      x,
+      box.y + 35,
+      room,
+      "11px system-ui, sans-serif",
+      state === "bufferless" ? this.ink.muted : tone.ink,
+    );
+    const site = graph.siteAt(graph.site[node]);
+    if (site)
+      this.text(site.place, x, box.y + 49, room, "10.5px ui-monospace, monospace", this.ink.muted, "left", true);
+  }
+
+  paintLeaf(box) {
+    const { context: c, graph } = this;
+    c.globalAlpha = this.strength(box) * (graph.willRun[box.item] ? 1 : 0.65);
+    this.shape(box, box.kind === "leaf" ? 12 : 21);
+    c.fillStyle = this.ink.surface;
+    c.fill();
+    c.strokeStyle = this.ink.rule;
+    c.lineWidth = 1.1;
+    c.stroke();
+    if (this.view.scale < DETAIL.text) return;
+    const middle = box.x + box.width / 2;
+    if (box.kind === "leaf")
+      return this.text(
+        graph.titleOf(box.item),
+        middle,
+        box.y + 16,
+        box.width - 14,
+        "600 11px system-ui, sans-serif",
+        this.ink.text,
+        "center",
+      );
+    this.text(
+      graph.titleOf(box.item),
+      middle,
+      box.y + 18,
+      box.width - 22,
+      "600 12px system-ui, sans-serif",
+      this.ink.text,
+      "center",
+    );
+    const users = graph.incoming(box.item).length;
+    this.text(
+      `${graph.variableLabel[box.item]}${users > 1 ? `, used ×${count(users)}` : ""}`,
+      middle,
+      box.y + 33,
+      box.width - 22,
+      "11px system-ui, sans-serif",
+      this.ink.muted,
+      "center",
+    );
+  }
+
+  paintGroup(box) {
+    const c = this.context;
+    const group = this.graph.groups[~box.item];
+    c.globalAlpha = this.strength(box);
+    c.strokeStyle = this.ink.rule;
+    c.fillStyle = this.ink.surface;
+    c.lineWidth = 1.2;
+    for (const shift of [6, 3, 0]) {
+      this.shape({ ...box, x: box.x + shift, y: box.y + shift }, 8);
+      c.fill();
+      c.stroke();
+    }
+    if (this.view.scale < DETAIL.text * 0.8) return;
+    const x = box.x + 12;
+    this.text("+", x, box.y + 20, 20, "600 15px system-ui, sans-serif", this.ink.accent);
+    const title = this.ink.text;
+    this.text(group.label, x + 16, box.y + 20, box.width - 40, "600 12px system-ui, sans-serif", title);
+    const size = group.bytes ? `, ${bytes(group.bytes)} saved` : "";
+    this.text(
+      `${group.moduleClass ? `${group.moduleClass}, ` : ""}${counted(group.nodes, "node")}`,
+      x,
+      box.y + 36,
+      box.width - 24,
+      "11px system-ui, sans-serif",
+      this.ink.muted,
+    );
+    let at = x;
+    for (const state of page.theme.nodeStates) {
+      if (!group.states[state] || at > box.x + box.width - 40) continue;
+      const words = `${look(state).symbol} ${count(group.states[state])}`;
+      this.text(words, at, box.y + 53, 90, "600 11px system-ui, sans-serif", this.tones[state].ink);
+      at += c.measureText(words).width + 10;
+    }
+    if (size)
+      this.text(
+        size.slice(2),
+        box.x + box.width - 12,
+        box.y + 53,
+        box.x + box.width - 20 - at,
+        "11px system-ui, sans-serif",
+        this.ink.muted,
+        "right",
+      );
+  }
+
+  /** The colour of what is marked: the finding's, or the page's own for searches and the shared part. */
+  markInk() {
+    return this.marks && this.marks.level ? this.tones[this.marks.level].ink : this.ink.accent;
+  }
+
+  /** Rings around what is marked, selected or under the pointer. */
+  paintMarks() {
+    const c = this.context;
+    const ring = (box, ink, width, away) => {
+      c.globalAlpha = 1;
+      c.strokeStyle = ink;
+      c.lineWidth = Math.max(width, (width * 0.5) / this.view.scale);
+      this.shape({ x: box.x - away, y: box.y - away, width: box.width + 2 * away, height: box.height + 2 * away }, 10);
+      c.stroke();
+    };
+    const tone = this.markInk();
+    for (const number of this.marked || []) {
+      const box = this.scene.boxes[number];
+      if (this.inView(box)) ring(box, tone, 2.4, 4);
+    }
+    for (const number of this.near)
+      if (number !== this.selectedBox) ring(this.scene.boxes[number], this.ink.accent, 1.4, 2);
+    if (this.selectedBox >= 0) ring(this.scene.boxes[this.selectedBox], this.ink.accent, 3, 4);
+    if (this.hovered !== null && this.scene.boxes[this.hovered])
+      ring(this.scene.boxes[this.hovered], this.ink.accent, 1.4, 3);
+  }
+
+  /** A flag above each root: the name of the tensor that backward starts from. */
+  paintRoots() {
+    if (this.view.scale < DETAIL.text * 0.6) return;
+    const c = this.context;
+    const flags = new Map();
+    for (const [node, name, kind] of this.graph.roots) {
+      const number = this.graph.boxNumbers[node];
+      flags.set(number, [...(flags.get(number) || []), name || kind || "root"]);
+    }
+    for (const [number, names] of flags) {
+      const box = this.scene.boxes[number];
+      if (!box || !this.inView(box)) continue;
+      const shown = names.length > 2 ? `${names.slice(0, 2).join(", ")} +${names.length - 2}` : names.join(", ");
+      const width = textWidth(shown) + 18;
+      c.globalAlpha = 1;
+      c.fillStyle = this.ink.accent;
+      c.beginPath();
+      c.roundRect(box.x + box.width / 2 - width / 2, box.y - 26, width, 19, 5);
+      c.fill();
+      this.text(
+        shown,
+        box.x + box.width / 2,
+        box.y - 12,
+        width,
+        "600 12px system-ui, sans-serif",
+        this.ink.background,
+        "center",
+      );
+    }
+  }
+}

@@ -1,0 +1,290 @@
+"""Turns a recording into the data that the page draws: plain JSON values, every string once, source lines looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gradscope.model import BackwardCall, Finding, Graph, Recording, Root, Sample, Severity, Site
+from gradscope.render.html.lifetimes import lifetimes, run_end
+from gradscope.render.html.placing import place
+from gradscope.units import counted
+
+MAX_NODES = 25_000
+MAX_SAMPLES = 1_000
+MAX_LINE = 240
+CONTEXT_LINES = 2
+
+Json = Any
+"""What the json module takes; its own type cannot be said in Python's."""
+
+
+class Table:
+    """Numbers equal values from 0, in the order of their first sight."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+
+    def number(self, value: Any) -> int:
+        """The number of ``value``."""
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def optional(self, value: Any) -> int:
+        """The number of ``value``, -1 for None."""
+        return -1 if value is None else self.number(value)
+
+    def values(self) -> list[Any]:
+        """The values in the order of their numbers."""
+        return list(self.numbers)
+
+
+class Sources:
+    """The program's lines, as they were when it ran."""
+
+    def __init__(self, sources: dict[str, str]) -> None:
+        self._texts = sources
+        self._lines: dict[str, list[str]] = {}
+
+    def line(self, file: str, number: int) -> str:
+        """Line ``number`` (1-based) of ``file``; empty where it is not known."""
+        if file not in self._lines:
+            self._lines[file] = self._texts.get(file, "").splitlines()
+        lines = self._lines[file]
+        return lines[number - 1][:MAX_LINE] if 0 < number <= len(lines) else ""
+
+    def site(self, site: Site | None) -> list[Json] | None:
+        """A site with its line of text, as the page reads it."""
+        if site is None:
+            return None
+        text = self.line(site.file, site.line)
+        return [site.file, site.line, site.column, site.end_line, site.end_column, site.function, text]
+
+    def snippet(self, site: Site | None) -> Json:
+        """A site with the lines around it."""
+        if site is None:
+            return None
+        near = range(max(1, site.line - CONTEXT_LINES), max(site.line, site.end_line) + CONTEXT_LINES + 1)
+        lines = [[number, text] for number in near if (text := self.line(site.file, number)) or number == site.line]
+        return {"site": self.site(site), "lines": lines if any(text for _, text in lines) else []}
+
+
+def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
+    """Everything but the graphs; ``embedded`` names those that the page brings along."""
+    sources = Sources(recording.sources)
+    header, outcome = recording.header, recording.outcome
+    bars = lifetimes(recording)
+    return {
+        "header": {
+            "gradscope": header.gradscope,
+            "torch": header.torch,
+            "python": header.python,
+            "script": header.script,
+            "argv": list(header.argv),
+            "started": header.started,
+            "hooks": header.hooks,
+        },
+        "outcome": {
+            "exitStatus": outcome.exit_status,
+            "exception": outcome.exception,
+            "finished": outcome.finished,
+        },
+        "verdict": verdict(recording),
+        "summary": {
+            name: getattr(recording.summary, name) for name in recording.summary.__dataclass_fields__ if name != "notes"
+        },
+        "notes": list(recording.summary.notes),
+        "end": run_end(recording),
+        "findings": [_finding(finding, sources) for finding in recording.findings],
+        "calls": [_call(call, sources) for call in recording.calls],
+        "bars": [[b.lane, b.built, b.started, b.ended, b.kept, b.gone] for b in bars],
+        "samples": [[s.time, s.live_bytes, s.held_bytes, s.call] for s in thinned(recording.timeline)],
+        "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
+        "embedded": sorted(embedded),
+        "largest": _largest(recording, sources),
+    }
+
+
+def verdict(recording: Recording) -> dict[str, str]:
+    """The one thing to know about the run: how bad it is, and a sentence."""
+    findings, summary, outcome = recording.findings, recording.summary, recording.outcome
+    counts = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
+    parts = [counted(number, *_NOUNS[severity]) for severity, number in counts.items() if number]
+    calls = counted(summary.backward_calls, "backward call")
+    ended = ""
+    if not outcome.finished:
+        ended = "The run was cut off before its end; this is what had been seen by then."
+    elif outcome.exception:
+        ended = f"The program ended with {outcome.exception}"
+    if findings:
+        worst = next(severity for severity in Severity if counts[severity])
+        return {"level": worst.value, "headline": (" and " if len(parts) < 3 else ", ").join(parts), "detail": ended}
+    if not outcome.finished:
+        return {"level": "unfinished", "headline": "No finding, but the run was cut off", "detail": ended}
+    if outcome.exception:
+        return {"level": "unfinished", "headline": "No finding about graphs", "detail": ended}
+    if not summary.backward_calls:
+        detail = "The program ran to its end without backward() or autograd.grad()."
+        return {"level": "unfinished", "headline": "No backward call was seen", "detail": detail}
+    return {
+        "level": "clean",
+        "headline": "No problem found",
+        "detail": f"{calls}, and nothing seen that will crash or leak.",
+    }
+
+
+_NOUNS = {
+    Severity.ERROR: ("error",),
+    Severity.WARNING: ("warning",),
+    Severity.ADVICE: ("piece of advice", "pieces of advice"),
+}
+
+
+def thinned(samples: tuple[Sample, ...]) -> list[Sample]:
+    """At most about ``MAX_SAMPLES`` points that keep every visible low and peak of the curve."""
+    if len(samples) <= MAX_SAMPLES:
+        return list(samples)
+    step = -(-len(samples) * 2 // MAX_SAMPLES)
+    kept: set[int] = {0, len(samples) - 1}
+    for start in range(0, len(samples), step):
+        part = range(start, min(start + step, len(samples)))
+        heights = {i: samples[i].live_bytes + samples[i].held_bytes for i in part}
+        kept |= {min(heights, key=heights.__getitem__), max(heights, key=heights.__getitem__)}
+    return [samples[index] for index in sorted(kept)]
+
+
+def _finding(finding: Finding, sources: Sources) -> dict[str, Json]:
+    fix = finding.fix
+    return {
+        "code": finding.code,
+        "name": finding.name,
+        "severity": finding.severity.value,
+        "certainty": finding.certainty.value,
+        "message": finding.message,
+        "label": finding.label,
+        "at": sources.snippet(finding.site),
+        "related": [{"role": r.role, "message": r.message, "at": sources.snippet(r.site)} for r in finding.related],
+        "nodes": list(finding.nodes),
+        "saved": list(finding.saved),
+        "bytes": finding.bytes,
+        "call": finding.backward_call,
+        "count": finding.count,
+        "caught": finding.caught,
+        "missed": finding.missed,
+        "graph": finding.graph,
+        "graphNodes": list(finding.graph_nodes),
+        "fix": fix
+        and {
+            "kind": fix.kind,
+            "message": fix.message,
+            "edits": [[e.file, e.line, sources.line(e.file, e.line), e.replacement] for e in fix.edits],
+        },
+    }
+
+
+def _call(call: BackwardCall, sources: Sources) -> list[Json]:
+    """One row; the page names the columns in ``CALL_COLUMNS`` of data.js."""
+    return [
+        call.number,
+        max(call.last_number, call.number),
+        call.count,
+        call.kind,
+        sources.site(call.site),
+        [_root(root) for root in call.roots],
+        call.retain_graph,
+        call.create_graph,
+        None if call.inputs is None else list(call.inputs),
+        call.graph,
+        call.nodes,
+        call.nodes_run,
+        call.saved_tensors,
+        call.saved_bytes,
+        call.freed_tensors,
+        call.freed_bytes,
+        call.returned_bytes,
+        call.retained_bytes,
+        call.live_bytes,
+        call.peak_bytes,
+        call.nodes_built,
+        call.nodes_destroyed,
+        call.oldest_generation,
+        call.parent,
+        call.thread,
+        call.started,
+        call.ended,
+        call.exception,
+    ]
+
+
+def _root(root: Root) -> list[Json]:
+    return [root.node, root.name, root.label]
+
+
+def _largest(recording: Recording, sources: Sources, limit: int = 25) -> list[Json]:
+    """The saved activations that weigh most, each storage of a graph once."""
+    found: dict[tuple[int, int], tuple[int, int, int, int]] = {}
+    for number, graph in recording.graphs.items():
+        for node in graph.nodes:
+            for place_in_node, saved in enumerate(node.saved):
+                if not saved.is_parameter and saved.nbytes:
+                    found.setdefault((number, saved.storage), (-saved.nbytes, number, node.index, place_in_node))
+    rows = []
+    for _, number, index, place_in_node in sorted(found.values())[:limit]:
+        node = recording.graphs[number].nodes[index]
+        saved = node.saved[place_in_node]
+        site = sources.site(saved.site or node.site)
+        rows.append([number, index, node.name, saved.label, saved.nbytes, saved.state.value, node.module, site])
+    return rows
+
+
+def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
+    """One graph by columns, cut to the first ``MAX_NODES`` nodes that its roots reach."""
+    total = len(graph.nodes)
+    if total > MAX_NODES:
+        graph = Graph(
+            graph.nodes[:MAX_NODES],
+            tuple(e for e in graph.edges if e.source < MAX_NODES and e.target < MAX_NODES),
+            tuple(root for root in graph.roots if root.node < MAX_NODES),
+            graph.not_looked_at,
+        )
+    placing, lines = place(graph), Sources(sources)
+    names, sites, kinds, modules, states = Table(), Table(), Table(), Table(), Table()
+    nodes = graph.nodes
+    saved = [tensor for node in nodes for tensor in node.saved]
+    columns: dict[str, Json] = {
+        "total": total,
+        "notLookedAt": graph.not_looked_at,
+        "roots": [_root(root) for root in graph.roots],
+        "groups": [[g.label, g.path, g.parent, g.kind, g.module_class, g.rank, g.order] for g in placing.groups],
+        "parent": placing.parent,
+        "rank": placing.rank,
+        "order": placing.order,
+        "beside": placing.beside,
+        "name": [names.number(n.name) for n in nodes],
+        "state": [states.number(n.state.value) for n in nodes],
+        "seq": [n.sequence_nr for n in nodes],
+        "site": [sites.optional(n.site) for n in nodes],
+        "module": [modules.optional(n.module) for n in nodes],
+        "variable": [n.variable for n in nodes],
+        "variableLabel": [n.variable_label for n in nodes],
+        "freedBy": [n.freed_by for n in nodes],
+        "builtAfter": [n.built_after for n in nodes],
+        "willRun": [int(n.will_run) for n in nodes],
+        "savedCount": [len(n.saved) for n in nodes],
+        "savedName": [names.optional(s.name) for s in saved],
+        "savedKind": [kinds.number(f"{s.dtype}[{', '.join(map(str, s.shape))}]") for s in saved],
+        "savedDevice": [names.number(s.device) for s in saved],
+        "savedBytes": [s.nbytes for s in saved],
+        "savedStorage": [s.storage for s in saved],
+        "savedVersion": [s.version for s in saved],
+        "savedState": [states.number(s.state.value) for s in saved],
+        "savedParameter": [int(s.is_parameter) for s in saved],
+        "savedSource": [names.optional(s.source) for s in saved],
+        "savedSite": [sites.optional(s.site) for s in saved],
+        "edgeSource": [e.source for e in graph.edges],
+        "edgeStep": [e.target - e.source for e in graph.edges],
+        "edgeInput": [e.input_nr for e in graph.edges],
+    }
+    columns["sites"] = [lines.site(site) for site in sites.values()]
+    columns["names"], columns["kinds"] = names.values(), kinds.values()
+    columns["modules"], columns["states"] = modules.values(), states.values()
+    return columns

@@ -1,0 +1,249 @@
+"""Places the nodes of a graph for the report: nested groups, and in each group a rank and an order for every box.
+
+What a box measures depends on what the reader has opened, so pixels are left to the page; the part that costs time
+and has to be the same on every machine is done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gradscope.model import Graph, Node
+from gradscope.render.html.scopes import ERA, STRETCH, Scope, module_calls, module_path
+
+ROOT = 0
+SWEEPS = 4
+
+
+@dataclass(slots=True)
+class Group:
+    """A box that holds others: a call of a module, all nodes built between two backward calls ("built"), or neighbours
+    out of a long row ("stretch"); group 0 is the graph.
+    """
+
+    label: str
+    path: str
+    parent: int
+    kind: str = "module"
+    module_class: str | None = None
+    rank: int = 0
+    order: int = 0
+
+
+@dataclass(slots=True)
+class Placing:
+    """Per node: its group, its rank and order therein, and the node it is drawn beside (-1: none)."""
+
+    groups: list[Group]
+    parent: list[int]
+    rank: list[int] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
+    beside: list[int] = field(default_factory=list)
+
+
+def place(graph: Graph) -> Placing:
+    """Group, rank and order the nodes of ``graph`` so that gradients flow downwards."""
+    count = len(graph.nodes)
+    consumers: list[list[int]] = [[] for _ in range(count)]
+    for edge in graph.edges:
+        consumers[edge.target].append(edge.source)
+    placing = _grouped(graph, consumers)
+    placing.beside = [_beside(node, consumers[node.index], placing.parent) for node in graph.nodes]
+    placing.rank, placing.order = [0] * count, [0] * count
+    children: list[list[int]] = [[] for _ in placing.groups]
+    seen = [False] * len(placing.groups)
+    for index in range(count):
+        if placing.beside[index] >= 0:
+            continue
+        group = placing.parent[index]
+        children[group].append(index)
+        while group != ROOT and not seen[group]:
+            seen[group] = True
+            children[placing.groups[group].parent].append(~group)
+            group = placing.groups[group].parent
+    arrows = _arrows_by_group(graph, placing)
+    for group, items in enumerate(children):
+        for row_number, row in enumerate(_rows(items, arrows[group])):
+            for position, item in enumerate(row):
+                if item < 0:
+                    placing.groups[~item].rank, placing.groups[~item].order = row_number, position
+                else:
+                    placing.rank[item], placing.order[item] = row_number, position
+    return placing
+
+
+def _grouped(graph: Graph, consumers: list[list[int]]) -> Placing:
+    """Each node's innermost group. A leaf belongs to no module call: it goes where all its consumers are."""
+    scopes = module_calls(graph)
+    for node in graph.nodes:
+        if node.is_leaf and consumers[node.index]:
+            scopes[node.index] = _common_prefix([scopes[consumer] for consumer in consumers[node.index]])
+    sizes: dict[Scope, int] = {}
+    for scope in scopes:
+        for depth in range(1, len(scope) + 1):
+            sizes[scope[:depth]] = sizes.get(scope[:depth], 0) + 1
+    numbering = _Numbering(
+        sizes,
+        classes={node.module: node.module_class for node in graph.nodes if node.module},
+        repeated={module_path(scope) for scope in sizes if scope[-1][1] > 1 and scope[-1][0][:1] not in (ERA, STRETCH)},
+    )
+    parent = [numbering.number(scope) for scope in scopes]
+    return Placing(numbering.groups, parent)
+
+
+@dataclass(slots=True)
+class _Numbering:
+    """Makes the groups, each on first sight; ``repeated`` are the paths of modules called more than once."""
+
+    sizes: dict[Scope, int]
+    classes: dict[str | None, str | None]
+    repeated: set[str]
+    groups: list[Group] = field(default_factory=lambda: [Group("", "", -1, "graph")])
+    numbers: dict[Scope, int] = field(default_factory=lambda: {(): ROOT})
+
+    def number(self, scope: Scope) -> int:
+        """The group of ``scope``; a level that would hold one node, or one group only, is left out."""
+        for depth in range(1, len(scope) + 1):
+            prefix = scope[:depth]
+            if prefix in self.numbers:
+                continue
+            above, marker = self.numbers[prefix[:-1]], prefix[-1][0][:1]
+            only_level = depth < len(scope) and self.sizes[scope[: depth + 1]] == self.sizes[prefix]
+            if self.sizes[prefix] < 2 or (only_level and marker not in (ERA, STRETCH)):
+                self.numbers[prefix] = above
+            else:
+                self.numbers[prefix] = len(self.groups)
+                self.groups.append(self._group(prefix, above))
+        return self.numbers[scope]
+
+    def _group(self, scope: Scope, above: int) -> Group:
+        name, call = scope[-1]
+        path = module_path(scope)
+        if name.startswith(ERA):
+            after = int(name.removeprefix(ERA))
+            label = f"built after backward call {after:,}" if after else "built before the first backward call"
+            return Group(label, "", above, "built")
+        if name.startswith(STRETCH):
+            return Group(name.removeprefix(STRETCH), path, above, "stretch")
+        label = path.removeprefix(f"{self.groups[above].path}.")
+        if path in self.repeated:
+            label = f"{label} #{call:,}"
+        return Group(label, path, above, "module", self.classes.get(path))
+
+
+def _common_prefix(scopes: Sequence[Scope]) -> Scope:
+    first, last = min(scopes), max(scopes)
+    length = 0
+    while length < min(len(first), len(last)) and first[length] == last[length]:
+        length += 1
+    return first[:length]
+
+
+def _beside(node: Node, consumers: list[int], parent: list[int]) -> int:
+    """The node that a leaf hangs on: its one consumer, if both are in the same group."""
+    if not node.is_leaf or len(set(consumers)) != 1 or parent[consumers[0]] != parent[node.index]:
+        return -1
+    return consumers[0]
+
+
+def _arrows_by_group(graph: Graph, placing: Placing) -> list[dict[int, list[int]]]:
+    """For each group the arrows between the boxes right inside it; a group is written as ``~number``."""
+    groups = placing.groups
+    depth = [0] * len(groups)
+    for number, group in enumerate(groups[1:], start=1):
+        depth[number] = depth[group.parent] + 1
+    found: list[dict[int, dict[int, None]]] = [{} for _ in groups]
+    for edge in graph.edges:
+        if placing.beside[edge.target] >= 0:
+            continue
+        source, target = edge.source, edge.target
+        above, below = placing.parent[source], placing.parent[target]
+        while above != below:
+            if depth[above] >= depth[below]:
+                source, above = ~above, groups[above].parent
+            else:
+                target, below = ~below, groups[below].parent
+        if source != target:
+            found[above].setdefault(source, {})[target] = None
+    return [{source: list(targets) for source, targets in arrows.items()} for arrows in found]
+
+
+def _rows(items: list[int], arrows: dict[int, list[int]]) -> list[list[int]]:
+    """The boxes by rank, each row ordered so that few arrows cross."""
+    ranks = _longest_path(items, arrows)
+    rows: list[list[int]] = [[] for _ in range(max(ranks.values(), default=-1) + 1)]
+    for item in items:
+        rows[ranks[item]].append(item)
+    above: dict[int, list[int]] = {item: [] for item in items}
+    for source, targets in arrows.items():
+        for target in targets:
+            above[target].append(source)
+    position = {item: float(place) for row in rows for place, item in enumerate(row)}
+    for sweep in range(SWEEPS):
+        neighbours, order = (above, rows) if sweep % 2 == 0 else (arrows, rows[::-1])
+        for row in order:
+            if len(row) > 1:
+                weight = {item: _mean((position[n] for n in neighbours.get(item, ())), position[item]) for item in row}
+                row.sort(key=weight.__getitem__)
+                for place, item in enumerate(row):
+                    position[item] = place - (len(row) - 1) / 2
+    return rows
+
+
+def _mean(values: Iterable[float], default: float) -> float:
+    total, count = 0.0, 0
+    for value in values:
+        total += value
+        count += 1
+    return total / count if count else default
+
+
+def _longest_path(items: list[int], arrows: dict[int, list[int]]) -> dict[int, int]:
+    """Each box one rank below the lowest box that points at it; arrows that close a cycle are passed over.
+
+    Nodes alone form no cycle, but modules do when one is called twice.
+    """
+    ranks = dict.fromkeys(items, 0)
+    passed: set[int] = set()
+    for item in reversed(_finishing_order(items, arrows)):
+        passed.add(item)
+        for target in arrows.get(item, ()):
+            if target not in passed:
+                ranks[target] = max(ranks[target], ranks[item] + 1)
+    _lower(ranks, items, arrows)
+    return ranks
+
+
+def _lower(ranks: dict[int, int], items: list[int], arrows: dict[int, list[int]]) -> None:
+    """Move boxes down where that makes no arrow longer on the whole: the heads of two losses end up side by side."""
+    above = dict.fromkeys(items, 0)
+    for targets in arrows.values():
+        for target in targets:
+            above[target] += 1
+    for item in sorted(items, key=ranks.__getitem__, reverse=True):
+        below = [ranks[target] for target in arrows.get(item, ()) if ranks[target] > ranks[item]]
+        if len(below) >= above[item] and below:
+            ranks[item] = min(below) - 1
+
+
+def _finishing_order(items: list[int], arrows: dict[int, list[int]]) -> list[int]:
+    """Depth-first postorder, without recursion: graphs are deep."""
+    seen: set[int] = set()
+    finished: list[int] = []
+    for start in items:
+        if start in seen:
+            continue
+        seen.add(start)
+        stack = [(start, iter(arrows.get(start, ())))]
+        while stack:
+            item, targets = stack[-1]
+            for target in targets:
+                if target not in seen:
+                    seen.add(target)
+                    stack.append((target, iter(arrows.get(target, ()))))
+                    break
+            else:
+                stack.pop()
+                finished.append(item)
+    return finished

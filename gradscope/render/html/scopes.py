@@ -1,0 +1,129 @@
+"""Which boxes a node is in: calls of modules, and stretches of neighbours where a level would be too long to see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradscope.model import Graph, Node
+
+Scope = tuple[tuple[str, int], ...]
+"""Boxes, outermost first: a name, and a number that tells boxes of the same name apart."""
+
+MAX_DEPTH = 12
+ERA = "\0"
+"""Begins the name of the box of all nodes built between two backward calls; no module is called so."""
+
+STRETCH = "\1"
+"""Begins the name of the box of some neighbours out of a long row."""
+
+LONG = 100
+"""A level of more boxes than this is cut into stretches,"""
+PARTS = 30
+"""about so many,"""
+LEAST = 20
+"""each of at least so many boxes."""
+
+
+def module_calls(graph: Graph) -> list[Scope]:
+    """Each node's boxes; leaves, which no module call builds, get none.
+
+    Nodes built one after another in the same module are one call of it. Gradients flow from newer nodes to older ones,
+    so a call's nodes have no other node between them, which all nodes of a module called twice would have. The same
+    holds for stretches.
+    """
+    nodes = graph.nodes
+    eras = {node.built_after for node in nodes if not node.is_leaf}
+    built = [node for node in nodes if not node.is_leaf]
+    built.sort(key=lambda node: (node.built_after, -1 if node.sequence_nr is None else node.sequence_nr))
+    scopes: list[Scope] = [()] * len(nodes)
+    calls: dict[tuple[str, ...], int] = {}
+    open_calls: Scope = ()
+    for node, module in zip(built, _modules(built, graph), strict=True):
+        names = [f"{ERA}{node.built_after}"] if len(eras) > 1 else []
+        names += module[:MAX_DEPTH]
+        depth = 0
+        while depth < min(len(names), len(open_calls)) and open_calls[depth][0] == names[depth]:
+            depth += 1
+        scope = open_calls[:depth]
+        for name in names[depth:]:
+            path = (*(part for part, _ in scope), name)
+            calls[path] = calls.get(path, 0) + 1
+            scope = (*scope, (name, calls[path]))
+        open_calls = scopes[node.index] = scope
+    _cut_long_levels([node.index for node in built], scopes)
+    return scopes
+
+
+def _modules(built: Sequence[Node], graph: Graph) -> list[list[str]]:
+    """The module of each node in ``built``, guessed where it is not known.
+
+    Modules are seen when a tensor is saved. A node that saved nothing and leads to leaves only (a weight's transpose)
+    prepares what is built next; any other was built in what the nodes before and after it have in common.
+    """
+    inner = {edge.source for edge in graph.edges if not graph.nodes[edge.target].is_leaf}
+    known = [node.module.split(".") if node.module else [] if node.saved else None for node in built]
+    following: list[list[str]] = [[]] * len(built)
+    after: list[str] = []
+    for place in range(len(built) - 1, -1, -1):
+        following[place] = after
+        after = after if known[place] is None else known[place] or []
+    before: list[str] = []
+    modules: list[list[str]] = []
+    for node, module, after in zip(built, known, following, strict=True):
+        if module is not None:
+            before = module
+        elif node.index not in inner:
+            module = after
+        else:
+            depth = 0
+            while depth < min(len(before), len(after)) and before[depth] == after[depth]:
+                depth += 1
+            module = before[:depth]
+        modules.append(module)
+    return modules
+
+
+def module_path(scope: Scope) -> str:
+    """The qualified name of the module whose call ``scope`` is."""
+    return ".".join(name for name, _ in scope if name[:1] not in (ERA, STRETCH))
+
+
+def _cut_long_levels(built: list[int], scopes: list[Scope]) -> None:
+    """Put stretches around neighbours wherever a box would hold too many others."""
+    levels: dict[Scope, dict[Scope | int, None]] = {}
+    for index in built:
+        scope = scopes[index]
+        for depth in range(len(scope)):
+            levels.setdefault(scope[:depth], {})[scope[: depth + 1]] = None
+        levels.setdefault(scope, {})[index] = None
+    around: dict[Scope | int, Scope] = {}
+    for children in levels.values():
+        _cut(list(children), (), around)
+    if not around:
+        return
+    for index in built:
+        plain, cut = scopes[index], around.get(index, ())
+        for depth in range(len(plain), 0, -1):
+            cut = around.get(plain[:depth], ()) + plain[depth - 1 : depth] + cut
+        scopes[index] = cut
+
+
+def _cut(children: list[Scope | int], outer: Scope, around: dict[Scope | int, Scope]) -> None:
+    if len(children) <= LONG:
+        if outer:
+            around.update(dict.fromkeys(children, outer))
+        return
+    size = max(LEAST, -(-len(children) // PARTS))
+    for number, start in enumerate(range(0, len(children), size)):
+        part = children[start : start + size]
+        _cut(part, (*outer, (STRETCH + _stretch_label(part), number)), around)
+
+
+def _stretch_label(children: list[Scope | int]) -> str:
+    """First and last module, or one module and how often it was called, or how many operations."""
+    modules = [module_path(child) for child in children if not isinstance(child, int)]
+    if not modules:
+        return f"{len(children):,} operations"
+    if modules[0] == modules[-1]:
+        return f"{modules[0]} \u00d7{len(modules):,}"
+    return f"{modules[0]} \u2013 {modules[-1]}"

@@ -1,0 +1,175 @@
+// Real tables: what holds memory, and the accessible twins of the two pictures.
+
+const PAGE_ROWS = 100;
+
+/** A table that grows by pages; `columns` are [heading, cell of a row, is a number]. */
+function dataTable(caption, columns, rows, options = {}) {
+  const body = el("tbody");
+  const more = el("button", { type: "button", class: "more" });
+  const step = options.rows || PAGE_ROWS;
+  let shown = 0;
+  const grow = () => {
+    for (const row of rows.slice(shown, shown + step)) {
+      const line = el(
+        "tr",
+        { role: "row", class: options.rowClass ? options.rowClass(row) : null },
+        columns.map(([heading, cell, number], index) =>
+          el(
+            index ? "td" : "th",
+            {
+              class: number ? "number" : null,
+              scope: index ? null : "row",
+              role: index ? "cell" : "rowheader",
+              "data-label": heading,
+            },
+            el("div", {}, cell(row)),
+          ),
+        ),
+      );
+      body.append(line);
+    }
+    shown = Math.min(rows.length, shown + step);
+    more.hidden = shown >= rows.length;
+    more.textContent = `Show ${count(Math.min(step, rows.length - shown))} more of ${count(rows.length - shown)}`;
+  };
+  more.addEventListener("click", grow);
+  grow();
+  const head = el(
+    "thead",
+    {},
+    el(
+      "tr",
+      {},
+      columns.map(([heading, , number]) => el("th", { scope: "col", class: number ? "number" : null }, heading)),
+    ),
+  );
+  return [
+    el(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      el("table", { role: "table" }, el("caption", {}, caption), head, body),
+    ),
+    more,
+  ];
+}
+
+const linkButton = (text, onclick) => el("button", { type: "button", class: "link", onclick }, text);
+
+function siteCell(site) {
+  if (!site) return "—";
+  return [siteLink(site), site.text ? el("code", { class: "source" }, site.text.trim()) : ""];
+}
+
+function showCallsTable() {
+  const rows = page.brushed || page.calls;
+  const each = (call, value) => (value ? bytes(value) : "—");
+  byId("calls-table").replaceChildren(
+    ...dataTable(
+      page.brushed ? "Selected backward calls" : "Backward calls",
+      [
+        [
+          "Call",
+          (call) =>
+            linkButton(call.count > 1 ? `${count(call.number)}–${count(call.last)}` : count(call.number), () =>
+              page.selectCall(call),
+            ),
+        ],
+        ["Alike", (call) => (call.count > 1 ? `×${count(call.count)}` : ""), true],
+        ["What", (call) => call.verb],
+        ["Where", (call) => siteCell(call.site)],
+        ["Roots", (call) => call.roots.map((root) => root.name || root.label).join(", ")],
+        ["Nodes run", (call) => `${count(call.nodesRun)} / ${count(call.nodes)}`, true],
+        ["Saved", (call) => each(call, call.savedBytes), true],
+        ["Freed", (call) => each(call, call.freedBytes), true],
+        ["Returned", (call) => each(call, call.returnedBytes), true],
+        ["Retained", (call) => each(call, call.retainedBytes), true],
+        ["Result", (call) => (call.exception ? call.exception.split(":")[0] : "ran")],
+      ],
+      rows,
+      { rowClass: (call) => (call === page.call ? "current" : "") },
+    ),
+  );
+}
+
+/** A button that opens and closes a table, which is built when first asked for. */
+function tableToggle(button, box, build) {
+  button.addEventListener("click", () => {
+    box.hidden = !box.hidden;
+    button.setAttribute("aria-expanded", String(!box.hidden));
+    button.textContent = box.hidden ? "Show as table" : "Hide table";
+    if (!box.hidden) build();
+  });
+}
+
+function showMemory() {
+  const holders = page.data.findings
+    .flatMap((finding, index) => {
+      const held = finding.related.filter((related) => related.role === "held_by");
+      return held.map((related) => ({ finding, index, related, site: related.at && siteOf(related.at.site) }));
+    })
+    .sort((a, b) => b.finding.bytes - a.finding.bytes);
+  const open = (index) => {
+    const card = byId(`finding-${index}`);
+    card.open = true;
+    card.scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "center" });
+    card.querySelector("summary").focus({ preventScroll: true });
+  };
+  const holderTable = holders.length
+    ? dataTable(
+        "Holders that findings name",
+        [
+          ["Holder", ({ related }) => prose(related.message)],
+          ["Bytes", ({ finding }) => (finding.bytes ? bytes(finding.bytes) : "—"), true],
+          ["Line", ({ site }) => siteCell(site)],
+          ["Finding", ({ finding, index }) => linkButton(finding.code, () => open(index))],
+        ],
+        holders,
+      )
+    : [
+        el(
+          "p",
+          { class: "empty" },
+          "No finding names a holder: nothing was seen to keep a graph alive longer than it is needed.",
+        ),
+      ];
+  const largest = page.data.largest.map(([graph, node, name, label, size, state, module, site]) => ({
+    graph,
+    node,
+    name,
+    label,
+    size,
+    state,
+    module,
+    site: siteOf(site),
+  }));
+  const largestTable = largest.length
+    ? dataTable(
+        "Largest saved tensors",
+        [
+          ["Saved tensor", ({ label }) => el("code", {}, label)],
+          ["Bytes", ({ size }) => bytes(size), true],
+          ["State", ({ state }) => stateTag(state)],
+          [
+            "Node",
+            (row) =>
+              page.data.embedded.includes(row.graph)
+                ? linkButton(row.name, () => showNode(row.graph, row.node))
+                : row.name,
+          ],
+          ["Line", ({ site }) => siteCell(site)],
+        ],
+        largest,
+        { rows: 10 },
+      )
+    : [el("p", { class: "empty" }, "No graph of this recording saved a tensor.")];
+  byId("memory-tables").replaceChildren(
+    el("div", { class: "card table" }, el("h3", {}, "Holders"), ...holderTable),
+    el("div", { class: "card table" }, el("h3", {}, "Largest saved tensors"), ...largestTable),
+  );
+}
+
+/** Select the call of a graph and one node in it. */
+function showNode(graph, node) {
+  page.selectCall(page.calls.find((call) => call.graph === graph) || page.call, { graph, node });
+  scrollTo("graph");
+}

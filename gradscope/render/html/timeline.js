@@ -1,0 +1,269 @@
+// Every backward call on one axis: bytes held above, the life of each graph as a bar below, brushing to select.
+
+const timeline = { mode: "calls", selection: null, drag: null };
+const LANE = 20;
+const MARGIN = { left: 68, right: 12, top: 10, memory: 112, gap: 26, axis: 22 };
+
+function showTimeline() {
+  const { samples, summary } = page.data;
+  const picture = byId("timeline-picture");
+  byId("timeline-note").textContent = page.calls.length
+    ? `${counted(summary.backward_calls, "backward call")}${page.calls.length < summary.backward_calls ? `, alike ones folded into ${counted(page.calls.length, "row")}` : ""}; drag over the picture to select`
+    : "";
+  if (!page.calls.length) return;
+  const width = Math.max(300, picture.clientWidth);
+  const lanes = 1 + Math.max(...page.bars.map((bar) => bar.lane));
+  const lanesTop = MARGIN.top + MARGIN.memory + MARGIN.gap;
+  const height = lanesTop + lanes * LANE + MARGIN.axis;
+  const scale = timeScale(width, timeline.mode);
+  const { x } = scale;
+  Object.assign(timeline, { scale, lanesTop, height, width });
+
+  const most = Math.max(1024, 1.06 * summary.peak_saved_bytes, ...samples.map((sample) => sample[1] + sample[2]));
+  const step = niceStep(most, 3, 2);
+  const ceiling = Math.ceil(most / step) * step;
+  const y = (value) => MARGIN.top + MARGIN.memory * (1 - value / ceiling);
+  const grid = [];
+  for (let value = 0; value <= ceiling; value += step) {
+    grid.push(svg("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }));
+    grid.push(label(MARGIN.left - 8, y(value) + 4, value ? bytes(value) : "0", "end"));
+  }
+  const hatch = svg(
+    "pattern",
+    { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+    svg("rect", { width: 6, height: 6, class: "hatch-back" }),
+    svg("rect", { width: 2.5, height: 6, class: "hatch-line" }),
+  );
+  const drawing = svg(
+    "svg",
+    {
+      width,
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      tabindex: 0,
+      role: "application",
+      id: "timeline-svg",
+      "aria-label":
+        "Timeline of backward calls. Left and right select a call, Enter shows its graph; the button Show as table lists the same calls.",
+    },
+    svg("defs", {}, hatch),
+    ...grid,
+    label(MARGIN.left, MARGIN.top + MARGIN.memory + 17, "graphs", "start", "lane-title"),
+    svg("rect", {
+      class: "selected",
+      id: "timeline-selected",
+      y: MARGIN.top,
+      height: height - MARGIN.top - MARGIN.axis,
+    }),
+    svg("path", {
+      class: "area live",
+      d: areaPath(
+        samples,
+        x,
+        y,
+        () => 0,
+        (s) => s[1],
+      ),
+    }),
+    svg("path", {
+      class: "area held",
+      d: areaPath(
+        samples,
+        x,
+        y,
+        (s) => s[1],
+        (s) => s[1] + s[2],
+      ),
+    }),
+    ...barPaths(x),
+    ...peakLine(y(summary.peak_saved_bytes), width),
+    ...axisLabels(x, lanesTop + lanes * LANE + 15),
+    svg("rect", {
+      class: "brush",
+      id: "timeline-brush",
+      y: MARGIN.top,
+      height: height - MARGIN.top - MARGIN.axis,
+      visibility: "hidden",
+    }),
+  );
+  picture.replaceChildren(drawing);
+  listenToTimeline(drawing);
+  markCall();
+}
+
+function peakLine(y, width) {
+  const { peak_saved_bytes: peak } = page.data.summary;
+  if (!peak) return [];
+  return [
+    svg("line", { class: "peak", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }),
+    label(width - MARGIN.right - 4, y - 4, `peak ${bytes(peak)}`, "end", "tick haloed"),
+  ];
+}
+
+function label(x, y, text, anchor = "middle", kind = "tick") {
+  const element = svg("text", { x, y, class: kind, "text-anchor": anchor });
+  element.textContent = text;
+  return element;
+}
+
+const laneTop = (bar) => timeline.lanesTop + bar.lane * LANE + 3;
+
+/** One path for each phase, so that thousands of calls stay a handful of elements. */
+function barPaths(x) {
+  const paths = { built: "", gone: "", kept: "", run: "", folded: "", failed: "", freed: "" };
+  const texts = [];
+  const rect = (from, to, top, height) =>
+    `M${from.toFixed(1)},${top}h${Math.max(1, to - from).toFixed(1)}v${height}h${-Math.max(1, to - from).toFixed(1)}z`;
+  const nextInLane = nextStarts();
+  page.bars.forEach((bar, row) => {
+    const call = page.calls[row];
+    const top = laneTop(bar);
+    const [built, started, ended] = [x(bar.built), x(bar.started), x(bar.ended)];
+    const free = Math.min(x(page.data.end), x(nextInLane[row]));
+    if (started - built > 1) paths.built += rect(built, started, top + 4, LANE - 14);
+    if (bar.kept !== null)
+      paths.kept += rect(ended, Math.max(ended + 2, Math.min(free, x(bar.kept))), top + 2, LANE - 10);
+    else if (call.count === 1 && free > ended) {
+      const gone = bar.gone === null ? free : Math.min(free, x(bar.gone));
+      if (gone - ended > 1) paths.gone += `M${ended.toFixed(1)},${top + 7}H${gone.toFixed(1)}`;
+      if (bar.gone !== null && x(bar.gone) <= free && gone - ended > 4)
+        paths.gone += `M${gone.toFixed(1)},${top + 2}v10`;
+    }
+    paths[call.exception ? "failed" : call.count > 1 ? "folded" : "run"] += rect(
+      started,
+      Math.max(ended, started + 2),
+      top,
+      LANE - 6,
+    );
+    if (call.freedBytes && call.count === 1 && ended - started > 8) {
+      paths.freed += `M${(ended - 5).toFixed(1)},${top + 7}m-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0`;
+    }
+    const names = call.roots
+      .map((root) => root.name)
+      .filter(Boolean)
+      .join(", ");
+    const full = call.count > 1 ? `×${count(call.count)}${names ? ` ${names}` : ""}` : names;
+    const short = call.count > 1 ? `×${count(call.count)}` : count(call.number);
+    const room = ended - started - (call.freedBytes && call.count === 1 ? 14 : 0);
+    const text = [full, short].find((words) => words && words.length * 6.4 + 8 < room);
+    if (text)
+      texts.push(
+        label(
+          started + room / 2,
+          top + 11,
+          text,
+          "middle",
+          call.exception ? "bar-text failed" : call.count > 1 ? "bar-text folded" : "bar-text",
+        ),
+      );
+  });
+  return [...Object.entries(paths).map(([kind, d]) => svg("path", { class: `bar ${kind}`, d })), ...texts];
+}
+
+/** For each bar, when the next one in its lane begins. */
+function nextStarts() {
+  const next = new Map();
+  const starts = [];
+  for (let row = page.bars.length - 1; row >= 0; row -= 1) {
+    const bar = page.bars[row];
+    starts[row] = next.has(bar.lane) ? next.get(bar.lane) : page.data.end;
+    next.set(bar.lane, bar.built);
+  }
+  return starts;
+}
+
+function axisLabels(x, y) {
+  const labels = [];
+  let right = -Infinity;
+  const put = (at, text) => {
+    const half = text.length * 3.3 + 5;
+    const middle = Math.max(MARGIN.left + half - 5, Math.min(timeline.width - half, at));
+    if (middle - half < right) return;
+    right = middle + half;
+    labels.push(label(middle, y, text));
+  };
+  if (timeline.mode === "time") {
+    const end = page.data.end || 1;
+    const step = niceStep(end, Math.max(2, Math.floor(timeline.width / 140)), 10);
+    for (let i = 0; i * step <= end * 1.001; i += 1) put(x(i * step), seconds(Number((i * step).toPrecision(6))));
+  } else {
+    const rows = page.bars
+      .map((bar, row) => [(x(bar.started) + x(bar.ended)) / 2, page.calls[row]])
+      .sort((a, b) => a[0] - b[0]);
+    for (const [at, call] of rows)
+      put(at, call.count > 1 ? `${count(call.number)}–${count(call.last)}` : count(call.number));
+  }
+  return labels;
+}
+
+function markCall() {
+  const mark = byId("timeline-selected");
+  if (!mark) return;
+  mark.setAttribute("visibility", page.call ? "visible" : "hidden");
+  if (!page.call) return;
+  const bar = page.bars[page.call.row];
+  const { x } = timeline.scale;
+  mark.setAttribute("x", x(bar.started) - 3);
+  mark.setAttribute("width", Math.max(2, x(bar.ended) - x(bar.started)) + 6);
+}
+
+function startTimeline() {
+  for (const [mode, text, title] of [
+    ["calls", "By call", "The same room for every call"],
+    ["time", "By time", "As the clock went"],
+  ]) {
+    const button = el("button", { type: "button", title, "aria-pressed": String(timeline.mode === mode) }, text);
+    button.addEventListener("click", () => {
+      timeline.mode = mode;
+      for (const other of byId("axis").children) other.setAttribute("aria-pressed", String(other === button));
+      showTimeline();
+    });
+    byId("axis").append(button);
+  }
+  const key = (kind, text) =>
+    el(
+      "span",
+      { class: "key" },
+      svg("svg", { width: 22, height: 14, "aria-hidden": "true" }, ...legendMark(kind)),
+      text,
+    );
+  byId("timeline-legend").append(
+    key("live", "held by graphs"),
+    key("held", "released by graphs, still held by someone"),
+    key("built", "built"),
+    key("run", "backward runs"),
+    key("freed", "frees saved tensors"),
+    key("kept", "retained"),
+    key("gone", "freed, nodes still there"),
+    key("folded", "alike calls folded"),
+    key("failed", "failed"),
+  );
+  showTimeline();
+  showCall();
+  new ResizeObserver(() => {
+    if (page.calls.length && byId("timeline-picture").clientWidth !== timeline.width) showTimeline();
+  }).observe(byId("timeline-picture"));
+  page.onChange((what) => {
+    if (what.call || what.brush) showCall();
+    if (what.call) markCall();
+  });
+}
+
+function legendMark(kind) {
+  if (kind === "gone") return [svg("path", { class: "bar gone", d: "M0,7H18M18,2v10" })];
+  if (kind === "freed")
+    return [
+      svg("rect", { class: "bar run", y: 1, width: 22, height: 12 }),
+      svg("path", { class: "bar freed", d: "M14,7m-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0" }),
+    ];
+  if (kind === "built") return [svg("rect", { class: "bar built", y: 4, width: 22, height: 6 })];
+  if (kind === "kept") return [svg("rect", { class: "bar kept", y: 2, width: 22, height: 10 })];
+  return [
+    svg("rect", {
+      class: kind === "live" || kind === "held" ? `area ${kind}` : `bar ${kind}`,
+      y: 1,
+      width: 22,
+      height: 12,
+    }),
+  ];
+}

@@ -1,0 +1,61 @@
+"""One transient line on stderr that shows a long run is being watched, and never mixes with the script's output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+from gradscope.units import count, nbytes, seconds
+
+_FIRST = 2.0
+_EVERY = 0.25
+_ERASE = "\r\x1b[K"
+
+
+class ProgressLine:
+    """Draws how far a run has come, at most four times a second and not before two seconds have passed.
+
+    It is drawn only where stderr is a terminal and stdout is not. With both on one screen nobody can know in which
+    column the script has left the cursor, so anything drawn would sooner or later stand amid the script's own text;
+    there, nothing is drawn at all. After drawing, the cursor goes back to the first column: what the script writes to
+    stderr itself begins where it would have begun.
+    """
+
+    __slots__ = ("_drawn", "_next", "_stream")
+
+    def __init__(self, stream: TextIO | None = None, stdout: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._drawn = False
+        wanted = _is_terminal(self._stream) and not _is_terminal(sys.stdout if stdout is None else stdout)
+        self._next = _FIRST if wanted and os.environ.get("TERM") != "dumb" else float("inf")
+
+    def update(self, calls: int, live_bytes: int, elapsed: float) -> None:
+        """Say how far the run is. Made for every backward call: one comparison, unless it is time to draw."""
+        if elapsed < self._next:
+            return
+        self._next = elapsed + _EVERY
+        held = f"{nbytes(live_bytes)} held by graphs"
+        self._write(f"{_ERASE}gradscope: {count(calls)} backward calls, {held}, {seconds(elapsed)}\r")
+        self._drawn = True
+
+    def erase(self) -> None:
+        """Take the line away: before a finding is printed, and at the end. It comes back at a later update."""
+        if self._drawn:
+            self._write(_ERASE)
+            self._drawn = False
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):  # the terminal has gone, or the script closed stderr
+            self._next = float("inf")
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """False also for a stream that is closed or missing, as under ``pythonw``."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False

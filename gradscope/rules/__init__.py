@@ -1,0 +1,20 @@
+"""The rules: every kind of finding that gradscope can make, one file each."""
+
+from __future__ import annotations
+
+from gradscope.errors import GradscopeError
+from gradscope.rules import gs101, gs104, gs201
+from gradscope.rules.base import Rule
+
+__all__ = ["ALL_RULES", "Rule", "by_code"]
+
+ALL_RULES: tuple[Rule, ...] = (gs101.RULE, gs104.RULE, gs201.RULE)
+
+
+def by_code(code: str) -> Rule:
+    """The rule of a code (``GS101``, in any case) or of a name (``backward-through-freed-graph``)."""
+    wanted = code.strip().lower()
+    for rule in ALL_RULES:
+        if wanted in (rule.code.lower(), rule.name):
+            return rule
+    raise GradscopeError(f"there is no rule {code!r}; the rules are {', '.join(rule.code for rule in ALL_RULES)}")

@@ -1,0 +1,231 @@
+"""A backward call goes through a graph whose saved tensors an earlier backward call has freed.
+
+## What it says
+
+The backward call that is about to start will run a node that needs a tensor it saved in the forward pass, and that
+tensor is gone: an earlier `backward()` or `autograd.grad()` ran the node, and let go of what it had saved. The engine
+raises `RuntimeError: Trying to backward through the graph a second time`. gradscope says so before the engine starts,
+so no `.grad` has been touched yet, and names the line that built the freed part and the call that freed it.
+
+## Why it happens
+
+Every forward pass builds a new graph. A backward call frees the saved tensors of each node that it runs, unless it is
+told `retain_graph=True`. So a second call fails where it meets a node of the first: two losses share a part, a state
+is carried from one iteration into the next, or something made before the loop is used in every iteration. Nodes that
+saved nothing (`sum`, `add`, `view`) can be run any number of times, which is why some shared graphs never fail.
+
+## Bad example
+
+```python
+import torch
+
+encoder = torch.nn.Linear(4, 8)
+animal, age = torch.nn.Linear(8, 3), torch.nn.Linear(8, 1)
+
+z = torch.tanh(encoder(torch.randn(2, 4)))
+loss_animal = animal(z).pow(2).mean()
+loss_age = age(z).pow(2).mean()
+loss_animal.backward()
+loss_age.backward()
+```
+
+## Good example
+
+```python
+import torch
+
+encoder = torch.nn.Linear(4, 8)
+animal, age = torch.nn.Linear(8, 3), torch.nn.Linear(8, 1)
+
+z = torch.tanh(encoder(torch.randn(2, 4)))
+loss_animal = animal(z).pow(2).mean()
+loss_age = age(z).pow(2).mean()
+(loss_animal + loss_age).backward()
+```
+
+## What to do
+
+- Two losses over one forward pass, one optimizer: add them and call backward once.
+- Two losses, and the first should not train the shared part (a discriminator on `fake`, an actor on the advantage):
+  `detach()` the shared tensor where the first loss takes it.
+- A state that is carried on (`h`, a memory, a queue): `detach()` it at the boundary between iterations.
+- Something made once before the loop: make it again inside the loop, or `detach()` it if it should not be trained.
+- The first call was an `autograd.grad` used as a probe: pass `retain_graph=True` to that one.
+- The same loss twice: run the forward pass again.
+
+`retain_graph=True` everywhere is rarely the fix: with a carried state the graph then grows with every iteration, and an
+optimizer step in between turns this error into GS201.
+
+## What it costs
+
+Adding the losses costs nothing: one backward runs the shared part once instead of twice. `detach()` costs nothing and
+stops training through that path. Running the forward again costs its time. `retain_graph=True` keeps every saved tensor
+of the call until the graph itself goes.
+
+## Known limits
+
+Saved tensors of a C++ custom function are seen only while gradscope's hooks are installed (not with `--no-hooks`). A
+graph that was freed before gradscope began to watch is recognised, and the call that freed it is not known. Reading
+`node._saved_…` after a backward raises the same text; that is no backward call, and it is explained after the fact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, Node, Related, SavedState, Severity, Site
+from gradscope.rules.base import activation_bytes, called, is_grad, place, rule
+from gradscope.units import counted, listed, nbytes
+
+RULE = rule(
+    __doc__,
+    "GS101",
+    "backward-through-freed-graph",
+    Severity.ERROR,
+    Certainty.CERTAIN,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FreedGraph:
+    """What is known when ``call`` is about to run ``nodes``, whose saved tensors ``freed_by`` has let go of.
+
+    ``nodes`` begins with the one the engine will stop at; ``made`` holds the user's lines that built them, the one to
+    blame first. ``freed_by`` is None if it ran before gradscope watched. ``freed_same_statement``: it came from the
+    same place in the code as ``call``. ``same_root``: both start at the same node. ``made_again``: the first of
+    ``made`` has built nodes once more since, so that a new iteration has begun. ``stepped_between``: an optimizer
+    has stepped since.
+    """
+
+    call: BackwardCall
+    nodes: tuple[Node, ...]
+    made: tuple[Site, ...] = ()
+    freed_by: BackwardCall | None = None
+    freed_same_statement: bool = False
+    same_root: bool = False
+    made_again: bool = False
+    stepped_between: bool = False
+
+
+def finding(facts: FreedGraph) -> Finding:
+    """The finding in words."""
+    saved = tuple(s for node in facts.nodes for s in node.saved if s.state is SavedState.FREED)
+    needed = counted(len(saved), "saved tensor") if saved else "the saved tensors"
+    return RULE.finding(
+        f"{'autograd.grad' if is_grad(facts.call) else 'backward'} through a freed graph",
+        facts.call,
+        label=f"needs {needed} of {counted(len(facts.nodes), 'node')}, already freed",
+        related=_related(facts, activation_bytes(saved)),
+        nodes=tuple(node.name for node in facts.nodes),
+        saved=tuple(s.label for s in saved),
+        bytes=activation_bytes(saved),
+        fix=_fix(facts),
+        graph_nodes=tuple(node.index for node in facts.nodes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FreedRead:
+    """What is known when the user's code at ``site`` read a saved tensor of a node (``_saved_...``) that was freed.
+
+    This is no backward call, so it can only be explained after torch has raised. ``after`` is the number of the last
+    completed backward call.
+    """
+
+    site: Site | None
+    node: str | None = None
+    made: Site | None = None
+    freed_by: BackwardCall | None = None
+    after: int = 0
+
+
+def finding_of_read(facts: FreedRead) -> Finding:
+    """The finding for a read of what was freed, in words."""
+    notes = []
+    if facts.made is not None:
+        notes.append(Related("created", facts.made, f"{facts.node or 'the node'} was built here"))
+    if facts.freed_by is not None:
+        message = f"freed by {called(facts.freed_by)}, which ran without retain_graph=True"
+        notes.append(Related("freed_by", facts.freed_by.site, message))
+    found = RULE.finding(
+        "read of a saved tensor that was freed",
+        None,
+        label=f"reads what {facts.node or 'a node'} saved, already freed",
+        related=tuple(notes),
+        nodes=(facts.node,) if facts.node else (),
+        fix=Fix("reorder", "look at saved tensors before the backward call, or pass retain_graph=True to it"),
+    )
+    return replace(found, site=facts.site, certainty=Certainty.OBSERVED, backward_call=facts.after)
+
+
+def _related(facts: FreedGraph, freed_bytes: int) -> tuple[Related, ...]:
+    """Where it was built, what freed it, and where the engine would stop if that is yet another line."""
+    notes = []
+    by = facts.freed_by
+    loop = facts.made_again or facts.freed_same_statement  # freed in an earlier iteration, not by a sibling loss
+    part = "the graph" if facts.same_root else "the freed part" if by is None or loop else "the shared part"
+    names = listed(node.name for node in facts.nodes)
+    what = f"{names}, {nbytes(freed_bytes)} saved" if freed_bytes else names
+    once = ", once" if facts.freed_same_statement and not facts.made_again else ""
+    for position, site in enumerate(facts.made):
+        message = f"and here{once}" if position else f"{part} was built here{once}: {what}"
+        notes.append(Related("created", site, message))
+    if by is None:
+        notes.append(Related("freed_by", None, "it was freed before gradscope began to watch"))
+    else:
+        again = ", an earlier run of this line" if facts.freed_same_statement else ""
+        how = "" if by.retain_graph else ", which ran without retain_graph=True"
+        notes.append(Related("freed_by", by.site, f"freed by {called(by)}{again}{how}"))
+    stops = facts.nodes[0] if facts.nodes else None
+    if stops is not None and stops.site is not None and stops.site not in facts.made:
+        notes.append(Related("failing_node", stops.site, f"the engine would stop at {stops.name}, built here"))
+    return tuple(notes)
+
+
+def _fix(facts: FreedGraph) -> Fix:
+    """What an expert would do, as far as these facts tell; the order of the questions matters."""
+    call, by = facts.call, facts.freed_by
+    if by is None:
+        return Fix("recompute", "build the graph again before this call")
+    if call.parent is not None and call.parent == by.parent:
+        return Fix(
+            "reorder",
+            "if this is a reentrant checkpoint, use checkpoint(..., use_reentrant=False) "
+            "or hand the shared tensor to it as an argument",
+        )
+    if facts.same_root:
+        return _fix_same_root(by)
+    if facts.made_again:
+        return Fix("detach", "detach() what is carried from one iteration into the next, where it is stored")
+    if is_grad(by) and not facts.freed_same_statement:
+        return Fix("retain_graph", f"pass retain_graph=True to the autograd.grad call at {place(by.site)}")
+    if facts.freed_same_statement:
+        return _fix_made_once(facts)
+    if facts.stepped_between:
+        first = f"if the call at {place(by.site)} should not train the shared part"
+        return Fix("detach", f"{first}, detach() it where that loss takes it")
+    return _fix_sibling(call, by)
+
+
+def _fix_same_root(by: BackwardCall) -> Fix:
+    """One loss, two calls: keep the graph if each asks for a part, else build it anew."""
+    if by.inputs is not None:
+        return Fix("retain_graph", f"pass retain_graph=True to the first of the two calls, at {place(by.site)}")
+    return Fix("recompute", "run the forward pass again before each call, or call backward once")
+
+
+def _fix_made_once(facts: FreedGraph) -> Fix:
+    """A loop around the call, and something made before the loop."""
+    if facts.call.retain_graph:
+        return Fix("retain_graph", "pass retain_graph=True to the earlier call, which frees; here it comes too late")
+    line = f"the line {place(facts.made[0])}" if facts.made else "what is shared"
+    return Fix("recompute", f"run {line} inside the loop, or detach() its result if it should not be trained")
+
+
+def _fix_sibling(call: BackwardCall, by: BackwardCall) -> Fix:
+    """Two losses over one forward pass."""
+    first, second = (roots[0].name if len(roots) == 1 else None for roots in (by.roots, call.roots))
+    if is_grad(call):
+        return Fix("retain_graph", f"pass retain_graph=True to the backward call at {place(by.site)}")
+    example = f": ({first} + {second}).backward()" if first and second else ""
+    return Fix("sum_losses", f"add the losses and call backward once{example}")

@@ -1,0 +1,127 @@
+"""A compiled graph is to be kept, and its buffers were already given away to its backward.
+
+## What it says
+
+A backward call asks for `retain_graph=True` or `create_graph=True`, and it will run a graph that `torch.compile` made
+(one `CompiledFunctionBackward` node) whose backward was compiled to reuse the memory of the tensors it saved. The
+engine raises `This backward function was compiled with non-empty donated buffers`, half way through the backward.
+gradscope says so before it starts.
+
+## Why it happens
+
+Tensors that only the compiled backward can see are *donated*: the backward may overwrite them, which saves memory. That
+is decided when the backward is first compiled, by a plain `backward()`. From then on the graph can be run only once,
+and must not be kept.
+
+## Bad example
+
+```python
+import torch
+
+@torch.compile(backend="aot_eager")
+def forward(x, weight):
+    return (torch.sin(x @ weight) ** 2).mean()
+
+weight = torch.randn(4, 4, requires_grad=True)
+forward(torch.randn(2, 4), weight).backward()
+forward(torch.randn(2, 4), weight).backward(retain_graph=True)
+```
+
+## Good example
+
+```python
+import torch
+import torch._functorch.config
+
+torch._functorch.config.donated_buffer = False
+
+@torch.compile(backend="aot_eager")
+def forward(x, weight):
+    return (torch.sin(x @ weight) ** 2).mean()
+
+weight = torch.randn(4, 4, requires_grad=True)
+forward(torch.randn(2, 4), weight).backward()
+forward(torch.randn(2, 4), weight).backward(retain_graph=True)
+```
+
+## What to do
+
+- If the graph is not run again, leave `retain_graph=True` out.
+- If two losses share it, add them and call backward once.
+- If it must be kept, set `torch._functorch.config.donated_buffer = False` before the compiled function is first called.
+- If you need `create_graph=True`, call the function without `torch.compile`: a compiled graph has no second derivative.
+
+## What it costs
+
+Without donated buffers the compiled backward allocates memory of its own where it could have reused what was saved:
+at most the bytes that the compiled graph saved. Leaving `retain_graph=True` out costs nothing.
+
+## Known limits
+
+torch does this only when the backward was first compiled by a plain call. If the first backward of a compiled function
+retains its graph, nothing is donated and there is nothing to say, so the same code may have worked yesterday.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, Node, Related, Severity
+from gradscope.rules.base import activation_bytes, rule
+from gradscope.units import counted, listed, nbytes
+
+RULE = rule(
+    __doc__,
+    "GS104",
+    "compiled-graph-cannot-be-retained",
+    Severity.ERROR,
+    Certainty.CERTAIN,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DonatedGraph:
+    """What is known when ``call`` wants to keep a graph whose compiled ``nodes`` have donated buffers.
+
+    ``nodes`` begins with the one the engine will stop at.
+    """
+
+    call: BackwardCall
+    nodes: tuple[Node, ...]
+
+
+def finding(facts: DonatedGraph) -> Finding:
+    """The finding in words."""
+    saved = tuple(s for node in facts.nodes for s in node.saved)
+    keeps = activation_bytes(saved)
+    flag = "create_graph=True" if facts.call.create_graph else "retain_graph=True"
+    return RULE.finding(
+        f"{flag} on a compiled graph with donated buffers",
+        facts.call,
+        label=f"asks to keep {counted(len(facts.nodes), 'compiled node')} whose buffers its backward overwrites",
+        related=_related(facts),
+        nodes=tuple(node.name for node in facts.nodes),
+        saved=tuple(s.label for s in saved),
+        bytes=keeps,
+        fix=_fix(facts.call, keeps),
+        graph_nodes=tuple(node.index for node in facts.nodes),
+    )
+
+
+def _related(facts: DonatedGraph) -> tuple[Related, ...]:
+    """The calls of compiled functions that built the nodes, each once."""
+    sites = dict.fromkeys(node.site for node in facts.nodes if node.site is not None)
+    names = listed(node.name for node in facts.nodes)
+    return tuple(Related("created", site, f"the compiled graph was built here: {names}") for site in sites)
+
+
+def _fix(call: BackwardCall, keeps: int) -> Fix:
+    """Keep the graph without donating, or do without the compiler where a second derivative is wanted."""
+    if call.create_graph:
+        return Fix("eager", "call the function without torch.compile here: a compiled graph has no second derivative")
+    price = f" (costs up to {nbytes(keeps)})" if keeps else ""
+    return Fix(
+        "donated_buffer_off",
+        "leave retain_graph=True out, or set torch._functorch.config.donated_buffer = False "
+        f"before the compiled function is first called{price}",
+    )

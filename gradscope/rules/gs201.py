@@ -1,0 +1,169 @@
+"""A backward call needs a saved tensor that was modified in place after it was saved.
+
+## What it says
+
+The backward call that is about to start will run a node whose saved tensor is no longer what it was in the forward
+pass: its version counter has moved on. The engine raises `RuntimeError: one of the variables needed for gradient
+computation has been modified by an inplace operation`. gradscope says so before the engine starts, so no `.grad` has
+been touched yet, and names the line that saved the tensor, the line that changed it, and the parameter if it was an
+optimizer's step.
+
+## Why it happens
+
+A node keeps the tensors that its derivative needs, not copies of them. `relu` keeps its output, a matrix product keeps
+the weight. An in-place operation (`+=`, `x[...] = y`, `masked_fill_`), or `optimizer.step()`, which changes all
+parameters in place, then changes what the node holds. The gradient would be wrong, so the engine refuses.
+
+## Bad example
+
+```python
+import torch
+
+weight = torch.randn(4, requires_grad=True)
+y = torch.sigmoid(weight * 2)
+y += 1
+y.sum().backward()
+```
+
+## Good example
+
+```python
+import torch
+
+weight = torch.randn(4, requires_grad=True)
+y = torch.sigmoid(weight * 2)
+y = y + 1
+y.sum().backward()
+```
+
+## What to do
+
+- An in-place operation on an output: write it out of place (`y = y + 1`, `masked_fill`), or change a `clone()`.
+- A buffer or queue that is written while a graph needs it: write after the backward, or let the forward pass read a
+  `clone()`.
+- An optimizer's step between the forward and the backward: call backward first, or compute the loss after the step.
+
+`p.data -= …` only hides the error: the version counter does not see it, and the gradient is silently wrong.
+
+## What it costs
+
+An out-of-place operation or a `clone()` costs one more tensor of that size until the graph goes. Calling things in
+another order costs nothing; computing the loss after the step costs one more forward pass.
+
+## Known limits
+
+The line of an in-place operation is exact where gradscope saw the version change; where it did not, the finding names
+the two lines between which it happened. Changes through `.data`, through NumPy or by another process move no version
+counter: neither torch nor this rule sees them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, Node, Related, SavedTensor, Severity, Site
+from gradscope.rules.base import activation_bytes, place, rule
+from gradscope.units import counted
+
+RULE = rule(
+    __doc__,
+    "GS201",
+    "saved-tensor-modified-in-place",
+    Severity.ERROR,
+    Certainty.CERTAIN,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModifiedAt:
+    """The line whose in-place operation changed the tensor."""
+
+    site: Site
+
+
+@dataclass(frozen=True, slots=True)
+class ModifiedByStep:
+    """The call of an optimizer's ``step`` that changed the tensor; the parameter's name is that of the saved tensor."""
+
+    site: Site
+
+
+@dataclass(frozen=True, slots=True)
+class ModifiedBetween:
+    """All that is known: it was as saved at ``first``, and changed at ``last``; either may be unknown."""
+
+    first: Site | None
+    last: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class StaleTensor:
+    """What is known when ``call`` is about to run ``node``, whose ``saved`` tensor is at ``version_now``.
+
+    ``saved.version`` is the version that the node needs, ``saved.source`` the qualified name if it is a parameter or
+    buffer, and ``more`` counts further stale tensors of the call.
+    """
+
+    call: BackwardCall
+    node: Node
+    saved: SavedTensor
+    version_now: int
+    modified: ModifiedAt | ModifiedByStep | ModifiedBetween
+    more: int = 0
+
+
+def finding(facts: StaleTensor) -> Finding:
+    """The finding in words."""
+    more = f", and {counted(facts.more, 'more tensor')}" if facts.more else ""
+    return RULE.finding(
+        "backward through a saved tensor that was modified in place",
+        facts.call,
+        label=f"needs {_subject(facts)} at version {facts.saved.version}, it is at version {facts.version_now}{more}",
+        related=_related(facts),
+        nodes=(facts.node.name,),
+        saved=(facts.saved.label,),
+        bytes=activation_bytes((facts.saved,)),
+        fix=_fix(facts),
+        graph_nodes=(facts.node.index,),
+    )
+
+
+def _subject(facts: StaleTensor) -> str:
+    """The tensor by the best name there is: a parameter's own, or what the node calls it."""
+    return f"`{facts.saved.source}`" if facts.saved.source else f"`{facts.saved.label}` of {facts.node.name}"
+
+
+def _related(facts: StaleTensor) -> tuple[Related, ...]:
+    """Where it was saved, and where it was changed."""
+    notes = []
+    name = f"`{facts.saved.source}`" if facts.saved.source else f"`{facts.saved.label}`"
+    made = facts.saved.site or facts.node.site
+    if made is not None:
+        notes.append(Related("created", made, f"{facts.node.name} saved {name} here"))
+    match facts.modified:
+        case ModifiedByStep(site):
+            notes.append(Related("modified_by", site, f"the optimizer's step modified {name}"))
+        case ModifiedAt(site):
+            notes.append(Related("modified_by", site, "modified in place here"))
+        case ModifiedBetween(None, None):
+            notes.append(Related("modified_by", None, f"{name} was modified in place, gradscope did not see where"))
+        case ModifiedBetween(first, None):
+            notes.append(Related("modified_by", first, "modified in place some time after this line"))
+        case ModifiedBetween(None, last):
+            notes.append(Related("modified_by", last, "modified in place by this line or before it"))
+        case ModifiedBetween(first, last):
+            notes.append(Related("modified_by", first, "modified in place after this line"))
+            notes.append(Related("modified_by", last, "and by this line or before it"))
+    return tuple(notes)
+
+
+def _fix(facts: StaleTensor) -> Fix:
+    """Another order for a step; another tensor for an operation."""
+    if isinstance(facts.modified, ModifiedByStep):
+        step = place(facts.modified.site)
+        message = f"call this backward before the optimizer's step at {step}, or compute its loss after that step"
+        return Fix("reorder", message)
+    if isinstance(facts.modified, ModifiedAt):
+        where = f"at {place(facts.modified.site)}"
+        return Fix("clone", f"{where}, use the out-of-place form of the operation or change a clone()")
+    return Fix("clone", "use the out-of-place form of the operation that modifies it, or let it change a clone()")

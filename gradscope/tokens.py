@@ -1,0 +1,136 @@
+"""Marks on the nodes of backward graphs: a mark lives in ``node.metadata`` and dies with its node."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.graph import Node
+
+if TYPE_CHECKING:
+    from gradscope.model import BackwardCall, Graph
+    from gradscope.saved import Packed
+    from gradscope.sites import Place
+
+KEY = "gradscope"
+"""Under which ``node.metadata`` holds our mark."""
+
+
+OPAQUE = ("fn",)
+"""What CopySlices saved: the node of the in-place operation itself, which it drops when it is freed and nobody can see."""
+
+
+class Census:
+    """Counts the marked nodes that live and those that were destroyed."""
+
+    __slots__ = ("alive", "destroyed")
+
+    def __init__(self) -> None:
+        self.alive = 0
+        self.destroyed = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A saved tensor that was modified in place since: the tensor, its version then, and its name where we know it."""
+
+    tensor: torch.Tensor
+    version: int
+    name: str | None = None
+
+
+class Call:
+    """A backward call while it runs, and what later calls need to know of it."""
+
+    __slots__ = (
+        "calls_first",
+        "completed",
+        "fields",
+        "freed_bytes",
+        "freed_tensors",
+        "keep",
+        "number",
+        "open",
+        "parent",
+        "place",
+        "record",
+        "returned_bytes",
+        "roots",
+        "sequence_nr",
+        "signature",
+        "steps",
+    )
+
+    def __init__(self, number: int, place: Place | None, keep: bool) -> None:
+        self.number = number
+        self.place = place
+        self.keep = keep
+        self.open = True
+        self.completed = False
+        self.parent: Call | None = None
+        self.roots: tuple[int, ...] = ()
+        self.sequence_nr = 0
+        self.steps = 0
+        self.calls_first: set[str] = set()
+        self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
+        self.signature: Any = None
+        self.fields: dict[str, Any] = {}
+        self.record: BackwardCall | None = None
+
+
+class Token:
+    """What a watch knows of one node, for as long as the node lives.
+
+    ``call`` is the last backward call that ran the node, ``freed_by`` the one in which the graph let go of what the node saved.
+    ``packs`` are the saved tensors that our hooks saw, ``unseen`` the names of those that they did not see (wrapped
+    Python scalars, or all of them without hooks). ``graph`` and ``index`` tell where the node was first pictured,
+    ``generation`` is the number of the last backward call that had run when the node was built; ``probed`` nodes are checked by
+    asking torch, as our hooks did not see what they saved.
+    """
+
+    __slots__ = (
+        "call",
+        "census",
+        "freed_by",
+        "generation",
+        "graph",
+        "index",
+        "is_function",
+        "module",
+        "packs",
+        "place",
+        "probed",
+        "sequence_nr",
+        "unseen",
+    )
+
+    census: Census
+    call: Call | None
+    freed_by: Call | None
+    sequence_nr: int
+    generation: int
+    is_function: bool
+    place: Place | None
+    module: tuple[str, str] | None
+    packs: list[weakref.ref[Packed]]
+    unseen: tuple[str, ...]
+    probed: bool
+    graph: Graph | None
+    index: int
+
+    def __del__(self) -> None:
+        self.census.alive -= 1
+        self.census.destroyed += 1
+
+    @property
+    def has_buffers(self) -> bool:
+        """True when the node saved something, so that it can be freed."""
+        return bool(self.packs or self.unseen)
+
+
+def token_of(node: Node) -> Token | None:
+    """The mark on a node, if a watch has met it."""
+    mark = node.metadata.get(KEY)
+    return mark if isinstance(mark, Token) else None

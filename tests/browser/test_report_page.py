@@ -1,0 +1,296 @@
+"""The report in a real browser: what is there, what clicks and keys do, and that nothing leaves the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+
+from gradscope.model import Edge, Graph, Node, NodeState, Recording, Root, SavedTensor, Site
+
+pytestmark = pytest.mark.browser
+
+Report = Any
+Show = Callable[..., Report]
+
+HOSTILE = '</script><img src=x onerror="window.hurt=1"><b>\'&{{script}}\u202e\x07'
+
+RECORDINGS = {
+    "canned": canned_recording,
+    "clean": clean_recording,
+    "empty": empty_recording,
+    "unfinished": unfinished_recording,
+}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_opens_without_error_request_or_sideways_scrolling(show: Show, name: str, width: int, dark: bool) -> None:
+    report = show(RECORDINGS[name](), width=width, dark=dark)
+    assert report.errors == []
+    assert len(report.requests) == 1
+    assert report.requests[0].startswith("file://")
+    assert report.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_every_finding_is_there_worst_first_with_its_lines(show: Show) -> None:
+    report = show(canned_recording())
+    page = report.page
+    codes = page.locator(".finding .code").all_inner_texts()
+    assert sorted(codes) == sorted(finding.code for finding in canned_recording().findings)
+    assert codes[0] == "GS101"
+    assert codes[-1] == "GS303"
+    first = report.text(".finding")
+    assert "loss_age.backward()" in first
+    assert "z = net.encode(images)" in first
+    for role in ("made", "freed", "stops at"):
+        assert role in first
+    assert "add the losses and call backward once" in first
+    assert page.locator(".finding mark").first.inner_text() == "loss_age.backward()"
+
+
+def test_opening_a_finding_selects_its_call_and_marks_its_nodes(show: Show) -> None:
+    report = show(canned_recording())
+    assert "Call 2,007" in report.text("#call")
+    report.page.locator("summary", has_text="GS201").click()
+    report.page.wait_for_timeout(100)
+    assert "Call 2,005" in report.text("#call")
+    assert "GS201" in report.text("#details")
+    assert report.page.locator("#details .marked li").all_text_contents() == ["AddmmBackward0 ≠stale"]
+
+
+def test_verdicts_without_findings(show: Show) -> None:
+    assert report_headline(show(clean_recording())) == "No problem found"
+    nothing = show(empty_recording())
+    assert report_headline(nothing) == "No backward call was seen"
+    assert not nothing.page.locator("#timeline").is_visible()
+    assert "cut off" in show(unfinished_recording()).text("#verdict")
+
+
+def report_headline(report: Report) -> str:
+    return report.text("h1")
+
+
+def test_timeline_keys_click_brush_and_table(show: Show) -> None:
+    report = show(canned_recording())
+    page = report.page
+    page.focus("#timeline-svg")
+    page.keyboard.press("Home")
+    assert "Calls 1\u20131,999" in report.text("#call h3")
+    page.keyboard.press("ArrowRight")
+    assert "Calls 2\u20132,000" in report.text("#call h3")
+    page.keyboard.press("End")
+    assert "Call 2,007" in report.text("#call h3")
+
+    page.click("#calls-toggle")
+    rows = page.locator("#calls-table tbody tr")
+    assert rows.count() == len(canned_recording().calls)
+    page.locator("#calls-table button", has_text="2,003").click()
+    assert "autograd.grad" in report.text("#call")
+
+    page.evaluate("document.getElementById('timeline').scrollIntoView()")
+    box = page.locator("#timeline-svg").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.72, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 14, box["y"] + 60, steps=5)
+    page.mouse.up()
+    assert "calls selected" in report.text("#brush-note")
+    assert 1 < rows.count() < len(canned_recording().calls)
+    page.click("#brush-note button")
+    assert rows.count() == len(canned_recording().calls)
+
+    before = page.locator(".bar.run").first.get_attribute("d")
+    page.locator("#axis button", has_text="By time").click()
+    assert page.locator(".bar.run").first.get_attribute("d") != before
+    assert report.errors == []
+
+
+def test_graph_click_search_keys_and_details(show: Show) -> None:
+    report = show(canned_recording())
+    page = report.page
+    page.keyboard.press("/")
+    page.keyboard.type("tanh")
+    assert "1 of 1" in report.text("#search-note")
+    details = report.text("#details")
+    assert "TanhBackward0" in details
+    assert "result f32[32, 256]" in details
+    assert "backward call 2,006" in details
+    assert "torch.tanh" in details
+
+    page.keyboard.press("Escape")
+    page.focus("#canvas")
+    page.keyboard.press("ArrowDown")
+    start = report.text("#details h3")
+    page.keyboard.press("ArrowDown")
+    assert report.text("#details h3") != start
+
+    page.locator("#details button.link", has_text="AddmmBackward0").first.click()
+    assert report.text("#details h3") == "AddmmBackward0"
+    page.focus("#canvas")
+    page.keyboard.press("Escape")
+    assert report.text("#details h3") == "This graph"
+
+    page.click("#nodes-toggle")
+    assert page.locator("#nodes-table tbody tr").count() == 16
+    page.locator("#nodes-table button", has_text="MseLossBackward0").click()
+    assert report.text("#details h3") == "MseLossBackward0"
+    assert report.errors == []
+
+
+def test_canvas_zooms_pans_and_answers_to_clicks(show: Show) -> None:
+    report = show(clean_recording())
+    page = report.page
+    page.evaluate("document.getElementById('graph').scrollIntoView()")
+    seen = [report.pixels()]
+    box = page.locator("#canvas").bounding_box()
+    middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.move(*middle)
+    page.mouse.move(middle[0] + 3, middle[1] + 3)
+    page.mouse.wheel(0, -300)
+    seen.append(report.pixels())
+    page.mouse.down()
+    page.mouse.move(middle[0] + 120, middle[1] + 40, steps=4)
+    page.mouse.up()
+    seen.append(report.pixels())
+    page.click("#zoom-out")
+    seen.append(report.pixels())
+    assert len(set(seen)) == len(seen)
+    page.click("#fit")
+    page.focus("#canvas")
+    page.keyboard.press("ArrowDown")
+    assert report.text("#details h3") == "MeanBackward0"
+    assert report.errors == []
+
+
+def test_groups_close_and_open_by_click_and_key(show: Show) -> None:
+    report = show(clean_recording())
+    page = report.page
+    opened = report.pixels()
+    page.click("#close-all")
+    assert report.pixels() != opened
+    page.focus("#canvas")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert report.text("#details h3") == "critic"
+    closed = report.pixels()
+    page.keyboard.press("Enter")
+    assert report.pixels() != closed
+    assert "Close the group" in report.text("#details")
+    page.locator("#details button", has_text="Close the group").click()
+    assert "Open the group" in report.text("#details")
+
+
+def test_shared_part_is_marked(show: Show) -> None:
+    report = show(canned_recording())
+    page = report.page
+    page.click("#shared")
+    assert page.get_attribute("#shared", "aria-pressed") == "true"
+    marked = page.locator("#details .marked li").all_inner_texts()
+    assert len(marked) == 5
+    assert any("TanhBackward0" in text for text in marked)
+    page.click("#shared")
+    assert page.get_attribute("#shared", "aria-pressed") == "false"
+
+
+def test_help_and_theme(show: Show) -> None:
+    report = show(canned_recording())
+    page = report.page
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#help").is_visible()
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.keyboard.press("t")
+    assert page.get_attribute("html", "data-theme") == "dark"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+
+
+def test_memory_tables_lead_to_finding_and_node(show: Show) -> None:
+    report = show(canned_recording())
+    page = report.page
+    assert "history[0] to history[19] hold them" in report.text("#memory")
+    page.locator("#memory button", has_text="GS302").click()
+    assert page.locator("details.finding[open]", has_text="GS302").count() == 1
+    page.locator("#memory button", has_text="AddmmBackward0").first.click()
+    assert report.text("#details h3") == "AddmmBackward0"
+
+
+def test_prints_on_white_without_the_controls(show: Show) -> None:
+    report = show(canned_recording(), dark=True)
+    report.page.emulate_media(media="print")
+    assert report.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not report.page.locator("#graph-toolbar").is_visible()
+    assert report.page.locator(".finding").first.is_visible()
+
+
+def test_strings_of_the_program_stay_text(show: Show) -> None:
+    report = show(hostile_recording())
+    page = report.page
+    assert page.evaluate("window.hurt") is None
+    page.click("#nodes-toggle")
+    page.click("#calls-toggle")
+    page.locator("#nodes-table button").first.click()
+    page.locator("#search").fill("img")
+    assert page.locator("main img, main b b, #details img").count() == 0
+    assert page.evaluate("window.hurt") is None
+    for selector in ("#findings", "#call", "#details", "#nodes-table", "#verdict"):
+        assert "<img src=x onerror=" in report.text(selector)
+    assert report.errors == []
+    assert len(report.requests) == 1
+
+
+def hostile_recording() -> Recording:
+    """The canned run, every string of the program replaced by one that wants to be markup."""
+    whole = canned_recording()
+    site = Site(HOSTILE, 1, 1, 1, 20, HOSTILE)
+    saved = SavedTensor(HOSTILE, (2,), HOSTILE, HOSTILE, 8, source=HOSTILE, site=site)
+    node = Node(0, HOSTILE, NodeState.LIVE, 1, (saved,), site, HOSTILE, HOSTILE)
+    leaf = Node(1, "AccumulateGrad", NodeState.BUFFERLESS, variable=HOSTILE, variable_label=HOSTILE)
+    graph = Graph((node, leaf), (Edge(0, 1),), (Root(0, HOSTILE, HOSTILE),))
+    call = replace(
+        whole.calls[-1], site=site, roots=graph.roots, graph=1, exception=HOSTILE, thread=HOSTILE, kind=HOSTILE
+    )
+    finding = replace(
+        whole.findings[-1], name=HOSTILE, message=HOSTILE, label=HOSTILE, site=site, nodes=(HOSTILE,), saved=(HOSTILE,),
+        related=tuple(replace(related, site=site, message=HOSTILE) for related in whole.findings[-1].related),
+        graph=1, graph_nodes=(0,),
+    )  # fmt: skip
+    return replace(
+        whole,
+        header=replace(whole.header, script=HOSTILE, argv=(HOSTILE,), torch=HOSTILE),
+        outcome=replace(whole.outcome, exception=HOSTILE),
+        summary=replace(whole.summary, notes=(HOSTILE,)),
+        calls=(call,), findings=(finding,), graphs={1: graph}, sources={HOSTILE: HOSTILE},
+    )  # fmt: skip
+
+
+def test_a_graph_of_many_nodes_opens_folded_and_can_be_searched(show: Show) -> None:
+    size = 3_000
+    nodes = tuple(
+        Node(
+            i,
+            "AddmmBackward0",
+            NodeState.BUFFERLESS,
+            size - i,
+            site=Site("model.py", i % 40 + 1),
+            module=f"h.{i // 30}.mlp",
+        )
+        for i in range(size)
+    )
+    graph = Graph(nodes, tuple(Edge(i, i + 1) for i in range(size - 1)), (Root(0, "loss", "f32[]"),))
+    whole = clean_recording()
+    report = show(replace(whole, graphs={1: graph}))
+    page = report.page
+    page.locator("#search").fill("h.7.mlp")
+    assert "1 of 30" in report.text("#search-note")
+    page.keyboard.press("Enter")
+    assert "2 of 30" in report.text("#search-note")
+    assert "h.7.mlp" in report.text("#details")
+    page.click("#open-all")
+    page.click("#fit")
+    page.click("#close-all")
+    assert report.errors == []

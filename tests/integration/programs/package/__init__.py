@@ -1,0 +1,1 @@
+print("package imported", __name__, __file__)

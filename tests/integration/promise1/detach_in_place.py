@@ -1,0 +1,27 @@
+"""detach_() on a tensor that a node saved: torch has an error of its own for it."""
+
+import torch
+from _show import show, small
+
+x = small(4).requires_grad_()
+h = x * 2
+y = h * h
+h.detach_()
+try:
+    y.sum().backward()
+except RuntimeError as error:
+    print(error)
+h = x.exp()
+y = h.sin()
+h.detach_()
+try:
+    y.sum().backward()
+except RuntimeError as error:
+    print(error)
+show("grad", *([x.grad] if x.grad is not None else []))
+state = torch.zeros(4)
+for _ in range(3):
+    state = (state + x).tanh()
+    state.sum().backward()
+    state.detach_()
+show("state", state, x.grad)

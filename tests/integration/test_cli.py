@@ -1,0 +1,329 @@
+"""The command line as a user meets it: reports, recordings, exit statuses, and what it says when used wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+
+TWICE = """
+import sys
+import torch
+
+weight = torch.ones(3, requires_grad=True)
+shared = (weight * weight).exp()
+shared.sum().backward()
+print("first")
+shared.mean().backward()
+print("never printed")
+"""
+
+CAUGHT = """
+import torch
+
+weight = torch.ones(3, requires_grad=True)
+loss = (weight * weight).sum()
+loss.backward()
+try:
+    loss.backward()
+except RuntimeError as error:
+    print(type(error).__name__)
+"""
+
+HEALTHY = """
+import atexit
+import sys
+import torch
+
+atexit.register(print, "exit handler")
+weight = torch.ones(3, requires_grad=True)
+for step in range(int(sys.argv[1]) if len(sys.argv) > 1 else 5):
+    try:
+        (weight * weight).sum().backward()
+    except Exception:
+        print("swallowed")
+    print("step", step)
+"""
+
+FORKS = """
+import os
+import torch
+
+weight = torch.ones(3, requires_grad=True)
+loss = (weight * weight).sum()
+loss.backward()
+child = os.fork()
+try:
+    loss.backward()
+except RuntimeError:
+    print("child" if child == 0 else "parent", flush=True)
+if child:
+    os.waitpid(child, 0)
+"""
+
+INTERRUPTED = """
+import os
+import signal
+import torch
+
+weight = torch.ones(3, requires_grad=True)
+for step in range(1000):
+    (weight * weight).sum().backward()
+    if step == 9:
+        os.kill(os.getpid(), signal.SIGINT)
+"""
+
+LATE_THREAD = """
+import threading
+import time
+import torch
+
+def train():
+    time.sleep(0.3)
+    weight = torch.ones(3, requires_grad=True)
+    loss = (weight * weight).sum()
+    loss.backward()
+    try:
+        loss.backward()
+    except RuntimeError:
+        print("caught")
+
+threading.Thread(target=train).start()
+"""
+
+SETS_THREADS = """
+import os
+import sys
+
+assert "torch" not in sys.modules
+os.environ["OMP_NUM_THREADS"] = "1"
+import torch
+
+print(torch.get_num_threads(), type(torch.__spec__.loader).__name__, "exec_module" in vars(torch.__spec__.loader))
+print([type(finder).__name__ for finder in sys.meta_path])
+"""
+
+
+def gradscope(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gradscope", *map(str, args)],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "train.py"
+
+
+def test_a_finding_is_told_and_the_programs_own_status_and_traceback_stay(script: Path) -> None:
+    script.write_text(TWICE)
+    plain = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    done = gradscope("run", script)
+    assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode) == ("first\n", 1)
+    assert plain.stderr.splitlines()[0] in done.stderr
+    assert done.stderr.count("error[GS101]") == 2  # when it was made, and in the report
+    assert f"{script}:9" in done.stderr
+    assert done.stderr.index("error[GS101]") < done.stderr.index("Traceback") < done.stderr.rindex("error[GS101]")
+    quiet = gradscope("run", "--output", script.with_suffix(".txt"), script)
+    assert quiet.stderr == plain.stderr
+    assert script.with_suffix(".txt").read_text().count("error[GS101]") == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "program", "status"),
+    [
+        ([], CAUGHT, 1),
+        (["--fail-on", "warning"], CAUGHT, 1),
+        (["--fail-on", "advice"], CAUGHT, 1),
+        (["--fail-on", "never"], CAUGHT, 0),
+        (["--no-hooks"], CAUGHT, 1),
+        (["--fail-on", "advice"], HEALTHY, 0),
+        ([], CAUGHT + "raise SystemExit(5)\n", 5),
+        ([], CAUGHT + "raise SystemExit(0)\n", 1),
+        (["--fail-on", "never"], CAUGHT + "raise ValueError\n", 1),
+        ([], LATE_THREAD, 1),
+    ],
+)
+def test_exit_statuses(script: Path, options: list[str], program: str, status: int) -> None:
+    script.write_text(program)
+    assert gradscope("run", *options, script).returncode == status
+
+
+@pytest.mark.parametrize("kind", ["json", "sarif", "github"])
+def test_the_machine_formats_stand_alone(script: Path, kind: str) -> None:
+    script.write_text(CAUGHT)
+    done = gradscope("run", "--format", kind, script)
+    assert done.stdout == "RuntimeError\n"
+    assert "GS101" in done.stderr
+    if kind == "github":
+        assert all(line.startswith("::error ") for line in done.stderr.splitlines())
+    else:
+        json.loads(done.stderr)
+    written = gradscope("run", "--format", kind, "--output", script.with_suffix(".out"), script)
+    assert (written.stderr, written.returncode) == ("", 1)
+    assert "GS101" in script.with_suffix(".out").read_text()
+
+
+def test_json_tells_what_was_run_and_how_it_ended(script: Path) -> None:
+    script.write_text(TWICE)
+    found = json.loads(gradscope("run", "--format", "json", "--output", "/dev/stdout", script, "a", "--b").stdout[6:])
+    assert found["script"]["path"] == str(script)
+    assert found["script"]["argv"] == ["a", "--b"]
+    assert found["script"]["exit_status"] == 1
+    assert found["script"]["exception"].startswith("RuntimeError: Trying to backward through the graph a second time")
+    assert found["summary"]["backward_calls"] == 2
+
+
+def test_a_saved_recording_gives_the_live_report(script: Path, tmp_path: Path) -> None:
+    script.write_text(CAUGHT)
+    saved = tmp_path / "run.gscope"
+    live = gradscope("run", "--save", saved, script)
+    later = gradscope("report", saved)
+    assert later.returncode == 0
+    assert later.stderr == ""
+    report = later.stdout.rstrip()
+    assert "error[GS101]" in report
+    assert live.stderr.rstrip().endswith(report)
+    live_json = gradscope("run", "--save", saved, "--format", "json", script).stderr
+    assert gradscope("report", "--format", "json", saved).stdout == live_json
+    two = gradscope("report", saved, saved, "--output", tmp_path / "two.txt")
+    assert two.stdout == ""
+    assert (tmp_path / "two.txt").read_text().count("error[GS101]") == 2
+
+
+def test_an_interrupted_run_leaves_a_report_and_a_recording(script: Path, tmp_path: Path) -> None:
+    script.write_text(INTERRUPTED)
+    done = gradscope("run", "--save", tmp_path / "run.gscope", script)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.count("KeyboardInterrupt\n") == 2  # the program's own traceback, and the report
+    assert "10 backward calls" in done.stderr
+    assert "10 backward calls" in gradscope("report", tmp_path / "run.gscope").stdout
+
+
+def test_stop_after(script: Path) -> None:
+    script.write_text(HEALTHY)
+    done = gradscope("run", "--stop-after", "3", script, "100")
+    assert done.stdout == "step 0\nstep 1\nexit handler\n"
+    assert done.returncode == 0
+    assert "3 backward calls" in done.stderr
+    assert "StopRun" not in done.stderr
+
+
+def test_guard_raises_in_the_engines_place(script: Path) -> None:
+    script.write_text(CAUGHT)
+    assert gradscope("run", "--guard", script).stdout == "FreedGraphError\n"
+
+
+def test_a_forked_child_says_nothing(script: Path) -> None:
+    script.write_text(FORKS)
+    done = gradscope("run", "--output", script.with_suffix(".txt"), script)
+    assert sorted(done.stdout.split()) == ["child", "parent"]
+    assert script.with_suffix(".txt").read_text().count("error[GS101]") == 2
+    assert done.stderr == ""
+
+
+def test_torch_is_not_imported_before_the_program_does_and_no_trace_is_left(script: Path) -> None:
+    script.write_text(SETS_THREADS)
+    plain = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert gradscope("run", script).stdout == plain.stdout
+
+
+def test_a_program_without_torch(script: Path) -> None:
+    script.write_text("print('hello')")
+    done = gradscope("run", "--save", "unwritten.gscope", script, cwd=script.parent)
+    assert (done.stdout, done.returncode) == ("hello\n", 0)
+    assert "never imported torch" in done.stderr
+    assert not (script.parent / "unwritten.gscope").exists()
+    assert json.loads(gradscope("run", "--format", "json", script).stderr)["findings"] == []
+
+
+def test_a_recording_is_saved_where_the_program_was_started(script: Path) -> None:
+    script.write_text("import os\nos.chdir('/')\n" + HEALTHY)
+    assert gradscope("run", "--save", "here.gscope", script, cwd=script.parent).returncode == 0
+    assert (script.parent / "here.gscope").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["run", "missing.py"], "missing.py"),
+        (["run", "-m", "missing.module"], "missing"),
+        (["run", "-m", "json"], "json.__main__"),
+        (["run", "empty"], "__main__"),
+        (["run", "--output", "missing/out.txt", "ok.py"], "missing/out.txt"),
+        (["run", "--output", "empty", "ok.py"], "empty"),
+        (["run", "--save", "missing/run.gscope", "ok.py"], "missing/run.gscope"),
+        (["run", "--save", "empty", "ok.py"], "empty"),
+        (["run", "--save", "ok.py", "ok.py"], "not a gradscope recording"),
+        (["run", "--nonsense", "ok.py"], "--nonsense"),
+        (["run"], "PROGRAM"),
+        (["report", "missing.gscope"], "missing.gscope"),
+        (["report", "ok.py"], "ok.py"),
+        (["report", "empty"], "empty"),
+        (["explain", "GS999"], "GS101"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_used_wrongly(tmp_path: Path, args: Sequence[str], says: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "ok.py").write_text("print('ran')")
+    done = gradscope(*args, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("gradscope: ")
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+
+
+def test_help_and_version() -> None:
+    for args in (["--help"], ["run", "-h"], ["report", "--help"], []):
+        done = gradscope(*args)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "Usage: gradscope" in done.stdout
+        assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    assert gradscope("--version").stdout.startswith("gradscope 0")
+
+
+def test_explain_and_rules() -> None:
+    assert gradscope("explain", "gs101").stdout == gradscope("explain", "backward-through-freed-graph").stdout
+    listed = gradscope("rules").stdout
+    for code in ("GS101", "GS201"):
+        assert code in listed
+        assert code in gradscope("explain", code).stdout
+
+
+@pytest.mark.parametrize("args", [["explain", "GS101"], ["rules"], ["report", "--help"], ["--version"], ["run", "-h"]])
+def test_what_needs_no_torch_does_not_import_it(args: list[str]) -> None:
+    code = f"""
+        import sys
+        sys.argv = ["gradscope", *{args!r}]
+        from gradscope.cli import main
+        main()
+        print("torch" in sys.modules, "sqlite3" in sys.modules, file=sys.stderr)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "False False\n"
+
+
+def test_nobody_reads_the_rules_to_their_end() -> None:
+    command = f"{sys.executable} -m gradscope explain GS101 | head -c 1 > /dev/null"
+    done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr

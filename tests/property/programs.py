@@ -1,0 +1,302 @@
+"""Random autograd programs: plain data that can be drawn, printed and replayed, and the machine that runs them.
+
+``python -m tests.property.programs 17`` draws program 17 and runs it, with a list of steps as a failing test printed
+it runs that one, and with ``--stats 2000`` tells how often each step and each error occurs.
+"""
+
+# mypy: allow-untyped-calls
+# Part of torch is untyped.
+from __future__ import annotations
+
+import ast
+import hashlib
+import random
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.property.operations import FORWARD, IN_PLACE, Operation
+
+Step = tuple[str, int, int, int]
+"""``(name, a, b, k)``: the numbers choose among whatever the pool holds when the step is run, newest first."""
+
+Program = list[Step]
+
+SECOND_TIME = "Trying to backward through the graph a second time"
+IN_PLACE_ERRORS = ("modified by an inplace operation", "a saved tensor that has been detached in-place")
+
+BACKWARD = ("backward", "backward_retain", "backward_create", "backward_inputs", "backward_several")
+GRAD = ("grad", "grad_retain", "grad_create", "grad_several", "grad_strict")
+OTHER = ("retain_grad", "hook", "leaf_hook", "del", "take_grad", "zero_grad", "sgd", "requires_grad_")
+
+MAX_ELEMENTS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one step did: the steps are told apart by ``number``; ``error`` is the exception's type and text."""
+
+    number: int
+    text: str
+    is_backward: bool
+    error: str | None
+    digest: str
+
+    @property
+    def second_time(self) -> bool:
+        return self.error is not None and SECOND_TIME in self.error
+
+    @property
+    def in_place(self) -> bool:
+        return self.error is not None and any(text in self.error for text in IN_PLACE_ERRORS)
+
+
+def build(choose: Callable[[int], int]) -> Program:
+    """Draw a program; ``choose(n)`` yields a number below n."""
+    forward, in_place = list(FORWARD), list(IN_PLACE)
+    program: Program = []
+    for _ in range(4 + choose(21)):
+        kind = choose(100)
+        if kind < 55:
+            name = forward[choose(len(forward))]
+        elif kind < 67:
+            name = BACKWARD[choose(len(BACKWARD))]
+        elif kind < 75:
+            name = GRAD[choose(len(GRAD))]
+        elif kind < 88:
+            name = in_place[choose(len(in_place))]
+        else:
+            name = OTHER[choose(len(OTHER))]
+        program.append((name, choose(12), choose(12), choose(8)))
+    program.append(("backward", 0, 0, 0))
+    return program
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    """Hypothesis strategy for programs."""
+    return build(lambda n: draw(st.integers(0, n - 1)))
+
+
+def random_program(seed: int) -> Program:
+    """Program number ``seed``, the same on every machine."""
+    return build(random.Random(seed).randrange)
+
+
+def digest(tensors: Sequence[Tensor | None]) -> str:
+    """Shapes and bytes of all tensors in a few characters; equal only for results that are equal bit for bit."""
+    state = hashlib.blake2b(digest_size=6)
+    for tensor in tensors:
+        if tensor is not None:
+            state.update(str(tuple(tensor.shape)).encode())
+            state.update(tensor.detach().contiguous().numpy().tobytes())
+    return state.hexdigest()
+
+
+def doubled(gradient: Tensor | None) -> Tensor | None:
+    """A tensor hook; torch hands it None where no gradient arrives."""
+    return None if gradient is None else gradient * 2
+
+
+@dataclass
+class Machine:
+    """Runs steps on a pool of tiny tensors; what torch refuses is part of the outcome."""
+
+    leaves: list[Tensor] = field(default_factory=list)
+    pool: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(0)
+        for shape in ((3, 3), (3, 3), (3,), (2, 2, 2)):
+            self.leaves.append((torch.randn(shape) * 0.5).requires_grad_())
+        self.pool = [torch.randn(3, 3), *self.leaves]
+        self.pool.append(self.leaves[0] * self.leaves[1])
+
+    def step(self, number: int, step: Step) -> Outcome:
+        name, a, b, k = step
+        text, error, results = f"{name} skipped", None, list[Tensor | None]()
+        try:
+            if name in FORWARD:
+                text = self.forward(name, FORWARD[name], a, b, k, results)
+            elif name in IN_PLACE:
+                text = self.in_place(name, IN_PLACE[name], a, b, k)
+            elif name in BACKWARD:
+                text = f"{name}({a}, {b}, {k})"
+                self.backward(name, a, b, k)
+            elif name in GRAD:
+                text = f"{name}({a}, {b}, {k})"
+                self.grad(name, a, b, k, results)
+            else:
+                text = self.other(name, a, b)
+        except RuntimeError as refused:
+            error = f"{type(refused).__name__}: {refused}"
+        seen = digest([*results, *(leaf.grad for leaf in self.leaves)])
+        return Outcome(number, text, name in BACKWARD or name in GRAD, error, seen)
+
+    def pick(self, number: int, candidates: Sequence[Tensor]) -> Tensor:
+        return candidates[-1 - number % len(candidates)]
+
+    def forward(self, name: str, operation: Operation, a: int, b: int, k: int, results: list[Tensor | None]) -> str:
+        candidates = [x for x in self.pool if operation.needs(x)]
+        if not candidates:
+            return f"{name} skipped"
+        x = self.pick(a, candidates)
+        y = self.pick(b, [other for other in self.pool if other.shape == x.shape])
+        out = operation.apply(x, y, k)
+        outputs = [out] if isinstance(out, Tensor) else list(out)
+        results.extend(outputs)
+        self.pool.extend(t for t in outputs if t.numel() <= MAX_ELEMENTS)
+        return f"{name}({tuple(x.shape)}) -> {[tuple(t.shape) for t in outputs]}"
+
+    def in_place(self, name: str, operation: Operation, a: int, b: int, k: int) -> str:
+        candidates = [x for x in self.pool if operation.needs(x)]
+        if not candidates:
+            return f"{name} skipped"
+        x = self.pick(a, candidates)
+        y = self.pick(b, [other for other in self.pool if other.shape == x.shape])
+        if x.is_leaf and x.requires_grad and k < 6:
+            k = 6
+        if k == 7:
+            operation.apply(x.data, y.detach(), k)
+        elif k == 6:
+            with torch.no_grad():
+                operation.apply(x, y, k)
+        elif k == 5:
+            operation.apply(x.detach(), y.detach(), k)
+        else:
+            operation.apply(x, y, k)
+        way = {5: " through detach()", 6: " under no_grad", 7: " through .data"}.get(k, "")
+        return f"{name}({tuple(x.shape)}){way}"
+
+    def roots(self) -> list[Tensor]:
+        return [x for x in self.pool if x.requires_grad and not x.is_leaf]
+
+    def backward(self, name: str, a: int, b: int, k: int) -> None:
+        roots = self.roots()
+        if not roots:
+            return
+        root = self.pick(a, roots)
+        weight = torch.ones_like(root)
+        if name == "backward_several":
+            other = self.pick(b, roots)
+            torch.autograd.backward([root, other], [weight, torch.ones_like(other)], retain_graph=k % 2 == 0)
+        elif name == "backward_inputs":
+            wanted = [x for x in self.pool if x.requires_grad]
+            root.backward(weight, retain_graph=k % 3 == 0, inputs=[self.pick(b, wanted), self.leaves[k % 3]])
+        else:
+            root.backward(
+                weight, retain_graph=name == "backward_retain" or None, create_graph=name == "backward_create"
+            )
+
+    def grad(self, name: str, a: int, b: int, k: int, results: list[Tensor | None]) -> None:
+        roots = self.roots()
+        if not roots:
+            return
+        chosen = [self.pick(a, roots)]
+        if name == "grad_several":
+            chosen.append(self.pick(k, roots))
+        wanted = [x for x in self.pool if x.requires_grad]
+        inputs = [self.pick(b, wanted)]
+        if name != "grad_strict":
+            inputs.append(self.leaves[k % len(self.leaves)])
+        gradients = torch.autograd.grad(
+            chosen,
+            inputs,
+            [torch.ones_like(x) for x in chosen],
+            retain_graph=name == "grad_retain" or None,
+            create_graph=name == "grad_create",
+            allow_unused=name != "grad_strict",
+        )
+        results.extend(gradients)
+        # An input's gradient may be the very tensor of ones given above or one that another holds: a copy keeps
+        # later accumulation, which happens inside a backward call, from changing what a graph of ours has saved.
+        self.pool.extend(g.clone() for g in gradients if g is not None and g.numel() <= MAX_ELEMENTS)
+
+    def other(self, name: str, a: int, b: int) -> str:
+        x, leaf = self.pick(a, self.pool), self.pick(a, self.leaves)
+        if name == "retain_grad" and x.requires_grad:
+            x.retain_grad()
+        elif name == "hook" and x.requires_grad:
+            x.register_hook(doubled)
+        elif name == "leaf_hook":
+            leaf.register_post_accumulate_grad_hook(lambda p: None)
+        elif name == "del" and len(self.pool) > 1:
+            self.pool.pop(-1 - a % len(self.pool))
+        elif name == "take_grad" and leaf.grad is not None:
+            self.pool.append(leaf.grad.clone())
+        elif name == "zero_grad":
+            leaf.grad = None
+        elif name == "sgd":
+            with torch.no_grad():
+                for parameter in self.leaves[: 1 + b % 4]:
+                    if parameter.grad is not None:
+                        parameter.add_(parameter.grad, alpha=-0.1)
+        elif name == "requires_grad_" and x.is_leaf:
+            x.requires_grad_()
+        return f"{name}({a})"
+
+    def close(self) -> None:
+        """Break the cycles that ``backward(create_graph=True)`` makes through ``.grad``."""
+        for leaf in self.leaves:
+            leaf.grad = None
+
+
+def run(program: Program, around: Callable[[Callable[[], Outcome]], Outcome] | None = None) -> list[Outcome]:
+    """Run all steps; each backward step is handed to ``around``, which is to call it and to pass on its outcome."""
+    outcomes = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        machine = Machine()
+        for number, step in enumerate(program):
+            if around is not None and step[0] in (*BACKWARD, *GRAD):
+                outcomes.append(around(partial(machine.step, number, step)))
+            else:
+                outcomes.append(machine.step(number, step))
+        outcomes.append(Outcome(len(program), "end", False, None, digest(machine.pool)))
+        machine.close()
+    return outcomes
+
+
+def show(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        error = f"  !! {outcome.error.splitlines()[0][:150]}" if outcome.error else ""
+        print(f"{outcome.number:3}  {outcome.text:50} {outcome.digest}{error}")
+
+
+def show_statistics(count: int) -> None:
+    steps, refused, share = Counter[str](), Counter[str](), Counter[str]()
+    for seed in range(count):
+        program = random_program(seed)
+        outcomes = run(program)
+        steps.update(name for name, *_ in program)
+        refused.update(step[0] for step, outcome in zip(program, outcomes, strict=False) if outcome.error)
+        kinds = {(o.second_time, o.in_place, o.is_backward) for o in outcomes if o.error}
+        share["second time"] += any(second for second, _, _ in kinds)
+        share["in place"] += any(stale for _, stale, _ in kinds)
+        share["another error in a backward"] += (False, False, True) in kinds
+        share["another error elsewhere"] += (False, False, False) in kinds
+        share["no error in a backward"] += not any(backward for _, _, backward in kinds)
+    for kind, number in share.items():
+        print(f"{kind:30} {100 * number / count:5.1f} % of programs")
+    for name, number in steps.most_common():
+        print(f"{name:22} {number:6} steps {refused[name]:6} refused")
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["--stats"]:
+        show_statistics(int(arguments[1]))
+        return
+    program = random_program(int(arguments[0])) if arguments[0].isdigit() else ast.literal_eval(arguments[0])
+    print(program)
+    show(run(program))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,71 @@
+"""What gradscope calls before a backward call runs is exactly what torch's engine then raises, in random programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import gradscope
+from gradscope.model import Certainty, Finding
+from tests.property.programs import Outcome, Program, programs, run
+
+COUNT = int(os.environ.get("GRADSCOPE_PROGRAMS", "300"))
+"""How many programs are drawn; set ``GRADSCOPE_PROGRAMS`` to run more. The default ones are the same in every run."""
+
+
+def is_certain(finding: Finding) -> bool:
+    return finding.code in ("GS101", "GS201") and finding.certainty is Certainty.CERTAIN
+
+
+def agrees(called: set[str], outcome: Outcome) -> bool:
+    """Whether what was called is what the engine then raised."""
+    if outcome.second_time or outcome.in_place:
+        return called == {"GS101" if outcome.second_time else "GS201"}
+    # Another error stopped the engine before it could get to what was called.
+    return outcome.error is not None or not called
+
+
+def agrees_without_hooks(called: set[str], missed: set[str], outcome: Outcome) -> bool:
+    """Whether nothing was called in vain; a graph's lists and custom Functions are not all seen without hooks."""
+    if outcome.second_time or outcome.in_place:
+        return bool(called | missed)
+    return outcome.error is not None or not called
+
+
+def run_watched(program: Program, hooks: bool) -> tuple[list[Outcome], list[str]]:
+    """Run the program in a watch; return what it did, and each step at which gradscope and the engine disagree."""
+    disagreements: list[str] = []
+
+    def compare(step: Callable[[], Outcome]) -> Outcome:
+        # A finding is told once per cause: a watch of its own sees those of this step.
+        with gradscope.watch(hooks=hooks) as scope:
+            outcome = step()
+        called = {finding.code for finding in scope.findings if is_certain(finding) and not finding.missed}
+        missed = {finding.code for finding in scope.findings if finding.missed}
+        good = not missed and agrees(called, outcome) if hooks else agrees_without_hooks(called, missed, outcome)
+        if not good:
+            disagreements.append(f"step {outcome.number} {outcome.text}: called {called}, raised {outcome.error}")
+        return outcome
+
+    with gradscope.watch(hooks=hooks):
+        outcomes = run(program, compare)
+    return outcomes, disagreements
+
+
+@pytest.mark.parametrize("hooks", [True, False], ids=["hooks", "no-hooks"])
+@settings(
+    max_examples=COUNT,
+    deadline=None,
+    derandomize="GRADSCOPE_PROGRAMS" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(program=programs())
+def test_called_exactly_when_the_engine_raises(hooks: bool, program: Program) -> None:
+    plain = run(program)
+    watched, disagreements = run_watched(program, hooks)
+    changes = [f"changed:\n  {one}\n  {other}" for one, other in zip(plain, watched, strict=True) if one != other]
+    replay = f'replay: python -m tests.property.programs "{program}"'
+    assert not [*disagreements, *changes], "\n".join([*disagreements, *changes, replay])

@@ -1,0 +1,87 @@
+"""How a command line is split between gradscope and the program that it runs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from gradscope import commands
+from gradscope.cli import UsageError, app
+from gradscope.commands import FailOn, Format, RunOptions
+from gradscope.runner import Code, Module, Script, Target
+
+
+def parse(*args: str) -> partial[int]:
+    job = get_command(app).main(list(args), prog_name="gradscope", standalone_mode=False)
+    assert isinstance(job, partial)
+    return job
+
+
+def target(*args: str) -> Target:
+    job = parse("run", *args)
+    assert job.func is commands.run
+    found = job.args[0]
+    assert isinstance(found, Script | Module | Code)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (["a.py"], Script("a.py")),
+        (["a.py", "--format", "json"], Script("a.py", ("--format", "json"))),
+        (["a.py", "-m", "b", "--help"], Script("a.py", ("-m", "b", "--help"))),
+        (["a.py", "--", "x", "--"], Script("a.py", ("--", "x", "--"))),
+        (["--", "-odd.py", "--guard"], Script("-odd.py", ("--guard",))),
+        (["-m", "a.b"], Module("a.b")),
+        (["-m", "a", "--lr", "0.1", "-c", "-m", "--"], Module("a", ("--lr", "0.1", "-c", "-m", "--"))),
+        (["-ma.b", "-x"], Module("a.b", ("-x",))),
+        (["--guard", "-m", "a", "--guard"], Module("a", ("--guard",))),
+        (["--save", "-m", "a.py", "-m"], Script("a.py", ("-m",))),
+        (["--save=-m", "a.py"], Script("a.py")),
+        (["-c", "print(1)", "-c"], Code("print(1)", ("-c",))),
+        (["-c", "-1", "--help"], Code("-1", ("--help",))),
+        (["-cpass", "-h"], Code("pass", ("-h",))),
+        (["-c", ""], Code("")),
+    ],
+)
+def test_what_belongs_to_the_program(line: list[str], expected: Target) -> None:
+    assert target(*line) == expected
+
+
+def test_the_options_of_run() -> None:
+    assert parse("run", "a.py").args[1] == RunOptions()
+    files = ["--format", "sarif", "--output", "o", "--save", "s"]
+    flags = ["--stop-after", "3", "--guard", "--no-hooks", "--fail-on", "warning"]
+    assert parse("run", *files, *flags, "a.py").args[1] == RunOptions(
+        Format.SARIF, Path("o"), Path("s"), stop_after=3, guard=True, hooks=False, fail_on=FailOn.WARNING
+    )
+
+
+def test_the_other_commands() -> None:
+    assert parse("report", "a", "b", "--format", "json").args == ([Path("a"), Path("b")], Format.JSON, None)
+    assert parse("explain", "GS101").args == ("GS101",)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["run"],
+        ["run", "-m"],
+        ["run", "-c"],
+        ["run", "--nonsense", "a.py"],
+        ["run", "--stop-after", "0", "a.py"],
+        ["run", "--stop-after", "many", "a.py"],
+        ["run", "--format", "xml", "a.py"],
+        ["run", "--fail-on", "sometimes", "a.py"],
+        ["report"],
+        ["explain"],
+        ["a.py"],
+    ],
+)
+def test_what_is_used_wrongly(line: list[str]) -> None:
+    with pytest.raises(UsageError):
+        get_command(app).main(line, prog_name="gradscope", standalone_mode=False)

@@ -1,0 +1,230 @@
+"""Graph images as files: their texts, their formats, hostile names, the same bytes for the same graph."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zlib
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from xml.etree import ElementTree
+
+import graphviz
+import pytest
+from drawn import chain, graph, hostile, iterations, op, saved, two_losses
+from golden import assert_golden
+
+from gradscope.drawing import draw_graphs
+from gradscope.errors import GradscopeError
+from gradscope.model import Graph, NodeState, SavedState
+from gradscope.render import image, wasm
+from gradscope.render.compose import compose
+from gradscope.render.dot import to_dot
+from gradscope.render.folding import Options
+from gradscope.render.font import font
+from gradscope.render.picture import one_line, span
+from gradscope.render.scene import size_of
+
+GRAPHS = {"two_losses": two_losses, "hostile": hostile, "iterations": lambda: iterations(3), "loop": lambda: chain(500)}
+
+
+def svg_of(whole: Graph, tmp_path: Path, **options: object) -> str:
+    file = tmp_path / "graph.svg"
+    draw_graphs([whole], file, **options)  # type: ignore[arg-type]
+    return file.read_text(encoding="utf-8")
+
+
+def texts(svg: str) -> list[str]:
+    return [
+        element.text or "" for element in ElementTree.fromstring(svg.encode()).iter("{http://www.w3.org/2000/svg}text")
+    ]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_dot_text(name: str) -> None:
+    assert_golden(f"dot/{name}.dot", to_dot(compose([GRAPHS[name]()], Options())))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_svg(name: str, tmp_path: Path) -> None:
+    assert_golden(f"dot/{name}.svg", svg_of(GRAPHS[name](), tmp_path, engine="simple"))
+
+
+def test_svg_says_what_there_is_to_say(tmp_path: Path) -> None:
+    said = texts(svg_of(two_losses(), tmp_path, sites=True, failing=2))
+    for text in (
+        "Backward graph of loss_a, loss_b",
+        "5 nodes · 128 B saved · 32.1 KiB freed",
+        "loss_a f32[]",
+        "MseLossBackward0",
+        "freed by call 1",
+        "result f32[32, 256]",
+        "32 KiB  freed",
+        "backward stops here",
+        "train.py:12 in step",
+        "fc1 · Linear",
+        "fc1.weight",
+        "f32[256, 784]",
+        "SHARED by loss_a and loss_b: 2 nodes, 32 KiB freed",
+    ):
+        assert text in said
+
+
+def test_every_state_has_its_word_and_line(tmp_path: Path) -> None:
+    nodes = [op(n, "Mul", 9 - n, state) for n, state in enumerate(NodeState)]
+    svg = svg_of(graph(nodes, [(n, n + 1) for n in range(len(nodes) - 1)], loss=0), tmp_path)
+    for state in NodeState:
+        assert texts(svg).count(state.value) == 2  # in the legend and in the box
+    boxes = re.findall(r'<rect [^>]*rx="4" [^>]*stroke=[^>]*/>', svg)
+    looks = {re.sub(r' (x|y|width|height)="[^"]*"', "", box) for box in boxes}
+    assert len(looks) == len(NodeState)
+
+
+def test_hostile_strings_stay_text(tmp_path: Path) -> None:
+    svg = svg_of(hostile(), tmp_path)
+    said = texts(svg)
+    assert '<b>evil</b>"|{}\\n\\Backward0' in said
+    assert "a|b{c} </svg><script>alert(1)</script>Backward0" in said
+    assert "<script" not in svg
+    dot = to_dot(compose([hostile()], Options()))
+    assert not re.search(r"label=<", dot)
+    drawn = wasm.run(dot, "svg", 10).decode()
+    assert "&lt;b&gt;evil&lt;/b&gt;&quot;|{}\\n\\Backward0" in drawn
+    assert "<script" not in drawn
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf", ".dot"])
+def test_the_same_graph_gives_the_same_bytes(suffix: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "from drawn import two_losses; from gradscope.drawing import draw_graphs;"
+        "draw_graphs([two_losses()], sys.argv[2])"
+    )
+    written = []
+    for seed in ("1", "2"):
+        file = tmp_path / f"{seed}{suffix}"
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", code, str(Path(__file__).parent), str(file)]
+        done = subprocess.run(command, check=True, env=environment, capture_output=True)
+        assert done.stdout + done.stderr == b""
+        written.append(file.read_bytes())
+    assert written[0] == written[1]
+
+
+def test_drawing_imports_no_torch(tmp_path: Path) -> None:
+    code = "import sys, gradscope.drawing, gradscope.render.tree; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_png_has_the_scene_twice_as_large(tmp_path: Path) -> None:
+    file = tmp_path / "graph.png"
+    draw_graphs([two_losses()], file)
+    data = file.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    width = int(re.search(r'<svg [^>]*width="(\d+)"', svg_of(two_losses(), tmp_path))[1])  # type: ignore[index]
+    assert int.from_bytes(data[16:20]) == 2 * width
+
+
+def test_png_of_a_huge_picture_is_scaled_down_and_says_so(tmp_path: Path) -> None:
+    result = draw_graphs([chain(400)], tmp_path / "graph.png", fold=False, engine="simple")
+    assert result.boxes == 401
+    data = (tmp_path / "graph.png").read_bytes()
+    assert max(int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) <= 16_001
+
+
+def test_pdf_is_well_formed_and_holds_text(tmp_path: Path) -> None:
+    file = tmp_path / "graph.pdf"
+    draw_graphs([two_losses()], file)
+    data = file.read_bytes()
+    start = int(re.search(rb"startxref\n(\d+)\n%%EOF\n$", data)[1])  # type: ignore[index]
+    assert data[start:].startswith(b"xref\n")
+    for number, place in enumerate(re.findall(rb"^(\d{10}) 00000 n", data, re.M), 1):
+        assert data[int(place) :].startswith(b"%d 0 obj" % number)
+    content = zlib.decompress(re.search(rb"4 0 obj\n.*?stream\n(.*?)\nendstream", data, re.S)[1])  # type: ignore[index]
+    glyphs = "".join(f"{font().glyphs[ord(ch)]:04X}" for ch in "MseLossBackward0")
+    assert f"<{glyphs}> Tj".encode() in content
+
+
+def test_dark_and_light_differ_only_in_colour(tmp_path: Path) -> None:
+    light, dark = (svg_of(two_losses(), tmp_path, theme=theme) for theme in ("light", "dark"))
+    assert light != dark
+    assert re.sub("#[0-9a-f]{6}", "", light) == re.sub("#[0-9a-f]{6}", "", dark)
+
+
+def test_long_lists_of_saved_tensors_are_cut(tmp_path: Path) -> None:
+    many = tuple(saved(f"t{n}", 256, storage=n) for n in range(40))
+    said = texts(svg_of(graph([op(0, "Stack", 1, NodeState.LIVE, saved=many)], [], loss=0), tmp_path))
+    assert "and 34 more" in said
+    assert "34 KiB" in said
+
+
+def test_a_shared_part_that_saved_nothing_is_called_harmless() -> None:
+    nodes = [op(0, "Sum", 4), op(1, "Mean", 3), op(2, "Add", 2)]
+    picture = compose([graph(nodes, [(0, 2), (1, 2)], a=0, b=1)], Options())
+    assert picture.groups[0].title == "SHARED by a and b: 1 node, nothing saved: harmless"
+
+
+def test_bytes_in_the_totals_count_each_storage_once() -> None:
+    both = (
+        saved("self", 1024, storage=7),
+        saved("other", 1024, storage=7),
+        saved("gone", 256, storage=8, state=SavedState.FREED),
+    )
+    picture = compose([graph([op(0, "Mul", 1, NodeState.LIVE, saved=both)], [], loss=0)], Options())
+    assert picture.subtitle == "1 node · 4 KiB saved · 1 KiB freed"
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "message"),
+    [
+        ("graph.jpg", {}, "cannot draw to a .jpg: use one of .svg, .png, .pdf, .dot"),
+        ("graph", {}, "cannot draw to a file without suffix: use one of .svg, .png, .pdf, .dot"),
+        ("graph.svg", {"theme": "pink"}, "no theme is called 'pink': use light or dark"),
+        ("graph.svg", {"engine": "neato"}, "no layout engine is called 'neato': use one of auto, wasm, dot, simple"),
+        ("nowhere/graph.svg", {}, "cannot write {}: No such file or directory"),
+    ],
+)
+def test_wrong_use_gets_one_line(file: str, options: dict[str, str], message: str, tmp_path: Path) -> None:
+    target = tmp_path / file
+    with pytest.raises(GradscopeError) as caught:
+        draw_graphs([two_losses()], target, **options)  # type: ignore[arg-type]
+    assert str(caught.value) == message.format(target)
+
+
+def test_an_empty_graph_gets_one_line(tmp_path: Path) -> None:
+    with pytest.raises(GradscopeError, match="there is nothing to draw"):
+        draw_graphs([Graph((), (), ())], tmp_path / "graph.svg")
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image, "find_spec", lambda name: None)
+    with pytest.raises(GradscopeError, match="pip install resvg-py"):
+        draw_graphs([two_losses()], tmp_path / "graph.png")
+
+
+def test_too_many_boxes_for_an_image_are_folded_and_said(tmp_path: Path) -> None:
+    result = draw_graphs([chain(25_000)], tmp_path / "graph.svg", fold=False)
+    assert result.boxes == 2
+    assert result.notes == ("folded all the same: no one can read 20,000 boxes and more; a .dot has them all",)
+
+
+def test_the_font_has_the_widths_of_helvetica_and_its_licence_beside_it() -> None:
+    assert [font().width(ch, 1000) for ch in "AWi m"] == pytest.approx([667, 944, 222, 278, 833], abs=0.5)
+    licence = files("gradscope.render").joinpath("fonts/LICENSE-LiberationSans.txt").read_text(encoding="utf-8")
+    assert "SIL OPEN FONT LICENSE Version 1.1" in licence
+
+
+def test_labels() -> None:
+    assert one_line("a\nb\x00c") == "a b c"
+    assert len(one_line("x" * 500)) <= 72
+    assert graphviz.__version__
+
+
+def test_a_box_is_as_wide_as_its_texts() -> None:
+    (box, *_) = compose([two_losses()], Options()).boxes
+    narrow = replace(box, rows=(), root="", note="")
+    assert size_of(narrow) < size_of(box)
+    assert span(compose([chain(20)], Options())) == 20

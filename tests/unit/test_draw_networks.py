@@ -1,0 +1,108 @@
+"""Real graphs of real networks: each default picture is small, acyclic and says what matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from graph_of import Modules, graph_of
+from torch import nn
+
+from gradscope.drawing import draw_graphs
+from gradscope.model import Graph
+from gradscope.render.compose import compose
+from gradscope.render.folding import COMFORTABLE, Options
+from gradscope.render.picture import BoxKind, GroupKind, LinkKind, Picture
+
+
+def picture_of(graph: Graph, **options: object) -> Picture:
+    picture = compose([graph], Options(**options))  # type: ignore[arg-type]
+    assert all(link.source < link.target for link in picture.links)
+    return picture
+
+
+def transformer() -> Graph:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+    modules = Modules(model)
+    loss = model(torch.randn(2, 8, 32)).pow(2).mean()
+    return graph_of({"loss": loss}, dict(model.named_parameters()), modules=modules)
+
+
+def lstm() -> Graph:
+    model = nn.ModuleDict({"cell": nn.LSTMCell(8, 8), "out": nn.Linear(8, 2)})
+    modules = Modules(model)
+    h, c, outputs = torch.zeros(2, 8), torch.zeros(2, 8), []
+    for _ in range(200):
+        h, c = model["cell"](torch.randn(2, 8), (h, c))
+        outputs.append(model["out"](h))
+    return graph_of({"loss": torch.stack(outputs).mean()}, dict(model.named_parameters()), modules=modules)
+
+
+def gan() -> Graph:
+    generator = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6))
+    discriminator = nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(0.2), nn.Linear(8, 1))
+    fake = generator(torch.randn(3, 4))
+    d_loss = discriminator(fake).mean() + discriminator(torch.randn(3, 6)).mean()
+    g_loss = -discriminator(fake).mean()
+    parameters = {f"generator.{n}": p for n, p in generator.named_parameters()}
+    parameters |= {f"discriminator.{n}": p for n, p in discriminator.named_parameters()}
+    return graph_of({"d_loss": d_loss, "g_loss": g_loss}, parameters)
+
+
+def maml() -> Graph:
+    w, x, target = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4), torch.randn(3, 4)
+    fast = w
+    for _ in range(3):
+        (gradient,) = torch.autograd.grad((torch.tanh(x @ fast) - target).pow(2).mean(), fast, create_graph=True)
+        fast = fast - 0.1 * gradient
+    return graph_of({"meta_loss": (torch.tanh(x @ fast) - target).pow(2).mean()}, {"w": w})
+
+
+def shared_y() -> Graph:
+    a, t, x = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3), torch.randn(3, 3)
+    y = t @ a
+    loss0 = (t @ (x + y)).pow(2).sum()
+    border = torch._C._autograd._get_sequence_nr()
+    loss1 = (t @ (x + y)).pow(2).sum()
+    return graph_of({"loss0": loss0, "loss1": loss1}, {"a": a}, built_after=lambda number: int(number >= border))
+
+
+@pytest.mark.parametrize("network", [transformer, lstm, gan, maml, shared_y])
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_default_pictures_are_small(network: Callable[[], Graph], suffix: str, tmp_path: Path) -> None:
+    result = draw_graphs([network()], tmp_path / f"graph{suffix}")
+    assert result.boxes <= 2 * COMFORTABLE
+    assert result.notes == ()
+
+
+def test_transformer_shows_one_layer_and_folds_those_alike() -> None:
+    picture = picture_of(transformer())
+    titles = [box.title for box in picture.boxes if box.kind is BoxKind.FOLD]
+    assert any(title.startswith("layers.1 … layers.4") for title in titles)
+    assert "layers.5.self_attn  MultiheadAttention" in titles
+    assert len(picture_of(transformer(), depth=2).boxes) < 12
+
+
+def test_lstm_shows_one_step_of_two_hundred() -> None:
+    picture = picture_of(lstm())
+    assert [group.title for group in picture.groups if group.kind is GroupKind.REPEAT] == ["1 of 200 alike"]
+    assert len(picture.boxes) < 25
+
+
+def test_gan_frames_what_both_losses_need() -> None:
+    picture = picture_of(gan(), focus="shared")
+    assert [group.title.partition(":")[0] for group in picture.groups] == ["SHARED by d_loss and g_loss"]
+    shared = [row.text for box in picture.boxes if box.group is not None for row in box.rows]
+    assert any("generator.0.weight" in text for text in shared)
+    assert not any("discriminator" in text for text in shared)
+
+
+def test_both_iterations_meet_in_the_one_shared_y() -> None:
+    picture = picture_of(shared_y())
+    shared = {group.id for group in picture.groups if group.kind is GroupKind.SHARED}
+    (y,) = [box for box in picture.boxes if box.group in shared]
+    assert y.title == "MmBackward0"
+    assert {link.kind for link in picture.links if link.target == y.id} == {LinkKind.BOUNDARY, LinkKind.CARRIED}

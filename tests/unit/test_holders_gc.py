@@ -1,0 +1,382 @@
+"""That a scan leaves nothing behind, and what ``holders()`` finds with the help of Python's collector."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import gc
+import subprocess
+import sys
+import textwrap
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from scanning import made, scan
+from torch import Tensor
+
+from gradscope.errors import GradscopeError
+from gradscope.holding import Budget, Holder, contexts, holders, visit
+from gradscope.namespaces import local_variables
+
+
+def names(*frames: types.FrameType) -> set[str]:
+    """The names that a scan of these frames finds, of the caller's without."""
+    return set(scan(*(frames or (sys._getframe(1),)))[0])
+
+
+def paths(found: tuple[Holder, ...]) -> set[str]:
+    return {holder.path for holder in found}
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """What a scan kept must be seen at once, not be swept away by a chance collection."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+# --- a scan keeps nothing
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_variable_can_be_dropped_after_a_scan() -> None:
+    loss = made()
+    gone = weakref.ref(loss)
+    assert "loss" in names()
+    del loss
+    assert gone() is None
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_rebound_variable_lets_go_of_its_old_value() -> None:
+    def train() -> None:
+        previous: Callable[[], Tensor | None] = lambda: None  # noqa: E731
+        for _ in range(3):
+            loss = made()
+            assert previous() is None
+            previous = weakref.ref(loss)
+            names(sys._getframe())
+            names(sys._getframe(1), sys._getframe())
+
+    train()
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_cells_generators_and_coroutines_are_left_as_they_were() -> None:
+    state = made()
+
+    def batches() -> Iterator[Tensor]:
+        nonlocal state
+        for _ in range(3):
+            fresh = made()
+            yield fresh
+            state = fresh * 2
+
+    stream, gone = batches(), []
+    for value in stream:
+        gone.append(weakref.ref(value))
+        assert {"state", "stream -> frame of batches: fresh", "value"} <= names()
+        del value
+    assert [reference() for reference in gone] == [None] * 3
+    assert state.requires_grad
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_scan_leaves_no_cycle_of_its_own() -> None:
+    owner = types.SimpleNamespace(memory=[made()], parent=None)
+    owner.parent = types.SimpleNamespace(child=owner)
+    gone = weakref.ref(owner.memory[0])
+    names()
+    owner.memory.clear()
+    assert gone() is None
+
+
+def test_the_variables_of_every_kind_of_frame_stay_as_they_are() -> None:
+    def function(a: int, *rest: int, **more: int) -> tuple[Any, ...]:
+        b = made()
+        names(sys._getframe())
+        return a, rest, more, b.requires_grad
+
+    class Body:
+        value = made()
+        seen = names(sys._getframe())
+        again = value
+
+    assert function(1, 2, c=3) == (1, (2,), {"c": 3}, True)
+    assert "value" in Body.seen
+    assert Body.again is Body.value
+
+
+def test_a_function_that_keeps_its_locals_keeps_them_unchanged() -> None:
+    def function() -> tuple[set[str], list[str], int]:
+        first = made()
+        kept = locals()
+        later = 1
+        names(sys._getframe())
+        assert first is not None
+        return set(kept), sorted(kept), later
+
+    assert function() == ({"first"}, ["first"], 1)
+
+
+def test_a_function_that_runs_exec_is_left_alone() -> None:
+    def function() -> Any:
+        number = 1
+        namespace: dict[str, Any] = {}
+        exec("made_there = 5\nlook()\nafter = made_there", {"look": lambda: names(sys._getframe(2))}, namespace)
+        return namespace, number
+
+    assert function() == ({"made_there": 5, "after": 5}, 1)
+
+
+def test_model_eval_does_not_hide_the_variables() -> None:
+    def evaluate(model: torch.nn.Module) -> set[str]:
+        model.eval()
+        score = made()
+        seen = names(sys._getframe())
+        assert score is not None
+        return seen
+
+    assert "score" in evaluate(torch.nn.Linear(1, 1))
+
+
+def test_a_debuggers_view_of_a_frame_is_not_emptied() -> None:
+    def trace(frame: types.FrameType, event: str, argument: object) -> Any:
+        return trace
+
+    def function() -> tuple[int, bool]:
+        number, loss = 1, made()
+        seen = names(sys._getframe())
+        number += 1
+        return number, loss.requires_grad and "loss" in seen
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        result = function()
+    finally:
+        sys.settrace(before)
+    assert result == (2, True)
+
+
+def test_a_look_at_a_frame_forgets_only_what_it_brought() -> None:
+    def function() -> None:
+        number = 3
+        assert ("number", 3) in local_variables(sys._getframe())
+        if sys.version_info < (3, 13):
+            snapshot = sys._getframe().f_locals
+            assert ("snapshot" in snapshot, snapshot["number"]) == (False, number)
+            assert ("number", 3) in local_variables(sys._getframe())
+            assert snapshot["number"] == 3  # somebody else's now
+
+    function()
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_an_exceptions_frames_are_released_with_it() -> None:
+    def fail() -> None:
+        out = made()
+        gone.append(weakref.ref(out))
+        raise ValueError
+
+    gone: list[Any] = []
+    failures: list[Exception] = []
+    try:
+        fail()
+    except ValueError as error:
+        failures.append(error)
+    assert "failures[0].__traceback__ -> frame of fail: out" in names()
+    failures.clear()
+    assert gone[0]() is None
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_scan_that_is_interrupted_keeps_nothing() -> None:
+    loss = made()
+    gone = weakref.ref(loss)
+
+    def refuse(path: object, tensor: Tensor) -> None:
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        visit([sys._getframe()], Budget(), refuse)
+    del loss
+    assert gone() is None
+
+
+# --- holders() on demand
+
+
+def test_names_in_reach_with_their_sites() -> None:
+    hidden = made()
+    memory = {"k": [hidden]}
+    found = holders(hidden)
+    assert paths(found) == {"hidden", "memory['k'][0]"}
+    assert {(h.kind, h.holds) for h in found} == {("local", "tensor")}
+    assert all(h.site is not None and h.site.file == __file__ and h.site.function.startswith("test_") for h in found)
+    assert found[0].description.startswith("hidden, from a local variable of test_names_in_reach_with_their_sites()")
+    assert memory
+
+
+def test_a_temporary_has_no_holder() -> None:
+    found = holders(made())
+    assert found == ()
+
+
+def test_a_leaf_may_be_asked_about() -> None:
+    layer = torch.nn.Linear(2, 2)
+    found = holders(layer.weight)
+    assert paths(found) == {"layer.weight"}
+
+
+def test_an_installed_modules_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    t = made()
+    monkeypatch.setattr(torch.nn.functional, "_cache_for_test", {"k": [t]}, raising=False)
+    found = holders(t)
+    assert "torch.nn.functional._cache_for_test['k'][0]" in paths(found)
+
+
+def test_what_a_running_loop_iterates_over_is_found() -> None:
+    t = made()
+
+    def batches() -> Iterator[int]:
+        inner = t
+        yield 1
+        assert inner is not None
+
+    for _ in batches():
+        found = holders(t)
+    assert "<generator batches>: inner" in paths(found)
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_an_object_in_a_reference_cycle_is_found() -> None:
+    class Owner:
+        pass
+
+    owner: Any = Owner()
+    owner.myself, owner.state = owner, made()
+    t = owner.state
+    del owner
+    found = holders(t)
+    assert {(h.path, h.kind) for h in found} == {("t", "local"), ("<Owner>.state", "unnamed")}
+    gc.collect()
+    assert paths(holders(t)) == {"t"}
+
+
+class Stores(torch.autograd.Function):
+    """Puts its output on its own ctx: a reference cycle through C++."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        out = x * 2
+        ctx.out = out
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return 2 * grads[0]
+
+
+def _names_on_contexts(wanted: Tensor) -> list[str]:
+    told: list[str] = []
+    contexts(lambda path, tensor: told.append(path.text) if tensor is wanted else None)
+    return told
+
+
+def test_an_output_on_its_own_ctx_is_found() -> None:
+    y = Stores.apply(torch.ones(2, requires_grad=True))
+    named = {h.path: h for h in holders(y)}
+    assert set(named) == {"y", "ctx.out"}
+    assert named["ctx.out"].kind == "ctx"
+    assert named["ctx.out"].site is not None
+    assert named["ctx.out"].site.function == "Stores.forward"
+    assert _names_on_contexts(y) == ["ctx.out"]
+    gone = weakref.ref(y)
+    del y, named
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_hidden_cache_is_found_by_the_collector() -> None:
+    t = made()
+
+    @functools.cache
+    def table() -> Tensor:
+        return t
+
+    table()
+    assert "<lru_cache of table>" in paths(holders(t))
+
+
+def test_other_tensors_that_keep_the_graph() -> None:
+    hidden = made()
+    losses = [hidden.exp(), hidden.sum()]
+    sibling = torch.ones(2, requires_grad=True) * 3
+    shared = torch.ones(2, requires_grad=True).exp()
+    target, other = shared * 2, shared * 3
+    found = {h.path: h.holds for h in holders(hidden, graph=True)}
+    assert found == {"hidden": "tensor", "losses[0]": "graph", "losses[1]": "graph"}
+    found = {h.path: h.holds for h in holders(target, graph=True)}
+    assert found == {"target": "tensor", "shared": "part of graph", "other": "part of graph"}
+    found = {h.path: h.holds for h in holders(target, graph=True, reaches=lambda tensor: tensor is sibling)}
+    assert found == {"target": "tensor", "sibling": "graph"}
+    assert losses
+    assert other is not None
+
+
+def test_parameters_in_common_are_not_a_graph_in_common() -> None:
+    layer = torch.nn.Linear(2, 2)
+    first, second = layer(torch.ones(2)), layer(torch.ones(2))
+    assert paths(holders(first, graph=True)) == {"first"}
+    assert second is not None
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_holders_keeps_nothing() -> None:
+    hidden = made()
+    loss = hidden.exp().sum()
+    gone = [weakref.ref(hidden), weakref.ref(loss)]
+    assert paths(holders(hidden, graph=True)) == {"hidden", "loss"}
+    del hidden, loss
+    assert [reference() for reference in gone] == [None, None]
+
+
+def test_many_holders_are_told_up_to_a_limit() -> None:
+    hidden = made()
+    history = collections.deque(hidden * n for n in range(500))
+    found = holders(hidden, graph=True)
+    assert len(found) == 100
+    assert history
+
+
+@pytest.mark.parametrize("wrong", [3, None, "loss", torch.nn.Linear(1, 1)])
+def test_anything_but_a_tensor_gets_one_clear_line(wrong: Any) -> None:
+    with pytest.raises(GradscopeError, match=r"^gradscope\.holders\(\) takes a tensor, not \w+: .+$"):
+        holders(wrong)
+
+
+def test_a_deep_graph_survives_the_question() -> None:
+    """A Node seen from Python is destroyed by recursion: too many in a row would end the process."""
+    script = """
+        import torch
+        from gradscope.holding import holders
+        x = torch.ones(1, requires_grad=True)
+        for number in range(150_000):
+            x = x + 1
+            if number == 100_000:
+                middle = x
+        other = x * 2
+        assert {h.path for h in holders(middle, graph=True)} >= {"middle"}
+        del x, middle, other
+        print("alive")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr

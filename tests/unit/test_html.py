@@ -1,0 +1,290 @@
+"""The report's Python side: one self-contained page, its data, the lives of graphs and the placing of nodes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from canned.recordings import TWO_LOSS
+
+from gradscope.model import (
+    BackwardCall,
+    Edge,
+    Graph,
+    Header,
+    Node,
+    NodeState,
+    Outcome,
+    Recording,
+    Root,
+    Sample,
+    SavedTensor,
+    Summary,
+)
+from gradscope.render.html import page as page_module
+from gradscope.render.html import to_html
+from gradscope.render.html.lifetimes import MAX_LANES, lifetimes, run_end
+from gradscope.render.html.payload import MAX_NODES, MAX_SAMPLES, graph_data, page_data, thinned, verdict
+from gradscope.render.html.placing import ROOT, Placing, place
+
+RECORDINGS = [canned_recording, clean_recording, empty_recording, unfinished_recording]
+
+
+def data(page: str, name: str) -> Any:
+    """What the page's own reader makes of the data block ``name``."""
+    found = re.search(rf'<script type="([^"]+)" id="{name}">([^<]*)</script>', page)
+    assert found, name
+    kind, text = found.groups()
+    return json.loads(text if kind == "application/json" else zlib.decompress(base64.b64decode(text)))
+
+
+def chain(length: int, **module: str) -> Graph:
+    """A chain of nodes that each saved a tensor; ``module`` maps ``n3`` to the module of node 3."""
+    saved = (SavedTensor("other", (2,), "f32", "cpu", 8),)
+    nodes = tuple(
+        Node(i, "MulBackward0", NodeState.LIVE, length - i, saved, module=module.get(f"n{i}")) for i in range(length)
+    )
+    return Graph(nodes, tuple(Edge(i, i + 1) for i in range(length - 1)), (Root(0, "loss"),))
+
+
+@pytest.mark.parametrize("make", RECORDINGS)
+def test_same_recording_same_bytes(make: Any) -> None:
+    assert to_html(make()) == to_html(make())
+
+
+@pytest.mark.parametrize("make", RECORDINGS)
+def test_policy_allows_this_script_and_style_and_nothing_else(make: Any) -> None:
+    page = to_html(make())
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
+    assert policy
+    assert "default-src 'none'" in policy[1]
+    assert "unsafe" not in policy[1]
+    for tag in ("script", "style"):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy[1]
+
+
+def test_page_names_no_address() -> None:
+    page = to_html(canned_recording())
+    assert set(re.findall(r"https?://[^\s\"'`]+", page)) <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<(?:link|img|iframe|script [^>]*src)", page)
+    assert not re.search(r"\bstyle=|\bon\w+=", page.split("<script", 1)[0].split("</style>")[1])
+
+
+def test_hostile_strings_cannot_leave_the_data() -> None:
+    hostile = "</script><script>hurt()</script>{{style}}&amp;\ud800\u2028"
+    whole = empty_recording()
+    page = to_html(replace(whole, header=replace(whole.header, script=hostile, argv=(hostile,))))
+    assert data(page, "report-data")["header"]["script"] == hostile
+    assert "hurt()" not in re.sub(r"<title>.*?</title>|<script type=.*?</script>", "", page)
+    title = re.search(r"<title>(.*?)</title>", page)
+    assert title
+    assert "<" not in title[1]
+    assert "{{style}}" in title[1]
+    page.encode("utf-8")
+
+
+def test_findings_carry_their_lines_and_places() -> None:
+    findings = data(to_html(canned_recording()), "report-data")["findings"]
+    freed = next(finding for finding in findings if finding["code"] == "GS101")
+    line = freed["at"]["site"][1]
+    assert [line, "    loss_age.backward()"] in freed["at"]["lines"]
+    assert [related["role"] for related in freed["related"]] == ["created", "freed_by", "failing_node"]
+    assert freed["graph"] == TWO_LOSS
+    assert freed["graphNodes"] == [4, 5]
+
+
+def test_missing_source_leaves_the_place() -> None:
+    recording = replace(canned_recording(), sources={})
+    finding = page_data(recording, ())["findings"][0]
+    assert finding["at"]["lines"] == []
+    assert finding["at"]["site"][0] == "train.py"
+
+
+def test_graph_columns_agree_with_the_graph() -> None:
+    recording = canned_recording()
+    graph = recording.graphs[TWO_LOSS]
+    columns = data(to_html(recording), f"graph-{TWO_LOSS}")
+    assert [columns["names"][i] for i in columns["name"]] == [node.name for node in graph.nodes]
+    assert [columns["states"][i] for i in columns["state"]] == [node.state.value for node in graph.nodes]
+    assert columns["savedCount"] == [len(node.saved) for node in graph.nodes]
+    targets = [source + step for source, step in zip(columns["edgeSource"], columns["edgeStep"], strict=True)]
+    assert targets == [edge.target for edge in graph.edges]
+
+
+def test_graphs_that_do_not_fit_are_left_out_but_not_those_of_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = replace(canned_recording(), findings=canned_recording().findings[-1:])
+    block = len(page_module._data_block(f"graph-{TWO_LOSS}", graph_data(recording.graphs[TWO_LOSS], recording.sources)))
+    monkeypatch.setattr(page_module, "GRAPH_BUDGET", block)
+    page = to_html(recording)
+    assert data(page, "report-data")["embedded"] == [TWO_LOSS]
+    assert 'id="graph-1"' not in page
+
+
+def test_huge_graph_is_cut_and_says_so() -> None:
+    columns = graph_data(chain(MAX_NODES + 10), {})
+    assert columns["total"] == MAX_NODES + 10
+    assert len(columns["name"]) == MAX_NODES
+    assert len(columns["edgeSource"]) == MAX_NODES - 1
+
+
+def test_verdicts() -> None:
+    assert verdict(canned_recording())["headline"] == "2 errors, 2 warnings, 1 piece of advice"
+    assert verdict(canned_recording())["level"] == "error"
+    assert verdict(clean_recording())["level"] == "clean"
+    assert verdict(empty_recording())["headline"] == "No backward call was seen"
+    assert "cut off" in verdict(unfinished_recording())["detail"]
+    crashed = replace(clean_recording(), outcome=Outcome(1, "ValueError: no", True))
+    assert verdict(crashed)["headline"] == "No finding about graphs"
+
+
+def test_thinned_keeps_first_last_and_peak() -> None:
+    samples = tuple(Sample(i / 10, 1000 if i == 7_777 else i % 5, 0, i) for i in range(20_000))
+    few = thinned(samples)
+    assert len(few) <= MAX_SAMPLES + 2
+    assert few[0] == samples[0]
+    assert few[-1] == samples[-1]
+    assert samples[7_777] in few
+
+
+def run(*calls: BackwardCall, samples: tuple[Sample, ...] = (), **summary: int) -> Recording:
+    return Recording(Header("0", "2", "3", "x.py"), Outcome(0, None, True), Summary(**summary), calls, {}, (), samples)
+
+
+def call(number: int, started: float, **facts: Any) -> BackwardCall:
+    facts = {"started": started, "ended": started + 0.1, "nodes_built": 3, "last_number": number, **facts}
+    return BackwardCall(number=number, kind="backward", **facts)
+
+
+def test_bars_of_a_plain_loop_share_one_lane() -> None:
+    recording = run(*(call(i + 1, i + 0.5, freed_bytes=8) for i in range(4)))
+    bars = lifetimes(recording)
+    assert {bar.lane for bar in bars} == {0}
+    assert [bar.built for bar in bars] == pytest.approx([0, 0.6, 1.6, 2.6])
+    assert all(bar.kept is None for bar in bars)
+
+
+def test_retained_graph_is_kept_until_it_runs_again() -> None:
+    first, second = call(1, 1, graph=7, retained_bytes=8), call(2, 3, graph=7, freed_bytes=8)
+    bars = lifetimes(run(first, second))
+    assert bars[0].kept == 3
+    assert bars[1].lane == bars[0].lane
+    assert bars[1].built == 3
+
+
+def test_retained_graph_is_kept_until_less_is_held() -> None:
+    samples = (Sample(1.1, 100, 0, 1), Sample(2.0, 100, 0, 1), Sample(2.5, 10, 0, 1), Sample(5.0, 10, 0, 1))
+    (bar,) = lifetimes(run(call(1, 1, retained_bytes=100), samples=samples))
+    assert bar.kept == 2.5
+
+
+def test_nodes_are_destroyed_oldest_first() -> None:
+    calls = (call(1, 1), call(2, 2, nodes_destroyed=3), call(3, 3, nodes_destroyed=3))
+    bars = lifetimes(run(*calls, nodes_destroyed=6))
+    assert [bar.gone for bar in bars] == [2, 3, None]
+
+
+def test_folded_row_lasts_until_the_next_other_call() -> None:
+    folded = call(1, 0.5, count=100, last_number=199)
+    other = call(2, 0.7, count=100, last_number=200)
+    bars = lifetimes(run(folded, other, call(201, 9.0)))
+    assert (bars[0].ended, bars[1].ended) == (9.0, 9.0)
+    assert bars[0].lane != bars[1].lane
+    assert run_end(run(folded, call(201, 9.0))) == pytest.approx(9.1)
+
+
+def test_lanes_are_few() -> None:
+    bars = lifetimes(run(*(call(i + 1, i + 0.5, retained_bytes=8) for i in range(50))))
+    assert max(bar.lane for bar in bars) == MAX_LANES - 1
+
+
+def ranks_go_down(graph: Graph, placing: Placing) -> bool:
+    """Whether every arrow between boxes of one group points to a lower rank."""
+    rank = {index: placing.rank[index] for index in range(len(graph.nodes))}
+    for edge in graph.edges:
+        inside = placing.parent[edge.source] == placing.parent[edge.target] and placing.beside[edge.target] < 0
+        if inside and rank[edge.source] >= rank[edge.target]:
+            return False
+    return True
+
+
+def test_rows_and_groups_of_the_two_losses() -> None:
+    graph = canned_recording().graphs[TWO_LOSS]
+    placing = place(graph)
+    assert ranks_go_down(graph, placing)
+    labels = {group.label for group in placing.groups[1:]}
+    assert labels == {"net.animal", "net.age", "net.encoder"}
+    for leaf in (node for node in graph.nodes if node.is_leaf):
+        consumers = [edge.source for edge in graph.edges if edge.target == leaf.index]
+        assert placing.beside[leaf.index] == consumers[0]
+
+
+def test_module_called_twice_is_two_groups_one_below_the_other() -> None:
+    modules = {f"n{i}": "cell" for i in (0, 1, 2, 4, 5, 6)}
+    placing = place(chain(7, **modules))
+    assert [group.label for group in placing.groups[1:]] == ["cell #2", "cell #1"]
+    newest, oldest = placing.groups[1:]
+    assert newest.rank < placing.rank[3] < oldest.rank
+
+
+def test_nodes_that_saved_nothing_join_the_module_around_them() -> None:
+    saved = (SavedTensor("self", (2,), "f32", "cpu", 8),)
+    nodes = (
+        Node(0, "AddmmBackward0", NodeState.LIVE, 5, saved, module="net.head"),
+        Node(1, "TBackward0", NodeState.BUFFERLESS, 4),
+        Node(2, "AccumulateGrad", NodeState.BUFFERLESS, variable="net.head.weight", variable_label="f32[2]"),
+        Node(3, "ViewBackward0", NodeState.BUFFERLESS, 3),
+        Node(4, "MulBackward0", NodeState.LIVE, 2, saved, module="net.body"),
+        Node(5, "MulBackward0", NodeState.LIVE, 1, saved, module="net.body"),
+    )
+    edges = (Edge(0, 1), Edge(1, 2), Edge(0, 3), Edge(3, 4), Edge(4, 5))
+    placing = place(Graph(nodes, edges, (Root(0),)))
+    paths = [placing.groups[group].path for group in placing.parent]
+    assert paths == ["net.head", "net.head", "net.head", "net", "net.body", "net.body"]
+
+
+def test_graph_carried_over_calls_is_grouped_by_what_was_built_when() -> None:
+    nodes = tuple(Node(i, "MulBackward0", sequence_nr=9 - i, built_after=int(i < 3)) for i in range(6))
+    placing = place(Graph(nodes, tuple(Edge(i, i + 1) for i in range(5)), (Root(0),)))
+    labels = [group.label for group in placing.groups[1:]]
+    assert labels == ["built after backward call 1", "built before the first backward call"]
+
+
+def test_long_levels_are_cut_into_stretches() -> None:
+    graph = chain(5_000)
+    placing = place(graph)
+    children: dict[int, int] = {}
+    for group in placing.groups[1:]:
+        children[group.parent] = children.get(group.parent, 0) + 1
+    for parent in placing.parent:
+        children[parent] = children.get(parent, 0) + 1
+    assert max(children.values()) <= 100
+    assert ranks_go_down(graph, placing)
+    assert all(group.kind == "stretch" for group in placing.groups[1:])
+
+
+def test_shared_leaf_stands_below_all_its_consumers_and_outside_of_their_groups() -> None:
+    modules = {f"n{i}": "a" for i in (0, 1)} | {f"n{i}": "b" for i in (2, 3)}
+    graph = chain(4, **modules)
+    leaf = Node(4, "AccumulateGrad", NodeState.BUFFERLESS, variable="w", variable_label="f32[2]")
+    graph = Graph((*graph.nodes, leaf), (*graph.edges, Edge(1, 4), Edge(3, 4)), graph.roots)
+    placing = place(graph)
+    assert placing.parent[4] == ROOT
+    assert placing.beside[4] == -1
+    assert placing.rank[4] > max(group.rank for group in placing.groups[1:])
+
+
+def test_cycles_of_groups_and_graphs_without_sequence_numbers_end() -> None:
+    nodes = tuple(Node(i, "MulBackward0", module="ab"[i % 2]) for i in range(8))
+    graph = Graph(nodes, (*(Edge(i, i + 1) for i in range(7)), Edge(7, 0)), (Root(0),))
+    placing = place(graph)
+    assert len(placing.rank) == 8
+    assert place(Graph((), (), ())).parent == []

@@ -1,0 +1,248 @@
+"""The machine formats: JSON as documented, SARIF as its specification asks, GitHub commands as GitHub parses them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradscope.model import Certainty, Edit, Finding, Fix, Recording, Related, Severity, Site
+from gradscope.render.machine import to_github, to_json, to_sarif
+from gradscope.rules import ALL_RULES
+
+RECORDINGS = [canned_recording(), clean_recording(), empty_recording(), unfinished_recording()]
+each_recording = pytest.mark.parametrize("recording", RECORDINGS, ids=["canned", "clean", "empty", "unfinished"])
+CANNED = RECORDINGS[0]
+
+
+def with_finding(**fields: object) -> Recording:
+    values = {"severity": Severity.ERROR, "certainty": Certainty.CERTAIN, "message": "message", "site": Site("a.py", 1)}
+    finding = Finding(code="GS101", name="name", **(values | fields))  # type: ignore[arg-type]
+    return replace(CANNED, findings=(finding,))
+
+
+def sarif(recording: Recording) -> dict[str, Any]:
+    log = json.loads(to_sarif(recording))
+    assert (log["version"], len(log["runs"])) == ("2.1.0", 1)
+    return dict(log["runs"][0])
+
+
+def only_result(recording: Recording) -> dict[str, Any]:
+    (result,) = sarif(recording)["results"]
+    return dict(result)
+
+
+def commands(recording: Recording) -> list[tuple[str, dict[str, str], str]]:
+    """What GitHub's runner reads from the output."""
+    parsed = []
+    for line in to_github(recording).split("\n")[:-1]:
+        found = re.fullmatch(r"::(error|warning|notice) (.*?)::(.*)", line)
+        assert found, line
+        level, properties, message = found.groups()
+        pairs = dict(pair.split("=", 1) for pair in properties.split(","))
+        parsed.append((level, {key: unquote(value) for key, value in pairs.items()}, unquote(message)))
+    return parsed
+
+
+# JSON
+
+
+@each_recording
+def test_json_has_the_documented_shape(recording: Recording) -> None:
+    report = json.loads(to_json(recording))
+    assert list(report) == ["schema", "gradscope", "torch", "script", "summary", "findings", "calls"]
+    assert report["schema"] == 1
+    outcome = recording.outcome
+    assert report["script"]["path"] == recording.header.script
+    assert report["script"]["argv"] == list(recording.header.argv)
+    assert (report["script"]["exit_status"], report["script"]["exception"]) == (outcome.exit_status, outcome.exception)
+    summary = {"backward_calls", "nodes", "saved_tensors", "saved_bytes", "freed_bytes", "peak_saved_bytes"}
+    for key in summary:
+        assert report["summary"][key] == getattr(recording.summary, key)
+    assert len(report["findings"]) == len(recording.findings)
+    assert sum(call["count"] for call in report["calls"]) == recording.summary.backward_calls
+
+
+def test_json_tells_a_finding_in_full() -> None:
+    report = json.loads(to_json(CANNED))
+    freed = report["findings"][-1]
+    assert freed["location"] == {
+        "file": "train.py",
+        "line": 63,
+        "column": 5,
+        "end_line": 63,
+        "end_column": 24,
+        "function": "step",
+    }
+    assert [(r["role"], r["location"]["line"]) for r in freed["related"]] == [
+        ("created", 59),
+        ("freed_by", 62),
+        ("failing_node", 15),
+    ]
+    assert (freed["code"], freed["severity"], freed["certainty"]) == ("GS101", "error", "certain")
+    assert (freed["nodes"], freed["bytes"]) == (["TanhBackward0", "AddmmBackward0"], 45_568)
+    assert (freed["backward_call"], freed["count"], freed["caught"], freed["missed"]) == (2007, 1, False, False)
+    assert freed["fix"]["kind"] == "sum_losses"
+    assert freed["fix"]["edits"][1] == {"file": "train.py", "line": 63, "replacement": ""}
+    assert report["findings"][2]["caught"] is True
+
+
+def test_json_keeps_calls_folded_and_marks_what_is_unknown() -> None:
+    first = json.loads(to_json(CANNED))["calls"][0]
+    assert (first["number"], first["last_number"], first["count"]) == (1, 1999, 1000)
+    assert (first["kind"], first["inputs"], first["roots"]) == (
+        "backward",
+        None,
+        [{"name": "loss_d", "label": "f32[]"}],
+    )
+    nowhere = json.loads(to_json(with_finding(site=None, related=(Related("freed_by", None, "long ago"),))))
+    assert nowhere["findings"][0]["location"] is None
+    assert nowhere["findings"][0]["related"] == [{"role": "freed_by", "location": None, "message": "long ago"}]
+    assert nowhere["findings"][0]["fix"] is None
+
+
+def test_a_site_without_an_end_ends_where_it_begins() -> None:
+    location = json.loads(to_json(with_finding(site=Site("/abs/a.py", 3, 7))))["findings"][0]["location"]
+    assert (location["file"], location["end_line"], location["end_column"]) == ("/abs/a.py", 3, 7)
+
+
+# All formats
+
+
+@pytest.mark.parametrize("render", [to_json, to_sarif, to_github])
+@each_recording
+def test_every_format_renders_every_recording(render: Callable[[Recording], str], recording: Recording) -> None:
+    text = render(recording)
+    assert text == "" or text.endswith("\n")
+    assert (text == "") == (render is to_github and not recording.findings)
+
+
+@given(st.text(), st.text())
+def test_no_text_can_break_a_format(message: str, file: str) -> None:
+    fix = Fix("other", message, (Edit("a.py", 1, message),))
+    recording = with_finding(message=message, label=message, site=Site("x" + file, 1), fix=fix)
+    assert json.loads(to_json(recording))["findings"][0]["message"] == message
+    assert message in only_result(recording)["message"]["text"]
+    ((level, properties, whole),) = commands(recording)
+    assert (level, properties["title"]) == ("error", "GS101 name")
+    assert whole.startswith(message)
+
+
+def test_a_file_name_that_is_not_unicode_can_be_written_in_every_format() -> None:
+    recording = with_finding(site=Site(os.fsdecode(b"caf\xe9.py"), 1))
+    for render in (to_json, to_sarif, to_github):
+        render(recording).encode("utf-8")
+    location = only_result(recording)["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "caf%E9.py"
+
+
+# SARIF
+
+
+@each_recording
+def test_sarif_results_point_at_their_rules(recording: Recording) -> None:
+    run = sarif(recording)
+    rules = run["tool"]["driver"]["rules"]
+    assert {rule.code for rule in ALL_RULES} <= {rule["id"] for rule in rules}
+    assert len(run["results"]) == len(recording.findings)
+    for result, finding in zip(run["results"], recording.findings, strict=True):
+        assert result["ruleId"] == finding.code == rules[result["ruleIndex"]]["id"]
+        assert result["level"] == {"error": "error", "warning": "warning", "advice": "note"}[finding.severity]
+        assert result["occurrenceCount"] == finding.count
+
+
+def test_sarif_rules_carry_their_page() -> None:
+    rules = {rule["id"]: rule for rule in sarif(CANNED)["tool"]["driver"]["rules"]}
+    for rule in ALL_RULES:
+        assert rules[rule.code]["help"]["markdown"] == rule.explain
+        assert rules[rule.code]["shortDescription"]["text"] == rule.summary
+
+
+def test_sarif_has_places_related_places_and_fixes() -> None:
+    result = sarif(CANNED)["results"][-1]
+    (location,) = result["locations"]
+    assert location["physicalLocation"] == {
+        "artifactLocation": {"uri": "train.py", "uriBaseId": "%SRCROOT%"},
+        "region": {"startLine": 63, "startColumn": 5, "endLine": 63, "endColumn": 24},
+    }
+    assert location["logicalLocations"][0]["name"] == "step"
+    related = result["relatedLocations"]
+    assert [r["physicalLocation"]["region"]["startLine"] for r in related] == [59, 62, 15]
+    assert len({r["id"] for r in related}) == 3
+    (change,) = result["fixes"][0]["artifactChanges"]
+    first, second = change["replacements"]
+    assert first["deletedRegion"] == {"startLine": 62, "startColumn": 1, "endLine": 63, "endColumn": 1}
+    assert first["insertedContent"]["text"] == "    (loss_animal + loss_age).backward()\n"
+    assert "insertedContent" not in second
+
+
+def test_sarif_addresses_are_relative_below_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside = only_result(with_finding(site=Site(str(tmp_path / "my code" / "train#1.py"), 1)))
+    address = inside["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert address == {"uri": "my%20code/train%231.py", "uriBaseId": "%SRCROOT%"}
+    outside = tmp_path.parent / "other place" / "a.py"
+    far = only_result(with_finding(site=Site(str(outside), 1)))
+    assert far["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": outside.as_uri()}
+    root = sarif(CANNED)["originalUriBaseIds"]["%SRCROOT%"]["uri"]
+    assert root == tmp_path.as_uri() + "/"
+
+
+@pytest.mark.parametrize("file", ["<string>", "<stdin>", "<ipython-input-3-abc>"])
+def test_sarif_names_code_that_is_in_no_file_without_an_address(file: str) -> None:
+    (location,) = only_result(with_finding(site=Site(file, 3)))["locations"]
+    assert "physicalLocation" not in location
+    assert location["logicalLocations"][0]["fullyQualifiedName"].startswith(f"{file}:3")
+
+
+def test_sarif_says_whether_the_run_was_finished() -> None:
+    assert [sarif(r)["invocations"][0]["executionSuccessful"] for r in RECORDINGS] == [True, True, True, False]
+    assert [sarif(r)["invocations"][0].get("exitCode") for r in RECORDINGS] == [1, 0, 0, None]
+
+
+def test_sarif_knows_one_cause_again_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prints = []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        result = only_result(with_finding(site=Site(str(tmp_path / folder / "a.py"), 1)))
+        prints.append(result["partialFingerprints"])
+    other = only_result(with_finding(site=Site(str(tmp_path / "two" / "a.py"), 2)))["partialFingerprints"]
+    assert prints[0] == prints[1] != other
+
+
+# GitHub
+
+
+def test_github_shows_each_finding_at_its_line() -> None:
+    parsed = commands(CANNED)
+    assert [level for level, _, _ in parsed] == ["notice", "warning", "error", "warning", "error"]
+    level, properties, message = parsed[-1]
+    expected = {"file": "train.py", "line": "63", "col": "5", "title": "GS101 backward-through-freed-graph"}
+    assert (level, properties) == ("error", expected)
+    lines = message.splitlines()
+    assert lines[0] == "backward through a freed graph: needs 2 saved tensors of 2 nodes, already freed"
+    assert "note: freed by backward call 2006, which ran without retain_graph=True (train.py:62)" in lines
+    assert lines[-1].startswith("help: add the losses")
+
+
+def test_github_commands_are_escaped() -> None:
+    site = Site("a,b:c%.py", 1, end_line=3)
+    text = to_github(with_finding(message="100%\r\nof it: a,b", site=site))
+    assert text == ("::error file=a%2Cb%3Ac%25.py,line=1,col=1,endLine=3,title=GS101 name::100%25%0D%0Aof it: a,b\n")
+
+
+def test_github_takes_a_finding_without_a_place() -> None:
+    assert commands(with_finding(site=None)) == [("error", {"title": "GS101 name"}, "message")]

@@ -1,0 +1,347 @@
+"""The recording: what is written is read again, whatever becomes of the process, the file or the length of the run."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from recorded import DONE, HEADER, SITE, call_of, chain, renumbered, rewrite
+
+from gradscope import recording as recording_module
+from gradscope.model import (
+    NodeState,
+    Outcome,
+    Recording,
+    Sample,
+    Summary,
+)
+from gradscope.recording import RecordingWriter, load
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("make", [canned_recording, clean_recording, empty_recording])
+def test_what_a_run_handed_over_is_read_again(make, in_memory, tmp_path):
+    whole = make()
+    path = None if in_memory else tmp_path / "run.gscope"
+    writer = RecordingWriter(path, whole.header)
+    numbers = rewrite(writer, whole)
+    writer.finish(whole.outcome, whole.summary)
+    live = writer.read()
+    writer.close()
+    assert live == renumbered(whole, numbers)
+    if path:
+        assert load(path) == live
+
+
+def test_a_run_that_did_not_finish_is_read_as_such(tmp_path):
+    whole = unfinished_recording()
+    writer = RecordingWriter(tmp_path / "run.gscope", whole.header)
+    numbers = rewrite(writer, whole)
+    writer.summary(whole.summary)
+    writer.close()
+    assert load(tmp_path / "run.gscope") == renumbered(whole, numbers)
+    assert not load(tmp_path / "run.gscope").outcome.finished
+
+
+def test_finish_marks_the_run_as_finished_and_leaves_one_file(tmp_path):
+    path = tmp_path / "run.gscope"
+    writer = RecordingWriter(path, HEADER)
+    writer.call(call_of(1))
+    writer.finish(Outcome(exit_status=3), Summary(backward_calls=1))
+    writer.close()
+    writer.close()
+    assert load(path).outcome == Outcome(exit_status=3, finished=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.gscope"]
+
+
+def test_nothing_is_taken_in_after_close(tmp_path):
+    writer = RecordingWriter(tmp_path / "run.gscope", HEADER)
+    writer.close()
+    writer.call(call_of(1))
+    writer.finding(canned_recording().findings[0])
+    assert writer.graph("g", chain(2)) == 0
+    assert load(tmp_path / "run.gscope") == Recording(HEADER)
+
+
+def test_strings_that_are_hard_to_store(tmp_path):
+    hard = "tab\t nul\0 lone \udcff emoji \N{SNAKE} </script>"
+    writer = RecordingWriter(tmp_path / "run.gscope", replace(HEADER, argv=(hard,)))
+    writer.source(hard, hard)
+    writer.call(call_of(1, exception=hard))
+    writer.close()
+    found = load(tmp_path / "run.gscope")
+    assert (found.header.argv, found.sources, found.calls[0].exception) == ((hard,), {hard: hard}, hard)
+
+
+def test_a_writer_that_is_dropped_unclosed_warns_of_nothing(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for path in (None, tmp_path / "run.gscope"):
+            writer = RecordingWriter(path, HEADER)
+            connection = writer._connection
+            del writer
+            gc.collect()
+            with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+                connection.execute("SELECT 1")
+
+
+# Findings, sources, summary
+
+
+def test_a_finding_met_again_raises_the_count_of_the_first():
+    first = canned_recording().findings[0]
+    writer = RecordingWriter(None, HEADER)
+    writer.finding(replace(first, count=1))
+    for call in range(5, 14):
+        writer.finding(replace(first, count=1, message="said differently", backward_call=call))
+    assert writer.read().findings == (replace(first, count=10),)
+
+
+def test_amending_a_finding_keeps_its_place_and_count():
+    _, kept, stale, *_ = canned_recording().findings
+    writer = RecordingWriter(None, HEADER)
+    writer.finding(replace(stale, caught=False))
+    writer.finding(kept)
+    writer.finding(replace(stale, caught=False))
+    writer.amend(stale)
+    assert writer.read().findings == (replace(stale, count=2), kept)
+
+
+def test_sources_are_read_once_and_unreadable_ones_passed_over(tmp_path):
+    script = tmp_path / "latin.py"
+    script.write_bytes(b"# coding: latin-1\nname = 'caf\xe9'\n")
+    (tmp_path / "bad.py").write_bytes(b"# coding: no-such-coding\n")
+    (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "huge.py").write_bytes(b"#" * (recording_module.SOURCE_BYTES + 1))
+    writer = RecordingWriter(None, HEADER)
+    for name in ("latin.py", "bad.py", "binary.py", "huge.py", "missing.py", ".", "a\0b"):
+        writer.source(str(tmp_path / name))
+    writer.source("<string>")
+    writer.source("<string>", "loss.backward()\n")
+    script.write_text("changed = True\n")
+    writer.source(str(script))
+    assert writer.read().sources == {
+        str(script): "# coding: latin-1\nname = 'café'\n",
+        "<string>": "loss.backward()\n",
+    }
+
+
+def test_the_latest_summary_wins():
+    writer = RecordingWriter(None, HEADER)
+    writer.summary(Summary(backward_calls=1))
+    writer.summary(Summary(backward_calls=2, notes=("a note",)))
+    assert writer.read().summary == Summary(backward_calls=2, notes=("a note",))
+
+
+# Graphs
+
+
+def test_a_known_signature_is_not_looked_at_again():
+    writer = RecordingWriter(None, HEADER)
+    assert writer.known("a") is None
+    number = writer.graph("a", chain(3))
+    assert writer.known("a") == number == writer.graph("a", chain(5))
+    assert writer.read().graphs == {number: chain(3)}
+
+
+def test_graphs_that_differ_only_in_when_they_were_built_are_one():
+    writer = RecordingWriter(None, HEADER)
+    first = writer.graph("a", chain(3, sequence_nr=10))
+    assert writer.graph("b", chain(3, sequence_nr=500, built_after=8)) == first
+    assert writer.graph("c", chain(4)) != first
+    carried = replace(chain(3).nodes[2], built_after=0)
+    older_tail = replace(chain(3, built_after=8), nodes=(*chain(3, built_after=8).nodes[:2], carried))
+    assert writer.graph("d", older_tail) != first
+    freed = tuple(replace(node, state=NodeState.FREED, freed_by=1) for node in chain(3).nodes)
+    assert writer.graph("e", replace(chain(3), nodes=freed)) != first
+    assert writer.read().graphs[first] == chain(3, sequence_nr=10)
+
+
+def test_graphs_without_end_are_not_all_stored():
+    writer = RecordingWriter(None, HEADER)
+    numbers = [writer.graph(length, chain(length)) for length in range(1, 301)]
+    assert numbers == [*range(1, 201), *[0] * 100]
+    assert writer.known(300, SITE) == 0
+    assert writer.known(7, SITE) == 7
+    elsewhere = replace(SITE, line=99)
+    assert writer.graph("elsewhere", chain(2, elsewhere)) == 201
+    writer.summary(Summary())
+    found = writer.read()
+    assert len(found.graphs) == 201
+    assert found.summary.notes == ("graphs not stored because too many others were: 101",)
+
+
+def test_large_graphs_use_up_the_room_of_their_site_sooner(monkeypatch):
+    monkeypatch.setattr(recording_module, "NODES_AT_SITE", 4_000)
+    writer = RecordingWriter(None, HEADER)
+    assert [writer.graph(n, chain(1_500 + n)) for n in range(5)] == [1, 2, 3, 0, 0]
+
+
+def test_all_graphs_together_are_bounded(monkeypatch):
+    monkeypatch.setattr(recording_module, "GRAPH_BYTES", 500)
+    writer = RecordingWriter(None, HEADER)
+    numbers = [writer.graph(n, chain(50, replace(SITE, line=n, function="f" * n))) for n in range(1, 50)]
+    stored = [number for number in numbers if number]
+    assert 0 < len(stored) < 10
+    assert numbers == [*stored, *[0] * (49 - len(stored))]
+
+
+# The process
+
+
+def test_a_killed_process_leaves_all_but_the_last_moment(tmp_path):
+    path = tmp_path / "run.gscope"
+    child = start_writing(path)
+    try:
+        said = child.stdout.readline()
+        while sum(call.count for call in load(path).calls) < 50:  # reads while it is being written
+            pass
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+    assert said == "written\n"
+    found = load(path)
+    assert found.calls[0].count >= 50
+    assert found.outcome == Outcome()
+    assert found.header == HEADER
+    assert found.timeline
+    assert found.summary.backward_calls > 0
+
+
+def start_writing(path: Path) -> subprocess.Popen[str]:
+    """A process that calls backward for ever."""
+    program = f"""
+        from pathlib import Path
+        from time import sleep
+        from gradscope.model import *
+        from gradscope.recording import RecordingWriter
+        writer = RecordingWriter(Path({str(path)!r}), {HEADER!r})
+        number = 0
+        while True:
+            number += 1
+            writer.call(BackwardCall(number, "backward", {SITE!r}))
+            writer.sample(Sample(number * 0.002, number % 7, 0, number))
+            writer.summary(Summary(backward_calls=number))
+            if number == 1:
+                print("written", flush=True)
+            sleep(0.002)
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+
+
+def test_the_first_call_after_a_quiet_while_is_on_disk_at_once(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(recording_module, "monotonic", lambda: now[0])
+    path = tmp_path / "run.gscope"
+    writer = RecordingWriter(path, HEADER)
+    writer.call(call_of(1))
+    assert load(path).calls == ()
+    now[0] += 0.06
+    writer.call(call_of(2))
+    assert load(path).calls[0].count == 2
+    writer.call(call_of(3))
+    assert load(path).calls[0].count == 2
+    writer.finding(canned_recording().findings[0])
+    assert load(path).calls[0].count == 3
+    writer.call(call_of(4))
+    writer.flush()
+    assert load(path).calls[0].count == 4
+
+
+def test_a_forked_child_leaves_the_file_alone(tmp_path):
+    path = tmp_path / "run.gscope"
+    program = f"""
+        import os, sys
+        from pathlib import Path
+        from gradscope.model import *
+        from gradscope.recording import RecordingWriter
+        writer = RecordingWriter(Path({str(path)!r}), {HEADER!r})
+        writer.call(BackwardCall(1, "backward"))
+        if os.fork() == 0:
+            for number in range(2, 50):
+                writer.call(BackwardCall(number, "backward"))
+            writer.source("<string>", "x")
+            assert writer.graph("g", Graph((Node(0, "A"),), (), ())) == 0
+            assert writer.read() == Recording({HEADER!r})
+            writer.finish(Outcome(exit_status=9), Summary())
+            writer.close()
+            sys.exit(0)
+        assert os.wait()[1] == 0
+        writer.call(BackwardCall(2, "backward"))
+        writer.finish(Outcome(exit_status=0), Summary(backward_calls=2))
+        writer.close()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, cwd=Path(__file__).parents[2])
+    found = load(path)
+    assert (found.calls[0].count, found.outcome.exit_status, found.sources) == (2, 0, {})
+
+
+def test_several_threads_write_one_recording(tmp_path):
+    writer = RecordingWriter(tmp_path / "run.gscope", HEADER)
+
+    def work(line: int) -> None:
+        for number in range(500):
+            writer.call(call_of(number * 4 + line, site=replace(SITE, line=line), thread=f"worker-{line}"))
+            writer.sample(Sample(number, number, 0, number))
+            writer.graph((line, number % 5), chain(1 + number % 5, replace(SITE, line=line)))
+
+    threads = [threading.Thread(target=work, args=(line,)) for line in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close()
+    found = load(tmp_path / "run.gscope")
+    assert {call.thread: call.count for call in found.calls} == {f"worker-{line}": 500 for line in range(1, 5)}
+    assert len(found.graphs) == 20
+
+
+def test_a_reader_that_takes_its_time_stops_nobody(tmp_path):
+    path = tmp_path / "run.gscope"
+    writer = RecordingWriter(path, HEADER)
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM meta").fetchall()
+        for number in range(1, 11):
+            writer.call(call_of(number))
+            writer.flush()
+        assert writer.problem is None
+        reader.execute("ROLLBACK")
+    writer.finish(DONE, Summary())
+    writer.close()
+    assert load(path).calls[0].count == 10
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_program(tmp_path):
+    path = tmp_path / "run.gscope"
+    writer = RecordingWriter(path, HEADER)
+    writer.call(call_of(1))
+    writer.flush()
+    writer._connection.execute("PRAGMA max_page_count = 15")
+    for line in range(1, 200):
+        writer.call(call_of(line + 1, site=replace(SITE, line=line, function="f" * 500)))
+    writer.flush()
+    assert writer.problem is not None
+    assert str(path) in writer.problem
+    assert "full" in writer.problem
+    writer.finding(canned_recording().findings[0])
+    writer.finish(DONE, Summary())
+    assert writer.read().calls == (call_of(1),)
+    writer.close()
+    assert load(path).calls == (call_of(1),)

@@ -1,0 +1,403 @@
+"""The terminal report: as a whole against golden files, and line by line where a terminal can go wrong."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from golden import assert_golden
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, Recording, Related, Root, Severity, Site
+from gradscope.render.calls import MOST_ROWS, folded
+from gradscope.render.progress import ProgressLine
+from gradscope.render.terminal import cut, plain
+from gradscope.render.text import print_finding, print_report
+from gradscope.units import counted, listed, nbytes, seconds
+
+RECORDINGS = {
+    "canned": canned_recording(),
+    "clean": clean_recording(),
+    "empty": empty_recording(),
+    "unfinished": unfinished_recording(),
+}
+
+
+def console(width: int = 80, **options: object) -> Console:
+    settings = {"file": io.StringIO(), "width": width, "color_system": None} | options
+    return Console(**settings)  # type: ignore[arg-type]
+
+
+def written(target: Console) -> str:
+    assert isinstance(target.file, io.StringIO)
+    return target.file.getvalue()
+
+
+def report(recording: Recording, width: int = 80, saved: str | None = None) -> str:
+    target = console(width)
+    print_report(recording, target, saved)
+    return written(target)
+
+
+def shown(finding: Finding, sources: dict[str, str], width: int = 80, **options: object) -> list[str]:
+    target = console(width, **options)
+    print_finding(finding, target, sources)
+    return written(target).splitlines()
+
+
+def finding(site: Site | None, label: str = "label", **fields: object) -> Finding:
+    values = {"severity": Severity.ERROR, "certainty": Certainty.CERTAIN, "message": "message"} | fields
+    return Finding(code="GS101", name="name", site=site, label=label, **values)  # type: ignore[arg-type]
+
+
+# The whole report
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_the_report_is_as_it_was(name: str, width: int) -> None:
+    assert_golden(f"report-{name}-{width}.txt", report(RECORDINGS[name], width, "run.gscope"))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_is_wider_than_the_terminal_and_none_ends_in_spaces(width: int) -> None:
+    for line in report(RECORDINGS["canned"], width).splitlines():
+        assert cell_len(line) <= width
+        assert line == line.rstrip()
+
+
+def test_colour_adds_nothing_that_the_words_do_not_say() -> None:
+    coloured = console(force_terminal=True, color_system="truecolor")
+    print_report(RECORDINGS["canned"], coloured)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", written(coloured))
+    assert text != written(coloured)
+    assert text == report(RECORDINGS["canned"])
+
+
+def test_without_colour_there_are_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    target = Console(file=io.StringIO(), width=80, force_terminal=True)
+    print_report(RECORDINGS["canned"], target)
+    assert "\x1b[3" not in written(target), "a colour"
+    assert "\x1b" not in report(RECORDINGS["canned"])
+
+
+def test_an_encoding_without_unicode_is_served_in_ascii() -> None:
+    raw = io.BytesIO()
+    target = Console(file=io.TextIOWrapper(raw, encoding="ascii"), width=80)
+    recording = replace(
+        RECORDINGS["canned"], findings=(finding(Site("d\u00e9.py", 1)),), sources={"d\u00e9.py": "\u03b1 = 1"}
+    )
+    print_report(recording, target)
+    target.file.flush()
+    text = raw.getvalue().decode("ascii")
+    assert "1-1,999" in text
+    assert "x1,000" in text
+    assert r"d\xe9.py:1:1" in text
+    assert r"\u03b1 = 1" in text
+
+
+def test_the_next_command_is_for_the_worst_finding_and_names_the_recording() -> None:
+    lines = report(RECORDINGS["canned"], saved="run.gscope").splitlines()
+    assert lines[-2:] == ["next: gradscope explain GS101", "      gradscope report run.gscope"]
+    assert report(RECORDINGS["clean"]).splitlines()[-1] == "no problem found in 500 backward calls"
+
+
+def test_released_and_returned_are_told_apart() -> None:
+    text = report(RECORDINGS["canned"])
+    assert re.search(r"released by the graph +1,010 freed in backward, 31\.3 MiB\n", text)
+    assert re.search(r"memory returned +31\.3 MiB of those; 57\.2 KiB still held by others\n", text)
+
+
+def test_how_the_run_ended_is_said() -> None:
+    assert "the run was stopped before it could finish" in report(RECORDINGS["unfinished"])
+    assert "the script raised RuntimeError: Trying to backward" in report(RECORDINGS["canned"])
+
+
+# One finding
+
+
+def test_caught_missed_and_repeated_findings_say_so() -> None:
+    lines = shown(finding(None, caught=True, missed=True, count=1200), {})
+    assert lines[:2] == ["error[GS101]: message", "  = label"]
+    assert "note: met 1,200 times" in lines
+    assert "note: the program caught the exception that this raised" in lines
+    assert any("fault of gradscope" in line for line in lines)
+
+
+def test_long_messages_are_wrapped_under_themselves() -> None:
+    lines = shown(finding(None, fix=Fix("other", "word " * 40)), {}, width=50)
+    first = next(i for i, line in enumerate(lines) if line.startswith("help: "))
+    assert all(line.startswith("      word") for line in lines[first + 1 : -2])
+
+
+def test_paths_are_short_below_the_working_directory_and_whole_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside = os.path.join(tmp_path, "pkg", "a.py")
+    assert shown(finding(Site(inside, 3, 5)), {})[1] == f" --> {os.path.join('pkg', 'a.py')}:3:5"
+    far = os.path.join(os.sep, "elsewhere", *["folder"] * 20, "a.py")
+    assert shown(finding(Site(far, 3, 5)), {})[1] == f" --> {far}:3:5", "a path is not broken, however long"
+
+
+def test_the_source_comes_from_the_file_where_it_was_not_recorded(tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    file.write_text("first\nsecond = 2\n", encoding="utf-8")
+    lines = shown(finding(Site(str(file), 2, 1, 2, 7)), {})
+    assert "2 | second = 2" in lines
+    assert "  | ^^^^^^ label" in lines
+
+
+@pytest.mark.parametrize("site", [Site("<string>", 3), Site("gone.py", 9), Site("short.py", 9), Site("short.py", 0)])
+def test_without_source_the_place_and_the_label_are_shown(site: Site) -> None:
+    lines = shown(finding(site), {"short.py": "a = 1\n"})
+    assert lines[1:3] == [f" --> {site.file}:{site.line}:1", "  | label"]
+
+
+@pytest.mark.parametrize(
+    ("site", "carets"),
+    [
+        (Site("a.py", 1, 9, 1, 17), (8, 8)),  # exactly
+        (Site("a.py", 1, 1), (4, 17)),  # columns unknown: the code of the line
+        (Site("a.py", 1, 90, 1, 99), (4, 17)),  # columns that this line does not have
+        (Site("a.py", 1, 9, 1, 99), (8, 13)),  # an end it does not have
+        (Site("a.py", 1, 9, 3, 4), (8, 13)),  # goes on below
+    ],
+)
+def test_carets_stand_under_what_is_meant(site: Site, carets: tuple[int, int]) -> None:
+    lines = shown(finding(site), {"a.py": "    y = f(x, 1, 2, 3)\n\n    )"})
+    start, size = carets
+    assert lines[4] == f"  | {' ' * start}{'^' * size} label"
+    assert (lines[5] == "…") == (site.end_line > site.line)
+
+
+def test_a_label_that_does_not_fit_goes_below_its_carets() -> None:
+    site = Site("a.py", 1, 5, 1, 22)
+    lines = shown(
+        finding(site, "needs 4 saved tensors of 2 nodes, already freed"), {"a.py": "    loss_age.backward()"}, 50
+    )
+    assert lines[4] == "  |     " + "^" * 17
+    assert lines[5].startswith("  |     needs 4 saved")
+    assert " ".join(line[3:].strip() for line in lines[5:7]) == "needs 4 saved tensors of 2 nodes, already freed"
+
+
+def test_tabs_and_wide_characters_keep_the_carets_in_place() -> None:
+    source = '\tx = "日本語"; loss.backward()'
+    start = source.index("loss")
+    lines = shown(finding(Site("a.py", 1, start + 1, 1, len(source) + 1)), {"a.py": source})
+    code, carets = lines[3], lines[4]
+    assert "\t" not in code
+    assert cell_len(code[: code.index("loss")]) == carets.index("^")
+    assert carets.count("^") == len("loss.backward()")
+
+
+@pytest.mark.parametrize("before", [0, 30, 500, 10_000])
+@pytest.mark.parametrize("after", [0, 30, 10_000])
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_very_long_line_is_cut_around_the_carets(before: int, after: int, width: int) -> None:
+    source = "a" * before + "loss.backward()" + "b" * after
+    lines = shown(finding(Site("a.py", 1, before + 1, 1, before + 16)), {"a.py": source}, width)
+    code, carets = lines[3], lines[4]
+    assert cell_len(code) <= width
+    start = carets.index("^")
+    assert code[start : start + 15] == "loss.backward()"
+    assert carets.count("^") == 15
+
+
+@given(st.text(st.characters(exclude_characters="\r\n"), min_size=1, max_size=120), st.data())
+def test_no_source_line_can_disturb_the_terminal(source: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(1, len(source)))
+    end = data.draw(st.integers(start, len(source) + 1))
+    related = (Related("created", Site("a.py", 1), source),)
+    for line in shown(finding(Site("a.py", 1, start, 1, end), source, related=related), {"a.py": source}):
+        assert cell_len(line) <= 80
+        assert all(unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for char in line)
+
+
+def test_hostile_text_stays_text() -> None:
+    source = "x = '[red]\x1b[2J[/red]\u202egnp' # :smile:"
+    file = "[bold]\x07.py"
+    fix = Fix("other", "[link=http://x]y[/link] \x1b]0;title\x07")
+    lines = shown(finding(Site(file, 1, function="[blink]"), "[/]", fix=fix), {file: source})
+    assert lines[1] == r" --> [bold]\x07.py:1:1 in [blink]"
+    assert lines[3] == r"1 | x = '[red]\x1b[2J[/red]\u202egnp' # :smile:"
+    assert lines[4].endswith(" [/]")
+    assert lines[5] == r"help: [link=http://x]y[/link] \x1b]0;title\x07"
+
+
+def test_hostile_names_of_calls_stay_text() -> None:
+    call = BackwardCall(1, "backward", Site("a\x1b.py", 1), (Root(0, "[red]\nloss"),), thread="\x07")
+    text = report(Recording(RECORDINGS["clean"].header, calls=(call,)))
+    assert r"a\x1b.py:1" in text
+    assert r"[red]\nloss.backward() (thread \x07)" in text
+
+
+@given(st.text(max_size=30), st.integers(0, 20), st.integers(0, 20))
+def test_cut_has_the_cells_that_were_asked_for(text: str, start: int, width: int) -> None:
+    clean = plain(text, console())
+    assert cell_len(cut(clean, start, width)) == min(width, max(cell_len(clean) - start, 0))
+
+
+# The table of backward calls
+
+
+def call(number: int, name: str, **fields: object) -> BackwardCall:
+    return BackwardCall(number, "backward", Site("a.py", 1), (Root(0, name),), **fields)  # type: ignore[arg-type]
+
+
+def test_calls_that_take_turns_fold_into_one_row_each() -> None:
+    turns = [call(2 * i + j + 1, name) for i in range(50) for j, name in enumerate("DG")]
+    rows = folded([*turns, call(101, "other")])
+    assert [(r.roots[0].name, r.number, r.last_number, r.count) for r in rows] == [
+        ("D", 1, 99, 50),
+        ("G", 2, 100, 50),
+        ("other", 101, 101, 1),
+    ]
+
+
+def test_folding_keeps_the_number_of_calls_and_their_order() -> None:
+    calls = [call(i + 1, name) for i, name in enumerate("ABABABCAAABCCABCCABCC")]
+    rows = folded(calls)
+    assert sum(row.count for row in rows) == len(calls)
+    assert [row.number for row in rows] == sorted(row.number for row in rows)
+    assert len(rows) < len(calls)
+
+
+def test_rows_that_were_folded_while_recording_are_added_up() -> None:
+    rows = folded([call(1, "D", count=10, last_number=19), call(21, "D", count=5, last_number=25)])
+    assert [(row.number, row.last_number, row.count) for row in rows] == [(1, 25, 15)]
+
+
+def test_calls_that_differ_in_what_is_shown_are_not_folded() -> None:
+    assert len(folded([call(1, "D", freed_bytes=1), call(2, "D", freed_bytes=2)])) == 2
+
+
+def test_a_long_table_shows_its_beginning_and_its_end() -> None:
+    calls = tuple(call(i + 1, f"loss_{i}") for i in range(172))
+    lines = report(Recording(RECORDINGS["clean"].header, calls=calls)).splitlines()
+    assert sum(line.strip().startswith("loss_") for line in lines) == MOST_ROWS
+    assert any("loss_0." in line for line in lines)
+    assert any("loss_171." in line for line in lines)
+    assert any(line.strip() == "… 132 more rows, see --format json" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "loss.backward()"),
+        ({"retain_graph": True}, "loss.backward(retain_graph=True)"),
+        ({"retain_graph": True, "create_graph": True}, "loss.backward(create_graph=True)"),
+        ({"inputs": ("w",)}, "loss.backward(inputs=[w])"),
+        ({"inputs": ("a", "b", "c", "d")}, "loss.backward(inputs=4 inputs)"),
+        ({"kind": "grad", "inputs": ("x", "y")}, "autograd.grad(loss, [x, y])"),
+        ({"kind": "grad", "inputs": ("x",), "roots": (Root(0, None, "f32[2]"),)}, "autograd.grad([x]) of f32[2]"),
+        ({"roots": (Root(0, "a"), Root(1, "b"))}, "backward([a, b])"),
+        ({"roots": (Root(0, "a"), Root(1, None))}, "backward() of 2 roots"),
+        ({"exception": "RuntimeError: no"}, "loss.backward() raised RuntimeError"),
+        ({"parent": 3}, "loss.backward() (inside call 3)"),
+    ],
+)
+def test_a_call_is_shown_as_it_is_written(fields: dict[str, object], expected: str) -> None:
+    row = replace(call(9, "loss"), **fields)  # type: ignore[arg-type]
+    lines = report(Recording(RECORDINGS["clean"].header, calls=(row,))).splitlines()
+    assert lines[3].strip() == expected
+
+
+def test_a_long_place_keeps_its_end_and_the_columns_their_place() -> None:
+    row = replace(call(1, "loss"), site=Site("/very/long" * 20 + "/train.py", 7))
+    lines = report(Recording(RECORDINGS["clean"].header, calls=(row,))).splitlines()
+    assert "/train.py:7  " in lines[2]
+    assert len(lines[1]) == len(lines[2]) == 80
+
+
+# Units
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1,023 B"),
+        (1024, "1 KiB"),
+        (12_800, "12.5 KiB"),
+        (1024**2 - 1, "1 MiB"),
+        (3 * 1024**3, "3 GiB"),
+        (5000 * 1024**4, "5,000 TiB"),
+    ],
+)
+def test_bytes(number: int, text: str) -> None:
+    assert nbytes(number) == text
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (0.00034, "340 us"),
+        (0.012, "12 ms"),
+        (3.41, "3.4 s"),
+        (59.99, "1 min 0 s"),
+        (125, "2 min 5 s"),
+        (3725, "1 h 2 min"),
+    ],
+)
+def test_times(duration: float, text: str) -> None:
+    assert seconds(duration) == text
+
+
+def test_counts_and_lists() -> None:
+    assert counted(1, "node") == "1 node"
+    assert counted(1234, "node") == "1,234 nodes"
+    assert counted(2, "entry", "entries") == "2 entries"
+    assert listed(["a", "b", "a"]) == "a, b"
+    assert listed("abcde") == "a, b, c and 2 more"
+
+
+# The progress line
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_drawn_after_two_seconds_four_times_a_second_and_erased() -> None:
+    terminal = Terminal()
+    progress = ProgressLine(terminal, io.StringIO())
+    for call_number in range(1, 101):
+        progress.update(call_number, 2048, call_number / 20)  # five seconds
+    drawn = terminal.getvalue().split("\x1b[K")[1:]
+    assert drawn[0].rstrip("\r") == "gradscope: 40 backward calls, 2 KiB held by graphs, 2.0 s"
+    assert len(drawn) == 13
+    progress.erase()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+    length = len(terminal.getvalue())
+    progress.erase()
+    assert len(terminal.getvalue()) == length
+
+
+@pytest.mark.parametrize(("stream", "stdout"), [(io.StringIO(), io.StringIO()), (Terminal(), Terminal())])
+def test_progress_is_never_drawn_where_it_could_mix_with_other_text(stream: io.StringIO, stdout: io.StringIO) -> None:
+    progress = ProgressLine(stream, stdout)
+    progress.update(1, 1, 100.0)
+    progress.erase()
+    assert stream.getvalue() == ""
+
+
+def test_progress_survives_a_closed_stream() -> None:
+    terminal = Terminal()
+    progress = ProgressLine(terminal, io.StringIO())
+    terminal.close()
+    progress.update(1, 1, 100.0)
+    progress.update(2, 1, 200.0)
+    closed = ProgressLine(terminal, io.StringIO())
+    closed.update(1, 1, 100.0)

@@ -1,0 +1,64 @@
+"""The terminal's own picture: a tree of a small, folded or focused graph."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from drawn import chain, graph, hostile, op, two_losses
+from rich.console import Console
+
+from gradscope.model import Graph
+from gradscope.render.folding import Options
+from gradscope.render.tree import graph_tree
+
+
+def shown(whole: Graph, options: Options | None = None, **more: bool) -> str:
+    console = Console(file=StringIO(), width=100, color_system=None, legacy_windows=False)
+    console.print(graph_tree([whole], options, **more))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_two_losses() -> None:
+    assert shown(two_losses(), Options(failing=2), sites=True) == (
+        "Backward graph of loss_a, loss_b\n"
+        "├── 5 nodes · 128 B saved · 32.1 KiB freed\n"
+        "├── loss_a f32[]  ○ MseLossBackward0  freed by call 1\n"
+        "│   └── ○ self f32[32]  128 B  freed\n"
+        "├── ↓ ○ ReluBackward0  freed by call 1  [1]  enters the shared part  <- backward stops here\n"
+        "│   ├── ○ result f32[32, 256]  32 KiB  freed\n"
+        "│   └── train.py:12 in step\n"
+        "├── ↓ ○ AddmmBackward0  freed by call 1  fc1 · Linear\n"
+        "├── ↓ fc1.weight  leaf\n"
+        "│   └── f32[256, 784]\n"
+        "└── loss_b f32[]  ● NllLossBackward0  live\n"
+        "    ├── ● self f32[32]  128 B\n"
+        "    └── → see [1] ReluBackward0  enters the shared part\n"
+    )
+
+
+def test_side_ways_are_indented_and_the_longest_way_goes_on() -> None:
+    nodes = [op(0, "Add", 5), op(1, "Mul", 4), op(2, "Relu", 3), op(3, "Mm", 2), op(4, "Exp", 1)]
+    lines = shown(graph(nodes, [(0, 1), (0, 2), (2, 3), (3, 4)], loss=0), plain_ascii=True).splitlines()
+    assert [line.replace("│", "").strip(" ├└─") for line in lines[2:]] == [
+        "loss f32[]  . AddBackward0  bufferless",
+        ". MulBackward0  bufferless",
+        "| . ReluBackward0  bufferless",
+        "| . MmBackward0  bufferless",
+        "| . ExpBackward0  bufferless",
+    ]
+    assert lines[3].startswith("│   └── ")
+
+
+def test_a_long_chain_neither_nests_nor_recurses() -> None:
+    lines = shown(chain(3000, ("Add", "Mul")), Options(fold=False)).splitlines()
+    assert len(lines) == 2 + 3001 + 1  # the leaf has a line for its shape
+    assert max(map(len, lines)) < 60
+
+
+def test_hostile_strings_stay_text() -> None:
+    text = shown(hostile())
+    assert '<b>evil</b>"|{}\\n\\Backward0' in text
+    markup = shown(graph([op(0, "[bold red]x[/]", 1)], [], **{"[link=file:///]loss": 0}))
+    assert "[bold red]x[/]Backward0" in markup
+    assert "[link=file:///]loss" in markup

@@ -1,7 +1,7 @@
 """What watching costs: time per iteration, plain and watched, measured side by side in one process.
 
 The ways of running an iteration are interleaved round by round and in changing order, so that a machine that is busy
-with other things slows all of them alike; the ratios are those of the medians of many short rounds.
+with other things slows all of them alike; a ratio is the median of those of many short rounds.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import gradscope
 
+WARM_UP = 3
 Iteration = Callable[[], Tensor]
 """One forward pass, backward pass and optimizer step; what it returns is the loss."""
 
@@ -44,7 +45,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Row:
-    """Median seconds per iteration of each way, and their ratios to plain; bytes are peaks of saved activations."""
+    """Seconds per iteration of the plain way, the others' ratios to it, and the peak of allocated bytes of each."""
 
     name: str
     plain_seconds: float
@@ -148,8 +149,8 @@ def seconds_per_iteration(iteration: Iteration, count: int, device: torch.device
     return (time.perf_counter() - start) / count
 
 
-def measure_times(workload: Workload, ways: list[str], rounds: int, device: torch.device) -> dict[str, float]:
-    """Median seconds per iteration of each way. One watch stays open for one round; opening it is not timed."""
+def measure_times(workload: Workload, ways: list[str], rounds: int, device: torch.device) -> dict[str, list[float]]:
+    """Seconds per iteration of each way, round by round; opening a watch and its first iterations are not timed."""
     torch.manual_seed(0)
     iteration = workload.build(device)
     seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -158,11 +159,17 @@ def measure_times(workload: Workload, ways: list[str], rounds: int, device: torc
         for way in ways[turn:] + ways[:turn]:
             gc.collect()
             with WAYS[way]():
-                iteration()
+                for _ in range(WARM_UP):
+                    iteration()
                 spent = seconds_per_iteration(iteration, workload.iterations, device)
             if number > 0:
                 seconds[way].append(spent)
-    return {way: statistics.median(values) for way, values in seconds.items()}
+    return seconds
+
+
+def ratio(these: list[float], plain: list[float]) -> float:
+    """The median of the rounds' own ratios: what slows a whole round down cancels out."""
+    return statistics.median(one / other for one, other in zip(these, plain, strict=True))
 
 
 def losses_of(workload: Workload, way: str, device: torch.device) -> list[str]:
@@ -193,8 +200,8 @@ def measure(workload: Workload, ways: list[str], rounds: int, device: torch.devi
     peaks = {way: peak_bytes(workload, way, device) for way in ways if way != "anomaly"}
     return Row(
         name=workload.name,
-        plain_seconds=seconds["plain"],
-        ratios={way: seconds[way] / seconds["plain"] for way in ways if way != "plain"},
+        plain_seconds=statistics.median(seconds["plain"]),
+        ratios={way: ratio(seconds[way], seconds["plain"]) for way in ways if way != "plain"},
         allowed=workload.allowed,
         peak_bytes={way: peak for way, (peak, _) in peaks.items()},
         same_losses=len({tuple(losses) for _, losses in peaks.values()}) == 1,

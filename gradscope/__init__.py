@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gradscope._version import __version__
 
 if TYPE_CHECKING:
+    from gradscope.drawing import draw as draw
+    from gradscope.drawing import to_dot as to_dot
     from gradscope.errors import FreedGraphError as FreedGraphError
     from gradscope.errors import GradscopeError as GradscopeError
     from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
@@ -25,9 +27,11 @@ _WHERE = {
     "GradscopeError": "gradscope.errors",
     "StaleSavedTensorError": "gradscope.errors",
     "check": "gradscope.inspection",
+    "draw": "gradscope.drawing",
     "holders": "gradscope.holding",
     "saved_tensors": "gradscope.inspection",
     "snapshot": "gradscope.inspection",
+    "to_dot": "gradscope.drawing",
     "watch": "gradscope.watching",
 }
 

@@ -16,7 +16,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from gradscope import hazards
 from gradscope.hooks import StackLimit, erase
-from gradscope.model import BackwardCall, Finding, Graph, Root, Sample, Site
+from gradscope.model import BackwardCall, Finding, Fix, Graph, Root, Sample, Site
 from gradscope.mutations import Mutations
 from gradscope.names import Names, variables
 from gradscope.saved import LOOKS, Ledger, Packed
@@ -28,6 +28,7 @@ from gradscope.traverse import (
     edges_of,
     held,
     kind_of,
+    known_kinds,
     picture,
     root_node,
     stale_by_engine,
@@ -43,6 +44,8 @@ _MOST_BOUNDARIES = 1_000_000
 _FREE_PICTURES = 20  # taken whatever they cost; later ones only while they stay cheap
 _PICTURE_SHARE = 0.05  # of the run's time
 _MOST_PICTURED_NODES = 200_000  # kept in memory
+_LARGEST_PICTURE = 50_000  # nodes
+_MOST_SIGNATURES = 1_000
 _SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
 _NOTHING: list[weakref.ref[Packed]] = []
 
@@ -107,17 +110,21 @@ class Backward:
         self.ledger = ledger
         self.names = names
         self.census = Census()
+        self._token: type[Token] = type("Token", (Token,), {"census": self.census})  # spares one attribute each
         self.calls = 0
         self.steps = 0
         self.nodes_looked_at = 0
         self.sequence_start = _sequence_nr()
         self.started = time.perf_counter()
         self.stack_limit = StackLimit()
+        self.observe: Callable[..., None] = lambda point, *args: None
         self.on_call: Callable[[BackwardCall], None] = lambda record: None
         self.refuse: Callable[[Finding], BaseException | None] = lambda finding: None
         self.hooked = hooked
         self.mutations = Mutations()
-        self._sink = sink
+        self.foreseen: dict[int, Fix | None] = {}
+        """The fixes of failures that were predicted, by the number of the call that frees."""
+        self._sink: Any = sink
         self._report = report
         self._local = _ThreadCalls()
         self._thread = threading.get_ident()
@@ -128,6 +135,7 @@ class Backward:
         self._pictures: dict[Any, Graph] = {}
         self._pictured_nodes = 0
         self._pictures_taken = 0
+        self._returned: dict[Any, int] = {}
         self._picture_seconds = 0.0
         self._sampled = -1.0
         self._sequence_last = self.sequence_start
@@ -152,7 +160,7 @@ class Backward:
     # before the engine
 
     def _begin(self, t_outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        grad_tensors, keep_graph, create_graph, inputs = (*args, None, None, None, None)[:4]
+        _, keep_graph, create_graph, inputs = (*args, None, None, None, None)[:4]
         keep = bool(kwargs.get("keep_graph", keep_graph))
         create = bool(kwargs.get("create_graph", create_graph))
         inputs = kwargs.get("inputs", inputs) or ()
@@ -173,6 +181,7 @@ class Backward:
                 look.runs = self._runs(look, inputs, captured_only=not accumulate)
             call.sequence_nr = _sequence_nr()
             findings = self._examine(call, look, t_outputs, inputs, "backward" if accumulate else "grad", create)
+            self.observe("before_call", call, look, BackwardCall(**call.fields), frame)
         runs = look.runs
         for i, token in enumerate(look.tokens):
             if runs is None or runs[i]:
@@ -194,6 +203,8 @@ class Backward:
             look = self._look([n for n in map(root_node, t_outputs) if n is not None])
             if inputs:
                 look.runs = self._runs(look, inputs, captured_only=False)
+            if not (look.freed or look.stale or look.compiled):
+                return []
             graph = picture(look.nodes, look.index, (), names=self.names, left=look.left, runs=look.will_run)
             record = BackwardCall(self.calls, "backward", site_of(call.place))
             return hazards.examine(self, call, look, record, graph)
@@ -212,6 +223,8 @@ class Backward:
         thread = threading.get_ident()
         room = self.stack_limit.room_for(0)
         nbytes = tensors = 0
+        slices: list[int] = []
+        make, kinds = self._token, known_kinds
         stack = roots[::-1]
         while stack:
             node = stack.pop()
@@ -222,33 +235,33 @@ class Backward:
                 room = min(self.stack_limit.room_for(_MOST_NODES), _MOST_NODES)
                 if i >= room:
                     look.left = len(stack) + 1
+                    self._note_depth(i)
                     break
             index[node] = i
             nodes.append(node)
             kind = type(node)
-            metadata = node.metadata
+            metadata: Any = node.metadata  # a property, though its stub says a method
             token = metadata.get(KEY)
             if token is None or token.census is not census:
-                token = Token()
-                token.census = census
+                token = make()
                 census.alive += 1
-                token.call = token.freed_by = token.graph = token.place = token.module = None
-                token.index = i
-                token.unseen = ()
-                token.probed = False
                 token.generation = generation
                 sequence_nr = token.sequence_nr = node._sequence_nr()
-                known = kind_of(kind)
-                token.packs = packs = pending.pop(sequence_nr, _NOTHING) if known.saves else _NOTHING
-                token.is_function = False
+                known = kinds.get(kind) or kind_of(kind)
+                packs = pending.pop(sequence_nr, _NOTHING) if known.saves else _NOTHING
+                if packs:
+                    token.packs = packs
                 if known.is_function:
                     token.is_function = True
                     if known.is_compiled:
                         look.compiled.append(i)
                     self._tie(token, node, known)
                 elif known.is_slices:
-                    token.packs = self._claim(token, [*packs, *pending.pop(sequence_nr - 1, _NOTHING)])
+                    if packs:  # claimed with those of its inner node, once the other nodes have theirs
+                        pending[sequence_nr] = packs
+                    token.packs = ()
                     token.unseen = OPAQUE
+                    slices.append(i)
                 elif packs:
                     first = packs[0]()
                     if first is not None and first.thread != thread:
@@ -268,9 +281,9 @@ class Backward:
             if token.freed_by is not None:
                 look.freed.append(i)
             tokens.append(token)
-            if token.generation != generation and (look.oldest is None or token.generation < look.oldest):
-                if token.sequence_nr != _NO_SEQUENCE:
-                    look.oldest = token.generation
+            older = token.generation != generation and token.sequence_nr != _NO_SEQUENCE
+            if older and (look.oldest is None or token.generation < look.oldest):
+                look.oldest = token.generation
             for reference in token.packs:
                 packed = reference()
                 if packed is not None:
@@ -298,8 +311,15 @@ class Backward:
                     if target is not None and target not in index:
                         stack.append(target)
         look.nbytes, look.tensors = nbytes, tensors
+        if slices:
+            self._claim_slices(look, slices)
         self.nodes_looked_at += len(nodes)
         return look
+
+    def _note_depth(self, nodes: int) -> None:
+        note = f"a graph was not looked at beyond {nodes:,} nodes: looking further could overflow the stack when it is destroyed"
+        if note not in self.ledger.notes:
+            self.ledger.notes.append(note)
 
     def _tie(self, token: Token, node: Node, kind: Any) -> None:
         """Ask the node itself what it saved, where the sequence number does not tell or our hooks were not there."""
@@ -331,17 +351,38 @@ class Backward:
                     token.place, token.module = packed.place, packed.module
         return packs
 
+    def _claim_slices(self, look: Look, slices: list[int]) -> None:
+        """Tie to new CopySlices nodes what the nodes that they wrap have saved.
+
+        The wrapped node was built just before (nodes for the views that take part may lie between), by the same instruction.
+        """
+        pending = self.ledger.pending
+        previous = -1
+        for i in sorted(slices, key=lambda i: look.tokens[i].sequence_nr):
+            token = look.tokens[i]
+            numbers = range(token.sequence_nr + 1, max(previous, token.sequence_nr - 5), -1)
+            previous = token.sequence_nr
+            place = None
+            for number in numbers:
+                first = next((p for p in (r() for r in pending.get(number, _NOTHING)) if p is not None), None)
+                if first is not None and (place is None or first.place is place):
+                    place = first.place
+                    token.packs = [*token.packs, *self._claim(token, pending.pop(number))]
+            pending.pop(token.sequence_nr, None)
+            for packed in (r() for r in token.packs):
+                if packed is not None:
+                    look.tensors += 1
+                    look.nbytes += packed.nbytes
+                    if packed.tensor is not None and packed.is_stale:
+                        look.stale.append((i, Stale(packed.tensor, packed.version)))
+
     def _recheck(self, token: Token, node: Node) -> None:
         """Find out whether a call has freed what our hooks did not see."""
         call = token.call
         if call is None or call.open:
             return
         kind = kind_of(type(node))
-        if kind.is_slices:
-            freed = call.completed and not call.keep
-        else:
-            freed = not held(node, kind)
-        if freed:
+        if call.completed and not call.keep if kind.is_slices else not held(node, kind):
             token.freed_by = call
 
     def _generation(self, sequence_nr: int) -> int:
@@ -349,12 +390,13 @@ class Backward:
         ended = bisect_right(self._boundaries, sequence_nr)
         return self._ended[ended - 1] if ended else 0
 
-    def calls_around(
-        self, sequence_nr: int
-    ) -> tuple[tuple[int, Place | None] | None, tuple[int, Place | None] | None]:
+    def calls_around(self, sequence_nr: int) -> tuple[tuple[int, Place | None] | None, tuple[int, Place | None] | None]:
         """The last backward call before a node was built and the first after: at which sequence number it ended, and its place."""
         i = bisect_right(self._boundaries, sequence_nr)
-        around = [(n, p) for n, p in zip(self._boundaries[max(i - 1, 0) : i + 1], self._places[max(i - 1, 0) : i + 1], strict=True)]
+        around = [
+            (n, p)
+            for n, p in zip(self._boundaries[max(i - 1, 0) : i + 1], self._places[max(i - 1, 0) : i + 1], strict=True)
+        ]
         earlier = around.pop(0) if i else None
         return earlier, around[0] if around else None
 
@@ -384,6 +426,7 @@ class Backward:
         )
         graph = self._picture(signature, look, roots, call.place)
         call.signature = signature
+        call.exact = signature not in self._returned
         call.fields = {
             "number": call.number,
             "kind": kind,
@@ -412,6 +455,9 @@ class Backward:
         if graph is None:
             elapsed = time.perf_counter() - self.started
             cheap = self._picture_seconds < _PICTURE_SHARE * elapsed or self._pictures_taken < _FREE_PICTURES
+            cheap = cheap and len(look.nodes) <= _LARGEST_PICTURE
+            detailed, self.ledger.detailed = self.ledger.detailed, True
+            cheap = cheap and detailed  # else the modules are not known: the next graph of this kind will be pictured
             if not cheap and not look.freed and not look.stale:
                 return None
             before = time.perf_counter()
@@ -426,6 +472,8 @@ class Backward:
             self._pictures[signature] = graph
             self._pictures_taken += 1
             self._picture_seconds += time.perf_counter() - before
+        elif self._pictures_taken > _FREE_PICTURES or self.calls > 2 * _FREE_PICTURES:
+            self.ledger.detailed = False
         for i, token in enumerate(look.tokens):
             if token.graph is None:
                 token.graph, token.index = graph, i
@@ -467,6 +515,12 @@ class Backward:
         if error is not None:
             text = f"{type(error).__name__}: {error}"
         saved = fields.get("saved_bytes", 0)
+        if call.exact:
+            if error is None and len(self._returned) < _MOST_SIGNATURES:
+                self._returned[call.signature] = call.returned_bytes
+        else:  # alike calls return alike
+            call.returned_bytes = min(self._returned[call.signature], call.freed_bytes)
+            ledger.returned_bytes += call.returned_bytes
         record = call.record = BackwardCall(
             **fields,
             freed_tensors=call.freed_tensors,
@@ -494,14 +548,19 @@ class Backward:
             self._boundaries.append(max(_sequence_nr(), self._boundaries[-1] if self._boundaries else 0))
             self._ended.append(call.number)
             self._places.append(call.place)
-        if self.census.alive < self.stack_limit.OTHER_THREAD_NODES:
-            self.stack_limit.restore()
+        self.restore_stack()
         if error is not None and id(error) != self._local.explained:
             self._local.explained = id(error)
             missed = hazards.missed(call, record, str(error))
             if missed is not None:
                 self._report(missed)
+        self.observe("after_call", call, record, user_frame(sys._getframe(2)))
         self.on_call(record)
+
+    def restore_stack(self) -> None:
+        """Put the stack limit back, unless deep graphs that were looked at still have to be destroyed."""
+        if self.census.alive < self.stack_limit.OTHER_THREAD_NODES:
+            self.stack_limit.restore()
 
     def has_explained(self, error: BaseException) -> bool:
         """True for an exception that came out of a backward call."""

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from gradscope import commands
 from gradscope._version import __version__
-from gradscope.commands import FailOn, Format, RunOptions
+from gradscope.commands import DrawRequest, Engine, FailOn, Format, RunOptions, Theme
 from gradscope.errors import GradscopeError
 from gradscope.runner import Code, Module, Script, Target
 
@@ -74,6 +74,10 @@ def run(
     format: Annotated[Format, typer.Option(help="How the report is written.")] = Format.TEXT,  # noqa: A002
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report here, not to stderr.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the recording here.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an interactive report here.")] = None,
+    draw: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the finding's graph, or the last: .svg .png .pdf .dot")
+    ] = None,
     stop_after: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="End the program after N backward calls.")
     ] = None,
@@ -88,7 +92,7 @@ def run(
     else 1 if there is a finding at or above --fail-on, else 0. It is 2 if gradscope was used wrongly.
     """
     kind: Callable[[str, tuple[str, ...]], Target] = Module if module else Code if code else Script
-    options = RunOptions(format, output, save, stop_after, guard, not no_hooks, fail_on)
+    options = RunOptions(format, output, save, html, draw, stop_after, guard, not no_hooks, fail_on)
     return partial(commands.run, kind(program, tuple(args or ())), options)
 
 
@@ -97,9 +101,38 @@ def report(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recordings that `run --save` wrote.")],
     format: Annotated[Format, typer.Option(help="How the report is written.")] = Format.TEXT,  # noqa: A002
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report here, not to stdout.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an interactive report here instead.")] = None,
 ) -> Job:
-    """Print the report of a saved recording."""
-    return partial(commands.report, files, format, output)
+    """Print the report of a saved recording, or write it as an interactive page."""
+    return partial(commands.report, files, format, output, html)
+
+
+@app.command()
+def draw(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Draw to this .svg, .png, .pdf or .dot, not as a tree."),
+    ] = None,
+    call: Annotated[int | None, typer.Option(min=1, metavar="N", help="The graph that backward call N met.")] = None,
+    focus: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="Show most of: shared, finding, or the name of a node, module, leaf, root."),
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Fold the calls of modules at this depth of their path.")
+    ] = None,
+    expand: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Open a fold, by what it says behind `open:`; repeatable.")
+    ] = None,
+    no_fold: Annotated[bool, typer.Option("--no-fold", help="Draw every node.")] = False,
+    sites: Annotated[bool, typer.Option("--sites", help="Add the source lines.")] = False,
+    engine: Annotated[Engine, typer.Option(help="What lays the picture out.")] = Engine.AUTO,
+    theme: Annotated[Theme, typer.Option(help="The colours.")] = Theme.LIGHT,
+) -> Job:
+    """Draw a graph of a saved recording: to a file, or as a tree."""
+    request = DrawRequest(call, focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme)
+    return partial(commands.draw, file, output, request)
 
 
 @app.command()

@@ -21,9 +21,14 @@ from gradscope.model import BackwardCall, Finding, Header, Recording, Severity
 from gradscope.runner import Target, run_program
 from gradscope.streams import SafeConsole, SafeStream, opened
 from gradscope.uncaught import die_of_interrupt
+from gradscope.views import Image, Page, page_and_picture
 
 if TYPE_CHECKING:
     from gradscope.watching import Scope
+
+
+_WIDEST = 1_000
+"""Columns for a tree that goes to a file or another program, which can take lines of any length."""
 
 
 class Format(StrEnum):
@@ -44,6 +49,22 @@ class FailOn(StrEnum):
     NEVER = "never"
 
 
+class Engine(StrEnum):
+    """What lays a picture out: the best there is, the one inside, graphviz's ``dot``, or plain rows."""
+
+    AUTO = "auto"
+    WASM = "wasm"
+    DOT = "dot"
+    SIMPLE = "simple"
+
+
+class Theme(StrEnum):
+    """The colours of a picture."""
+
+    LIGHT = "light"
+    DARK = "dark"
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """The options of ``gradscope run``."""
@@ -51,14 +72,31 @@ class RunOptions:
     format: Format = Format.TEXT
     output: Path | None = None
     save: Path | None = None
+    html: Path | None = None
+    draw: Path | None = None
     stop_after: int | None = None
     guard: bool = False
     hooks: bool = True
     fail_on: FailOn = FailOn.ERROR
 
 
+@dataclass(frozen=True, slots=True)
+class DrawRequest:
+    """The options of ``gradscope draw``."""
+
+    call: int | None = None
+    focus: str | None = None
+    depth: int | None = None
+    expand: tuple[str, ...] = ()
+    fold: bool = True
+    sites: bool = False
+    engine: Engine = Engine.AUTO
+    theme: Theme = Theme.LIGHT
+
+
 def run(target: Target, options: RunOptions) -> int:
     """Run a program inside a watch, print its findings as they are made and a report at its end."""
+    views = page_and_picture(options.html, options.draw)
     save = None if options.save is None else _made(options.save)
     header = Header(
         gradscope=__version__,
@@ -96,6 +134,8 @@ def run(target: Target, options: RunOptions) -> int:
             if ended.scope is not None:
                 recording = ended.scope.recording()
                 show(recording, console, save)
+                for view in views:
+                    view.write_if_possible(recording, console if live else None)
             else:
                 recording = Recording(header, ended.outcome)
                 if save is not None:
@@ -111,16 +151,52 @@ def run(target: Target, options: RunOptions) -> int:
     return ended.outcome.exit_status or int(_fails(recording.findings, options.fail_on))
 
 
-def report(files: Sequence[Path], format: Format, output: Path | None) -> int:  # noqa: A002 - the option's name
-    """Print the reports of saved recordings."""
+def report(
+    files: Sequence[Path],
+    format: Format,  # noqa: A002 - the option's name
+    output: Path | None,
+    html: Path | None = None,
+) -> int:
+    """Print the reports of saved recordings, or write that of one as a page."""
     from gradscope.recording import load
 
+    if html is not None:
+        if len(files) > 1:
+            raise GradscopeError("--html takes one recording: name one, and another --html file for each further one")
+        Page(html, "--html").write(load(files[0]), Console(file=sys.stdout))
+        return 0
     recordings = [load(file) for file in files]
     show = _printer(format)
     with opened(output, sys.stdout) as stream:
         console = Console(file=stream)
         for file, recording in zip(files, recordings, strict=True):
             show(recording, console, file)
+    return 0
+
+
+def draw(file: Path, output: Path | None, request: DrawRequest) -> int:
+    """Draw a graph of a saved recording: to a file, or as a tree."""
+    from gradscope.drawing import DrawOptions, recording_tree
+    from gradscope.recording import load
+
+    options = DrawOptions(
+        focus=request.focus,
+        depth=request.depth,
+        expand=request.expand,
+        fold=request.fold,
+        sites=request.sites,
+        engine=request.engine.value,
+        theme=request.theme.value,
+    )
+    console = Console(file=sys.stdout)
+    if output is not None:
+        Image(output, "--output", call=request.call, options=options).write(load(file), console)
+        return 0
+    unicode = console.encoding.lower().startswith("utf")
+    tree = recording_tree(load(file), call=request.call, plain_ascii=not unicode, **options)
+    if not console.is_terminal:
+        console.width = _WIDEST
+    console.print(tree)
     return 0
 
 
@@ -218,7 +294,8 @@ def _printer(format: Format) -> Callable[[Recording, Console, Path | None], None
 
 def _print_unwatched(options: RunOptions, console: Console) -> None:
     """The report of a program that never imported torch."""
-    unsaved = f", and {options.save} was not written" if options.save is not None else ""
+    files = [str(file) for file in (options.save, options.html, options.draw) if file is not None]
+    unsaved = f", and {' and '.join(files)} {'were' if len(files) > 1 else 'was'} not written" if files else ""
     text = f"gradscope: the program never imported torch: there was nothing to watch{unsaved}"
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 

@@ -14,8 +14,8 @@ from torch.autograd.graph import Node as AutogradNode
 
 from gradscope.model import BackwardCall, Edge, Finding, Graph, Node, NodeState, SavedState, SavedTensor, Site
 from gradscope.mutations import node_site
-from gradscope.rules import base, gs101, gs104, gs201
 from gradscope.names import storage_of, variables
+from gradscope.rules import base, gs101, gs104, gs201
 from gradscope.saved import Packed, version_of
 from gradscope.sites import USER, Place, owner_of, site_of, user_frames
 from gradscope.tokens import OPAQUE, Call, Stale, token_of
@@ -109,7 +109,7 @@ def _mentions_saved(function: Any) -> bool:
 
 def _donates(look: Look, i: int) -> bool:
     metadata = getattr(getattr(type(look.nodes[i]), "_forward_cls", None), "metadata", None)
-    config = torch._functorch.config  # type: ignore[attr-defined]
+    config = torch._functorch.config
     return bool(config.donated_buffer) and getattr(metadata, "bw_donated_idxs", None) not in (None, [])
 
 
@@ -141,6 +141,7 @@ def _freed_graph(
         same_root=bool(by.roots) and by.roots == call.roots,
         made_again=place is not None and place.last_sequence_nr >= by.sequence_nr,
         stepped_between=watch.steps != by.steps,
+        foreseen=watch.foreseen.get(by.number),
     )
 
 
@@ -232,7 +233,7 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
         return None
     site = Place(innermost.tb_frame.f_code, innermost.tb_lasti).site
     for _, value in variables(innermost.tb_frame):
-        token = token_of(value) if issubclass(type(value), (torch._C._FunctionBase, AutogradNode)) else None  # type: ignore[attr-defined]
+        token = token_of(value) if issubclass(type(value), (torch._C._FunctionBase, AutogradNode)) else None
         if token is not None and token.freed_by is not None:
             by = _record_of(token.freed_by)
             read = gs101.FreedRead(site, value.name(), site_of(token.place), by, calls)
@@ -247,6 +248,7 @@ class StaleMessage:
         self._watch = watch
 
     def __call__(self, packed: Packed) -> str:
+        """The text of the error."""
         tensor = packed.tensor
         assert tensor is not None
         output = self._output_of(packed)
@@ -277,7 +279,7 @@ class StaleMessage:
                 node, number = restored.grad_fn, restored.output_nr
         if node is None and packed.output is None:
             return ""
-        name, number = (node.name(), number) if node is not None else packed.output
+        name, number = (node.name(), number) if node is not None else packed.output or ("", 0)
         return f", which is output {number} of {_engine_name(name)},"
 
     def _restored(self, saver: Any, packed: Packed) -> torch.Tensor | None:
@@ -289,8 +291,9 @@ class StaleMessage:
                 if data is packed:
                     attribute, _, place = name.partition("[")
                     read = "saved_tensors" if attribute == "tensors" else f"_saved_{attribute}"
-                    value = getattr(saver, read)
-                    return value[int(place[:-1])] if place else value
+                    value: Any = getattr(saver, read)
+                    restored: torch.Tensor = value[int(place[:-1])] if place else value
+                    return restored
         finally:
             ledger.checking = True
         return None
@@ -304,7 +307,10 @@ def _engine_name(name: str) -> str:
 
 def _engine_type(tensor: torch.Tensor) -> str:
     """The type as the engine's message spells it, asked from the engine itself with an empty tensor."""
-    with torch.enable_grad(), torch.autograd.graph.disable_saved_tensors_hooks("gradscope asks torch for a type's name"):
+    with (
+        torch.enable_grad(),
+        torch.autograd.graph.disable_saved_tensors_hooks("gradscope asks torch for a type's name"),
+    ):
         try:
             empty = torch.empty((0,), dtype=tensor.dtype, device=tensor.device)
             product = empty * torch.ones((), requires_grad=True, device=tensor.device)
@@ -316,4 +322,3 @@ def _engine_type(tensor: torch.Tensor) -> str:
             if found:
                 return found.group(1)
     return str(tensor.type())
-

@@ -105,8 +105,10 @@ def wrap_engine(run: Callable[..., Any]) -> Handle:
     """
     handles = Handles()
     for module in (torch.autograd.graph, torch.autograd):
-        original = module._engine_run_backward  # type: ignore[attr-defined]
-        handles.add(replace(module, "_engine_run_backward", functools.wraps(original)(functools.partial(run, original))))
+        original = module._engine_run_backward
+        handles.add(
+            replace(module, "_engine_run_backward", functools.wraps(original)(functools.partial(run, original)))
+        )
     return handles
 
 
@@ -156,6 +158,12 @@ def replace_register_hooks(register: Callable[[Callable[..., None], Any, Pack, U
         register(original, self, pack_hook, unpack_hook)
 
     return replace(_AUTOGRAD.SavedTensor, "register_hooks", register_hooks)
+
+
+def replace_unpack(unpack: Callable[[Callable[[Any], torch.Tensor], Any], torch.Tensor]) -> Handle:
+    """Send ``SavedTensor.unpack`` through ``unpack(original, saved_tensor)``."""
+    original = _AUTOGRAD.SavedTensor.unpack
+    return replace(_AUTOGRAD.SavedTensor, "unpack", lambda saved: unpack(original, saved))
 
 
 class _ThreadState(threading.local):
@@ -326,7 +334,11 @@ class StackLimit:
         soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
         if soft == resource.RLIM_INFINITY:
             return self.LARGEST // self.BYTES_PER_NODE
-        if nodes * self.BYTES_PER_NODE > soft and soft < self.LARGEST and (hard in (-1, resource.RLIM_INFINITY) or hard > soft):
+        if (
+            nodes * self.BYTES_PER_NODE > soft
+            and soft < self.LARGEST
+            and (hard in (-1, resource.RLIM_INFINITY) or hard > soft)
+        ):
             raised = self.LARGEST if hard in (-1, resource.RLIM_INFINITY) else min(hard, self.LARGEST)
             resource.setrlimit(resource.RLIMIT_STACK, (raised, hard))
             self._handle = self._handle or Handle(lambda: resource.setrlimit(resource.RLIMIT_STACK, (soft, hard)))

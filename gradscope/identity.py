@@ -8,36 +8,36 @@ from typing import Any
 
 import torch
 
-from gradscope.saved import Packed
-
-
-class _Unpacked(threading.local):
-    def __init__(self) -> None:
-        self.reading: list[Packed] | None = None
+from gradscope.saved import Ledger, Packed
 
 
 class FunctionTensors:
     """Answers ``ctx.saved_tensors`` with the tensors that were saved, where torch would return those very objects.
 
-    Under hooks torch makes a new tensor of each: ``weight is ctx.saved_tensors[0]`` and attributes like ``weight.main_grad`` are lost.
+    Under hooks torch makes a new tensor of each: ``weight is ctx.saved_tensors[0]`` and attributes like
+    ``weight.main_grad`` are lost.
     """
 
-    def __init__(self) -> None:
-        self._local = _Unpacked()
-
-    def unpacked(self, packed: Packed) -> None:
-        """Note a saved tensor that the unpack hook is asked for."""
-        if self._local.reading is not None:
-            self._local.reading.append(packed)
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
 
     def read(self, ctx: Any, original: Callable[[Any], Any]) -> Any:
         """``ctx.saved_tensors``."""
-        before, self._local.reading = self._local.reading, []
+        thread = threading.get_ident()
+        read: list[Packed] = []
+
+        def note(packed: Packed) -> None:
+            if threading.get_ident() == thread:
+                read.append(packed)
+            if before is not None:
+                before(packed)
+
+        before, self._ledger.reading = self._ledger.reading, note
         try:
             values = original(ctx)
-            unpacked = iter(self._local.reading)
         finally:
-            self._local.reading = before
+            self._ledger.reading = before
+        unpacked = iter(read)
         if not isinstance(values, tuple):
             return values
         restored = []
@@ -63,3 +63,11 @@ def register_hooks(
         value = pack(packed.tensor.detach() if packed.original else packed.tensor)
     packed.theirs = (value, unpack)
     packed.tensor = None
+
+
+def unpack(original: Callable[[Any], torch.Tensor], ledger: Ledger, saved: Any) -> torch.Tensor:
+    """``SavedTensor.unpack``, by which a checkpoint reads its inputs again: the very tensor that was saved."""
+    packed = saved.data
+    if isinstance(packed, Packed) and packed.original and packed.tensor is not None:
+        return ledger.unpack(packed)
+    return original(saved)

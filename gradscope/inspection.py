@@ -37,6 +37,9 @@ def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
     frames = user_frames(sys._getframe(1))
     names.learn_variables(frames)
     room = _room(session)
+    if session is not None:
+        with torch._C.DisableTorchFunction():
+            session.backward._look(nodes)  # ties what the hooks saw to the nodes: sites, modules, generations
     walked, index, left = walk(nodes, room)
     called = _names_of(roots, frames)
     shown = [

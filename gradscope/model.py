@@ -156,7 +156,9 @@ class Graph:
         """Bytes of saved activations that the graph still holds, each storage counted once."""
         held = (SavedState.SAVED, SavedState.RETAINED, SavedState.STALE)
         return sum(
-            {s.storage: s.nbytes for n in self.nodes for s in n.saved if not s.is_parameter and s.state in held}.values()
+            {
+                s.storage: s.nbytes for n in self.nodes for s in n.saved if not s.is_parameter and s.state in held
+            }.values()
         )
 
 
@@ -205,7 +207,8 @@ class BackwardCall:
 @dataclass(frozen=True, slots=True)
 class Related:
     """Another place that a finding speaks of; ``role`` is one of created, freed_by, next_read, held_by,
-    modified_by, retained_by, linked_by, failing_node."""
+    modified_by, retained_by, linked_by, failing_node.
+    """
 
     role: str
     site: Site | None
@@ -261,7 +264,9 @@ class Finding:
     @property
     def cause(self) -> tuple[Any, ...]:
         """Two findings with the same cause are one finding met twice."""
-        made = tuple((r.role, r.site) for r in self.related if r.role in ("created", "freed_by", "modified_by", "held_by"))
+        made = tuple(
+            (r.role, r.site) for r in self.related if r.role in ("created", "freed_by", "modified_by", "held_by")
+        )
         return (self.code, self.site, made)
 
 
@@ -311,7 +316,8 @@ class Summary:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One point of the memory curve: seconds since the run began, bytes held by graphs, bytes released by graphs that
-    someone else still holds, and the number of the last backward call."""
+    someone else still holds, and the number of the last backward call.
+    """
 
     time: float
     live_bytes: int

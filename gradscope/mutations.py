@@ -23,7 +23,8 @@ _MOST_STEPS = 64  # remembered for one parameter
 
 class Mutations:
     """Evidence about changes in place. Versions of parameters are compared only at optimizer steps, and only while some
-    graph still holds saved tensors: in a healthy loop it holds none by then."""
+    graph still holds saved tensors: in a healthy loop it holds none by then.
+    """
 
     def __init__(self) -> None:
         self._before: dict[int, int] = {}

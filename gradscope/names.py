@@ -102,7 +102,7 @@ def storage_of(tensor: torch.Tensor) -> int:
     """What identifies the tensor's memory; tensors that share it have the same. 0 for sparse and opaque tensors."""
     with torch._C.DisableTorchFunction():
         try:
-            return tensor.untyped_storage()._cdata
+            return int(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
             return 0
 

@@ -15,7 +15,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from gradscope.names import Names, is_parameter, local
-from gradscope.sites import Place, place_in, user_frame
+from gradscope.sites import USER, Place, _codes, known_code, place_in, user_frame
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -26,12 +26,16 @@ _sequence_nr = torch._C._autograd._get_sequence_nr
 _function_modes = torch._C._len_torch_function_stack
 _FUNCTION_APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]
 _CHECKPOINT = torch.utils.checkpoint.__file__
+_reference = weakref.ref
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _FRESH_REFERENCES = 4  # of a tensor that only C++ has seen, counted from inside a pack hook (asserted by a test)
 
 
 LOOKS = 2_000
 """Tensors that may be asked for their node between two backward calls."""
+
+UNKNOWN = -2
+"""Instead of a sequence number, until it is looked up."""
 
 UNTIED = -1
 """Instead of a sequence number: the node must be asked what it saved."""
@@ -45,38 +49,21 @@ class Packed:
     the program's own hooks made of it, with their unpack hook, and then there is no ``tensor``.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "ledger",
-        "module",
-        "nbytes",
-        "original",
-        "output",
-        "place",
-        "sequence_nr",
-        "storage",
-        "tensor",
-        "theirs",
-        "thread",
-        "token",
-        "version",
-        "was_leaf",
-    )
-
+    # Most saved tensors differ from these in few points; what is not set costs nothing.
     ledger: Ledger
-    tensor: torch.Tensor | None
-    original: bool
-    output: tuple[str, int] | None
-    was_leaf: bool
-    version: int
-    place: Place | None
-    module: tuple[str, str] | None
-    sequence_nr: int
-    thread: int
-    storage: int
-    nbytes: int
-    token: Token | None
-    theirs: tuple[Any, Callable[[Any], torch.Tensor]] | None
+    tensor: torch.Tensor | None = None
+    original: bool = True
+    output: tuple[str, int] | None = None
+    was_leaf: bool = False
+    version: int = 0
+    place: Place | None = None
+    module: tuple[str, str] | None = None
+    sequence_nr: int = UNKNOWN
+    thread: int = 0
+    storage: int = 0
+    nbytes: int = 0
+    token: Token | None = None
+    theirs: tuple[Any, Callable[[Any], torch.Tensor]] | None = None
 
     def __del__(self) -> None:
         self.ledger.let_go(self)
@@ -110,6 +97,7 @@ class Ledger:
     """Counts the saved tensors of a watch: those alive by node, and bytes once per storage (parameters are not counted)."""
 
     def __init__(self, names: Names) -> None:
+        self._new: type[Packed] = type("Packed", (Packed,), {"ledger": self})  # spares one attribute each
         self.names = names
         self.active = True
         self.pending: dict[int, list[weakref.ref[Packed]]] = {}
@@ -119,63 +107,111 @@ class Ledger:
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
         self.dropped_tensors = self.dropped_bytes = 0
         self.live_tensors = self.live_bytes = self.peak_bytes = self.highest_bytes = 0
+        self._last_sequence_nr = self._last_thread = -1
+        self._last_place: Place | None = None
+        self._last_module: tuple[str, str] | None = None
+        self._last_untied = False
+        self.detailed = True
+        """Note the module of each node: for a picture, so not while graphs come that have been pictured."""
         self.looks_left = LOOKS
+        self.look_at = sys.maxsize
+        """How many saved tensors there have to be before ``on_growth`` is told."""
+        self.on_growth: Callable[[FrameType], None] = lambda frame: None
+        self.on_drop: Callable[[Packed, int], None] = lambda packed, nbytes: None
         self.checking = True
         self.notes: list[str] = []
-        self.on_unpack: Callable[[Packed], None] = lambda packed: None
-        self.stale_message: Callable[[Packed], str] = lambda packed: "a saved tensor was modified by an inplace operation"
+        self.reading: Callable[[Packed], None] | None = None
+        """Told of every unpacked tensor while ``ctx.saved_tensors`` of a Python Function is being read."""
+        self.stale_message: Callable[[Packed], str] = lambda packed: (
+            "a saved tensor was modified by an inplace operation"
+        )
 
     def pack(self, tensor: torch.Tensor) -> Packed:
-        """The pack hook."""
-        frame = sys._getframe(1)
-        packed = Packed()
-        packed.ledger = self
-        packed.theirs = packed.token = packed.output = None
-        packed.sequence_nr = _sequence_nr() - 1
-        packed.thread = get_ident()
-        if type(tensor) in _PLAIN and not _function_modes():
-            self._keep(packed, tensor, frame)
-        else:
+        """The pack hook. It runs for every saved tensor, so what is common is written out here, without calls."""
+        if type(tensor) not in _PLAIN or _function_modes():
             with torch._C.DisableTorchFunction():
-                self._keep(packed, tensor, frame)
-        sequence_nr = packed.sequence_nr
-        if frame.f_code is _FUNCTION_APPLY or frame.f_code.co_filename == _CHECKPOINT:
-            # a Function saves after its forward, which may have built nodes; a checkpoint's inputs are in no node
-            packed.sequence_nr = UNTIED
-        user = user_frame(frame)
-        if user is None:
-            packed.place = None
-        else:
-            place = packed.place = place_in(user)
-            place.last_sequence_nr = sequence_nr
-        packed.module = self.names.module_of(frame)
-        if packed.sequence_nr == UNTIED:
-            return packed
-        waiting = self.pending.get(sequence_nr)
-        if waiting is None:
-            self.pending[sequence_nr] = [weakref.ref(packed)]
-        else:
-            waiting.append(weakref.ref(packed))
-        return packed
-
-    def _keep(self, packed: Packed, tensor: torch.Tensor, frame: FrameType) -> None:
-        version = packed.version = tensor._version
-        packed.was_leaf = leaf = tensor.is_leaf
-        # An input of the node torch keeps as it is; an output must be kept as an alias. A tensor that Python knew before and
-        # nobody modified is an input; of others (or in a Python Function, whose outputs Python knows) the tensor is asked.
-        known = sys.getrefcount(tensor) > _FRESH_REFERENCES + 1 and version == 0 and frame.f_code is not _FUNCTION_APPLY
-        if leaf or known or self._is_input(packed, tensor, frame):
-            packed.original = True
+                return self._pack(tensor, sys._getframe(1))
+        packed = self._new()
+        packed.version = version = tensor._version
+        if tensor.is_leaf:
             packed.tensor = tensor
+            packed.was_leaf = True
+            if not tensor.requires_grad:
+                self._count(packed, tensor)
         else:
-            packed.original = False
-            packed.tensor = tensor.detach()
+            frame = sys._getframe(1)
+            # An input of the node torch keeps as it is; an output must be kept as an alias. A tensor that Python knew before
+            # and nobody modified is an input; of others (or in a Python Function, whose outputs Python knows) it is asked.
+            if version or sys.getrefcount(tensor) <= _FRESH_REFERENCES or frame.f_code is _FUNCTION_APPLY:
+                packed.sequence_nr = _sequence_nr() - 1
+                packed.original = self._is_input(packed, tensor, frame)
+                packed.tensor = tensor if packed.original else tensor.detach()
+            else:
+                packed.tensor = tensor
+            if not tensor._is_view() or not is_parameter(tensor):
+                self._count(packed, tensor)
         self.saved_tensors += 1
         self.live_tensors += 1
-        if is_parameter(tensor) if tensor._is_view() else leaf and tensor.requires_grad:
-            packed.storage = packed.nbytes = 0
-        else:
+        self._tie(packed, sys._getframe(1))
+        return packed
+
+    def _pack(self, tensor: torch.Tensor, frame: FrameType) -> Packed:
+        """The pack hook for a tensor subclass, or under a torch function mode: nothing of it may see what we do."""
+        packed = self._new()
+        packed.sequence_nr = _sequence_nr() - 1
+        version = packed.version = tensor._version
+        packed.was_leaf = leaf = tensor.is_leaf
+        known = version == 0 and frame.f_code is not _FUNCTION_APPLY and sys.getrefcount(tensor) > _FRESH_REFERENCES + 1
+        packed.original = leaf or known or self._is_input(packed, tensor, frame)
+        packed.tensor = tensor if packed.original else tensor.detach()
+        self.saved_tensors += 1
+        self.live_tensors += 1
+        if not is_parameter(tensor):
             self._count(packed, tensor)
+        self._tie(packed, frame)
+        return packed
+
+    def _tie(self, packed: Packed, caller: FrameType) -> None:
+        """Note which node a tensor was saved for, and where; the tensors of one node come one after the other."""
+        sequence_nr = _sequence_nr() - 1
+        thread = packed.thread = get_ident()
+        if packed.sequence_nr == UNKNOWN:
+            packed.sequence_nr = sequence_nr
+        if sequence_nr == self._last_sequence_nr and thread == self._last_thread:
+            packed.place = self._last_place
+            packed.module = self._last_module
+            if self._last_untied:
+                packed.sequence_nr = UNTIED
+                return
+        else:
+            frame: FrameType | None = caller
+            code = caller.f_code
+            if self.detailed and code.co_name != "<module>":
+                self._last_module = packed.module = self.names.module_of(frame)
+            else:
+                self._last_module = None
+            # a Function saves after its forward, which may have built nodes; a checkpoint's inputs are in no node
+            untied = self._last_untied = code is _FUNCTION_APPLY or code.co_filename == _CHECKPOINT
+            while frame is not None:
+                code = frame.f_code
+                if (_codes.get(id(code)) or known_code(code)).owner == USER:
+                    break
+                frame = frame.f_back
+            if frame is None:
+                frame = user_frame(caller)
+            place = packed.place = self._last_place = None if frame is None else place_in(frame)
+            if place is not None:
+                place.last_sequence_nr = sequence_nr
+            self._last_sequence_nr, self._last_thread = sequence_nr, thread
+            if untied:
+                packed.sequence_nr = UNTIED
+                return
+        number = packed.sequence_nr
+        waiting = self.pending.get(number)
+        if waiting is None:
+            self.pending[number] = [_reference(packed)]
+        else:
+            waiting.append(_reference(packed))
 
     def _is_input(self, packed: Packed, tensor: torch.Tensor, frame: FrameType) -> bool:
         """Ask the tensor's own node whether it is another than the one being built.
@@ -206,32 +242,49 @@ class Ledger:
         return False
 
     def _count(self, packed: Packed, tensor: torch.Tensor) -> None:
+        """Count the bytes of a saved activation, once per storage.
+
+        A tensor that is no view starts its storage and fills it; asking for the storage itself costs ten times as much.
+        """
         try:
-            storage = tensor.untyped_storage()
-            packed.storage = key = storage._cdata
-            packed.nbytes = nbytes = storage.nbytes()
+            if tensor._is_view():
+                storage = tensor.untyped_storage()
+                key, nbytes = storage.data_ptr(), storage.nbytes()
+            else:
+                key, nbytes = tensor.data_ptr(), tensor.nbytes
         except (NotImplementedError, RuntimeError):  # sparse and opaque tensors have no storage of their own
-            packed.storage = packed.nbytes = 0
             return
-        holders = self.storages.get(key, 0)
-        self.storages[key] = holders + 1
-        if not holders:
+        packed.storage = key
+        packed.nbytes = nbytes
+        storages = self.storages
+        if key in storages:
+            storages[key] += 1
+        elif key:
+            storages[key] = 1
             self.saved_bytes += nbytes
             self.live_bytes = live = self.live_bytes + nbytes
             if live > self.peak_bytes:
                 self.peak_bytes = live
+            if self.saved_tensors >= self.look_at:
+                self.on_growth(sys._getframe(2))
 
     def unpack(self, packed: Packed) -> torch.Tensor:
         """The unpack hook: does the checks that torch leaves out under hooks, and raises torch's own errors."""
-        self.on_unpack(packed)
+        if self.reading is not None:
+            self.reading(packed)
         tensor = packed.tensor
         if tensor is None:
             assert packed.theirs is not None
             return packed.theirs[1](packed.theirs[0])
-        if version_of(tensor) != packed.version and self.checking:
-            raise RuntimeError(self.stale_message(packed))
-        if packed.is_detached and not isinstance(torch._C._current_autograd_node(), BackwardCFunction):
-            raise RuntimeError(DETACHED)
+        plain = type(tensor) in _PLAIN and not _function_modes()
+        same = plain and tensor._version == packed.version
+        if same and (packed.was_leaf or not packed.original or not tensor.is_leaf):
+            return tensor
+        if self.checking:
+            if packed.is_detached and not isinstance(torch._C._current_autograd_node(), BackwardCFunction):
+                raise RuntimeError(DETACHED)
+            if version_of(tensor) != packed.version:
+                raise RuntimeError(self.stale_message(packed))
         return tensor
 
     def compose(
@@ -246,21 +299,12 @@ class Ledger:
                 assert error.__traceback__ is not None
                 error.__traceback__ = error.__traceback__.tb_next
                 raise
-            frame = sys._getframe(1)
-            packed = Packed()
-            packed.ledger = self
-            packed.tensor = packed.token = packed.output = None
+            packed = self._new()
             packed.theirs = (value, their_unpack)
-            packed.original = packed.was_leaf = False
-            packed.version = packed.storage = packed.nbytes = 0
-            packed.sequence_nr = _sequence_nr() - 1
-            packed.thread = get_ident()
-            user = user_frame(frame)
-            packed.place = None if user is None else place_in(user)
-            packed.module = self.names.module_of(frame)
+            packed.original = False
             self.saved_tensors += 1
             self.live_tensors += 1
-            self.pending.setdefault(packed.sequence_nr, []).append(weakref.ref(packed))
+            self._tie(packed, sys._getframe(1))
             return packed
 
         def unpack(packed: Packed) -> torch.Tensor:
@@ -277,21 +321,22 @@ class Ledger:
     def let_go(self, packed: Packed) -> None:
         """The graph let go of a saved tensor: freed by the backward call in progress, or dropped with its graph."""
         token = packed.token
+        call = None if token is None or not token.call or not token.call.open else token.call
         self.live_tensors -= 1
         nbytes = 0
         returned = False
         key = packed.storage
         if key:
-            left = self.storages.get(key, 1) - 1
-            if left > 0:
-                self.storages[key] = left
+            storages = self.storages
+            left = storages.get(key, 1) - 1
+            if left:
+                storages[key] = left
             else:
-                self.storages.pop(key, None)
+                storages.pop(key, None)
                 nbytes = packed.nbytes
                 self.live_bytes -= nbytes
-                returned = _is_last_owner(packed)
-        call = None if token is None else token.call
-        if token is not None and call is not None and call.open:
+                returned = call is not None and call.exact and _is_last_owner(packed)
+        if token is not None and call is not None:
             token.freed_by = call
             self.freed_tensors += 1
             self.freed_bytes += nbytes
@@ -303,6 +348,7 @@ class Ledger:
         else:
             self.dropped_tensors += 1
             self.dropped_bytes += nbytes
+            self.on_drop(packed, nbytes)
             if token is None and packed.sequence_nr != UNTIED:
                 self.pending.pop(packed.sequence_nr, None)
 
@@ -318,10 +364,10 @@ def _is_last_owner(packed: Packed) -> bool:
     The storage counts our tensor and the Python object of the storage itself; a tensor that torch and the program share
     counts once there, so the owners of the tensor count too.
     """
-    tensor = packed.tensor
-    if torch._C._storage_Use_Count(packed.storage) > 2:  # type: ignore[attr-defined]
+    tensor: Any = packed.tensor
+    if torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) > 2:
         return False
-    return not packed.original or sys.getrefcount(tensor) <= 3 and tensor._use_count() <= 1  # type: ignore[union-attr]
+    return not packed.original or (sys.getrefcount(tensor) <= 3 and tensor._use_count() <= 1)  # type: ignore[union-attr]
 
 
 DETACHED = (

@@ -13,6 +13,7 @@ import torch
 
 from gradscope.model import Site
 
+
 class Place:
     """An instruction of the user's code; one object per place, so that identity is equality and the site is found late."""
 
@@ -53,6 +54,7 @@ _INSTALLED = tuple(
 USER, LIBRARY, HIDDEN = 2, 1, 0
 """Whose code a frame runs: the user's, an installed library's, or that of torch, gradscope or Python itself."""
 
+
 class _Code:
     """What is known of one code object. Kept by id, as hashing a code object hashes all its constants each time."""
 
@@ -68,7 +70,8 @@ _codes: dict[int, _Code] = {}
 _LARGEST_CACHE = 20_000  # notebooks and exec() make new code objects for ever
 
 
-def _known(code: CodeType) -> _Code:
+def known_code(code: CodeType) -> _Code:
+    """Learn a code object."""
     if len(_codes) > _LARGEST_CACHE:
         _codes.clear()
     entry = _codes[id(code)] = _Code(code)
@@ -77,13 +80,17 @@ def _known(code: CodeType) -> _Code:
 
 def owner_of(code: CodeType) -> int:
     """Whose code this is: USER, LIBRARY or HIDDEN."""
-    return (_codes.get(id(code)) or _known(code)).owner
+    return (_codes.get(id(code)) or known_code(code)).owner
 
 
 def _classify(filename: str) -> int:
     if filename.startswith("<"):
         # <frozen …> and torch's generated <eval_with_key> are machinery; <stdin>, <string> and <ipython-…> are people's
-        return HIDDEN if filename.startswith(("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function")) else USER
+        return (
+            HIDDEN
+            if filename.startswith(("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function"))
+            else USER
+        )
     path = os.path.abspath(filename)
     if path.startswith((_OWN, _TORCH)):
         return HIDDEN
@@ -120,7 +127,7 @@ def user_frames(frame: FrameType | None) -> list[FrameType]:
 def place_in(frame: FrameType) -> Place:
     """The place at which ``frame`` itself stands."""
     code = frame.f_code
-    places = (_codes.get(id(code)) or _known(code)).places
+    places = (_codes.get(id(code)) or known_code(code)).places
     offset = frame.f_lasti
     place = places.get(offset)
     if place is None:

@@ -22,7 +22,9 @@ _BINARY: dict[type[ast.operator], str] = {
     ast.Mod: "remainder",
 }
 _ALSO_NAMED = {"rsub": "sub", "mm": "matmul", "bmm": "matmul", "mv": "matmul", "dot": "matmul", "addmm": "linear"}
-_NOT_IN_PLACE = frozenset({"requires_grad_", "share_memory_", "retain_grad_", "rename_", "pin_memory_", "train_", "eval_"})
+_NOT_IN_PLACE = frozenset(
+    {"requires_grad_", "share_memory_", "retain_grad_", "rename_", "pin_memory_", "train_", "eval_"}
+)
 _WRITES_INTO_TENSORS = frozenset({"load_state_dict", "vector_to_parameters"})
 
 
@@ -72,7 +74,11 @@ def aligned(file: str, function: str, first: int, last: int, built: Sequence[str
     """
     operators = []
     for node, holder in _with_functions(_tree(file) or ast.Module([], [])):
-        if holder == function and isinstance(node, ast.BinOp | ast.AugAssign | ast.Call) and first <= node.lineno <= last:
+        if (
+            holder == function
+            and isinstance(node, ast.BinOp | ast.AugAssign | ast.Call)
+            and first <= node.lineno <= last
+        ):
             name = _called(node) if isinstance(node, ast.Call) else _BINARY.get(type(node.op))
             if name in _BINARY.values():
                 operators.append((node.end_lineno or 0, node.end_col_offset or 0, -node.col_offset, name, node))
@@ -100,9 +106,10 @@ def names_at(site: Site) -> frozenset[str]:
     smallest: ast.stmt | None = None
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt) and node.lineno <= site.line <= (node.end_lineno or node.lineno):
-            if smallest is None or node.lineno >= smallest.lineno:
-                smallest = node
-    if smallest is None or isinstance(smallest, ast.FunctionDef | ast.ClassDef | ast.For | ast.While | ast.If | ast.With):
+            smallest = node if smallest is None or node.lineno >= smallest.lineno else smallest
+    if smallest is None or isinstance(
+        smallest, ast.FunctionDef | ast.ClassDef | ast.For | ast.While | ast.If | ast.With
+    ):
         return frozenset()
     return _dotted_names(smallest)
 
@@ -157,9 +164,7 @@ def _found(file: str, matches: Callable[[ast.AST], frozenset[str] | None]) -> tu
 
 
 def _site(node: Any, file: str, function: str) -> Site:
-    return Site(
-        file, node.lineno, node.col_offset + 1, node.end_lineno or 0, (node.end_col_offset or -1) + 1, function
-    )
+    return Site(file, node.lineno, node.col_offset + 1, node.end_lineno or 0, (node.end_col_offset or -1) + 1, function)
 
 
 def _with_functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
@@ -189,7 +194,11 @@ def _modified_names(node: ast.AST) -> frozenset[str] | None:
         changed += [t for t in node.targets if isinstance(t, ast.Subscript)]
     elif isinstance(node, ast.Call):
         name = _called(node)
-        if isinstance(node.func, ast.Attribute) and re.fullmatch(r"[a-z]\w*[a-z0-9]_", name) and name not in _NOT_IN_PLACE:
+        if (
+            isinstance(node.func, ast.Attribute)
+            and re.fullmatch(r"[a-z]\w*[a-z0-9]_", name)
+            and name not in _NOT_IN_PLACE
+        ):
             changed += [node.func.value, *node.args[:1]]
         elif name in _WRITES_INTO_TENSORS:
             changed.append(node.func.value if isinstance(node.func, ast.Attribute) else node.func)
@@ -205,7 +214,9 @@ def _modified_names(node: ast.AST) -> frozenset[str] | None:
 
 def _called(call: ast.Call) -> str:
     function = call.func
-    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
 
 
 def _dotted_names(node: ast.AST) -> frozenset[str]:

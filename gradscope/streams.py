@@ -67,3 +67,16 @@ def opened(output: Path | None, otherwise: TextIO | io.TextIOBase) -> Iterator[T
         raise GradscopeError(f"cannot write {output}: {error.strerror}; name another file with --output") from None
     with file:
         yield file
+
+
+def writable(file: Path, option: str) -> Path:
+    """The absolute path of a file that is to be written later; GradscopeError if it cannot be. Nothing is changed."""
+    path = file.absolute()
+    new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise GradscopeError(f"cannot write {file}: {error.strerror}; name another file with {option}") from None
+    if new:
+        path.unlink()
+    return path

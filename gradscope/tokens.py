@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ class Call:
     __slots__ = (
         "calls_first",
         "completed",
+        "exact",
         "fields",
         "freed_bytes",
         "freed_tensors",
@@ -69,6 +71,8 @@ class Call:
         self.keep = keep
         self.open = True
         self.completed = False
+        self.exact = True
+        """Ask of every freed tensor whether its memory returned; left out for graphs that were met before."""
         self.parent: Call | None = None
         self.roots: tuple[int, ...] = ()
         self.sequence_nr = 0
@@ -90,35 +94,20 @@ class Token:
     asking torch, as our hooks did not see what they saved.
     """
 
-    __slots__ = (
-        "call",
-        "census",
-        "freed_by",
-        "generation",
-        "graph",
-        "index",
-        "is_function",
-        "module",
-        "packs",
-        "place",
-        "probed",
-        "sequence_nr",
-        "unseen",
-    )
-
+    # Most nodes differ from these in few points; what is not set costs nothing.
     census: Census
-    call: Call | None
-    freed_by: Call | None
+    call: Call | None = None
+    freed_by: Call | None = None
     sequence_nr: int
     generation: int
-    is_function: bool
-    place: Place | None
-    module: tuple[str, str] | None
-    packs: list[weakref.ref[Packed]]
-    unseen: tuple[str, ...]
-    probed: bool
-    graph: Graph | None
-    index: int
+    is_function: bool = False
+    place: Place | None = None
+    module: tuple[str, str] | None = None
+    packs: Sequence[weakref.ref[Packed]] = ()
+    unseen: tuple[str, ...] = ()
+    probed: bool = False
+    graph: Graph | None = None
+    index: int = 0
 
     def __del__(self) -> None:
         self.census.alive -= 1
@@ -132,5 +121,6 @@ class Token:
 
 def token_of(node: Node) -> Token | None:
     """The mark on a node, if a watch has met it."""
-    mark = node.metadata.get(KEY)
+    metadata: Any = node.metadata  # a property, though its stub says a method
+    mark = metadata.get(KEY)
     return mark if isinstance(mark, Token) else None

@@ -35,20 +35,20 @@ class Kind:
         self.saves = kind.__name__ not in ("AccumulateGrad", "CopyBackwards")
         self.is_slices = kind.__name__ == "CopySlices"
         """An in-place operation on a view. It wraps the operation's own node, which nobody can see, and drops it when freed."""
-        self.is_function = issubclass(kind, torch._C._FunctionBase)  # type: ignore[attr-defined]
+        self.is_function = issubclass(kind, torch._C._FunctionBase)
         self.is_compiled = self.is_function and kind.__name__ == "CompiledFunctionBackward"
 
 
-_kinds: dict[type, Kind] = {}
+known_kinds: dict[type, Kind] = {}
 
 
 def kind_of(kind: type) -> Kind:
     """The kind for a type of nodes; types of Python Functions are not kept, as programs make them for ever."""
-    known = _kinds.get(kind)
+    known = known_kinds.get(kind)
     if known is None:
         known = Kind(kind)
         if not known.is_function:
-            _kinds[kind] = known
+            known_kinds[kind] = known
     return known
 
 
@@ -236,9 +236,9 @@ def was_freed(node: Node, kind: Kind) -> bool:
     for name in kind.names:
         try:
             value = getattr(node, _SAVED_ATTRIBUTE + name)
-            if not isinstance(value, tuple | list) and value is not None and value.data is None:
-                if value.unpack_hook is None:
-                    getattr(node, "_saved_" + name)
+            gone = not isinstance(value, tuple | list) and value is not None and value.data is None
+            if gone and value.unpack_hook is None:
+                getattr(node, "_saved_" + name)
         except RuntimeError as error:
             if FREED_TEXT in str(error):
                 return True
@@ -278,15 +278,16 @@ def stale_inputs_of_checkpoint(packed: Packed) -> list[Stale]:
 
     They are in no node: torch/utils/checkpoint.py keeps them as ``frame.saved_args``.
     """
-    unpack = packed.theirs[1] if packed.theirs is not None else None
+    unpack: Any = packed.theirs[1] if packed.theirs is not None else None
     code = getattr(unpack, "__code__", None)
     if code is None or code.co_filename != _CHECKPOINT or "frame" not in code.co_freevars:
         return []
-    frame = unpack.__closure__[code.co_freevars.index("frame")].cell_contents  # type: ignore[union-attr]
+    frame = unpack.__closure__[code.co_freevars.index("frame")].cell_contents
     stale = []
-    for saved in getattr(frame, "saved_args", ()):
-        if not isinstance(saved, torch._C._autograd.SavedTensor):
+    for argument in getattr(frame, "saved_args", ()):
+        if not isinstance(argument, torch._C._autograd.SavedTensor):
             continue
+        saved: Any = argument
         data = saved.data
         if isinstance(data, Packed):
             if data.tensor is not None and data.is_stale:

@@ -11,28 +11,46 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
-from gradscope import hazards
+from gradscope import hazards, leaks
 from gradscope._version import __version__
 from gradscope.backward import Backward
 from gradscope.errors import FreedGraphError, GradscopeError, StaleSavedTensorError
+from gradscope.foresight import Foresight
 from gradscope.hooks import (
     DefaultHooks,
     Handles,
     on_optimizer_step,
     replace_register_hooks,
     replace_saved_tensors_of_functions,
+    replace_unpack,
     wrap_engine,
 )
-from gradscope.identity import FunctionTensors, register_hooks
-from gradscope.model import BackwardCall, Certainty, Finding, Graph, Header, Outcome, Recording, Sample, Severity, Site, Summary
+from gradscope.identity import FunctionTensors, register_hooks, unpack
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Finding,
+    Graph,
+    Header,
+    Outcome,
+    Recording,
+    Sample,
+    Severity,
+    Site,
+    Summary,
+)
 from gradscope.names import Names
+from gradscope.observers import Observers
 from gradscope.recording import RecordingWriter
 from gradscope.saved import Ledger
-from gradscope.sites import place_of
+from gradscope.sites import place_in, user_frame
+
+if TYPE_CHECKING:
+    from gradscope.drawing import Drawing, DrawOptions
 
 _SUMMARY_EVERY = 0.2  # seconds
 _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
@@ -71,6 +89,18 @@ class Scope:
         if self._session is not None:
             self.writer.summary(self._session.summary())
         return self.writer.read()
+
+    def draw(
+        self, file: str | os.PathLike[str] | None = None, call: int | None = None, **options: Unpack[DrawOptions]
+    ) -> Drawing:
+        """Draw the graph that backward call ``call`` met, with those of earlier calls that share nodes with it.
+
+        Without ``call`` it is the one of the gravest finding, or else the last. The options are those of
+        :func:`gradscope.draw`.
+        """
+        from gradscope.drawing import draw_recording
+
+        return draw_recording(self.recording(), file, call=call, **options)
 
     def finish(self, outcome: Outcome, error: BaseException | None = None) -> None:
         """Note how the program ended, and by which exception; the watch itself ends with its ``with`` block."""
@@ -126,6 +156,10 @@ class Session:
         self.names = Names()
         self.ledger = Ledger(self.names)
         self.backward = Backward(self.ledger, self.names, self, self._report, hooked=hooks)
+        self.observers = Observers(
+            [Foresight(self.backward), *leaks.observers(self.backward)], self._report, self.ledger.notes.append
+        )
+        self.backward.observe = self.observers.ask
         self.backward.on_call = self._called
         self.backward.refuse = self._refusal
         self.ledger.stale_message = hazards.StaleMessage(self.backward)
@@ -139,10 +173,11 @@ class Session:
 
     def _install(self, hooks: bool) -> None:
         if hooks:
-            functions = FunctionTensors()
-            self.ledger.on_unpack = functions.unpacked
+            functions = FunctionTensors(self.ledger)
             self._handles.add(replace_saved_tensors_of_functions(functions.read))
             self._handles.add(replace_register_hooks(register_hooks))
+            ledger = self.ledger
+            self._handles.add(replace_unpack(lambda original, saved: unpack(original, ledger, saved)))
             self._handles.add(DefaultHooks(self.ledger.pack, self.ledger.unpack, self.ledger.compose).install())
         self._handles.add(wrap_engine(self.backward.run))
         self._handles.add(on_optimizer_step(self._before_step, self._after_step))
@@ -151,7 +186,7 @@ class Session:
         """Take every hook out."""
         self.ledger.active = False
         self._handles.remove()
-        self.backward.stack_limit.restore()
+        self.backward.restore_stack()
 
     def _before_step(self, optimizer: Any) -> None:
         if self.ledger.live_tensors or not self.backward.hooked:
@@ -159,14 +194,18 @@ class Session:
 
     def _after_step(self, optimizer: Any) -> None:
         self.backward.steps += 1
+        frame = user_frame(sys._getframe(1))
+        place = None if frame is None else place_in(frame)
         if self.ledger.live_tensors or not self.backward.hooked:
-            self.backward.mutations.after_step(optimizer, place_of(sys._getframe(1)))
+            self.backward.mutations.after_step(optimizer, place)
+        self.observers.ask("after_step", optimizer, place, frame)
 
     # what the choke point writes goes to every watch in progress
 
     def graph(self, signature: Any, graph: Graph, site: Site | None) -> int | None:
         """Write a graph that a call at ``site`` met; its number in the outermost watch."""
-        return [scope.writer.graph(signature, graph, site) for scope in self.scopes][0]
+        numbers = [scope.writer.graph(signature, graph, site) for scope in self.scopes]
+        return numbers[0]
 
     def number(self, signature: Any, site: Site | None) -> int | None:
         """The number that the outermost watch gave to the graph of this signature."""
@@ -280,7 +319,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             header=self._header or _header(self._hooks),
         )
         if _session is not None and _session.process != os.getpid():
-            raise GradscopeError("a watch was inherited through fork(): start the watch in the child before forking, or not at all")
+            raise GradscopeError(
+                "a watch was inherited through fork(): start the watch in the child before forking, or not at all"
+            )
         if _session is None:
             try:
                 _session = Session(self._hooks)
@@ -300,6 +341,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         scope = self._entered.pop()
         session = scope._session
         assert session is not None
+        if session.scopes == [scope]:
+            session.observers.ask("at_end")
         session.scopes.remove(scope)
         if not session.scopes:
             session.close()

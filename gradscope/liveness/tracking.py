@@ -285,9 +285,13 @@ class Tracker(Machine):
         code = callee.code
         same_file = code.co_filename == self.code.co_filename
         off = callee.no_grad or self.gradients_off(stack)
-        shared = {path: marks for path, marks in env.items() if same_file and self._is_shared(path, code)}
         first = code.co_varnames[0] if callee.owner and code.co_argcount else ""
         owned = {first + path[len(callee.owner) :]: path for path in env if first and is_part(path, callee.owner)}
+        shared = {  # what a method stores under its own name for the owner is stored under the caller's, too
+            path: marks
+            for path, marks in env.items()
+            if same_file and path not in owned.values() and self._is_shared(path, code)
+        }
         start = {**shared, **{name: env[path] for name, path in owned.items()}}
         for name, marks in parameters(code, arguments, keywords, bound=bool(first)).items():
             start[name] = start.get(name, NO_MARKS) | marks

@@ -51,7 +51,7 @@ def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, s
         return Box(
             number, BoxKind.LEAF, title, None, shared, caption="", rows=(Row(one_line(label)), *rows), group=group
         )
-    caption = one_line(" · ".join(filter(None, (node.module, node.module_class))))
+    caption = one_line(f"{node.module} · {node.module_class}") if node.module_class else ""
     return Box(
         number,
         BoxKind.NODE,

@@ -17,9 +17,10 @@ _FRAMES = 12
 """With more generations than this, frames would be all one sees."""
 
 
-def compose(graphs: Sequence[Graph], options: Options, *, sites: bool = False) -> Picture:
-    """The picture of one graph, or of several in which equal nodes are drawn once."""
+def compose(graphs: Sequence[Graph], options: Options, *, sites: bool = False, moment: str = "") -> Picture:
+    """The picture of one graph, or of several in which equal nodes are drawn once; ``moment`` says when it was so."""
     merged = merge(graphs)
+    options = _in_merged(merged, options)
     folded = fold(merged, options)
     groups, group_of = _groups(merged, folded)
     boxes = []
@@ -38,7 +39,14 @@ def compose(graphs: Sequence[Graph], options: Options, *, sites: bool = False) -
     notes = [*folded.notes]
     if merged.not_looked_at:
         notes.append(f"{counted(merged.not_looked_at, 'edge')} not followed: the graph is too deep to touch safely")
-    return Picture(_title(merged), _totals(merged, hidden), tuple(boxes), links, groups, tuple(notes))
+    subtitle = " · ".join(filter(None, (_totals(merged, hidden), moment)))
+    return Picture(_title(merged), subtitle, tuple(boxes), links, groups, tuple(notes))
+
+
+def _in_merged(merged: Merged, options: Options) -> Options:
+    """The options with the places that the last graph's nodes have in the whole."""
+    failing = None if options.failing is None else merged.of_last[options.failing]
+    return replace(options, failing=failing, highlight=tuple(merged.of_last[node] for node in options.highlight))
 
 
 def _title(merged: Merged) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gradscope.model import Graph, Node, Root
+from gradscope.model import Graph, Node, Root, SavedState
+
+_GONE = (SavedState.FREED, SavedState.DROPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +16,7 @@ class Merged:
     """The nodes of all graphs, each once.
 
     ``order`` lists the nodes by age, newest first. ``reach`` has for each node one bit per root that leads to it.
+    ``of_last`` has for each node of the last graph its place here. Storages are numbered apart for the whole.
     """
 
     nodes: list[Node]
@@ -22,6 +25,7 @@ class Merged:
     roots: list[Root]
     order: list[int]
     reach: list[int]
+    of_last: list[int]
     not_looked_at: int = 0
 
     def is_shared(self, node: int) -> bool:
@@ -35,9 +39,14 @@ def merge(graphs: Sequence[Graph]) -> Merged:
     roots: list[Root] = []
     known: dict[Hashable, int] = {}
     edges: dict[tuple[int, int, int], None] = {}
-    for graph in graphs:
-        place: list[int] = []
-        for node in graph.nodes:
+    place: list[int] = []
+    numbered = [graph.nodes for graph in graphs]
+    if len(graphs) > 1 or len({node.freed_by for graph in graphs for node in graph.nodes} - {None}) > 1:
+        storages = _Storages()
+        numbered = [storages.renumbered(graph) for graph in graphs]
+    for graph, those in zip(graphs, numbered, strict=True):
+        place = []
+        for node in those:
             key = _identity(node) if len(graphs) > 1 else None
             at = known.get(key, len(nodes)) if key is not None else len(nodes)
             if at == len(nodes):
@@ -53,6 +62,7 @@ def merge(graphs: Sequence[Graph]) -> Merged:
             moved = Root(place[root.node], root.name, root.label)
             if moved not in roots:
                 roots.append(moved)
+    nodes = _with_modules(nodes)
     targets: list[list[int]] = [[] for _ in nodes]
     sources: list[list[int]] = [[] for _ in nodes]
     for source, target, _ in edges:
@@ -60,7 +70,81 @@ def merge(graphs: Sequence[Graph]) -> Merged:
         sources[target].append(source)
     order = _newest_first(nodes, targets, sources)
     reach = _reach(len(nodes), targets, roots, order)
-    return Merged(nodes, targets, sources, roots, order, reach, sum(g.not_looked_at for g in graphs))
+    return Merged(nodes, targets, sources, roots, order, reach, place, sum(g.not_looked_at for g in graphs))
+
+
+def _with_modules(nodes: list[Node]) -> list[Node]:
+    """Give nodes of which nothing is known but their age, as they saved nothing, the module of those built around them.
+
+    That is the innermost one that both the one before and the one after were built in. Such nodes have no module class.
+    """
+    aged = sorted((n for n, node in enumerate(nodes) if node.sequence_nr is not None), key=lambda n: _age(nodes[n]))
+    filled = list(nodes)
+    waiting: list[int] = []
+    before = ""
+    for at in aged:
+        node = nodes[at]
+        if node.module is None and node.site is None and not node.saved:
+            waiting.append(at)
+            continue
+        after = node.module or ""
+        common = _common(before, after)
+        for unknown in waiting if common else ():
+            filled[unknown] = replace(nodes[unknown], module=common)
+        before, waiting = after, []
+    return filled
+
+
+def _age(node: Node) -> int:
+    return node.sequence_nr or 0
+
+
+def _common(one: str, other: str) -> str:
+    """The module that both are inside of, or are."""
+    pieces = []
+    for a, b in zip(one.split("."), other.split("."), strict=False):
+        if a != b:
+            break
+        pieces.append(a)
+    return ".".join(pieces)
+
+
+class _Storages:
+    """Numbers the storages of several graphs anew, for each graph numbers its own.
+
+    What is still held has the numbers of the graph it was seen in; what was freed those of the call that freed it.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._held: dict[Hashable, int] = {}
+        self._graphs = 0
+
+    def renumbered(self, graph: Graph) -> tuple[Node, ...]:
+        """The nodes of the next graph; a node that an earlier one had too tells which storages are the same."""
+        same: dict[int, int] = {}
+        for node in graph.nodes:
+            for at, tensor in enumerate(node.saved):
+                known = self._held.get((_identity(node), at)) if tensor.state not in _GONE else None
+                if known is not None:
+                    same[tensor.storage] = known
+        self._graphs += 1
+        nodes = []
+        for node in graph.nodes:
+            saved = []
+            for at, tensor in enumerate(node.saved):
+                if tensor.state in _GONE:
+                    number = self._number(("freed", node.freed_by, tensor.storage))
+                else:
+                    number = same.get(tensor.storage) or self._number((self._graphs, tensor.storage))
+                    if _identity(node) is not None:
+                        self._held[_identity(node), at] = number
+                saved.append(replace(tensor, storage=number))
+            nodes.append(replace(node, saved=tuple(saved)) if saved else node)
+        return tuple(nodes)
+
+    def _number(self, key: Hashable) -> int:
+        return self._numbers.setdefault(key, len(self._numbers) + 1)
 
 
 def _identity(node: Node) -> Hashable | None:

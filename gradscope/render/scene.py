@@ -104,7 +104,12 @@ class _Painter:
             self.column(column, x, top)
             x += column.width + _BETWEEN
         height = top + max(column.height for column in columns) + _MARGIN
-        return Scene(round(width + 2 * _MARGIN), round(height), self.page.background, tuple(self.items), whole.title)
+        # The layout makes no room for the counts that stand beside links.
+        texts = (
+            item.x + measure(item.text, item.size) for item in self.items if isinstance(item, Text) and not item.end
+        )
+        right = max(width + _MARGIN, *texts)
+        return Scene(round(right + _MARGIN), round(height), self.page.background, tuple(self.items), whole.title)
 
     def legend(self, whole: Picture, columns: Sequence[Placed], width: float, top: float) -> float:
         """One entry per state and kind of link that is in the picture; returns where the legend ends."""

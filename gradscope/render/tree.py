@@ -17,13 +17,18 @@ _ENTERS = {LinkKind.BOUNDARY: "  enters the shared part", LinkKind.CARRIED: "  e
 
 
 def graph_tree(
-    graphs: Sequence[Graph], options: Options | None = None, *, sites: bool = False, plain_ascii: bool = False
+    graphs: Sequence[Graph],
+    options: Options | None = None,
+    *,
+    sites: bool = False,
+    moment: str = "",
+    plain_ascii: bool = False,
 ) -> Tree:
     """The graphs as a rich tree: the longest way on follows below a node, shorter ones are indented.
 
     Each box stands below the last of those that lead to it; the others name it by its number: ``→ see [3]``.
     """
-    return _Writer(compose(graphs, options or Options(), sites=sites), plain_ascii).tree()
+    return _Writer(compose(graphs, options or Options(), sites=sites, moment=moment), plain_ascii).tree()
 
 
 class _Writer:

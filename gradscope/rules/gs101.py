@@ -94,7 +94,7 @@ class FreedGraph:
     blame first. ``freed_by`` is None if it ran before gradscope watched. ``freed_same_statement``: it came from the
     same place in the code as ``call``. ``same_root``: both start at the same node. ``made_again``: the first of
     ``made`` has built nodes once more since, so that a new iteration has begun. ``stepped_between``: an optimizer
-    has stepped since.
+    has stepped since. ``foreseen`` is the fix that was given when ``freed_by`` was about to run, if the failure was predicted then.
     """
 
     call: BackwardCall
@@ -105,6 +105,7 @@ class FreedGraph:
     same_root: bool = False
     made_again: bool = False
     stepped_between: bool = False
+    foreseen: Fix | None = None
 
 
 def finding(facts: FreedGraph) -> Finding:
@@ -185,6 +186,8 @@ def _related(facts: FreedGraph, freed_bytes: int) -> tuple[Related, ...]:
 def _fix(facts: FreedGraph) -> Fix:
     """What an expert would do, as far as these facts tell; the order of the questions matters."""
     call, by = facts.call, facts.freed_by
+    if facts.foreseen is not None:
+        return facts.foreseen
     if by is None:
         return Fix("recompute", "build the graph again before this call")
     if call.parent is not None and call.parent == by.parent:

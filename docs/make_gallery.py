@@ -1,0 +1,226 @@
+"""Draws the pictures of the gallery from real runs, measures how long that takes, and writes ``gallery.md``.
+
+Run it from anywhere: ``python docs/make_gallery.py``. It needs nothing but gradscope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import process_time
+
+import torch
+from torch import nn
+
+import gradscope
+
+DOCS = Path(__file__).parent
+CHAIN = 200_000
+
+
+def two_losses() -> None:
+    """Two heads on one encoder: the first backward call frees what the second still needs."""
+    encoder, head_a, head_b = nn.Linear(16, 32), nn.Linear(32, 1), nn.Linear(32, 4)
+    z = encoder(torch.randn(8, 16)).tanh()
+    loss_a = head_a(z).pow(2).mean()
+    loss_b = nn.functional.cross_entropy(head_b(z), torch.randint(4, (8,)))
+    loss_a.backward()
+    loss_b.backward()
+
+
+def two_losses_retained() -> None:
+    """The same with `retain_graph=True` in the first call: the shared part is kept, and freed by the second."""
+    encoder, head_a, head_b = nn.Linear(16, 32), nn.Linear(32, 1), nn.Linear(32, 4)
+    z = encoder(torch.randn(8, 16)).tanh()
+    loss_a = head_a(z).pow(2).mean()
+    loss_b = nn.functional.cross_entropy(head_b(z), torch.randint(4, (8,)))
+    loss_a.backward(retain_graph=True)
+    loss_b.backward()
+
+
+def shared_y() -> None:
+    """`y = t @ a` is made once, before the loop: both iterations meet in it."""
+    a, t, x = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3), torch.randn(3, 3)
+    y = t @ a
+    for _ in range(2):
+        x_out = t @ (x + y)
+        loss = x_out.pow(2).sum()
+        loss.backward()
+
+
+def carried_state() -> None:
+    """A state that is carried over: with `retain_graph=True` the graph of each call holds those of all before it."""
+    cell, state = nn.RNNCell(4, 8), torch.zeros(2, 8)
+    for _ in range(4):
+        state = cell(torch.randn(2, 4), state)
+        loss = state.pow(2).mean()
+        loss.backward(retain_graph=True)
+
+
+def modified_in_place() -> None:
+    """A saved tensor that was changed after it was saved: it is stale, and the engine will refuse it."""
+    weight = torch.randn(4, 4, requires_grad=True)
+    hidden = torch.sigmoid(torch.randn(2, 4) @ weight)
+    hidden += 1.0
+    loss = hidden.sum()
+    loss.backward()
+
+
+def gan() -> None:
+    """The fake images are not detached for the discriminator's loss, which frees the generator's graph."""
+    gen = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6))
+    dis = nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+    fake = gen(torch.randn(3, 4))
+    d_loss = dis(fake).mean() - dis(torch.randn(3, 6)).mean()
+    g_loss = -dis(fake).mean()
+    d_loss.backward()
+    g_loss.backward()
+
+
+def maml() -> None:
+    """Three inner steps with `create_graph=True`; the outer loss goes back through all of them."""
+    w, x, target = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4), torch.randn(3, 4)
+    fast = w
+    for _ in range(3):
+        inner_loss = (torch.tanh(x @ fast) - target).pow(2).mean()
+        (gradient,) = torch.autograd.grad(inner_loss, fast, create_graph=True)
+        fast = fast - 0.1 * gradient
+    meta_loss = (torch.tanh(x @ fast) - target).pow(2).mean()
+    meta_loss.backward()
+
+
+def transformer() -> None:
+    """Six layers: one is shown, those alike are folded; `--depth 2` gives one box per layer."""
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+    loss = model(torch.randn(2, 8, 32)).pow(2).mean()
+    loss.backward()
+
+
+def lstm() -> None:
+    """200 steps of an LSTM cell: one step is shown, with how it is tied to the next."""
+    cell, out = nn.LSTMCell(8, 8), nn.Linear(8, 2)
+    h, c, outputs = torch.zeros(2, 8), torch.zeros(2, 8), []
+    for _ in range(200):
+        h, c = cell(torch.randn(2, 8), (h, c))
+        outputs.append(out(h))
+    loss = torch.stack(outputs).mean()
+    loss.backward()
+
+
+class Block(nn.Module):
+    """A residual block."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels)
+        self.conv2, self.bn2 = nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Two convolutions beside a connection that skips them."""
+        return torch.relu(x + self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))))
+
+
+def resnet() -> None:
+    """Eight residual blocks."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *(Block(8) for _ in range(8)), nn.Flatten(), nn.Linear(512, 4))
+    loss = nn.functional.cross_entropy(model(torch.randn(4, 3, 8, 8)), torch.randint(4, (4,)))
+    loss.backward()
+
+
+def chain() -> torch.Tensor:
+    """200,000 operations one after the other, looked at before any backward call."""
+    x = torch.ones(2, requires_grad=True)
+    y = x
+    for _ in range(CHAIN // 2):
+        y = (y * 1.0001).sin()
+    return y.sum()
+
+
+@dataclass
+class Entry:
+    """One picture of the gallery, of what the backward calls of ``program`` met or of the loss that it returns. ``torchviz`` are the CPU seconds of torchviz with graphviz's own ``dot``."""
+
+    title: str
+    program: Callable[[], torch.Tensor | None]
+    torchviz: str = ""
+    options: dict[str, object] = field(default_factory=dict)
+
+
+ENTRIES = (
+    Entry("Two losses, one graph", two_losses, "0.02 / 0.03"),
+    Entry("Two losses, retained", two_losses_retained),
+    Entry("Two iterations that share y = t @ a", shared_y, "0.02 / 0.02"),
+    Entry("A carried state", carried_state),
+    Entry("A stale tensor", modified_in_place, options={"sites": True}),
+    Entry("GAN, fake not detached", gan, "0.02 / 0.09"),
+    Entry("MAML", maml, "0.02 / 0.06"),
+    Entry("Transformer, six layers", transformer, "0.08 / 0.73"),
+    Entry("LSTM, 200 steps", lstm, "killed after 60 s"),
+    Entry("Residual network", resnet, "0.03 / 0.42"),
+    Entry("A chain of 200,000 operations", chain, "RecursionError at 20,000"),
+)
+
+
+def main() -> None:
+    """Draw all, then write the page."""
+    pictures = DOCS / "pictures"
+    pictures.mkdir(exist_ok=True)
+    sections, rows = [], []
+    with TemporaryDirectory() as scratch:
+        gradscope.draw(_warm_up(), file=Path(scratch) / "warm.png")  # the layout engine is compiled once
+        for entry in ENTRIES:
+            torch.manual_seed(0)
+            loss = None
+            with gradscope.watch() as scope, suppress(RuntimeError):
+                loss = entry.program()
+            draw = scope.draw if loss is None else partial(gradscope.draw, gradscope.snapshot(loss))
+            name = f"{entry.program.__name__}.svg"
+            begun = process_time()
+            drawing = draw(file=pictures / name, **entry.options)  # type: ignore[arg-type]
+            svg = process_time() - begun
+            begun = process_time()
+            draw(file=Path(scratch) / "picture.png", **entry.options)  # type: ignore[arg-type]
+            png = process_time() - begun
+            nodes = CHAIN if loss is not None else max(call.nodes for call in scope.recording().calls)
+            size = (pictures / name).stat().st_size
+            print(f"{entry.title}: {nodes:,} nodes, {drawing.boxes} boxes, {svg:.2f} / {png:.2f} s, {size / 1e3:.0f} kB")
+            sections.append(f"## {entry.title}\n\n{entry.program.__doc__}\n\n![{entry.title}](pictures/{name})\n")
+            if entry.torchviz:
+                rows.append(
+                    f"| {entry.title} | {nodes:,} | {drawing.boxes} | {svg:.2f} / {png:.2f} | {entry.torchviz} |\n"
+                )
+    (DOCS / "gallery.md").write_text(PAGE.format(rows="".join(rows), sections="\n".join(sections)), encoding="utf-8")
+
+
+def _warm_up() -> torch.Tensor:
+    return torch.ones(1, requires_grad=True) * 2
+
+
+PAGE = """# Gallery
+
+Every picture is of a real run: `docs/make_gallery.py` has the programs, and draws all of this again. None of them needs
+graphviz to be installed.
+
+How to read them: a box is a node of the backward graph, with what it saved; an arrow goes from a node to the next one
+that backward runs. Colour, line style, symbol and word all say the same of a box: what became of its saved tensors.
+Several boxes that are alike are folded to one, which says behind `open:` what to give to `--expand` to see them.
+
+{sections}
+## How long it takes
+
+CPU seconds for an SVG / a PNG, after the layout engine was compiled once on the machine (about a second), beside
+[torchviz](https://github.com/szagoruyko/pytorchviz) with graphviz's own `dot` 2.43 on the same kind of graph.
+torchviz draws every node.
+
+| | nodes | boxes | gradscope, SVG / PNG | torchviz, SVG / PNG |
+|---|---:|---:|---:|---:|
+{rows}
+"""
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""At each backward call and optimizer step: is a graph about to be freed, or was one, that the code will need again?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from gradscope.foresight.evidence import shared_graph
+from gradscope.foresight.edits import edits_for
+from gradscope.foresight.held import Freeing, Held, tensors_of
+from gradscope.foresight.reading import Reading, dangerous_read
+from gradscope.foresight.schedule import Schedule
+from gradscope.liveness import call_at
+from gradscope.model import BackwardCall, Finding
+from gradscope.observers import Observer
+from gradscope.rules import gs102
+from gradscope.sites import user_frames
+from gradscope.tokens import Call
+
+if TYPE_CHECKING:
+    from gradscope.backward import Backward, Look
+
+_MOST_READ = 12  # tensors for which the code is read in one look
+
+
+class Foresight(Observer):
+    """Makes the findings GS102: looks at the user's variables, and reads the code that will use them."""
+
+    def __init__(self, watch: Backward) -> None:
+        super().__init__(watch)
+        self._schedule = Schedule()
+
+    def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+        """Ask of every held tensor that leads to what this call will free whether the code will run it backward."""
+        if frame is None or call.keep or record.create_graph or call.parent is not None or look.freed or look.stale:
+            return ()
+        if not self._schedule.is_due((call.place, len(look.nodes), look.nbytes)):
+            return ()
+        with self._schedule:
+            if retains_if_computed(frame):
+                return ()
+            return self._examine(look, record, user_frames(frame))
+
+    def _examine(self, look: Look, record: BackwardCall, frames: list[FrameType]) -> list[Finding]:
+        freeing = Freeing(look)
+        if not any(freeing.frees):
+            return []
+        reached = [held for held in tensors_of(frames) if freeing.trace(held) and held.freed]
+        found: list[tuple[Held, Reading]] = []
+        for held in reached[:_MOST_READ]:
+            reading = dangerous_read(held.paths, frames)
+            if reading is not None:
+                found.append((held, reading))
+        if not found:
+            return []
+        facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
+        if facts is None:
+            return []
+        finding = gs102.finding(facts, edits_for(facts, found, frames))
+        self.watch.foreseen[record.number] = finding.fix
+        return [finding]
+
+
+def retains_if_computed(frame: FrameType) -> bool:
+    """Whether the call that the frame makes computes ``retain_graph``: then nobody can tell for later calls."""
+    call = call_at(frame.f_code, frame.f_lasti)
+    return call is not None and bool(call.computed & {"retain_graph", "create_graph"})

@@ -1,0 +1,37 @@
+"""Decides at which backward calls to look closely: the first of their kind, then ever fewer, within a share of the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+
+_FIRST = 3  # looks of each kind: what is carried from one iteration into the next shows in the second or third
+_FREE_SECONDS = 0.25
+_SHARE = 0.01  # of the run's time
+_MOST_KINDS = 10_000
+
+
+class Schedule:
+    """Counts calls by kind (the place and the shape of what is there), and the time that close looks take."""
+
+    def __init__(self) -> None:
+        self._met: dict[Hashable, int] = {}
+        self._started = time.perf_counter()
+        self._entered = 0.0
+        self._spent = 0.0
+
+    def is_due(self, kind: Hashable) -> bool:
+        """Count this call; True for the first few of a kind and then for every 2^k-th."""
+        met = self._met.get(kind, 0) + 1
+        if met == 1 and len(self._met) >= _MOST_KINDS:
+            return False
+        self._met[kind] = met
+        if met > _FIRST and met & (met - 1):
+            return False
+        return self._spent < _FREE_SECONDS + _SHARE * (time.perf_counter() - self._started)
+
+    def __enter__(self) -> None:
+        self._entered = time.perf_counter()
+
+    def __exit__(self, *exception: object) -> None:
+        self._spent += time.perf_counter() - self._entered

@@ -1,0 +1,120 @@
+"""Every backward call goes back through the graphs of all iterations before it, and they grow.
+
+## What it says
+
+The graph of a backward call reaches nodes that were built before the previous call of the same line, and it reaches
+further back each time. Something computed in one iteration (a hidden state, a memory) is used in the next one with its
+whole history. gradscope names the variable that carries the graph on and the line that stores it, and says how many
+nodes and how many saved bytes each iteration adds.
+
+## Why it happens
+
+A tensor remembers how it was computed. A state that is carried on without `detach()` takes its graph along. Without
+`retain_graph=True` the second backward call would raise (GS101); with it, nothing is freed, so that every call walks all
+iterations so far: memory and time per iteration grow, until the memory is gone.
+
+If the parameters are changed through `.data`, the version counter does not see it. The old graphs then compute with
+weights that are no longer those of their forward pass: the gradient is wrong, and nothing raises.
+
+## Bad example
+
+```python
+import torch
+
+torch.manual_seed(0)
+cell = torch.nn.RNNCell(3, 5)
+h = torch.zeros(2, 5)
+for step in range(10):
+    h = cell(torch.randn(2, 3), h)
+    h.pow(2).mean().backward(retain_graph=True)
+```
+
+## Good example
+
+```python
+import torch
+
+torch.manual_seed(0)
+cell = torch.nn.RNNCell(3, 5)
+h = torch.zeros(2, 5)
+for step in range(10):
+    h = cell(torch.randn(2, 3), h.detach())
+    h.pow(2).mean().backward()
+```
+
+## What to do
+
+- `detach()` the state where one iteration hands it to the next, and drop `retain_graph=True`.
+- To train through several steps, add up their losses, call backward once for all of them, then `detach()`.
+
+## What it costs
+
+`detach()` costs nothing. It changes what is trained: no gradient goes back beyond the iteration any more.
+
+## Known limits
+
+It is said at the 8th call of a line at the latest possible, or at the end for a loop of three calls or more that ends
+before: a window of up to seven iterations that are kept on purpose (truncated backpropagation through time) is no
+finding. A longer one is reported although it stops growing later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.rules.base import place, rule
+from gradscope.units import counted, nbytes
+
+RULE = rule(
+    __doc__,
+    "GS301",
+    "graph-carried-across-iterations",
+    Severity.WARNING,
+    Certainty.OBSERVED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What is known when the graph of ``call`` goes back over ``iterations`` iterations by way of ``holder``.
+
+    ``stored`` is the line that stores the holder. The graph has ``nodes`` and ``nbytes`` of saved tensors; the last two
+    are what each iteration adds. ``silent``: parameters are changed through ``.data``.
+    """
+
+    call: BackwardCall | None
+    holder: str
+    stored: Site | None
+    iterations: int
+    nodes: int
+    nbytes: int
+    nodes_each: float
+    nbytes_each: float
+    silent: bool = False
+
+
+def finding(facts: Carried) -> Finding:
+    """The finding in words."""
+    message = "the graph is carried from one iteration into the next"
+    if facts.silent:
+        message += ", and through weights that changed unseen: its gradients are wrong"
+    what = f"{counted(facts.nodes, 'node')}, {nbytes(facts.nbytes)} saved"
+    growth = f"{counted(round(facts.nodes_each), 'node')} and {nbytes(round(facts.nbytes_each))} more with each iteration"
+    held = f"`{facts.holder}` carries the graph on: {what}; {growth}"
+    related = [Related("held_by", facts.stored, held), Related("linked_by", facts.stored, f"`{facts.holder}` is stored here")]
+    if facts.silent and facts.call is not None:
+        note = "parameters are changed through .data, so no version counter tells that the saved weights are stale"
+        related.append(Related("modified_by", None, note))
+    where = f" where it is handed on ({place(facts.stored)})" if facts.stored else ""
+    return RULE.finding(
+        message,
+        facts.call,
+        label=f"goes back over {counted(facts.iterations, 'iteration')}",
+        related=tuple(related),
+        bytes=facts.nbytes,
+        fix=Fix(
+            "detach",
+            f"detach() `{facts.holder}`{where} and drop retain_graph=True; no gradient then goes back beyond the iteration",
+        ),
+    )

@@ -1,0 +1,131 @@
+"""A variable keeps the graphs of all iterations so far alive, and grows with each one.
+
+## What it says
+
+A total, a list, a dict or another holder still leads to the graphs of earlier iterations. gradscope names the holder
+as you would type it and the line that stores into it. It tells nodes and saved bytes apart: a loss that is kept after
+its backward call keeps the nodes of its graph and almost no memory, an output that no backward call has gone through
+keeps everything that its graph has saved.
+
+## Why it happens
+
+A tensor that requires grad holds the node that made it, and with it the whole graph. `total += loss` makes the graph of
+the total one longer; `losses.append(loss)` keeps one graph for each entry. In an evaluation loop without
+`torch.no_grad()` nothing ever frees what these graphs have saved.
+
+## Bad example
+
+```python
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+total = 0
+for step in range(10):
+    loss = model(torch.randn(8, 4)).pow(2).mean()
+    loss.backward()
+    total += loss
+```
+
+## Good example
+
+```python
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+total = 0
+for step in range(10):
+    loss = model(torch.randn(8, 4)).pow(2).mean()
+    loss.backward()
+    total += loss.item()
+```
+
+## What to do
+
+- A number for a log or a total: `loss.item()`, or `loss.detach()` if the device should not be waited for.
+- Outputs, features or embeddings that are kept: `detach()` them where they are stored.
+- Evaluation: run it under `torch.no_grad()` or `torch.inference_mode()`.
+- A running average of weights or statistics: update it under `torch.no_grad()`.
+- Exceptions that are kept: keep `str(error)`; a traceback keeps the variables of every function in it.
+
+## What it costs
+
+`.item()` waits for the device; `detach()` and `no_grad()` cost nothing and save memory. What is detached is not trained
+through.
+
+## Known limits
+
+Holders are looked for at the 4th, 6th, 8th, 12th … backward call of a line, in the variables of the user's functions that are running
+and in what they lead to; containers are looked at up to their first hundred entries. It is said when the same holder has grown three
+times, or at the end of a program that ends before that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.rules.base import place, rule
+from gradscope.units import counted, nbytes
+
+RULE = rule(
+    __doc__,
+    "GS302",
+    "graph-kept-alive",
+    Severity.WARNING,
+    Certainty.OBSERVED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAlive:
+    """What is known of a holder: the line that stores into it, and what it keeps of how many iterations.
+
+    ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held are single numbers;
+    ``through_frame``: it is held by way of the variables of a function that has ended (a traceback). The last but one
+    two are what each iteration adds; ``after`` is the number of the last backward call.
+    """
+
+    call: BackwardCall | None
+    holder: str
+    stored: Site | None
+    is_container: bool
+    is_scalar: bool
+    through_frame: bool
+    iterations: int
+    nodes: int
+    nbytes: int
+    nodes_each: float
+    nbytes_each: float
+    after: int = 0
+
+
+def finding(facts: KeptAlive) -> Finding:
+    """The finding in words."""
+    saved = f"{nbytes(facts.nbytes)} saved" if facts.nbytes else "no saved bytes"
+    growth = f"{counted(round(facts.nodes_each), 'node')} and {nbytes(round(facts.nbytes_each))} more with each iteration"
+    held = f"`{facts.holder}` holds {counted(facts.nodes, 'node')}, {saved}; {growth}"
+    found = RULE.finding(
+        f"`{facts.holder}` keeps the graphs of earlier iterations alive",
+        facts.call,
+        label=f"keeps graphs of {counted(facts.iterations, 'iteration')}, {saved}",
+        related=(Related("held_by", facts.stored, held),),
+        bytes=facts.nbytes,
+        fix=_fix(facts),
+    )
+    return replace(found, site=facts.stored or found.site, backward_call=found.backward_call or facts.after)
+
+
+def _fix(facts: KeptAlive) -> Fix:
+    """What to store instead."""
+    where = f" at {place(facts.stored)}" if facts.stored else ""
+    if facts.through_frame:
+        return Fix("other", f"keep str(error) instead of the exception{where}: its traceback keeps the variables")
+    if facts.call is None and not facts.is_container:
+        return Fix("no_grad", "run this loop under torch.no_grad(), or add up numbers (.item()); nothing then trains through it")
+    if facts.is_scalar:
+        return Fix("item", f"store .item() or .detach() of it{where}; the number is the same, the graph goes")
+    if facts.is_container:
+        return Fix("detach", f"detach() what is stored in `{facts.holder}`{where}; nothing then trains through it")
+    return Fix("no_grad", f"update `{facts.holder}`{where} under torch.no_grad(), or detach() it; nothing then trains through it")

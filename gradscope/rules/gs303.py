@@ -1,0 +1,88 @@
+"""A backward call keeps its graph with retain_graph=True, and nothing runs the graph again.
+
+## What it says
+
+The calls at this line keep what their graphs have saved, and all of it was dropped later without another backward call
+through it. gradscope says how many bytes stay for nothing after each call.
+
+## Why it happens
+
+`retain_graph=True` is needed for a second call through the same graph. It is often put there against an error whose
+cause went away since, or on the last of several calls, where only the earlier ones need it. The saved tensors then live until the
+loss is assigned again, which is after the next forward pass: at the peak there are two graphs instead of one.
+
+## Bad example
+
+```python
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+for step in range(6):
+    loss = model(torch.randn(8, 4)).pow(2).mean()
+    loss.backward(retain_graph=True)
+```
+
+## Good example
+
+```python
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+for step in range(6):
+    loss = model(torch.randn(8, 4)).pow(2).mean()
+    loss.backward()
+```
+
+## What to do
+
+Leave `retain_graph=True` away. If an error appears, its cause is elsewhere: see GS101.
+
+## What it costs
+
+Nothing: the gradients are the same, and the saved tensors go during the call.
+
+## Known limits
+
+It is advice, said after three such calls. `create_graph=True` keeps the graph too, and is no case of this rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity
+from gradscope.rules.base import called, rule
+from gradscope.units import counted, nbytes
+
+RULE = rule(
+    __doc__,
+    "GS303",
+    "retain-graph-not-needed",
+    Severity.ADVICE,
+    Certainty.OBSERVED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptForNothing:
+    """What is known of the calls at one line: ``call`` is the last of them, ``nbytes`` the most that one kept."""
+
+    call: BackwardCall
+    times: int
+    nbytes: int
+
+
+def finding(facts: KeptForNothing) -> Finding:
+    """The finding in words."""
+    kept = f"{nbytes(facts.nbytes)} kept after each call, dropped unused {counted(facts.times, 'time')}"
+    note = f"kept by retain_graph=True in {called(facts.call)} and those before it"
+    return RULE.finding(
+        "retain_graph=True is not needed here",
+        facts.call,
+        label=kept,
+        related=(Related("retained_by", facts.call.site, note),),
+        bytes=facts.nbytes,
+        fix=Fix("remove_retain", "leave retain_graph=True away: the gradients are the same, the memory goes in the call"),
+    )

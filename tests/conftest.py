@@ -1,0 +1,66 @@
+"""After every test nothing of gradscope may be left in torch or in Python."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "unit"))
+
+
+def state_of_the_host() -> dict[str, object]:
+    """Everything that gradscope ever changes, as it is at the moment; empty while nothing has imported torch."""
+    if "torch" not in sys.modules:
+        return {}
+    import torch
+    import torch.autograd.graph
+    import torch.optim.optimizer as optimizer
+    import torch.utils._python_dispatch as dispatch
+    from torch.autograd.function import BackwardCFunction
+
+    autograd = torch._C._autograd
+    names = ("push_saved_tensors_default", "pop_saved_tensors_default", "top_saved_tensors_default")
+    state: dict[str, object] = {f"_{name}_hooks": getattr(autograd, f"_{name}_hooks") for name in names}
+    state |= {name: getattr(autograd, name) for name in ("_saved_tensors_hooks_disable", "_saved_tensors_hooks_enable")}
+    state |= {
+        "top hooks": autograd._top_saved_tensors_default_hooks(False),
+        "engine (graph)": torch.autograd.graph._engine_run_backward,
+        "engine (autograd)": torch.autograd._engine_run_backward,
+        "push mode": dispatch._push_mode,
+        "pop mode": dispatch._pop_mode,
+        "saved_tensors": vars(BackwardCFunction).get("saved_tensors"),
+        "register_hooks": vars(autograd.SavedTensor)["register_hooks"],
+        "unpack": vars(autograd.SavedTensor)["unpack"],
+        "steps before": dict(optimizer._global_optimizer_pre_hooks),
+        "steps after": dict(optimizer._global_optimizer_post_hooks),
+    }
+    return state
+
+
+def state_of_python() -> dict[str, object]:
+    """What of the interpreter gradscope could have changed."""
+    return {
+        "thread start": threading.Thread._bootstrap,  # type: ignore[attr-defined]
+        "excepthook": sys.excepthook,
+        "profile": sys.getprofile(),
+        "trace": sys.gettrace(),
+        "meta path": list(sys.meta_path),
+    }
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before, python = state_of_the_host(), state_of_python()
+    yield
+    after = state_of_the_host()
+    if before:
+        assert after == before
+    elif after:
+        assert after["top hooks"] is None
+        assert "gradscope" not in repr(after)
+    assert state_of_python() == python

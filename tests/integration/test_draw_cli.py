@@ -1,0 +1,255 @@
+"""Pictures and pages from the command line: of real runs, of their recordings, and what is said when there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+
+TWO_LOSSES = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+encoder, head_a, head_b = nn.Linear(4, 8), nn.Linear(8, 1), nn.Linear(8, 2)
+z = encoder(torch.randn(3, 4)).tanh()
+loss_a = head_a(z).pow(2).mean()
+loss_b = head_b(z).exp().mean()
+loss_a.backward()
+loss_b.backward()
+"""
+
+SHARED_Y = """
+import torch
+
+torch.manual_seed(0)
+a, t, x = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3), torch.randn(3, 3)
+y = t @ a
+for step in range(2):
+    x_out = t @ (x + y)
+    loss = x_out.pow(2).sum()
+    loss.backward()
+"""
+
+HEALTHY = """
+import torch
+
+weight = torch.ones(3, requires_grad=True)
+for step in range(4):
+    loss = (weight * weight).exp().sum()
+    loss.backward()
+print("ran")
+"""
+
+NO_BACKWARD = "import torch\nprint('ran')\n"
+
+CHANGES_DIRECTORY = "import os\nos.chdir('/')\n" + HEALTHY
+
+
+def gradscope(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gradscope", *map(str, args)],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def texts(svg: Path) -> list[str]:
+    root = ElementTree.fromstring(svg.read_text(encoding="utf-8"))
+    return [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def recorded(folder: Path, program: str, *options: str) -> Path:
+    script = folder / "train.py"
+    script.write_text(program)
+    done = gradscope("run", "--save", "run.gscope", *options, script, cwd=folder)
+    assert (folder / "run.gscope").exists(), done.stderr
+    return folder / "run.gscope"
+
+
+def test_the_finding_is_drawn_with_the_graph_that_freed_it(tmp_path: Path) -> None:
+    recorded(tmp_path, TWO_LOSSES, "--draw", "shared.svg")
+    said = texts(tmp_path / "shared.svg")
+    assert "Backward graph of loss_a (call 1), loss_b (call 2)" in said
+    assert any(text.endswith("as backward call 2 found it (train.py:11)") for text in said)
+    assert any(text.startswith("SHARED by loss_a (call 1) and loss_b (call 2)") for text in said)
+    assert said.count("backward stops here") == 1
+    assert "freed by call 1" in said
+    assert "encoder · Linear" in said
+    assert "head_b.weight" in said
+    # What only loss_a needs was freed by its call, though that call's own look found it live.
+    at = said.index("PowBackward0")
+    assert said[at + 1 : at + 3] != ["live"]
+    assert said.count("live") <= 1 + 2  # the legend, and the two nodes that only loss_b needs
+
+
+def test_a_recording_gives_the_same_picture_as_the_run(tmp_path: Path) -> None:
+    run = recorded(tmp_path, TWO_LOSSES, "--draw", "live.svg")
+    done = gradscope("draw", run, "-o", tmp_path / "later.svg")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"picture: {tmp_path / 'later.svg'}\n", "")
+    assert (tmp_path / "later.svg").read_bytes() == (tmp_path / "live.svg").read_bytes()
+
+
+def test_iterations_meet_in_the_one_shared_y(tmp_path: Path) -> None:
+    run = recorded(tmp_path, SHARED_Y)
+    assert gradscope("draw", run, "-o", tmp_path / "y.svg").returncode == 0
+    said = texts(tmp_path / "y.svg")
+    assert "built before backward call 1" in said
+    assert "built after backward call 1" in said
+    assert "enters an older graph" in said
+    at = said.index("backward stops here")
+    assert "MmBackward0" in said[at : at + 3]
+
+
+@pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("dot", b"digraph gradscope {")])
+def test_formats(tmp_path: Path, suffix: str, begins: bytes) -> None:
+    run = recorded(tmp_path, TWO_LOSSES)
+    assert gradscope("draw", run, "--theme", "dark", "-o", tmp_path / f"graph.{suffix}").returncode == 0
+    assert (tmp_path / f"graph.{suffix}").read_bytes().startswith(begins)
+
+
+def test_without_a_file_the_graph_is_a_tree(tmp_path: Path) -> None:
+    run = recorded(tmp_path, TWO_LOSSES)
+    tree = gradscope("draw", run)
+    assert (tree.returncode, tree.stderr) == (0, "")
+    lines = tree.stdout.splitlines()
+    assert lines[0] == "Backward graph of loss_a (call 1), loss_b (call 2)"
+    assert [line for line in lines if "<- backward stops here" in line and "TanhBackward0" in line]
+    assert not any(line != line.rstrip() for line in lines)
+    first = gradscope("draw", run, "--call", "1", "--sites").stdout
+    assert first.startswith("Backward graph of loss_a\n")
+    assert "as backward call 1 found it (train.py:10)" in first
+    assert "freed" not in first
+    assert "train.py:7 in <module>" in first
+
+
+def test_the_options_reach_the_picture(tmp_path: Path) -> None:
+    run = recorded(tmp_path, TWO_LOSSES)
+    every = gradscope("draw", run, "--no-fold").stdout
+    assert every.count("encoder.weight  leaf") == 1
+    focused = gradscope("draw", run, "--focus", "finding").stdout
+    assert "backward stops here" in focused
+    assert "nodes folded" in focused
+    named = gradscope("draw", run, "--focus", "head_b", "--call", "2").stdout
+    assert "head_b · Linear" in named
+    assert "nothing in this graph is called 'nobody'" in gradscope("draw", run, "--focus", "nobody").stdout
+
+
+def test_a_folded_row_stands_for_all_its_calls(tmp_path: Path) -> None:
+    run = recorded(tmp_path, HEALTHY)
+    third = gradscope("draw", run, "--call", "3").stdout
+    assert "as backward call 3 found it (train.py:7), as alike call 1 did" in third
+    assert "the first of 4 alike" in gradscope("draw", run).stdout
+
+
+def test_a_page_from_a_run_and_from_its_recording(tmp_path: Path) -> None:
+    run = recorded(tmp_path, TWO_LOSSES, "--html", "live.html")
+    done = gradscope("report", run, "--html", tmp_path / "later.html")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"page: {tmp_path / 'later.html'}\n", "")
+    page = (tmp_path / "later.html").read_text(encoding="utf-8")
+    assert page == (tmp_path / "live.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
+    assert "default-src 'none'" in page
+
+
+def test_what_was_written_is_said_in_text_only(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HEALTHY)
+    views = ("--html", "page.html", "--draw", "graph.svg")
+    text = gradscope("run", *views, "train.py", cwd=tmp_path)
+    assert (text.stdout, text.returncode) == ("ran\n", 0)
+    assert "page: page.html\npicture: graph.svg\n" in text.stderr
+    machine = gradscope("run", *views, "--format", "json", "train.py", cwd=tmp_path)
+    assert json.loads(machine.stderr)["findings"] == []
+
+
+def test_files_are_written_where_the_program_was_started(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CHANGES_DIRECTORY)
+    gradscope("run", "--html", "page.html", "--draw", "graph.svg", "train.py", cwd=tmp_path)
+    assert (tmp_path / "page.html").exists()
+    assert (tmp_path / "graph.svg").exists()
+
+
+def test_a_run_without_a_graph_keeps_its_status_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(NO_BACKWARD)
+    done = gradscope("run", "--draw", "graph.svg", "train.py", cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("ran\n", 0)
+    assert "gradscope: graph.svg was not written: no backward call was made" in done.stderr
+    assert not (tmp_path / "graph.svg").exists()
+    (tmp_path / "train.py").write_text("print('ran')")
+    done = gradscope("run", "--draw", "graph.svg", "--html", "page.html", "train.py", cwd=tmp_path)
+    assert "page.html and graph.svg were not written" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["run", "--draw", "graph.bmp", "train.py"], ".svg, .png, .pdf, .dot"),
+        (["run", "--draw", "graph", "train.py"], "file without suffix"),
+        (["run", "--draw", "missing/graph.svg", "train.py"], "missing/graph.svg"),
+        (["run", "--draw", "folder.svg", "train.py"], "folder.svg"),
+        (["run", "--html", "missing/page.html", "train.py"], "missing/page.html"),
+        (["run", "--html", "folder.svg", "train.py"], "folder.svg"),
+        (["report", "run.gscope", "--html", "missing/page.html"], "missing/page.html"),
+        (["report", "run.gscope", "run.gscope", "--html", "page.html"], "takes one recording"),
+        (["draw", "nowhere.gscope"], "nowhere.gscope"),
+        (["draw", "train.py"], "train.py"),
+        (["draw", "run.gscope", "--call", "9"], "no backward call 9"),
+        (["draw", "run.gscope", "--call", "0"], "--call"),
+        (["draw", "run.gscope", "--focus", "finding"], "no finding"),
+        (["draw", "run.gscope", "-o", "graph.bmp"], ".svg, .png, .pdf, .dot"),
+        (["draw", "run.gscope", "-o", "missing/graph.svg"], "missing/graph.svg"),
+        (["draw", "run.gscope", "--engine", "magic"], "--engine"),
+        (["draw", "run.gscope", "--theme", "pink"], "--theme"),
+        (["draw", "empty.gscope"], "no backward call was made"),
+    ],
+)
+def test_used_wrongly(recordings: Path, args: Sequence[str], says: str) -> None:
+    done = gradscope(*args, cwd=recordings)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gradscope: ")
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recordings")
+    recorded(folder, NO_BACKWARD)
+    (folder / "run.gscope").rename(folder / "empty.gscope")
+    recorded(folder, HEALTHY)
+    (folder / "folder.svg").mkdir()
+    return folder
+
+
+def test_a_file_that_was_there_is_left_alone_when_nothing_is_drawn(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(NO_BACKWARD)
+    (tmp_path / "graph.svg").write_text("mine")
+    gradscope("run", "--draw", "graph.svg", "train.py", cwd=tmp_path)
+    assert (tmp_path / "graph.svg").read_text() == "mine"
+
+
+def test_drawing_a_recording_does_not_import_torch(tmp_path: Path) -> None:
+    run = recorded(tmp_path, TWO_LOSSES)
+    code = f"""
+import sys
+sys.argv = ["gradscope", "draw", {str(run)!r}, "-o", {str(tmp_path / "graph.svg")!r}]
+from gradscope.cli import main
+main()
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False\n")

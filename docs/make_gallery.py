@@ -17,6 +17,8 @@ import torch
 from torch import nn
 
 import gradscope
+from gradscope.render.merging import merge
+from gradscope.selection import select
 
 DOCS = Path(__file__).parent
 CHAIN = 200_000
@@ -143,7 +145,10 @@ def chain() -> torch.Tensor:
 
 @dataclass
 class Entry:
-    """One picture of the gallery, of what the backward calls of ``program`` met or of the loss that it returns. ``torchviz`` are the CPU seconds of torchviz with graphviz's own ``dot``."""
+    """One picture of the gallery: of what the backward calls of ``program`` met, or of the loss that it returns.
+
+    ``torchviz`` are the CPU seconds of torchviz with graphviz's own ``dot``.
+    """
 
     title: str
     program: Callable[[], torch.Tensor | None]
@@ -178,7 +183,8 @@ def main() -> None:
             loss = None
             with gradscope.watch() as scope, suppress(RuntimeError):
                 loss = entry.program()
-            draw = scope.draw if loss is None else partial(gradscope.draw, gradscope.snapshot(loss))
+            graphs = select(scope.recording()).graphs if loss is None else (gradscope.snapshot(loss),)
+            draw = scope.draw if loss is None else partial(gradscope.draw, *graphs)
             name = f"{entry.program.__name__}.svg"
             begun = process_time()
             drawing = draw(file=pictures / name, **entry.options)  # type: ignore[arg-type]
@@ -186,9 +192,7 @@ def main() -> None:
             begun = process_time()
             draw(file=Path(scratch) / "picture.png", **entry.options)  # type: ignore[arg-type]
             png = process_time() - begun
-            nodes = CHAIN if loss is not None else max(call.nodes for call in scope.recording().calls)
-            size = (pictures / name).stat().st_size
-            print(f"{entry.title}: {nodes:,} nodes, {drawing.boxes} boxes, {svg:.2f} / {png:.2f} s, {size / 1e3:.0f} kB")
+            nodes = len(merge(graphs).nodes)
             sections.append(f"## {entry.title}\n\n{entry.program.__doc__}\n\n![{entry.title}](pictures/{name})\n")
             if entry.torchviz:
                 rows.append(

@@ -171,6 +171,8 @@ class Backward:
         call = Call(self.calls, place, keep)
         stack = self._local.stack
         call.parent = stack[-1] if stack else None
+        if not stack:
+            self._local.explained = 0  # the number of an error that is gone may be another's
         call.steps = self.steps
         stack.append(call)
         with torch._C.DisableTorchFunction():
@@ -354,20 +356,23 @@ class Backward:
     def _claim_slices(self, look: Look, slices: list[int]) -> None:
         """Tie to new CopySlices nodes what the nodes that they wrap have saved.
 
-        The wrapped node was built just before (nodes for the views that take part may lie between), by the same instruction.
+        The wrapped node was built just before, by the same instruction. Between the two lies at most a node for a view that the
+        operation saved and that had been modified, which makes torch build its node anew.
         """
         pending = self.ledger.pending
         previous = -1
         for i in sorted(slices, key=lambda i: look.tokens[i].sequence_nr):
             token = look.tokens[i]
-            numbers = range(token.sequence_nr + 1, max(previous, token.sequence_nr - 5), -1)
-            previous = token.sequence_nr
             place = None
-            for number in numbers:
-                first = next((p for p in (r() for r in pending.get(number, _NOTHING)) if p is not None), None)
-                if first is not None and (place is None or first.place is place):
-                    place = first.place
-                    token.packs = [*token.packs, *self._claim(token, pending.pop(number))]
+            for number in range(token.sequence_nr + 1, max(previous, token.sequence_nr - 4), -1):
+                packs = [p for p in (r() for r in pending.get(number, _NOTHING)) if p is not None]
+                if not packs or (place is not None and packs[0].place is not place):
+                    continue
+                if number < token.sequence_nr - 1 and not any(_renewed_view(p, number, token.sequence_nr) for p in packs):
+                    continue
+                place = packs[0].place
+                token.packs = [*token.packs, *self._claim(token, pending.pop(number))]
+            previous = token.sequence_nr
             pending.pop(token.sequence_nr, None)
             for packed in (r() for r in token.packs):
                 if packed is not None:
@@ -422,7 +427,7 @@ class Backward:
             look.left,
             tuple(look.signature),
             tuple(look.freed),
-            look.runs and tuple(look.runs),
+            None if look.runs is None else tuple(look.runs),
         )
         graph = self._picture(signature, look, roots, call.place)
         call.signature = signature
@@ -562,6 +567,11 @@ class Backward:
         if self.census.alive < self.stack_limit.OTHER_THREAD_NODES:
             self.stack_limit.restore()
 
+    @property
+    def is_running(self) -> bool:
+        """True while a backward call runs in this thread."""
+        return bool(self._local.stack)
+
     def has_explained(self, error: BaseException) -> bool:
         """True for an exception that came out of a backward call."""
         return id(error) == self._local.explained
@@ -575,6 +585,13 @@ class Backward:
         if threading.get_ident() == self._thread:
             self._sequence_last = _sequence_nr()
         return self._sequence_last
+
+
+def _renewed_view(packed: Packed, after: int, before: int) -> bool:
+    tensor = packed.tensor
+    if tensor is None or not packed.original or not tensor._is_view() or tensor.grad_fn is None:
+        return False
+    return after < tensor.grad_fn._sequence_nr() < before
 
 
 BEFORE_WATCH = Call(0, None, keep=False)

@@ -137,7 +137,11 @@ class Contents:
         plain = not self._mode and id(type(tensor)) in _PLAIN
         if not (_requires_grad(tensor) if plain else self._ask(tensor, _requires_grad)):
             return False, more
-        if not self._ask(tensor, _is_leaf):
+        try:
+            leaf = self._ask(tensor, _is_leaf)
+        except RuntimeError:  # a view that torch lets nobody use any more has a graph all the same
+            return True, more
+        if not leaf:
             return True, more
         return False, more or self._grad_with_graph(tensor) is not None
 

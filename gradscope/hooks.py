@@ -253,7 +253,7 @@ class DefaultHooks:
             return
         for _ in state.pushed:
             self._pop()
-        if not state.aside:
+        if not state.aside and self._is_on_top(state.base):
             self._pop()
         for pair in state.pushed:  # what the program pushed stays in force, as it pushed it
             self._push(*pair)
@@ -262,17 +262,23 @@ class DefaultHooks:
 
     def _step_aside(self) -> bool:
         state = self._local
-        if not state.entered or state.aside or state.pushed:
+        if not state.entered or state.aside or state.pushed or not self._is_on_top(state.base):
             return False
         self._pop()
         state.aside = True
         return True
 
+    def _is_on_top(self, pair: Pair | None) -> bool:
+        """Whether a pair is the innermost one now; inside the engine torch works with a stack of its own."""
+        top = self._top(True)
+        return top is not None and pair is not None and top[0] == pair[0]
+
     def _step_back(self) -> None:
         state = self._local
         if state.entered and state.aside and not state.pushed and state.base is not None:
             state.aside = False
-            self._push(*state.base)
+            if not self._is_on_top(state.base):
+                self._push(*state.base)
 
     def _push_theirs(self, pack: Pack, unpack: Unpack) -> None:
         state = self._local

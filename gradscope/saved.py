@@ -18,7 +18,7 @@ from gradscope.names import Names, is_parameter, local
 from gradscope.sites import USER, Place, _codes, known_code, place_in, user_frame
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import CodeType, FrameType
 
     from gradscope.tokens import Token
 
@@ -27,7 +27,7 @@ _function_modes = torch._C._len_torch_function_stack
 _FUNCTION_APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]
 _CHECKPOINT = torch.utils.checkpoint.__file__
 _reference = weakref.ref
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _FRESH_REFERENCES = 4  # of a tensor that only C++ has seen, counted from inside a pack hook (asserted by a test)
 
 
@@ -81,7 +81,7 @@ class Packed:
 
 def version_of(tensor: torch.Tensor) -> int:
     """The tensor's version counter, read without the program's torch functions seeing it."""
-    if type(tensor) in _PLAIN and not _function_modes():
+    if type(tensor) in PLAIN and not _function_modes():
         return tensor._version
     with torch._C.DisableTorchFunction():
         return tensor._version
@@ -111,6 +111,7 @@ class Ledger:
         self._last_place: Place | None = None
         self._last_module: tuple[str, str] | None = None
         self._last_untied = False
+        self._last_code: CodeType | None = None
         self.detailed = True
         """Note the module of each node: for a picture, so not while graphs come that have been pictured."""
         self.looks_left = LOOKS
@@ -128,7 +129,7 @@ class Ledger:
 
     def pack(self, tensor: torch.Tensor) -> Packed:
         """The pack hook. It runs for every saved tensor, so what is common is written out here, without calls."""
-        if type(tensor) not in _PLAIN or _function_modes():
+        if type(tensor) not in PLAIN or _function_modes():
             with torch._C.DisableTorchFunction():
                 return self._pack(tensor, sys._getframe(1))
         packed = self._new()
@@ -177,7 +178,7 @@ class Ledger:
         thread = packed.thread = get_ident()
         if packed.sequence_nr == UNKNOWN:
             packed.sequence_nr = sequence_nr
-        if sequence_nr == self._last_sequence_nr and thread == self._last_thread:
+        if sequence_nr == self._last_sequence_nr and thread == self._last_thread and caller.f_code is self._last_code:
             packed.place = self._last_place
             packed.module = self._last_module
             if self._last_untied:
@@ -202,7 +203,7 @@ class Ledger:
             place = packed.place = self._last_place = None if frame is None else place_in(frame)
             if place is not None:
                 place.last_sequence_nr = sequence_nr
-            self._last_sequence_nr, self._last_thread = sequence_nr, thread
+            self._last_sequence_nr, self._last_thread, self._last_code = sequence_nr, thread, caller.f_code
             if untied:
                 packed.sequence_nr = UNTIED
                 return
@@ -223,7 +224,10 @@ class Ledger:
         if self.looks_left <= 0:
             return False
         self.looks_left -= 1
-        node = tensor.grad_fn
+        try:
+            node = tensor.grad_fn
+        except RuntimeError:  # a view that may not be used any more: an error that torch raises when it is used, not now
+            return True
         if node is None:
             return True
         if frame.f_code is _FUNCTION_APPLY:
@@ -266,7 +270,14 @@ class Ledger:
             if live > self.peak_bytes:
                 self.peak_bytes = live
             if self.saved_tensors >= self.look_at:
-                self.on_growth(sys._getframe(2))
+                self._grown(sys._getframe(2))
+
+    def _grown(self, frame: FrameType) -> None:
+        try:
+            self.on_growth(frame)
+        except Exception as error:  # we are inside the program's own forward pass, which must go on
+            self.on_growth = lambda frame: None
+            self.notes.append(f"looking for what grows failed and was switched off ({error}); please report this")
 
     def unpack(self, packed: Packed) -> torch.Tensor:
         """The unpack hook: does the checks that torch leaves out under hooks, and raises torch's own errors."""
@@ -276,7 +287,7 @@ class Ledger:
         if tensor is None:
             assert packed.theirs is not None
             return packed.theirs[1](packed.theirs[0])
-        plain = type(tensor) in _PLAIN and not _function_modes()
+        plain = type(tensor) in PLAIN and not _function_modes()
         same = plain and tensor._version == packed.version
         if same and (packed.was_leaf or not packed.original or not tensor.is_leaf):
             return tensor
@@ -335,7 +346,7 @@ class Ledger:
                 storages.pop(key, None)
                 nbytes = packed.nbytes
                 self.live_bytes -= nbytes
-                returned = call is not None and call.exact and _is_last_owner(packed)
+                returned = call is not None and call.exact and packed.tensor is not None and _is_last_owner(packed)
         if token is not None and call is not None:
             token.freed_by = call
             self.freed_tensors += 1

@@ -15,7 +15,7 @@ from torch.utils._dtype_abbrs import dtype_abbrs
 from gradscope import model
 from gradscope.model import Edge, Graph, NodeState, Root, SavedState
 from gradscope.names import Names, is_parameter
-from gradscope.saved import Packed, version_of
+from gradscope.saved import PLAIN, Packed, version_of
 from gradscope.sites import site_of
 from gradscope.tokens import Stale, Token, token_of
 
@@ -255,15 +255,17 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
 
     Unpacks what was saved without hooks, which runs nobody's code; what was saved under hooks is left alone.
     """
-    found = []
+    found: list[Stale] = []
+    if torch._C._len_torch_dispatch_stack():
+        return found  # the program's mode would see the unpacking
     for name in kind.names:
         try:
             value = getattr(node, _SAVED_ATTRIBUTE + name)
         except RuntimeError:  # a freed list
             continue
         saved = [s for s in (value if isinstance(value, tuple | list) else (value,)) if s is not None]
-        if not saved or any(s.data is None or s.unpack_hook is not None for s in saved):
-            continue
+        if not saved or any(type(s.data) not in PLAIN or s.unpack_hook is not None for s in saved):
+            continue  # freed, under hooks, or of a subclass, whose own code would see the unpacking
         try:
             getattr(node, "saved_tensors" if kind.is_function else "_saved_" + name)
         except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Says what will go wrong at a later backward call: which held graphs are about to be freed, were freed, or went stale."""
+"""Says what will go wrong at a later backward call: which held graphs are about to be freed, or went stale."""
 
 from gradscope.foresight.observer import Foresight
 

@@ -10,6 +10,7 @@ import torch
 
 from gradscope.foresight import source
 from gradscope.foresight.held import Freeing, Held
+from gradscope.foresight.objects import owner_path
 from gradscope.foresight.reading import Reading
 from gradscope.hazards import _built_at, _node
 from gradscope.liveness import Effect, assignment_sites
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _MOST_NODES = 50
 _MOST_MADE = 3
+_MOST_OTHERS = 5
 _STEPS = ("step", "minimize")
 _APPENDS = ("append", "appendleft", "extend", "add", "insert", "push")
 
@@ -47,11 +49,10 @@ def shared_graph(
         return None
     here = place_in(reading.frame).site
     made = _made(watch, look, held.freed)
-    link = _link(reading)
+    link = _link(reading, made)
     loop = source.loop_around(here)
     again = reading.backward == site or reading.again or reading.read.after_back_edge
     same_root = held.root and held.own == _root_of(record)
-    names = {r.name for _, r in found}
     statement = source.statement_at(link) if link is not None else None
     return SharedGraph(
         call=record,
@@ -61,23 +62,31 @@ def shared_graph(
         read=reading.read.site,
         next_call=reading.backward,
         link=link,
-        others=tuple(sorted(names - {reading.name})),
+        others=_others(found, reading, made),
         same_root=same_root,
         again=again,
         carried=_is_carried(reading, loop),
         elements=_elements(reading, site),
         accumulated=same_root and reading.read.effect is Effect.AUGMENTED,
-        averaged=statement is not None and link in made and _is_of_parameters(statement),
+        averaged=statement is not None and link is not None and any(m.line == link.line for m in made) and _is_of_parameters(statement),
         trained=_is_trained(freeing.leaves(held), frames),
         stepped_between=_steps_between(site, reading.backward),
         shared=_shared(record, reading, reached),
-        next_root=_root_name(reading.backward),
+        next_root=source.root_name(reading.backward),
     )
+
+
+def _others(
+    found: list[tuple[Held, Reading]], chosen: Reading, made: tuple[Site, ...]
+) -> tuple[tuple[str, Site | None], ...]:
+    """The other holders that meet the same fate, and where they were assigned."""
+    links = {r.name: _link(r, made) for _, r in found if r.name != chosen.name and r.backward == chosen.backward}
+    return tuple(sorted(links.items()))[:_MOST_OTHERS]
 
 
 def _rank(entry: tuple[Held, Reading]) -> tuple[bool, bool, int]:
     """Those that something is built on tell more than a loss; then the shortest name."""
-    held, reading = entry
+    reading = entry[1]
     return reading.read.after_back_edge, reading.read.effect is not Effect.BACKWARD, len(reading.name)
 
 
@@ -115,37 +124,56 @@ def _made(watch: Backward, look: Look, freed: list[int]) -> tuple[Site, ...]:
     return tuple(sites)[:_MOST_MADE]
 
 
-def _link(reading: Reading) -> Site | None:
+def _link(reading: Reading, made: tuple[Site, ...]) -> Site | None:
     """Where the holder was assigned last before the call, as far as the code shows: in its frame, or where it is read."""
     code = reading.frame.f_code
-    line = place_in(reading.frame).site.line
-    sites = assignment_sites(code, reading.name) or assignment_sites(code, reading.name.partition("[")[0])
-    before = [site for site in sites if site.line <= line]
-    if sites and "." not in reading.name and "[" not in reading.name:
-        return before[-1] if before else sites[-1]
-    return _stored_in(reading) or (before[-1] if before else None)
+    here = place_in(reading.frame).site
+    container = reading.name.partition("[")[0]
+    sites = assignment_sites(code, reading.name) or assignment_sites(code, container)
+    if not sites or "." in container or "[" in reading.name:
+        stored = _stored_in(reading)
+        if stored is not None or not sites:
+            return stored
+    lines = {site.line for site in made}
+    loop = source.loop_around(here)
+    again = range(loop.lineno, (loop.end_lineno or 0) + 1) if loop is not None else range(0)
+    before = [site for site in sites if site.line <= here.line]
+    for choice in ([s for s in sites if s.line in lines], [s for s in sites if s.line in again], before, sites):
+        if choice:
+            return choice[-1]
+    return None
 
 
 def _stored_in(reading: Reading) -> Site | None:
     """The statement that stores an attribute or puts an element into a container: in the function that reads it, or its file."""
     file = reading.read.site.file
-    container, _, key = reading.name.partition("[")
-    last = container.rpartition(".")[2] if "." in container else container
+    container, key = _container(reading.name)
+    last = container.rpartition(".")[2]
     regions = (source.function_around(reading.read.site), source.tree(file))
     for region in regions:
         for node in ast.walk(region):
-            if not isinstance(node, ast.stmt):
-                continue
-            stored = any(_names(t, last, bool(key), "." in container) for t in source.targets_of(node))
+            if not isinstance(node, ast.stmt) or isinstance(getattr(node, "value", None), ast.Constant):
+                continue  # `self.cached = None` stores no tensor
+            if isinstance(node, ast.FunctionDef) and reading.name == f"<lru_cache of {node.name}>" and node.decorator_list:
+                return _site(node.decorator_list[0], file, reading.read.site.function)
+            stored = any(_names(t, last, key, "." in container) for t in source.targets_of(node))
             if stored or (key and isinstance(node, ast.Expr) and _appends(node, last)):
                 return _site(node, file, reading.read.site.function)
     return None
 
 
+def _container(name: str) -> tuple[str, bool]:
+    """The variable or attribute that holds the tensor, and whether as a container of it: ``states`` of ``states['a'][0]``."""
+    key = False
+    while name.endswith("]") and (owner := owner_path(name)[0]):
+        name, key = owner, True
+    return name, key
+
+
 def _names(target: str, last: str, has_key: bool, is_attribute: bool) -> bool:
     """Whether a target of an assignment is the attribute or an element of the container of this name."""
-    owner, _, key = target.partition("[")
-    return owner.rpartition(".")[2] == last and bool(key) >= has_key and (("." in owner) == is_attribute)
+    owner, key = _container(target)
+    return owner.rpartition(".")[2] == last and key >= has_key and ("." in owner) == is_attribute
 
 
 def _appends(node: ast.Expr, last: str) -> bool:
@@ -155,12 +183,14 @@ def _appends(node: ast.Expr, last: str) -> bool:
     return call.func.attr in _APPENDS and last in source.words_of(call.func.value)
 
 
-def _site(node: ast.stmt, file: str, function: str) -> Site:
+def _site(node: ast.stmt | ast.expr, file: str, function: str) -> Site:
     return Site(file, node.lineno, node.col_offset + 1, node.end_lineno or 0, (node.end_col_offset or 0) + 1, function)
 
 
 def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
     """Whether the holder is assigned again in each iteration: in the loop itself, or by the method or hook that stores it."""
+    if loop is None and not reading.again:
+        return False
     if loop is not None and source.stores_in(loop, reading.name):
         return True
     if "." not in reading.name and "[" not in reading.name:
@@ -171,10 +201,10 @@ def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
     region = source.function_around(stored)
     if not isinstance(region, ast.FunctionDef) or region.name == "__init__":
         return False
-    container = reading.name.partition("[")[0]
+    container, key = _container(reading.name)
     last = container.rpartition(".")[2]
     names = [t for s in source.statements_of(region) for t in source.targets_of(s)]
-    return not any(_is_lazy(region, t) for t in names if _names(t, last, "[" in reading.name, "." in container))
+    return not any(_is_lazy(region, t) for t in names if _names(t, last, key, "." in container))
 
 
 def _is_lazy(region: ast.AST, name: str) -> bool:
@@ -229,18 +259,10 @@ def _steps_between(first: Site, last: Site) -> bool:
     )
 
 
-def _root_name(site: Site) -> str:
-    """What a backward call starts from, where that is a name."""
-    call = source.call_at(site)
-    if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
-        return ""
-    return ast.unparse(call.func.value) if isinstance(call.func.value, ast.Name | ast.Attribute) else ""
-
-
 def _shared(record: BackwardCall, reading: Reading, reached: list[Held]) -> str:
     """The variable that the losses of both calls are computed from."""
     assert record.site is not None
-    root = _root_name(record.site)
+    root = source.root_name(record.site)
     first = _loaded(record.site, root)
     if reading.name in first:
         return reading.name

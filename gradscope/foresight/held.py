@@ -1,4 +1,4 @@
-"""Finds the user's tensors whose graphs lead into the nodes that a backward call is about to free, or that were freed."""
+"""Finds the user's tensors whose graphs lead into the nodes that a backward call is about to free."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradscope.holding import Budget, Path, visit
-from gradscope.tokens import Call, Token, token_of
 from gradscope.traverse import dependencies_last, edges_of
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class Held:
     """A tensor of the user's, all its names, and what it leads to; lives no longer than the look.
 
     ``freed`` are the places in the look of the nodes that will be freed, the nearest first; ``root`` is True when the tensor's own
-    node is one that will run. ``gone`` are the marks of nodes that ``freed_by`` has freed already.
+    node is one that will run.
     """
 
     tensor: torch.Tensor
@@ -36,8 +35,6 @@ class Held:
     freed: list[int] = field(default_factory=list)
     root: bool = False
     own: int | None = None
-    gone: list[Token] = field(default_factory=list)
-    freed_by: Call | None = None
 
 
 def tensors_of(frames: Sequence[FrameType]) -> list[Held]:
@@ -67,19 +64,19 @@ class Freeing:
         self._left = _MOST_NODES
 
     def trace(self, held: Held) -> bool:
-        """Fill in what the tensor leads to; True if it leads to a node that will be freed or was."""
+        """Fill in what the tensor leads to; True if it leads to a node that will be freed."""
         with torch._C.DisableTorchFunction():
             start = held.tensor.grad_fn
         if start is None:
             return False
         held.own = self.look.index.get(start)
         held.root = held.own is not None and self.look.will_run(held.own)
-        met = self._enter(start, held)
+        met = self._enter(start)
         held.freed = self._freed_from(met)
-        return bool(held.freed or held.gone)
+        return bool(held.freed)
 
-    def _enter(self, start: Node, held: Held) -> list[int]:
-        """The nodes of the look at which a walk from ``start`` arrives; those that were freed are noted on the way."""
+    def _enter(self, start: Node) -> list[int]:
+        """The nodes of the look at which a walk from ``start`` arrives, if they lead to what will be freed."""
         index = self.look.index
         met: dict[int, None] = {}
         seen: set[Node] = set()
@@ -95,10 +92,6 @@ class Freeing:
                 if self._below[i]:
                     met[i] = None
                 continue
-            token = token_of(node)
-            if token is not None and token.freed_by is not None:
-                held.gone.append(token)
-                held.freed_by = held.freed_by or token.freed_by
             stack += [following for following, _ in reversed(node.next_functions) if following is not None]
         return list(met)
 

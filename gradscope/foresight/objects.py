@@ -146,6 +146,7 @@ class Resolver:
         self._last: Any = MISSING
 
     def __call__(self, path: str) -> Callee | None:
+        """The code that calling the path runs; None where it is not the user's, or not to be told."""
         found = self._objects.find(path)
         if found is MISSING and path.startswith("self.") and self._last is not MISSING:
             found = self._find_in_last(path)

@@ -1,4 +1,4 @@
-"""At each backward call and optimizer step: is a graph about to be freed, or was one, that the code will need again?"""
+"""At each backward call and optimizer step: does it free or change what the code will still run backward?"""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from gradscope.foresight.evidence import shared_graph
 from gradscope.foresight.edits import edits_for
+from gradscope.foresight.evidence import shared_graph
 from gradscope.foresight.held import Freeing, Held, tensors_of
 from gradscope.foresight.reading import Reading, dangerous_read
 from gradscope.foresight.schedule import Schedule
+from gradscope.foresight.stale import StaleGraphs
 from gradscope.liveness import call_at
 from gradscope.model import BackwardCall, Finding
 from gradscope.observers import Observer
 from gradscope.rules import gs102
-from gradscope.sites import user_frames
+from gradscope.sites import Place, user_frames
 from gradscope.tokens import Call
 
 if TYPE_CHECKING:
     from gradscope.backward import Backward, Look
 
+_MOST_FORESEEN = 10_000
 _MOST_READ = 12  # tensors for which the code is read in one look
 
 
 class Foresight(Observer):
-    """Makes the findings GS102: looks at the user's variables, and reads the code that will use them."""
+    """Makes the findings GS102 and GS202: looks at the user's variables, and reads the code that will use them."""
 
     def __init__(self, watch: Backward) -> None:
         super().__init__(watch)
@@ -42,11 +44,22 @@ class Foresight(Observer):
                 return ()
             return self._examine(look, record, user_frames(frame))
 
+    def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> Iterable[Finding]:
+        """Ask whether a graph that the code will still run backward has saved what the step changed."""
+        watch = self.watch
+        if frame is None or place is None or not watch.ledger.live_tensors or watch.is_running:
+            return ()
+        if not self._schedule.is_due((place, watch.ledger.live_tensors)):
+            return ()
+        with self._schedule:
+            watch.names.learn_variables(user_frames(frame))
+            return StaleGraphs(watch, optimizer).findings(place, user_frames(frame))
+
     def _examine(self, look: Look, record: BackwardCall, frames: list[FrameType]) -> list[Finding]:
         freeing = Freeing(look)
         if not any(freeing.frees):
             return []
-        reached = [held for held in tensors_of(frames) if freeing.trace(held) and held.freed]
+        reached = [held for held in tensors_of(frames) if freeing.trace(held)]
         found: list[tuple[Held, Reading]] = []
         for held in reached[:_MOST_READ]:
             reading = dangerous_read(held.paths, frames)
@@ -57,8 +70,9 @@ class Foresight(Observer):
         facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
         if facts is None:
             return []
-        finding = gs102.finding(facts, edits_for(facts, found, frames))
-        self.watch.foreseen[record.number] = finding.fix
+        finding = gs102.finding(facts, edits_for(facts, [reading for _, reading in found]))
+        if len(self.watch.foreseen) < _MOST_FORESEEN:
+            self.watch.foreseen[record.number] = finding.fix
         return [finding]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
@@ -26,7 +25,9 @@ from gradscope.sites import USER, owner_of, place_in
 _MOST_NAMES = 6
 _MOST_FRAMES = 8
 _PLAIN = ("variable", "attribute", "item")
-_HARMLESS_CALLS = frozenset("print len list tuple dict zip enumerate isinstance type id repr str getattr hasattr super".split())
+_HARMLESS_CALLS = frozenset(
+    {"print", "len", "list", "tuple", "dict", "zip", "enumerate", "isinstance", "type", "id", "repr", "str"}
+)
 _WALKS = frozenset({"modules", "children", "named_modules", "named_children", "apply", "setattr", "__dict__"})
 """Code that mentions one of these may change any part of a module."""
 
@@ -64,7 +65,7 @@ def dangerous_read(paths: Sequence[Path], frames: Sequence[FrameType]) -> Readin
         names = {name: tracked for name, tracked in names.items() if alive.get(_last(name), "kept") == "kept"}
         for name in carried:
             names.setdefault(name, Tracked(name))
-        for name, tracked in list(names.items())[:_MOST_NAMES]:
+        for tracked in list(names.values())[:_MOST_NAMES]:
             resolver = tracked.resolver(objects)
             if tracked.cached:
                 reads = _reads_of_cache(tracked, frame, resolver)
@@ -72,7 +73,7 @@ def dangerous_read(paths: Sequence[Path], frames: Sequence[FrameType]) -> Readin
                 reads = all_reads(code, frame.f_lasti, (tracked.read,), resolver).get(tracked.read, ())
             read = next((r for r in reads if r.is_dangerous), None)
             if read is not None and not _in_doubt(tracked, read, frame, objects, resolver):
-                return Reading(_shown(name, frame), read, frame)
+                return Reading(_shown(tracked.name, frame), read, frame)
             if read is not None:
                 return None
         again = _is_run_again(frame)
@@ -84,7 +85,7 @@ def dangerous_read(paths: Sequence[Path], frames: Sequence[FrameType]) -> Readin
                 found = all_reads(code, -1, (tracked.read,), tracked.resolver(objects)).get(tracked.read, ())
                 read = next((r for r in found if r.is_dangerous), None)
                 if read is not None:
-                    return Reading(name, read, frame, again=True)
+                    return Reading(tracked.name, read, frame, again=True)
         carried = set()
         survive: set[str] = set()
         outer = frames[depth + 1] if depth + 1 < len(frames) else None
@@ -170,7 +171,7 @@ def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict
                 continue
         elif origin.owner != "global" or origin.prefix or origin.file != _file_of(frame):
             continue
-        elif not is_module_level(frame) and path.root in (*code.co_varnames, *code.co_cellvars):
+        if origin.owner == "global" and not is_module_level(frame) and path.root in (*code.co_varnames, *code.co_cellvars):
             continue
         kinds = [step.kind for step in path.steps]
         if kinds[-1:] == ["cache"] and all(kind in _PLAIN for kind in kinds[:-1]):
@@ -185,7 +186,7 @@ def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict
             found[path.text] = Tracked(path.text, owner=holder, attribute=name)
             for getter in _getters(holder, name) if name and holder is not MISSING else ():
                 alias = f"{owner}.{getter}"
-                found[alias] = Tracked(alias, owner=holder, attribute=getter)
+                found[alias] = Tracked(path.text, alias, owner=holder, attribute=getter)
     return found
 
 
@@ -253,43 +254,41 @@ def _in_doubt(tracked: Tracked, read: Read, frame: FrameType, objects: Objects, 
     site = place_in(frame).site
     loop = source.loop_around(site)
     region = loop if loop is not None else source.function_around(site)
-    if source.stored_sometimes(region, tracked.name, site.line, read.site.line, after=loop is None):
+    straight = not read.after_back_edge and read.site.function == site.function and read.site.line > site.line
+    until = read.site.line if straight and read.effect is Effect.BACKWARD else 0
+    if source.stored_sometimes(region, tracked.name, site.line, read.site.line, after=loop is None or bool(until), until=until):
         return True
-    if read.site.file and (read.site.file, read.site.function) != (site.file, site.function) and read.via:
-        if source.stored_sometimes(source.function_around(read.site), read.via, read.site.line, read.site.line):
+    elsewhere = bool(read.site.file) and (read.site.file, read.site.function) != (site.file, site.function)
+    if elsewhere and read.via:
+        inside = source.function_around(read.site)
+        if source.stored_sometimes(inside, read.via, read.site.line, read.site.line):
             return True
     if read.after_back_edge and source.may_be_the_last(site):
         return True
+    if isinstance(loop, ast.For) and read.site.line == loop.lineno and not source.runs_over_parts(loop):
+        return True
     owner = owner_path(tracked.name)[0]
-    if not owner or tracked.owner is None:
+    if not owner or not (isinstance(tracked.owner, torch.nn.Module) or is_user_class(type(tracked.owner))):
         return False
-    root = root_of(tracked.name)
-    for call in source.calls_in(region):
-        if loop is None and call.lineno < site.line:
-            continue
-        target = ast.unparse(call.func)
-        receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-        given = {ast.unparse(a) for a in call.args}
-        if not ({owner, root} & given or receiver in (owner, root)):
-            continue
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _WALKS and receiver in (owner, root):
-            return True
-        if target in _HARMLESS_CALLS:
-            continue
-        known = resolver(target)
-        if known is not None:
-            if {owner, root} & given and _WALKS & {*known.code.co_names}:
-                return True
-            continue
-        found = objects.find(target)
-        if isinstance(found, torch.nn.Module):
-            continue
-        holder = objects.find(receiver) if receiver else MISSING
-        if isinstance(holder, torch.nn.Module | torch.Tensor | dict | list | tuple) or isinstance(holder, type(sys)):
-            if not isinstance(holder, type(sys)) and not ({owner, root} & given):
-                if not isinstance(holder, torch.nn.Module) or attribute(torch.nn.Module, call.func.attr) is not MISSING:  # type: ignore[attr-defined]
-                    continue
-        if isinstance(tracked.owner, torch.nn.Module) or is_user_class(type(tracked.owner)):
-            return True
-    return False
+    calls = (call for call in source.calls_in(region) if loop is not None or call.lineno >= site.line)
+    return any(_may_change(call, {owner, root_of(tracked.name)}, objects, resolver) for call in calls)
 
+
+def _may_change(call: ast.Call, owners: set[str], objects: Objects, resolver: Resolver) -> bool:
+    """Whether a call may store an attribute of one of these objects in code that cannot be followed."""
+    target = ast.unparse(call.func)
+    receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    is_given = any(ast.unparse(argument) in owners for argument in call.args)
+    if not is_given and receiver not in owners:
+        return False
+    if isinstance(call.func, ast.Attribute) and call.func.attr in _WALKS:
+        return receiver in owners
+    if target in _HARMLESS_CALLS or isinstance(objects.find(target), torch.nn.Module):
+        return False
+    known = resolver(target)
+    if known is not None:
+        return is_given and bool(_WALKS & {*known.code.co_names})
+    holder = objects.find(receiver) if receiver in owners else MISSING
+    if isinstance(holder, torch.nn.Module) and isinstance(call.func, ast.Attribute):
+        return attribute(torch.nn.Module, call.func.attr) is MISSING  # net.parameters(), net.train() change no state
+    return True

@@ -79,9 +79,10 @@ def function_around(site: Site) -> ast.AST:
 def call_at(site: Site) -> ast.Call | None:
     """The call expression at a site."""
     for node in ast.walk(statement_at(site) or tree(site.file)):
-        if isinstance(node, ast.Call) and (node.lineno, node.col_offset + 1) == (site.line, site.column):
-            if not site.end_column or node.end_col_offset is None or node.end_col_offset + 1 == site.end_column:
-                return node
+        if not isinstance(node, ast.Call) or (node.lineno, node.col_offset + 1) != (site.line, site.column):
+            continue
+        if not site.end_column or node.end_col_offset is None or node.end_col_offset + 1 == site.end_column:
+            return node
     return None
 
 
@@ -143,31 +144,67 @@ def statements_of(region: ast.AST) -> Iterator[ast.stmt]:
             yield from statements_of(child)
 
 
-def stored_sometimes(region: ast.AST, name: str, line: int, read: int, after: bool = False) -> bool:
-    """Whether the region rebinds or resets the name only under a condition that is not about the name itself.
+def stored_sometimes(region: ast.AST, name: str, line: int, read: int, *, after: bool = False, until: int = 0) -> bool:
+    """Whether the region rebinds or resets the name under a condition that may hold, or in a loop that may not run.
 
     Then nobody can tell from the code whether the name still holds the same thing when it is read. The branch that ``line`` is
-    in itself does not count; with ``after`` neither does what comes before that line. A loop that ``read``, the line of the
-    read, is not in counts as a condition: it may run no times.
+    in itself does not count, nor does what begins after line ``until``; with ``after`` neither does what comes before ``line``.
+    ``read`` is the line of the read. ``if h is None`` does not hold, as the name has something; a condition that comes and goes
+    with the iterations does not save a program that calls backward in each.
     """
-    owner = name.rpartition(".")[0]
-    last = name.rpartition(".")[2].partition("[")[0]
+    always = isinstance(region, _LOOPS) and not any(isinstance(s, ast.If) and _spans(s, line) for s in statements_of(region))
+    assigned = {t for s in (region, *statements_of(region)) for t in targets_of(s)} if always else set()
     for statement in statements_of(region):
-        if _spans(statement, line) or (after and (statement.end_lineno or 0) < line):
+        first, last = statement.lineno, statement.end_lineno or 0
+        if _spans(statement, line) or (after and last < line) or (until and first > until):
             continue
         if isinstance(statement, ast.If):
-            if last in words_of(statement.test):
+            if always and _comes_and_goes(statement.test, assigned):
                 continue
-        elif not isinstance(statement, _LOOPS) or _spans(statement, read):
+            parts = statement.orelse if _is_of_absence(statement.test, name) else [*statement.body, *statement.orelse]
+        elif isinstance(statement, _LOOPS) and not _spans(statement, read):
+            parts = statement.body
+        else:
             continue
-        for inner in (s for part in (*statement.body, *statement.orelse) for s in (part, *statements_of(part))):
-            if any(name == t or _is_owner(t, name) for t in targets_of(inner)):
-                return True
-            if isinstance(statement, ast.If) and owner and _calls_on(inner, owner):
-                return True
-            if isinstance(inner, ast.Expr) and _calls_on(inner, name):  # h.detach_(), cache.clear()
-                return True
+        if any(_resets(inner, name, isinstance(statement, ast.If)) for part in parts for inner in (part, *statements_of(part))):
+            return True
     return False
+
+
+def _resets(statement: ast.stmt, name: str, with_owner: bool) -> bool:
+    """Whether a statement stores the name, detaches or clears it in place, or may reset the object it is an attribute of."""
+    if any(name == t or _is_owner(t, name) for t in targets_of(statement)):
+        return True
+    owner = name.rpartition(".")[0]
+    if with_owner and owner and _calls_on(statement, owner):
+        return True
+    return any(
+        isinstance(call.func, ast.Attribute)
+        and (call.func.attr.endswith("_") or call.func.attr == "clear")
+        and (text_of(call.func.value) == name or _is_owner(text_of(call.func.value), name))
+        for call in calls_in(statement)
+    )
+
+
+def _is_of_absence(test: ast.expr, name: str) -> bool:
+    """``h is None``, ``not hasattr(self, "h")``, ``key not in cache``: what does not hold as the name has something."""
+    last = name.rpartition(".")[2].partition("[")[0]
+    if last not in words_of(test):
+        return False
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return True
+    return isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Is | ast.NotIn)
+
+
+def _comes_and_goes(test: ast.expr, assigned: set[str]) -> bool:
+    """``step % 50 == 0``, ``i == 0``, ``end > size``: a comparison of what the loop changes that holds now and then."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return False
+    if not assigned & {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}:
+        return False
+    if isinstance(test.ops[0], ast.Eq):
+        return True
+    return isinstance(test.ops[0], ast.Gt | ast.GtE) and not isinstance(test.comparators[0], ast.Constant)
 
 
 def words_of(node: ast.AST) -> set[str]:
@@ -229,4 +266,30 @@ def _is_about_the_first(test: ast.expr) -> bool:
         and isinstance(test.ops[0], ast.Gt | ast.NotEq | ast.IsNot)
         and isinstance(test.comparators[0], ast.Constant)
         and test.comparators[0].value in (0, None)
+    )
+
+
+def targets_at(file: str, line: int) -> frozenset[str]:
+    """What the statement that begins at a line stores."""
+    around = enclosing(file, line)
+    return targets_of(around[-1]) if around and getattr(around[-1], "lineno", 0) == line else frozenset()
+
+
+def root_name(site: Site) -> str:
+    """What a backward call starts from, where that is a name."""
+    call = call_at(site)
+    if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
+        return ""
+    return ast.unparse(call.func.value) if isinstance(call.func.value, ast.Name | ast.Attribute) else ""
+
+
+_HANDS_ON = frozenset({"zip", "enumerate", "reversed", "list", "tuple", "iter", "items", "values"})
+
+
+def runs_over_parts(loop: ast.For) -> bool:
+    """Whether a loop runs over what its expression names, part by part: not over ``[sum(losses)]``."""
+    if isinstance(loop.iter, ast.List | ast.Tuple) and len(loop.iter.elts) < 2:
+        return False
+    return all(
+        isinstance(call.func, ast.Name | ast.Attribute) and _name(call.func) in _HANDS_ON for call in calls_in(loop.iter)
     )

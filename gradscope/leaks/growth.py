@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -26,9 +28,10 @@ if TYPE_CHECKING:
     from gradscope.backward import Backward, Look
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
-_MOST_TICKS = 127
-_FREE_SCANS = 6  # made whatever they cost; later ones only while they stay cheap
-_SHARE = 0.005  # of the run's time
+_MOST_TICKS = 100_000
+_SATURATED = 100  # iterations: a scan looks at no more entries of a container
+_FREE_SCANS = 8  # made whatever they cost; later ones only while they stay cheap
+_SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05  # of the run's time
 _FIRST_LOOK = 8  # saved tensors
 _SIGHTINGS = 3  # scans in which the same holder has to have grown
 _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)  # iterations: as long as no optimizer has stepped, they may be micro-batches
@@ -49,7 +52,8 @@ class _Sightings:
 
     def add(self, count: int, suspect: Suspect) -> None:
         if self.seen:
-            self.grows &= suspect.iterations > self.seen[-1][1].iterations
+            last = self.seen[-1][1].iterations
+            self.grows &= suspect.iterations > last or min(suspect.iterations, last) >= _SATURATED
         self.seen = [*self.seen[-(_SIGHTINGS - 1) :], (count, suspect)]
 
     @property
@@ -74,21 +78,22 @@ class _Loop:
     One call is one iteration; in a program whose optimizers step, the calls between two steps are one (accumulation).
     """
 
-    __slots__ = ("alive", "count", "done", "due", "holders", "numbers", "record", "starts", "steps", "ticks")
+    __slots__ = ("alive", "call", "count", "done", "due", "holders", "numbers", "record", "starts", "steps", "ticks")
 
     def __init__(self, steps: int) -> None:
-        self.count = 0
+        self.call = self.count = 0
         self.steps = steps
         self.starts = self.due = False
-        self.ticks: list[int] = []
+        self.ticks = array("Q")
         self.holders: dict[_Key, _Sightings] = {}
         self.numbers: frozenset[int] = frozenset()
         self.alive: list[tuple[int, int]] = []
         self.record: BackwardCall | None = None
         self.done = False
 
-    def begin(self, steps: int) -> None:
+    def begin(self, call: int, steps: int) -> None:
         """A call begins, after so many steps of optimizers."""
+        self.call = call
         self.starts = not steps or steps != self.steps or not self.count
         self.count += self.starts
         self.steps = steps
@@ -99,7 +104,8 @@ class _Loop:
         if not self.starts:
             self.ticks.pop()
         self.ticks.append(sequence_nr)
-        del self.ticks[:-_MOST_TICKS]
+        if len(self.ticks) > _MOST_TICKS:
+            del self.ticks[: _MOST_TICKS // 2]
 
     @property
     def is_due(self) -> bool:
@@ -136,11 +142,11 @@ class Growth(Observer):
         """Count the iteration, and remember for a scan which nodes the call runs through."""
         if record.create_graph:
             self._creates |= record.kind == "backward"
-            if record.kind == "grad":  # an inner step of something larger
+            if record.kind == "grad":  # a step inside something larger
                 return ()
         loop = self._loop(call)
         if loop is not None:
-            loop.begin(self.watch.steps)
+            loop.begin(call.number, self.watch.steps)
             if loop.due:
                 loop.numbers = frozenset(token.sequence_nr for token in look.tokens)
         return ()
@@ -153,12 +159,12 @@ class Growth(Observer):
         ledger.look_at = ledger.saved_tensors + max(_FIRST_LOOK, 2 * self._most_packed)
         self._between.clear()
         self._looks = 0
-        loop = None if record.create_graph and record.kind == "grad" else self._loop(call)
-        if loop is None:
+        loop = self._loops.get(call.place) if call.place is not None and call.parent is None else None
+        if loop is None or loop.call != call.number:
             return ()
         loop.end(_sequence_nr())
         loop.record = record
-        if not loop.due or record.exception is not None or not self._is_cheap:
+        if not loop.due or record.exception is not None or not self._is_cheap(loop.holders):
             return ()
         loop.alive = [*loop.alive[-(_SIGHTINGS - 1) :], (loop.count, self.watch.census.alive)]
         scanned = self._scan(frame, loop.ticks, loop.numbers, between_calls=False)
@@ -173,7 +179,7 @@ class Growth(Observer):
         for loop in self._loops.values():
             if not loop.done:
                 yield from self._judge(loop, ended=True)
-        if self._looks:
+        if self._looks and sys.exception() is None:  # else the backward call may have been still to come
             last = [s for s in self._between.values() if s.seen[-1][0] == self._looks]
             for sightings in last:
                 suspect = sightings.seen[-1][1]
@@ -187,7 +193,7 @@ class Growth(Observer):
             return None
         loop = self._loops.get(call.place)
         steps = self.watch.steps
-        if loop is None and len(self._loops) < _MOST_LOOPS or loop is not None and steps and not loop.steps:
+        if (loop is None and len(self._loops) < _MOST_LOOPS) or (loop is not None and steps and not loop.steps):
             loop = self._loops[call.place] = _Loop(steps)  # what was counted before the first step was one iteration
         return loop
 
@@ -224,7 +230,7 @@ class Growth(Observer):
         """Called from inside the pack hook when much has been saved since the last backward call, ever more rarely."""
         ledger = self.watch.ledger
         ledger.look_at = ledger.saved_tensors + max(_FIRST_LOOK, ledger.saved_tensors - self._packed_before)
-        if not self._is_cheap:
+        if not self._is_cheap(self._between):
             return
         scanned = self._scan(frame, (), frozenset(), between_calls=True)
         if scanned is not None:
@@ -234,21 +240,23 @@ class Growth(Observer):
 
     # both
 
-    @property
-    def _is_cheap(self) -> bool:
+    def _is_cheap(self, following: dict[_Key, _Sightings]) -> bool:
+        """True while scans took a small share of the run's time; more is allowed to confirm what was seen already."""
         elapsed = time.perf_counter() - self.watch.started
-        return self._scans < _FREE_SCANS or self._seconds < _SHARE * elapsed
+        share = _SHARE_TO_CONFIRM if following else _SHARE
+        return self._scans < _FREE_SCANS or self._seconds < share * elapsed
 
     def _scan(
-        self, frame: FrameType | None, ticks: Iterable[int], numbers: frozenset[int], *, between_calls: bool
+        self, frame: FrameType | None, ticks: Sequence[int], numbers: frozenset[int], *, between_calls: bool
     ) -> Scanned | None:
         room = self._room.left()
         if not room or frame is None:
             return None
         started = time.perf_counter()
-        spans = Spans(self.watch, tuple(ticks), room)
+        spans = Spans(self.watch, ticks, room)
         scanned = scan(user_frames(frame), spans, numbers, between_calls=between_calls)
-        self._room.take(spans.touched if scanned.suspects else 0)
+        if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
+            self._room.take(spans.touched)
         self._scans += 1
         self._seconds += time.perf_counter() - started
         return scanned
@@ -272,7 +280,16 @@ class Growth(Observer):
         name = suspect.names[0].text
         return gs301.finding(
             gs301.Carried(
-                record, name, store, suspect.iterations, suspect.nodes, suspect.nbytes, nodes, nbytes, silent
+                call=record,
+                holder=name,
+                stored=store,
+                iterations=suspect.iterations,
+                nodes=suspect.nodes,
+                nbytes=suspect.nbytes,
+                nodes_each=nodes,
+                nbytes_each=nbytes,
+                silent=silent,
+                counts_bytes=self.watch.hooked,
             )
         )
 
@@ -295,6 +312,7 @@ class Growth(Observer):
                 nodes_each=nodes,
                 nbytes_each=nbytes,
                 after=self.watch.calls,
+                counts_bytes=self.watch.hooked,
             )
         )
 

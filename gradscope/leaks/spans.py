@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gradscope.backward import Backward
 
 _NO_SEQUENCE = 2**64 - 1  # torch's number for AccumulateGrad
-_OLDEST = 127  # iterations told apart
+_OLDEST = 127  # iterations told apart in one graph
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Spans:
 
     def iteration(self, node: Node) -> int:
         """Of how many iterations ago the node is; 0 if it was built after the last one ended."""
-        return min(len(self._ticks) - bisect_right(self._ticks, node._sequence_nr()), _OLDEST)
+        return len(self._ticks) - bisect_right(self._ticks, node._sequence_nr())
 
     def iterations(self, root: Node) -> int:
         """How many iterations the graph has nodes of."""
@@ -153,7 +153,7 @@ class Spans:
                 stack += unknown
                 continue
             stack.pop()
-            mask = 0 if node._sequence_nr() == _NO_SEQUENCE else 1 << self.iteration(node)
+            mask = 0 if node._sequence_nr() == _NO_SEQUENCE else 1 << min(self.iteration(node), _OLDEST)
             for each in following:
                 mask |= masks.get(each, 0)
             masks[node] = mask

@@ -10,7 +10,7 @@ from gradscope.liveness.flow import flow_of
 from gradscope.liveness.notes import Notes
 from gradscope.liveness.reads import RESULT, _starts
 from gradscope.liveness.tracking import Tracker
-from gradscope.liveness.values import Kind, Mark, State
+from gradscope.liveness.values import Kind, Mark, State, Value
 
 
 class _Leaver(Tracker):
@@ -19,6 +19,11 @@ class _Leaver(Tracker):
     def _leave(self, state: State) -> None:
         if not self.phase.on_exception:
             super()._leave(state)
+
+    def gave(self, value: Value, *, awaiting: bool = False) -> None:
+        """Hand the marks to the caller."""
+        if not self.phase.on_exception:
+            super().gave(value, awaiting=awaiting)
 
 
 def left_after(

@@ -75,7 +75,7 @@ class SharedGraph:
     """What is known when ``call`` is about to free ``nodes``, which ``holder`` leads to.
 
     ``read`` is where the holder is read next and ``next_call`` the backward call that comes of it. ``link`` is where the
-    holder was assigned. ``others`` are further names with the same fate.
+    holder was assigned. ``others`` are further holders with the same fate.
 
     What decides the fix: ``same_root``, both calls start at the same node; ``again``, they are one line of code;
     ``carried``, the holder is assigned anew in each iteration; ``elements``, the list over which the loop of the call runs;
@@ -91,7 +91,7 @@ class SharedGraph:
     read: Site
     next_call: Site
     link: Site | None = None
-    others: tuple[str, ...] = ()
+    others: tuple[tuple[str, Site | None], ...] = ()
     same_root: bool = False
     again: bool = False
     carried: bool = False
@@ -128,11 +128,9 @@ def _related(facts: SharedGraph, size: int) -> tuple[Related, ...]:
     for position, site in enumerate(facts.made):
         notes.append(Related("created", site, "and here" if position else f"the shared part was built here: {what}"))
     notes.append(Related("freed_by", facts.call.site, "this call frees it, as it runs without retain_graph=True"))
-    also = f" (so do {listed(f'`{name}`' for name in facts.others)})" if facts.others else ""
-    if facts.link is not None and facts.link not in facts.made:
-        notes.append(Related("held_by", facts.link, f"`{facts.holder}` holds it from here on{also}"))
-    elif also:
-        notes.append(Related("held_by", facts.link, f"`{facts.holder}` holds it{also}"))
+    for holder, link in ((facts.holder, facts.link), *facts.others):
+        if link is not None and link not in facts.made:
+            notes.append(Related("held_by", link, f"`{holder}` holds it from here on"))
     notes.append(Related("next_read", facts.read, f"`{facts.holder}` is used again here"))
     if facts.next_call != facts.read:
         when = ", in its next run" if facts.again else ""

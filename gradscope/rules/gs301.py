@@ -53,9 +53,9 @@ for step in range(10):
 
 ## Known limits
 
-It is said at the 8th call of a line at the latest possible, or at the end for a loop of three calls or more that ends
-before: a window of up to seven iterations that are kept on purpose (truncated backpropagation through time) is no
-finding. A longer one is reported although it stops growing later.
+It is said when the carrier has grown at three looks: at the 4th, 6th and 8th iteration, or at the 24th where no
+optimizer steps (calls between two steps count as one iteration); at the end, if the program ends before. A window of up to seven
+iterations that are kept on purpose (truncated backpropagation through time) is no finding; a longer one may be.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class Carried:
 
     ``stored`` is the line that stores the holder. The graph has ``nodes`` and ``nbytes`` of saved tensors; the last two
     are what each iteration adds. ``silent``: parameters are changed through ``.data``.
+    Without hooks the bytes are not known: ``counts_bytes`` is False.
     """
 
     call: BackwardCall | None
@@ -92,6 +93,7 @@ class Carried:
     nodes_each: float
     nbytes_each: float
     silent: bool = False
+    counts_bytes: bool = True
 
 
 def finding(facts: Carried) -> Finding:
@@ -99,8 +101,10 @@ def finding(facts: Carried) -> Finding:
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"
-    what = f"{counted(facts.nodes, 'node')}, {nbytes(facts.nbytes)} saved"
-    growth = f"{counted(round(facts.nodes_each), 'node')} and {nbytes(round(facts.nbytes_each))} more with each iteration"
+    what, more = f"{counted(facts.nodes, 'node')}, {nbytes(facts.nbytes)} saved", f" and {nbytes(round(facts.nbytes_each))}"
+    if not facts.counts_bytes:
+        what, more = f"{counted(facts.nodes, 'node')}, bytes not counted without hooks", ""
+    growth = f"{counted(round(facts.nodes_each), 'node')}{more} more with each iteration"
     held = f"`{facts.holder}` carries the graph on: {what}; {growth}"
     related = [Related("held_by", facts.stored, held), Related("linked_by", facts.stored, f"`{facts.holder}` is stored here")]
     if facts.silent and facts.call is not None:

@@ -56,9 +56,11 @@ through.
 
 ## Known limits
 
-Holders are looked for at the 4th, 6th, 8th, 12th … backward call of a line, in the variables of the user's functions that are running
-and in what they lead to; containers are looked at up to their first hundred entries. It is said when the same holder has grown three
-times, or at the end of a program that ends before that.
+Holders are looked for at the 4th, 6th, 8th, 12th … iteration of a backward call, in the variables of the user's
+functions that are running and in what they lead to, up to the first hundred entries of a container. It is said when the same
+holder has grown three times (from the 24th iteration on where no optimizer steps: they may be micro-batches), or at the end of a
+program that ends before that. Without backward calls only what was computed apart counts: a total of independent terms, or a
+container of independent outputs.
 """
 
 from __future__ import annotations
@@ -84,7 +86,8 @@ class KeptAlive:
 
     ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held are single numbers;
     ``through_frame``: it is held by way of the variables of a function that has ended (a traceback). The last but one
-    two are what each iteration adds; ``after`` is the number of the last backward call.
+    two are what each iteration adds; ``after`` is the number of the last backward call. Without hooks the bytes are not
+    known: ``counts_bytes`` is False.
     """
 
     call: BackwardCall | None
@@ -99,12 +102,16 @@ class KeptAlive:
     nodes_each: float
     nbytes_each: float
     after: int = 0
+    counts_bytes: bool = True
 
 
 def finding(facts: KeptAlive) -> Finding:
     """The finding in words."""
     saved = f"{nbytes(facts.nbytes)} saved" if facts.nbytes else "no saved bytes"
-    growth = f"{counted(round(facts.nodes_each), 'node')} and {nbytes(round(facts.nbytes_each))} more with each iteration"
+    more = f" and {nbytes(round(facts.nbytes_each))}"
+    if not facts.counts_bytes:
+        saved, more = "bytes not counted without hooks", ""
+    growth = f"{counted(round(facts.nodes_each), 'node')}{more} more with each iteration"
     held = f"`{facts.holder}` holds {counted(facts.nodes, 'node')}, {saved}; {growth}"
     found = RULE.finding(
         f"`{facts.holder}` keeps the graphs of earlier iterations alive",

@@ -15,8 +15,8 @@ back to the tensor. gradscope names what closes the cycle and says how many iter
 ## Bad example
 
 ```python
-import gc
 import torch
+import gc
 
 
 class Square(torch.autograd.Function):
@@ -41,8 +41,8 @@ for step in range(10):
 ## Good example
 
 ```python
-import gc
 import torch
+import gc
 
 
 class Square(torch.autograd.Function):

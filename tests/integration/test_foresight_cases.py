@@ -186,6 +186,23 @@ for epoch in range(2):
         "h",
         "detach",
     ),
+    "reset once in a while": (
+        """
+cell, h, at = nn.RNNCell(3, 5), torch.zeros(2, 5), 0
+size = 9
+for step in range(3):
+    if at + 1 > size:
+        h, at = torch.zeros(2, 5), 0
+    at += 1
+    h = cell(torch.randn(2, 3), h)
+    loss = h.pow(2).mean()
+    loss.backward()
+    if step % 2 == 0:
+        print(f"{loss.item():.3f}")
+""",
+        "h",
+        "detach",
+    ),
     "a cached function": (
         """
 import functools
@@ -202,6 +219,80 @@ for _ in range(3):
 }
 
 CLEAN = {
+    "detached unless there is none": """
+cell, h = nn.RNNCell(3, 5), None
+for step in range(5):
+    if h is not None:
+        h = h.detach()
+    h = cell(torch.randn(2, 3), h)
+    h.pow(2).mean().backward()
+""",
+    "detached from the second on": """
+cell, h = nn.RNNCell(3, 5), torch.zeros(2, 5)
+for step in range(5):
+    if step > 0:
+        h = h.detach()
+    h = cell(torch.randn(2, 3), h)
+    h.pow(2).mean().backward()
+""",
+    "detached by a setting": """
+cell, h, truncate = nn.RNNCell(3, 5), torch.zeros(2, 5), True
+for step in range(5):
+    if truncate:
+        h = h.detach()
+    h = cell(torch.randn(2, 3), h)
+    h.pow(2).mean().backward()
+""",
+    "made anew or detached": """
+cell, h = nn.RNNCell(3, 5), None
+for step in range(5):
+    if h is None:
+        h = torch.zeros(2, 5)
+    else:
+        h = h.detach()
+    h = cell(torch.randn(2, 3), h)
+    h.pow(2).mean().backward()
+""",
+    "one call for the whole sequence": """
+cell, total = nn.RNNCell(3, 5), 0.0
+h = torch.zeros(2, 5)
+for t in range(4):
+    h = cell(torch.randn(2, 3), h)
+    total = total + h.pow(2).mean()
+    if t == 3:
+        total.backward()
+""",
+    "one loss in the list": """
+net = nn.Linear(4, 1)
+losses = [net(torch.randn(3, 4)).pow(2).mean() for _ in range(3)]
+for loss in [sum(losses)]:
+    loss.backward()
+for loss in [l for l in losses[:0]]:
+    loss.backward()
+one = [net(torch.randn(3, 4)).pow(2).mean()]
+for loss in one:
+    loss.backward()
+""",
+    "the last of a list frees": """
+z = torch.tanh(nn.Linear(4, 4)(torch.randn(3, 4)))
+losses = [z[i].pow(2).sum() for i in range(3)]
+for i, loss in enumerate(losses):
+    if i < 2:
+        loss.backward(retain_graph=True)
+    else:
+        loss.backward()
+""",
+    "a step between, the loss computed after it": """
+G, D = nn.Sequential(nn.Linear(2, 4), nn.Tanh()), nn.Sequential(nn.Linear(4, 1), nn.Tanh())
+opt = torch.optim.SGD(D.parameters(), lr=0.1)
+for _ in range(3):
+    fake = G(torch.randn(5, 2))
+    before = D(fake)
+    D(fake.detach()).mean().backward()
+    opt.step()
+    print(before.mean().item())
+    (-D(fake).mean()).backward()
+""",
     "detached in the loop": """
 cell, h = nn.RNNCell(3, 5), torch.zeros(2, 5)
 for step in range(5):

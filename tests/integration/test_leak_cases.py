@@ -410,12 +410,16 @@ def findings_of(source: str, folder: Path) -> tuple[list[Finding], list[str], st
     return scope.findings, list(scope.recording().summary.notes), text
 
 
+def warnings_about_leaks(findings: list[Finding]) -> list[str]:
+    return [f.code for f in findings if f.severity is not Severity.ADVICE and f.code.startswith("GS3")]
+
+
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_leak_is_found_and_the_line_that_holds_it_is_named(name: str, tmp_path: Path) -> None:
     code, source = LEAKS[name]
     findings, notes, text = findings_of(source, tmp_path)
     assert notes == []
-    assert [f.code for f in findings if f.severity is not Severity.ADVICE] == [code]
+    assert warnings_about_leaks(findings) == [code]
     (finding,) = (f for f in findings if f.code == code)
     assert finding.fix is not None
     if "# HOLD" in text:
@@ -427,4 +431,4 @@ def test_a_leak_is_found_and_the_line_that_holds_it_is_named(name: str, tmp_path
 def test_of_a_healthy_script_nothing_is_said_but_advice(name: str, tmp_path: Path) -> None:
     findings, notes, _ = findings_of(HEALTHY[name], tmp_path)
     assert notes == []
-    assert [f.code for f in findings if f.severity is not Severity.ADVICE] == []
+    assert warnings_about_leaks(findings) == []

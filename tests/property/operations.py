@@ -19,6 +19,13 @@ Apply = Callable[[Tensor, Tensor, int], Any]
 """``(x, y, k)``: ``y`` has the shape of ``x`` and may be the same tensor; the result is a tensor or several."""
 
 
+def has_graph(x: Tensor) -> bool:
+    try:
+        return not x.is_leaf
+    except RuntimeError:  # a view that torch lets nobody use any more
+        return False
+
+
 def anything(x: Tensor) -> bool:
     return True
 
@@ -236,7 +243,8 @@ IN_PLACE: dict[str, Operation] = {
     "view_mul_": Operation(has_dimensions, lambda x, y, k: x[1:].mul_(2)),
     "t_": Operation(is_matrix, lambda x, y, k: x.t_()),
     "foreach_add_": Operation(anything, lambda x, y, k: torch._foreach_add_([x], 1.0)),
-    "detach_": Operation(anything, lambda x, y, k: x.detach_()),
+    # Known limit: torch saves under hooks whether a leaf requires grad, so one detached afterwards counts as before.
+    "detach_": Operation(has_graph, lambda x, y, k: x.detach_()),
     "mark_dirty": Operation(anything, lambda x, y, k: custom(functions.InPlace)(x)),
     "mark_dirty_saved": Operation(anything, lambda x, y, k: custom(functions.InPlaceSaved)(x)),
 }

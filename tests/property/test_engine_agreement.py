@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -33,6 +35,16 @@ def agrees_without_hooks(called: set[str], missed: set[str], outcome: Outcome) -
     if outcome.second_time or outcome.in_place:
         return bool(called | missed)
     return outcome.error is not None or not called
+
+
+def comparable(outcome: Outcome) -> Outcome:
+    """An outcome without the name of the node that a stale tensor came out of.
+
+    Known limit: where views were modified in place torch has built that node anew, under another name, and under hooks the
+    name cannot always be told. All else of the error's text is compared.
+    """
+    error = None if outcome.error is None else re.sub(r", which is output \d+ of \S+,", "", outcome.error)
+    return replace(outcome, error=error)
 
 
 def run_watched(program: Program, hooks: bool) -> tuple[list[Outcome], list[str]]:
@@ -66,6 +78,7 @@ def run_watched(program: Program, hooks: bool) -> tuple[list[Outcome], list[str]
 def test_called_exactly_when_the_engine_raises(hooks: bool, program: Program) -> None:
     plain = run(program)
     watched, disagreements = run_watched(program, hooks)
-    changes = [f"changed:\n  {one}\n  {other}" for one, other in zip(plain, watched, strict=True) if one != other]
+    pairs = zip(plain, watched, strict=True)
+    changes = [f"changed:\n  {one}\n  {other}" for one, other in pairs if comparable(one) != comparable(other)]
     replay = f'replay: python -m tests.property.programs "{program}"'
     assert not [*disagreements, *changes], "\n".join([*disagreements, *changes, replay])

@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from gradscope import commands
 from gradscope.cli import UsageError, app
-from gradscope.commands import FailOn, Format, RunOptions
+from gradscope.commands import DrawRequest, Engine, FailOn, Format, RunOptions, Theme
 from gradscope.runner import Code, Module, Script, Target
 
 
@@ -54,15 +54,32 @@ def test_what_belongs_to_the_program(line: list[str], expected: Target) -> None:
 
 def test_the_options_of_run() -> None:
     assert parse("run", "a.py").args[1] == RunOptions()
-    files = ["--format", "sarif", "--output", "o", "--save", "s"]
+    files = ["--format", "sarif", "--output", "o", "--save", "s", "--html", "h", "--draw", "d.svg"]
     flags = ["--stop-after", "3", "--guard", "--no-hooks", "--fail-on", "warning"]
     assert parse("run", *files, *flags, "a.py").args[1] == RunOptions(
-        Format.SARIF, Path("o"), Path("s"), stop_after=3, guard=True, hooks=False, fail_on=FailOn.WARNING
+        Format.SARIF,
+        Path("o"),
+        Path("s"),
+        Path("h"),
+        Path("d.svg"),
+        stop_after=3,
+        guard=True,
+        hooks=False,
+        fail_on=FailOn.WARNING,
     )
 
 
 def test_the_other_commands() -> None:
-    assert parse("report", "a", "b", "--format", "json").args == ([Path("a"), Path("b")], Format.JSON, None)
+    assert parse("report", "a", "b", "--format", "json").args == ([Path("a"), Path("b")], Format.JSON, None, None)
+    assert parse("report", "a", "--html", "b").args == ([Path("a")], Format.TEXT, None, Path("b"))
+    assert parse("draw", "a").args == (Path("a"), None, DrawRequest())
+    options = ["--call", "2", "--focus", "x", "--depth", "3", "--expand", "y", "--expand", "z"]
+    flags = ["--no-fold", "--sites", "--engine", "dot", "--theme", "dark"]
+    assert parse("draw", "a", "-o", "b.svg", *options, *flags).args == (
+        Path("a"),
+        Path("b.svg"),
+        DrawRequest(2, "x", 3, ("y", "z"), fold=False, sites=True, engine=Engine.DOT, theme=Theme.DARK),
+    )
     assert parse("explain", "GS101").args == ("GS101",)
 
 
@@ -78,6 +95,9 @@ def test_the_other_commands() -> None:
         ["run", "--format", "xml", "a.py"],
         ["run", "--fail-on", "sometimes", "a.py"],
         ["report"],
+        ["draw"],
+        ["draw", "a", "--engine", "magic"],
+        ["draw", "a", "--call", "0"],
         ["explain"],
         ["a.py"],
     ],

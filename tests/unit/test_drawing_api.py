@@ -102,7 +102,9 @@ def test_gradient_edges_are_roots_too() -> None:
 
 def test_dot_text_is_what_a_dot_file_has(tmp_path: Path) -> None:
     gradscope.draw(two_losses(), file=tmp_path / "graph.dot", sites=True, fold=False)
-    assert gradscope.to_dot(two_losses(), sites=True, fold=False) == (tmp_path / "graph.dot").read_text(encoding="utf-8")
+    assert gradscope.to_dot(two_losses(), sites=True, fold=False) == (tmp_path / "graph.dot").read_text(
+        encoding="utf-8"
+    )
     loss_a, _ = losses()
     assert "loss_a" in gradscope.to_dot(loss_a)
 
@@ -294,3 +296,39 @@ def test_storages_of_different_graphs_are_counted_apart() -> None:
     assert compose(retained, Options()).subtitle.startswith("3 nodes · 16 B saved")
     freed = select(recording_of(graphs, [call(1), call(2)])).graphs
     assert compose(freed, Options()).subtitle.startswith("3 nodes · 16 B saved")
+
+
+def test_a_node_that_saved_nothing_is_where_those_built_around_it_are() -> None:
+    paths = [None, "net.1.b", None, "net.1.a", None, "net.0.a", None]
+    nodes = [
+        op(at, "Mul", 7 - at, module=path, module_class="Linear", saved=(saved("self", 2),))
+        if path
+        else op(at, "View", 7 - at)
+        for at, path in enumerate(paths)
+    ]
+    whole = graph(nodes, [(n, n + 1) for n in range(6)], loss=0)
+    assert [node.module for node in merge([whole]).nodes] == [
+        None,
+        "net.1.b",
+        "net.1",
+        "net.1.a",
+        "net",
+        "net.0.a",
+        None,
+    ]
+    captions = [box.caption for box in compose([whole], Options()).boxes]
+    assert captions == ["", "net.1.b · Linear", "", "net.1.a · Linear", "", "net.0.a · Linear", ""]
+
+
+def test_a_real_transformer_is_folded_by_its_layers() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+    with gradscope.watch() as scope:
+        loss = model(torch.randn(2, 4, 16)).pow(2).mean()
+        loss.backward()
+    drawing = scope.draw()
+    said = texts(drawing.content)
+    assert drawing.boxes <= 60
+    assert "model.layers.5.self_attn  MultiheadAttention" in said
+    assert any(text.startswith("1 of 5 alike") for text in said)
+    assert scope.draw(depth=3).boxes < drawing.boxes

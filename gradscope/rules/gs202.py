@@ -1,0 +1,114 @@
+"""An optimizer has changed parameters that a graph still to be run backward has saved.
+
+## What it says
+
+An optimizer's step has just modified parameters in place. A variable of the program holds a graph that saved these
+parameters in its forward pass, and the code that follows calls backward on it. That call will fail with `one of the
+variables needed for gradient computation has been modified by an inplace operation`. The finding names the step, the
+parameter, the line that saved it, and the backward call that will fail.
+
+## Why it happens
+
+A matrix product keeps its weight for the derivative, and the optimizer changes that very weight. All backward calls that
+go through a forward pass must come before the step that changes what it saved. Two losses computed up front, with a step
+between their backward calls, break this; so does a graph kept with `retain_graph=True` over a step.
+
+## Bad example
+
+```python
+import torch
+
+critic, actor = torch.nn.Linear(4, 1), torch.nn.Linear(3, 4)
+optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+
+critic_loss = critic(torch.randn(5, 4)).pow(2).mean()
+actor_loss = -critic(torch.tanh(actor(torch.randn(5, 3)))).mean()
+critic_loss.backward()
+optimizer.step()
+actor_loss.backward()
+```
+
+## Good example
+
+```python
+import torch
+
+critic, actor = torch.nn.Linear(4, 1), torch.nn.Linear(3, 4)
+optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+
+critic_loss = critic(torch.randn(5, 4)).pow(2).mean()
+critic_loss.backward()
+optimizer.step()
+actor_loss = -critic(torch.tanh(actor(torch.randn(5, 3)))).mean()
+actor_loss.backward()
+```
+
+## What to do
+
+- Compute the loss after the step, with the new parameters.
+- Or call backward on it before the step.
+- If the graph was kept with `retain_graph=True` to get around GS101, undo that and follow GS101's advice.
+
+## What it costs
+
+Calling backward before the step costs nothing, but the second loss then uses the old parameters. Computing it after the
+step costs one more forward pass where a part of it was shared.
+
+## Known limits
+
+It is said for steps of `torch.optim` optimizers, where the code shows that backward is called on what is held. Other
+operations in place are told by GS201 when the backward call is made. A change through `.data` moves no version
+counter: torch does not see it, and neither does gradscope.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gradscope.model import Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.rules.base import place, rule
+from gradscope.units import counted, listed
+
+RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Certainty.PREDICTED)
+
+
+@dataclass(frozen=True, slots=True)
+class StaleSoon:
+    """What is known when an optimizer has stepped at ``step`` and changed ``parameters`` that the graph of ``holder`` saved.
+
+    ``nodes`` saved them, ``made`` are the lines where they did; ``read`` is where the holder is used next, ``next_call`` the backward
+    call that comes of it, ``after`` the number of the last backward call.
+    """
+
+    step: Site
+    holder: str
+    parameters: tuple[str, ...]
+    nodes: tuple[str, ...]
+    made: tuple[Site, ...]
+    read: Site
+    next_call: Site
+    after: int
+
+
+def finding(facts: StaleSoon) -> Finding:
+    """The finding in words."""
+    names = listed(f"`{name}`" for name in facts.parameters)
+    notes = [Related("created", site, f"{listed(facts.nodes)} saved {names} here") for site in facts.made]
+    notes.append(Related("modified_by", facts.step, f"this step modified {names}"))
+    notes.append(Related("next_read", facts.read, f"`{facts.holder}` is used here"))
+    if facts.next_call != facts.read:
+        notes.append(Related("failing_node", facts.next_call, "the backward call here will fail"))
+    found = RULE.finding(
+        "the optimizer changed what a graph still to be run backward has saved",
+        None,
+        label=f"modified {counted(len(facts.parameters), 'parameter')} that the graph of `{facts.holder}` needs",
+        related=tuple(notes),
+        nodes=facts.nodes,
+        saved=facts.parameters,
+        fix=Fix(
+            "reorder",
+            f"compute `{facts.holder}` after this step, or move the step at {place(facts.step)} "
+            f"after the backward call at {place(facts.next_call)}",
+        ),
+    )
+    return replace(found, site=facts.step, backward_call=facts.after)

@@ -1,0 +1,145 @@
+"""The rules that predict: their words, the choice of the fix, and the examples of their pages run under a watch."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import gradscope
+from gradscope.foresight.schedule import Schedule
+from gradscope.liveness import RESULT
+from gradscope.liveness.leaving import left_after
+from gradscope.model import BackwardCall, Certainty, Edit, Finding, Node, NodeState, Root, SavedTensor, Severity, Site
+from gradscope.rules import gs102, gs202
+from gradscope.rules.base import Rule
+from gradscope.rules.gs102 import SharedGraph
+from gradscope.rules.gs202 import StaleSoon
+
+MADE = Site("/home/ann/train.py", 17, 9, 17, 30)
+LINK = Site("/home/ann/train.py", 18, 9, 18, 30)
+FREES = Site("/home/ann/train.py", 23, 5, 23, 30)
+READ = Site("/home/ann/train.py", 24, 12, 24, 13)
+FAILS = Site("/home/ann/train.py", 25, 5, 25, 30)
+
+TANH = Node(4, "TanhBackward0", NodeState.LIVE, 7, (SavedTensor("result", (32, 256), "f32", "cpu", 32768, 1),), MADE)
+CALL = BackwardCall(1, "backward", FREES, (Root(0, "loss_a"),))
+SIBLING = SharedGraph(CALL, "loss_b", (TANH,), (MADE,), READ, FAILS, LINK, next_root="loss_b")
+CARRIED = replace(SIBLING, holder="h", next_call=FREES, again=True, carried=True)
+
+
+def check_wording(finding: Finding) -> None:
+    texts = [finding.message, finding.label, *(r.message for r in finding.related)]
+    assert finding.fix is not None
+    for text in (*texts, finding.fix.message):
+        assert text
+        assert not text.endswith(".")
+        assert text[0].islower() or text[0] == "`" or text.split()[0].endswith("Backward0"), text
+        assert "None" not in text
+        assert "  " not in text
+
+
+def test_a_prediction_names_the_five_things() -> None:
+    finding = gs102.finding(SIBLING)
+    check_wording(finding)
+    assert (finding.code, finding.severity, finding.certainty) == ("GS102", Severity.WARNING, Certainty.PREDICTED)
+    assert (finding.site, finding.backward_call, finding.bytes) == (FREES, 1, 32768)
+    assert finding.message == "backward call 1 frees a graph that a later backward call needs"
+    assert finding.label == "will free 1 node that `loss_b` leads to"
+    places = [("created", MADE), ("freed_by", FREES), ("held_by", LINK), ("next_read", READ), ("failing_node", FAILS)]
+    assert [(r.role, r.site) for r in finding.related] == places
+
+
+def test_a_place_is_not_told_twice() -> None:
+    roles = [r.role for r in gs102.finding(replace(SIBLING, link=MADE, next_call=READ)).related]
+    assert roles == ["created", "freed_by", "next_read"]
+
+
+def test_further_holders_are_named() -> None:
+    finding = gs102.finding(replace(CARRIED, others=(("c", LINK), ("cache", None))))
+    check_wording(finding)
+    assert [r.message for r in finding.related if r.role == "held_by"] == [
+        "`h` holds it from here on",
+        "`c` holds it from here on",
+    ]
+
+
+PROBE = replace(CALL, kind="grad", inputs=("w",))
+FIXES = [
+    (SIBLING, "sum_losses", "(loss_a + loss_b).backward()"),
+    (replace(SIBLING, stepped_between=True, shared="fake"), "detach", "fake.detach()"),
+    (replace(SIBLING, call=PROBE), "retain_graph", "keeps 32 KiB"),
+    (replace(SIBLING, call=replace(CALL, inputs=("w",)), same_root=True), "retain_graph", "retain_graph=True"),
+    (replace(SIBLING, same_root=True), "recompute", "forward pass again"),
+    (CARRIED, "detach", "detach() `h` after this call"),
+    (replace(CARRIED, averaged=True), "no_grad", "torch.no_grad()"),
+    (replace(CARRIED, accumulated=True, same_root=True), "item", ".item()"),
+    (replace(CARRIED, carried=False), "recompute", "train.py:17"),
+    (replace(CARRIED, carried=False, trained=False), "detach", "where it is stored"),
+    (replace(CARRIED, elements="losses"), "sum_losses", "sum(losses).backward()"),
+]
+
+
+@pytest.mark.parametrize(("facts", "kind", "words"), FIXES)
+def test_the_fix_follows_from_the_facts(facts: SharedGraph, kind: str, words: str) -> None:
+    finding = gs102.finding(facts, (Edit("train.py", 3, "x = 1"),))
+    check_wording(finding)
+    assert finding.fix is not None
+    assert finding.fix.kind == kind == gs102.fix_kind(facts)
+    assert words in finding.fix.message
+    assert finding.fix.edits == (Edit("train.py", 3, "x = 1"),)
+
+
+def test_a_step_is_told_with_the_parameters() -> None:
+    facts = StaleSoon(LINK, "actor_loss", ("critic.weight",), ("AddmmBackward0",), (MADE,), FAILS, FAILS, 3)
+    finding = gs202.finding(facts)
+    check_wording(finding)
+    assert (finding.code, finding.site, finding.backward_call) == ("GS202", LINK, 3)
+    assert [(r.role, r.site) for r in finding.related] == [("created", MADE), ("modified_by", LINK), ("next_read", FAILS)]
+    assert "`critic.weight`" in finding.related[1].message
+    assert finding.fix is not None
+    assert finding.fix.kind == "reorder"
+    assert [r.role for r in gs202.finding(replace(facts, read=READ)).related][-1] == "failing_node"
+
+
+def run(source: str, folder: Path) -> list[str]:
+    script = folder / "example.py"
+    script.write_text(source, encoding="utf-8")
+    with gradscope.watch() as scope:
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except RuntimeError as error:
+            assert "second time" in str(error) or "inplace operation" in str(error)
+    return [f.code for f in scope.findings if f.severity is not Severity.ADVICE]
+
+
+@pytest.mark.parametrize(("rule", "later"), [(gs102.RULE, "GS101"), (gs202.RULE, "GS201")])
+def test_the_bad_example_is_told_first_and_the_good_one_is_silent(rule: Rule, later: str, tmp_path: Path) -> None:
+    assert run(rule.bad, tmp_path) == [rule.code, later]
+    assert run(rule.good, tmp_path) == []
+
+
+LEFT = [
+    ("def f(h):\n    return h\n", {"h", RESULT}),
+    ("def f(h):\n    h = h.detach()\n    return h\n", set()),
+    ("def f(h):\n    g = h * 2\n    return g\n", {"h", "g", RESULT}),
+    ("def f(h, self):\n    self.kept = h\n", {"h", "self.kept"}),
+    ("def f(h):\n    try:\n        h = step()\n    except ValueError:\n        return h\n", set()),
+]
+
+
+@pytest.mark.parametrize(("source", "names"), LEFT)
+def test_what_a_function_leaves_behind(source: str, names: set[str]) -> None:
+    namespace: dict[str, object] = {}
+    exec(source, namespace)
+    function = namespace["f"]
+    assert left_after(function.__code__, -1, ("h",)).get("h", frozenset()) == names  # type: ignore[attr-defined]
+
+
+def test_looks_become_rare() -> None:
+    schedule = Schedule()
+    due = [n for n in range(1, 70) if schedule.is_due("a loop")]
+    assert due == [1, 2, 3, 4, 8, 16, 32, 64]
+    assert schedule.is_due("another loop")

@@ -1,0 +1,273 @@
+"""GS301 to GS305: their pages' examples, what they say and how they word it, and where a name is stored."""
+
+from __future__ import annotations
+
+import gc
+import runpy
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gradscope import watch
+from gradscope.leaks.stores import find_calls, find_store, writes_data
+from gradscope.leaks.suspects import Name
+from gradscope.model import BackwardCall, Finding, Severity, Site
+from gradscope.reach import Origin
+from gradscope.rules import gs301, gs302, gs303, gs304, gs305
+from gradscope.rules.base import Rule
+
+RULES = (gs301.RULE, gs302.RULE, gs303.RULE, gs304.RULE, gs305.RULE)
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+CALL = BackwardCall(12, "backward", Site("train.py", 20), retain_graph=True)
+STORED = Site("train.py", 9)
+
+
+def findings_of(source: str, folder: Path) -> list[Finding]:
+    script = folder / "example.py"
+    script.write_text(textwrap.dedent(source), encoding="utf-8")
+    try:
+        with watch() as scope:
+            runpy.run_path(str(script), run_name="__main__")
+    finally:
+        gc.enable()
+    assert scope.recording().summary.notes == ()
+    return scope.findings
+
+
+def held_by(findings: list[Finding]) -> Finding:
+    (finding,) = (f for f in findings if f.code == "GS302")
+    return finding
+
+
+@each_rule
+def test_the_bad_example_has_this_finding_and_no_other(rule: Rule, tmp_path: Path) -> None:
+    assert [f.code for f in findings_of(rule.bad, tmp_path)] == [rule.code]
+
+
+@each_rule
+def test_the_good_example_has_none(rule: Rule, tmp_path: Path) -> None:
+    assert findings_of(rule.good, tmp_path) == []
+
+
+@each_rule
+def test_only_what_grows_is_a_warning(rule: Rule) -> None:
+    grows = rule.code in ("GS301", "GS302", "GS304")
+    assert rule.severity is (Severity.WARNING if grows else Severity.ADVICE)
+
+
+def test_nodes_and_bytes_are_told_apart(tmp_path: Path) -> None:
+    loop = """
+    import torch
+    net, kept = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)), []
+    for step in range(12):
+        out = net(torch.randn(16, 4))
+        loss = out.mean()
+        {backward}
+        kept.append(loss)
+    """
+    run = held_by(findings_of(loop.format(backward="loss.backward()"), tmp_path))
+    retained = held_by(findings_of(loop.format(backward="loss.backward(retain_graph=True)"), tmp_path))
+    assert run.bytes == 0
+    assert "no saved bytes" in run.label
+    assert "`kept` holds" in run.related[0].message
+    # the input and the output of tanh of each iteration; those of the parameters are not counted
+    assert retained.bytes % (16 * 4 * 4 + 16 * 8 * 4) == 0
+    assert retained.bytes >= 4 * (16 * 4 * 4 + 16 * 8 * 4)
+    assert retained.fix is not None
+    assert retained.fix.kind == "item"
+
+
+@pytest.mark.parametrize(
+    "store", ["total = total + (loss if step > 400 else loss.item())", "kept += [loss] if step > 400 else []"]
+)
+def test_a_leak_that_starts_late_is_seen(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradscope.leaks.growth._SHARE", 1.0)  # whatever the scans cost on this machine
+    monkeypatch.setattr("gradscope.leaks.growth._SHARE_TO_CONFIRM", 1.0)
+    source = f"""
+    import torch
+    net = torch.nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    total, kept = torch.zeros(()), []
+    for step in range(2500):
+        loss = net(torch.randn(8, 4)).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        {store}
+    """
+    (finding,) = findings_of(source, tmp_path)
+    assert (finding.code, finding.site and finding.site.line) == ("GS302", 11)
+
+
+def test_a_holder_is_told_of_once(tmp_path: Path) -> None:
+    source = """
+    import torch
+    net, curve = torch.nn.Linear(4, 1), []
+    for step in range(100):
+        loss = net(torch.randn(8, 4)).pow(2).mean()
+        loss.backward()
+        curve.append(loss)
+        net(torch.randn(8, 4)).mean().backward()
+    """
+    assert [f.code for f in findings_of(source, tmp_path)] == ["GS302"]
+
+
+def test_retaining_for_a_second_call_is_needed(tmp_path: Path) -> None:
+    source = """
+    import torch
+    trunk, a, b = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)
+    for step in range(20):
+        z = torch.tanh(trunk(torch.randn(6, 4)))
+        first, second = a(z).pow(2).mean(), b(z).pow(2).mean()
+        first.backward(retain_graph=True)
+        second.backward()
+    """
+    assert findings_of(source, tmp_path) == []
+
+
+def test_retaining_at_the_last_of_two_calls_is_not(tmp_path: Path) -> None:
+    source = """
+    import torch
+    trunk, a, b = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)
+    for step in range(20):
+        z = torch.tanh(trunk(torch.randn(6, 4)))
+        first, second = a(z).pow(2).mean(), b(z).pow(2).mean()
+        first.backward(retain_graph=True)
+        second.backward(retain_graph=True)
+    """
+    (finding,) = findings_of(source, tmp_path)
+    assert (finding.code, finding.site and finding.site.line) == ("GS303", 8)
+    assert finding.bytes > 0
+
+
+def test_nothing_of_the_program_is_kept(tmp_path: Path) -> None:
+    source = """
+    import gc, weakref, torch
+    net, kept = torch.nn.Linear(4, 1), []
+    for step in range(12):
+        loss = net(torch.randn(8, 4)).pow(2).mean()
+        loss.backward()
+        kept.append(loss)
+    dead = weakref.ref(kept[5])
+    kept.clear()
+    assert dead() is None
+    """
+    assert [f.code for f in findings_of(source, tmp_path)] == ["GS302"]
+
+
+CARRIED = gs301.Carried(CALL, "self.h", STORED, 8, 480, 81920, 60.0, 10240.0)
+KEPT = gs302.KeptAlive(CALL, "losses", STORED, True, True, False, 8, 80, 0, 10.0, 0.0)
+
+
+def test_gs301_names_the_carrier_its_size_and_its_growth() -> None:
+    finding = gs301.finding(CARRIED)
+    assert finding.site == CALL.site
+    assert [(r.role, r.site) for r in finding.related] == [("held_by", STORED), ("linked_by", STORED)]
+    assert "480 nodes, 80 KiB saved; 60 nodes and 10 KiB more with each iteration" in finding.related[0].message
+    assert finding.fix is not None
+    assert "`self.h` where it is handed on (train.py:9)" in finding.fix.message
+    assert "no gradient then goes back" in finding.fix.message
+
+
+def test_gs301_says_that_gradients_are_wrong_where_weights_change_unseen() -> None:
+    finding = gs301.finding(replace(CARRIED, silent=True))
+    assert "gradients are wrong" in finding.message
+    assert ".data" in finding.related[-1].message
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [
+        (KEPT, "item"),
+        (replace(KEPT, is_scalar=False), "detach"),
+        (replace(KEPT, is_scalar=False, is_container=False), "no_grad"),
+        (replace(KEPT, call=None, is_container=False), "no_grad"),
+        (replace(KEPT, through_frame=True), "other"),
+    ],
+)
+def test_gs302_gives_the_fix_for_what_is_held(facts: gs302.KeptAlive, kind: str) -> None:
+    finding = gs302.finding(facts)
+    assert finding.site == STORED
+    assert finding.fix is not None
+    assert finding.fix.kind == kind
+
+
+def test_gs303_and_gs305_say_bytes() -> None:
+    kept = gs303.finding(gs303.KeptForNothing(CALL, 5, 2048))
+    built = gs305.finding(gs305.NeverBackpropagated(STORED, "out", None, 5, 4096, after=3))
+    assert (kept.bytes, built.bytes) == (2048, 4096)
+    assert "2 KiB" in kept.label
+    assert "4 KiB" in built.label
+    assert [(r.role, r.site) for r in built.related] == [("created", STORED), ("held_by", STORED)]
+    assert built.backward_call == 3
+
+
+@pytest.mark.parametrize("kind", ["ctx", "hook", "grad"])
+def test_gs304_says_how_many_iterations_it_saw(kind: str) -> None:
+    finding = gs304.finding(gs304.KeptByCycle(CALL, kind, "ctx.out", STORED, 8, 3.0))
+    assert finding.label == "8 iterations seen, 3 nodes more with each"
+    assert finding.related[0].site == STORED
+
+
+STORES = """\
+total = 0
+class Meter:
+    def __init__(self):
+        self.sum = 0
+    def update(self, value):
+        self.sum += value
+losses, log = [], {"r": []}
+def train(data):
+    total = 1
+    for x in data:
+        losses.append(x)
+        log["r"].append(x)
+        h, c = cell(x, h)
+        total = total + x
+        table[x] = x
+        average.mul_(0.9).add_(x)
+cell.weight.data -= 1
+x.register_hook(print)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "root", "attribute", "container", "line"),
+    [
+        ("total", "total", None, False, 14),
+        ("meter.sum", "meter", "sum", False, 6),
+        ("losses", "losses", None, True, 11),
+        ("log['r']", "log", None, True, 12),
+        ("h", "h", None, False, 13),
+        ("table", "table", None, True, 15),
+        ("average", "average", None, False, 16),
+    ],
+)
+def test_the_line_that_stores_a_name(
+    text: str, root: str, attribute: str | None, container: bool, line: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "stores.py"
+    file.write_text(STORES, encoding="utf-8")
+    name = Name(text, Origin("global", "<module>", str(file), 1), root, attribute)
+    found = find_store((name,), container=container)
+    assert found is not None
+    assert found.line == line
+
+
+def test_a_name_that_nothing_stores_and_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "stores.py"
+    file.write_text(STORES, encoding="utf-8")
+    origin = Origin("global", "<module>", str(file), 1)
+    assert find_store((Name("other", origin, "other"),), container=False) is None
+    assert find_store((Name("total", replace(origin, file="<string>"), "total"),), container=False) is None
+
+
+def test_a_file_s_calls_and_its_writes_through_data(tmp_path: Path) -> None:
+    file, other = tmp_path / "stores.py", tmp_path / "other.py"
+    file.write_text(STORES, encoding="utf-8")
+    other.write_text("data = 1\ndata += 2\n", encoding="utf-8")
+    assert [site.line for site in find_calls(str(file), "register_hook")] == [18]
+    assert writes_data(str(file))
+    assert not writes_data(str(other))

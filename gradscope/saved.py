@@ -378,7 +378,7 @@ def _is_last_owner(packed: Packed) -> bool:
     tensor: Any = packed.tensor
     if torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) > 2:
         return False
-    return not packed.original or (sys.getrefcount(tensor) <= 3 and tensor._use_count() <= 1)  # type: ignore[union-attr]
+    return not packed.original or (sys.getrefcount(tensor) <= 3 and tensor._use_count() <= 1)
 
 
 DETACHED = (

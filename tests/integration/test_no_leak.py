@@ -39,6 +39,7 @@ def train(iterations: int) -> None:
 
 def test_two_hundred_iterations_leave_nothing() -> None:
     train(3)
+    left_by_others = live_objects()["packed"]
     with gradscope.watch() as scope:
         train(20)
         before = live_objects()
@@ -47,7 +48,7 @@ def test_two_hundred_iterations_leave_nothing() -> None:
         summary = scope.recording().summary
         assert summary.live_bytes == 0
         assert summary.freed_tensors + summary.dropped_tensors == summary.saved_tensors > 0
-    assert live_objects()["packed"] == 0
+    assert live_objects()["packed"] == left_by_others
 
 
 def peak_of_live_saved_bytes(watched: bool) -> int:

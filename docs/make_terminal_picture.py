@@ -1,0 +1,32 @@
+"""Makes docs/pictures/terminal.svg: the real report of a real run, exported by rich."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from gradscope.recording import load
+from gradscope.render.text import print_report
+
+HERE = Path(__file__).parent
+SCRIPT = "examples/multi_task_hazard.py"
+
+
+def main() -> None:
+    """Run the example, and draw its report as a terminal would show it."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "run.gscope"
+        command = [sys.executable, "-m", "gradscope", "run", "--output", f"{folder}/report", "--save", str(saved), SCRIPT]
+        subprocess.run(command, cwd=HERE.parent, capture_output=True, check=False)
+        console = Console(record=True, width=100, file=open(f"{folder}/screen", "w"), force_terminal=True)  # noqa: SIM115
+        print_report(load(saved), console)
+    picture = console.export_svg(title=f"$ gradscope run {SCRIPT}")
+    (HERE / "pictures" / "terminal.svg").write_text(picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -368,7 +368,9 @@ class Backward:
                 packs = [p for p in (r() for r in pending.get(number, _NOTHING)) if p is not None]
                 if not packs or (place is not None and packs[0].place is not place):
                     continue
-                if number < token.sequence_nr - 1 and not any(_renewed_view(p, number, token.sequence_nr) for p in packs):
+                if number < token.sequence_nr - 1 and not any(
+                    _renewed_view(p, number, token.sequence_nr) for p in packs
+                ):
                     continue
                 place = packs[0].place
                 token.packs = [*token.packs, *self._claim(token, pending.pop(number))]

@@ -226,7 +226,9 @@ class Ledger:
         self.looks_left -= 1
         try:
             node = tensor.grad_fn
-        except RuntimeError:  # a view that may not be used any more: an error that torch raises when it is used, not now
+        except (
+            RuntimeError
+        ):  # a view that may not be used any more: an error that torch raises when it is used, not now
             return True
         if node is None:
             return True

@@ -102,10 +102,13 @@ class Scope:
 
         return draw_recording(self.recording(), file, call=call, **options)
 
-    def finish(self, outcome: Outcome, error: BaseException | None = None) -> None:
-        """Note how the program ended, and by which exception; the watch itself ends with its ``with`` block."""
+    def finish(self, outcome: Outcome) -> None:
+        """Note how the program ended; the watch itself ends with its ``with`` block."""
         self.outcome = outcome
-        if error is not None and self._session is not None:
+
+    def explain(self, error: BaseException) -> None:
+        """Say what can be said of an exception that ends the program and came from no backward call."""
+        if self._session is not None:
             self._session.explain(error)
 
     def report(self, finding: Finding) -> None:

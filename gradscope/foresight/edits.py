@@ -107,7 +107,11 @@ def _sum_of_loop(site: Site, elements: str) -> tuple[Edit, ...]:
         return ()
     line = source.line_of(site.file, loop.lineno)
     head = f"for {loop.target.id} in {elements}:"
-    return (Edit(site.file, loop.lineno, line.replace(head, f"for {loop.target.id} in [sum({elements})]:")),) if head in line else ()
+    return (
+        (Edit(site.file, loop.lineno, line.replace(head, f"for {loop.target.id} in [sum({elements})]:")),)
+        if head in line
+        else ()
+    )
 
 
 def _item(site: Site, total: str) -> tuple[Edit, ...]:
@@ -213,7 +217,9 @@ def _detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
         return ()
     text = line[value.col_offset : value.end_col_offset]
     shown = text if isinstance(value, ast.Call | ast.Name | ast.Attribute | ast.Subscript) else f"({text})"
-    return (Edit(link.file, statement.lineno, f"{line[: value.col_offset]}{shown}.detach(){line[value.end_col_offset :]}"),)
+    return (
+        Edit(link.file, statement.lineno, f"{line[: value.col_offset]}{shown}.detach(){line[value.end_col_offset :]}"),
+    )
 
 
 def _detach_in_loss(facts: SharedGraph) -> tuple[Edit, ...]:

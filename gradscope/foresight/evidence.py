@@ -68,7 +68,10 @@ def shared_graph(
         carried=_is_carried(reading, loop),
         elements=_elements(reading, site),
         accumulated=same_root and reading.read.effect is Effect.AUGMENTED,
-        averaged=statement is not None and link is not None and any(m.line == link.line for m in made) and _is_of_parameters(statement),
+        averaged=statement is not None
+        and link is not None
+        and any(m.line == link.line for m in made)
+        and _is_of_parameters(statement),
         trained=_is_trained(freeing.leaves(held), frames),
         stepped_between=_steps_between(site, reading.backward),
         shared=_shared(record, reading, reached),
@@ -154,7 +157,11 @@ def _stored_in(reading: Reading) -> Site | None:
         for node in ast.walk(region):
             if not isinstance(node, ast.stmt) or isinstance(getattr(node, "value", None), ast.Constant):
                 continue  # `self.cached = None` stores no tensor
-            if isinstance(node, ast.FunctionDef) and reading.name == f"<lru_cache of {node.name}>" and node.decorator_list:
+            if (
+                isinstance(node, ast.FunctionDef)
+                and reading.name == f"<lru_cache of {node.name}>"
+                and node.decorator_list
+            ):
                 return _site(node.decorator_list[0], file, reading.read.site.function)
             stored = any(_names(t, last, key, "." in container) for t in source.targets_of(node))
             if stored or (key and isinstance(node, ast.Expr) and _appends(node, last)):
@@ -255,7 +262,8 @@ def _steps_between(first: Site, last: Site) -> bool:
         return False
     calls = source.calls_in(source.function_around(first))
     return any(
-        isinstance(c.func, ast.Attribute) and c.func.attr in _STEPS and first.line <= c.lineno <= last.line for c in calls
+        isinstance(c.func, ast.Attribute) and c.func.attr in _STEPS and first.line <= c.lineno <= last.line
+        for c in calls
     )
 
 
@@ -277,4 +285,8 @@ def _loaded(site: Site, name: str) -> set[str]:
     before = [s for s in source.stores_in(source.function_around(site), name) if s.lineno <= site.line] if name else []
     if not before:
         return set()
-    return {ast.unparse(n) for n in ast.walk(before[-1]) if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    return {
+        ast.unparse(n)
+        for n in ast.walk(before[-1])
+        if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load)
+    }

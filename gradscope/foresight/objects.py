@@ -205,4 +205,3 @@ class Resolver:
 
 def _forward(module: torch.nn.Module) -> tuple[CodeType, bool] | None:
     return function_of(attribute(module, "forward"))
-

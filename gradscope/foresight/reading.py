@@ -90,7 +90,9 @@ def dangerous_read(paths: Sequence[Path], frames: Sequence[FrameType]) -> Readin
         survive: set[str] = set()
         outer = frames[depth + 1] if depth + 1 < len(frames) else None
         for name, tracked in list(names.items())[:_MOST_NAMES]:
-            left = left_after(code, frame.f_lasti, (tracked.read,), tracked.resolver(objects)).get(tracked.read, frozenset())
+            left = left_after(code, frame.f_lasti, (tracked.read,), tracked.resolver(objects)).get(
+                tracked.read, frozenset()
+            )
             if name in left or tracked.read in left:
                 survive.add(_last(name))
             if outer is not None:
@@ -167,11 +169,18 @@ def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict
     for path in paths:
         origin = path.origin
         if origin.owner in ("local", "cell"):
-            if (origin.function, origin.line) != (code.co_qualname, code.co_firstlineno) or origin.file != code.co_filename:
+            if (origin.function, origin.line) != (
+                code.co_qualname,
+                code.co_firstlineno,
+            ) or origin.file != code.co_filename:
                 continue
         elif origin.owner != "global" or origin.prefix or origin.file != _file_of(frame):
             continue
-        if origin.owner == "global" and not is_module_level(frame) and path.root in (*code.co_varnames, *code.co_cellvars):
+        if (
+            origin.owner == "global"
+            and not is_module_level(frame)
+            and path.root in (*code.co_varnames, *code.co_cellvars)
+        ):
             continue
         kinds = [step.kind for step in path.steps]
         if kinds[-1:] == ["cache"] and all(kind in _PLAIN for kind in kinds[:-1]):
@@ -240,7 +249,11 @@ def _is_run_again(frame: FrameType) -> bool:
     above = frame.f_back
     while above is not None and owner_of(above.f_code) != USER:
         here = call_at(above.f_code, above.f_lasti)
-        if here is not None and here.target and any(c.target == here.target for c in calls_after(above.f_code, above.f_lasti)):
+        if (
+            here is not None
+            and here.target
+            and any(c.target == here.target for c in calls_after(above.f_code, above.f_lasti))
+        ):
             return here.target not in _PASSES_ON
         above = above.f_back
     return False
@@ -256,7 +269,9 @@ def _in_doubt(tracked: Tracked, read: Read, frame: FrameType, objects: Objects, 
     region = loop if loop is not None else source.function_around(site)
     straight = not read.after_back_edge and read.site.function == site.function and read.site.line > site.line
     until = read.site.line if straight and read.effect is Effect.BACKWARD else 0
-    if source.stored_sometimes(region, tracked.name, site.line, read.site.line, after=loop is None or bool(until), until=until):
+    if source.stored_sometimes(
+        region, tracked.name, site.line, read.site.line, after=loop is None or bool(until), until=until
+    ):
         return True
     elsewhere = bool(read.site.file) and (read.site.file, read.site.function) != (site.file, site.function)
     if elsewhere and read.via:

@@ -152,7 +152,9 @@ def stored_sometimes(region: ast.AST, name: str, line: int, read: int, *, after:
     ``read`` is the line of the read. ``if h is None`` does not hold, as the name has something; a condition that comes and goes
     with the iterations does not save a program that calls backward in each.
     """
-    always = isinstance(region, _LOOPS) and not any(isinstance(s, ast.If) and _spans(s, line) for s in statements_of(region))
+    always = isinstance(region, _LOOPS) and not any(
+        isinstance(s, ast.If) and _spans(s, line) for s in statements_of(region)
+    )
     assigned = {t for s in (region, *statements_of(region)) for t in targets_of(s)} if always else set()
     for statement in statements_of(region):
         first, last = statement.lineno, statement.end_lineno or 0
@@ -166,7 +168,11 @@ def stored_sometimes(region: ast.AST, name: str, line: int, read: int, *, after:
             parts = statement.body
         else:
             continue
-        if any(_resets(inner, name, isinstance(statement, ast.If)) for part in parts for inner in (part, *statements_of(part))):
+        if any(
+            _resets(inner, name, isinstance(statement, ast.If))
+            for part in parts
+            for inner in (part, *statements_of(part))
+        ):
             return True
     return False
 
@@ -291,5 +297,6 @@ def runs_over_parts(loop: ast.For) -> bool:
     if isinstance(loop.iter, ast.List | ast.Tuple) and len(loop.iter.elts) < 2:
         return False
     return all(
-        isinstance(call.func, ast.Name | ast.Attribute) and _name(call.func) in _HANDS_ON for call in calls_in(loop.iter)
+        isinstance(call.func, ast.Name | ast.Attribute) and _name(call.func) in _HANDS_ON
+        for call in calls_in(loop.iter)
     )

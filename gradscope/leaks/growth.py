@@ -221,7 +221,9 @@ class Growth(Observer):
             cycle = find_cycle(creates=self._creates)
             if cycle is not None:
                 (first, before), (last, now) = loop.alive[0], loop.alive[-1]
-                facts = gs304.KeptByCycle(loop.record, cycle.kind, cycle.name, cycle.site, last, (now - before) / (last - first))
+                facts = gs304.KeptByCycle(
+                    loop.record, cycle.kind, cycle.name, cycle.site, last, (now - before) / (last - first)
+                )
                 yield gs304.finding(facts)
 
     # between backward calls, or without any
@@ -261,7 +263,9 @@ class Growth(Observer):
         self._seconds += time.perf_counter() - started
         return scanned
 
-    def _follow(self, before: dict[_Key, _Sightings], count: int, suspects: Iterable[Suspect]) -> dict[_Key, _Sightings]:
+    def _follow(
+        self, before: dict[_Key, _Sightings], count: int, suspects: Iterable[Suspect]
+    ) -> dict[_Key, _Sightings]:
         """The holders of this scan, with what earlier ones saw of them."""
         now = {}
         for suspect in suspects:

@@ -12,7 +12,9 @@ from functools import lru_cache
 from gradscope.leaks.suspects import Name
 from gradscope.model import Site
 
-_ADDERS = frozenset({"append", "appendleft", "add", "extend", "insert", "setdefault", "update", "put", "push", "put_nowait"})
+_ADDERS = frozenset(
+    {"append", "appendleft", "add", "extend", "insert", "setdefault", "update", "put", "push", "put_nowait"}
+)
 _FRAMES = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 

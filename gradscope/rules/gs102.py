@@ -175,7 +175,9 @@ def _advice(kind: str, facts: SharedGraph, size: int) -> str:
                 return f"add the losses and call backward once: sum({facts.elements}).backward()"
             first = facts.call.roots[0].name if len(facts.call.roots) == 1 else None
             known = first and facts.next_root
-            return "add the losses and call backward once" + (f": ({first} + {facts.next_root}).backward()" if known else "")
+            return "add the losses and call backward once" + (
+                f": ({first} + {facts.next_root}).backward()" if known else ""
+            )
     if facts.again:
         when = "after this call" if facts.carried else "where it is stored"
         trained = "earlier iterations are" if facts.carried else "what it was computed from is"

@@ -101,12 +101,18 @@ def finding(facts: Carried) -> Finding:
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"
-    what, more = f"{counted(facts.nodes, 'node')}, {nbytes(facts.nbytes)} saved", f" and {nbytes(round(facts.nbytes_each))}"
+    what, more = (
+        f"{counted(facts.nodes, 'node')}, {nbytes(facts.nbytes)} saved",
+        f" and {nbytes(round(facts.nbytes_each))}",
+    )
     if not facts.counts_bytes:
         what, more = f"{counted(facts.nodes, 'node')}, bytes not counted without hooks", ""
     growth = f"{counted(round(facts.nodes_each), 'node')}{more} more with each iteration"
     held = f"`{facts.holder}` carries the graph on: {what}; {growth}"
-    related = [Related("held_by", facts.stored, held), Related("linked_by", facts.stored, f"`{facts.holder}` is stored here")]
+    related = [
+        Related("held_by", facts.stored, held),
+        Related("linked_by", facts.stored, f"`{facts.holder}` is stored here"),
+    ]
     if facts.silent and facts.call is not None:
         note = "parameters are changed through .data, so no version counter tells that the saved weights are stale"
         related.append(Related("modified_by", None, note))

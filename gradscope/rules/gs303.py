@@ -84,5 +84,7 @@ def finding(facts: KeptForNothing) -> Finding:
         label=kept,
         related=(Related("retained_by", facts.call.site, note),),
         bytes=facts.nbytes,
-        fix=Fix("remove_retain", "leave retain_graph=True away: the gradients are the same, the memory goes in the call"),
+        fix=Fix(
+            "remove_retain", "leave retain_graph=True away: the gradients are the same, the memory goes in the call"
+        ),
     )

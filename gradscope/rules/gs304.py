@@ -136,8 +136,14 @@ def _fix(facts: KeptByCycle, site: Site | None) -> Fix:
     where = f" at {place(site)}" if site else ""
     match facts.kind:
         case "ctx":
-            return Fix("other", f"use ctx.save_for_backward(){where} instead of an attribute, and ctx.saved_tensors in backward")
+            return Fix(
+                "other",
+                f"use ctx.save_for_backward(){where} instead of an attribute, and ctx.saved_tensors in backward",
+            )
         case "hook":
             return Fix("detach", f"let the hook{where} use what it is given, or a detach() of the tensor")
         case _:
-            return Fix("other", f"use torch.autograd.grad(..., create_graph=True){where}, or set .grad = None when done with it")
+            return Fix(
+                "other",
+                f"use torch.autograd.grad(..., create_graph=True){where}, or set .grad = None when done with it",
+            )

@@ -100,6 +100,8 @@ def finding(facts: NeverBackpropagated) -> Finding:
         label=f"{nbytes(facts.nbytes)} saved and dropped, {counted(facts.times, 'time')}",
         related=tuple(related),
         bytes=facts.nbytes,
-        fix=Fix("no_grad", f"run {place(facts.stored or facts.made)} under torch.no_grad(); nothing then trains through it"),
+        fix=Fix(
+            "no_grad", f"run {place(facts.stored or facts.made)} under torch.no_grad(); nothing then trains through it"
+        ),
     )
     return replace(found, site=facts.made, backward_call=facts.after)

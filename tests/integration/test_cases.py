@@ -23,7 +23,6 @@ def run_in_child(path: Path, watched: bool, out: Path) -> dict[str, Any]:
     """Run the script in a forked child, so that torch is imported once for all cases."""
     import torch  # noqa: F401 - before the fork
 
-    from gradscope.model import Outcome
     from gradscope.watching import watch
 
     results = out / f"result-{watched}.json"
@@ -41,7 +40,7 @@ def run_in_child(path: Path, watched: bool, out: Path) -> dict[str, Any]:
                         runpy.run_path(str(path), run_name="__main__")
                     except Exception as raised:
                         error = f"{type(raised).__name__}: {raised}"
-                        scope.finish(Outcome(1, error, True), raised)
+                        scope.explain(raised)
                 findings = [
                     {
                         "code": f.code,

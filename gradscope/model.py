@@ -151,6 +151,12 @@ class Graph:
     roots: tuple[Root, ...]
     not_looked_at: int = 0
 
+    def to_dot(self, **options: Any) -> str:
+        """The graph in graphviz's language; ``options`` are those of :func:`gradscope.to_dot`."""
+        from gradscope.drawing import to_dot  # the drawing layer is loaded only by whoever draws
+
+        return to_dot(self, **options)
+
     @property
     def saved_bytes(self) -> int:
         """Bytes of saved activations that the graph still holds, each storage counted once."""

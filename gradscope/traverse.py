@@ -181,7 +181,7 @@ def _node(i: int, node: Node, names: Names | None, storages: Storages, runs: boo
     saved = [_saved(attribute, data, names, storages) for attribute, data in held(node, kind)]
     state = _state(node, kind, token, bool(saved))
     stale = any(s.state is SavedState.STALE for s in saved) or (token is None and bool(stale_by_engine(node, kind)))
-    if state is NodeState.LIVE and stale:
+    if stale and state in (NodeState.LIVE, NodeState.RETAINED):
         state = NodeState.STALE
     if not saved and token is not None and token.graph is not None and token.index < len(token.graph.nodes):
         saved = [_with_state(s, SavedState.FREED) for s in token.graph.nodes[token.index].saved]

@@ -550,7 +550,9 @@ class Backward:
         call.signature = None
         if now - self._sampled > _SAMPLE_EVERY:
             self._sampled = now
-            self._sink.sample(Sample(now, record.peak_bytes, 0, call.number))
+            still_held = record.freed_bytes - record.returned_bytes
+            self._sink.sample(Sample(record.started, record.peak_bytes, 0, call.number - 1))
+            self._sink.sample(Sample(now, record.live_bytes, still_held, call.number))
         if threading.get_ident() == self._thread and len(self._boundaries) < _MOST_BOUNDARIES:
             self._boundaries.append(max(_sequence_nr(), self._boundaries[-1] if self._boundaries else 0))
             self._ended.append(call.number)

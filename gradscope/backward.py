@@ -145,17 +145,50 @@ class Backward:
         """Stands in for torch's ``_engine_run_backward``; leaves no frame in a traceback."""
         if not self.ledger.active or torch.compiler.is_compiling():
             return original(t_outputs, *args, **kwargs)
-        call = None
+        call = self._prepare(t_outputs, args, kwargs)
         try:
-            call = self._begin(t_outputs, args, kwargs)
+            if call is not None:
+                self._announce(call)
             result = original(t_outputs, *args, **kwargs)
         except BaseException as error:
             if call is not None:
-                self._finish(call, error)
+                self._conclude(call, error)
             erase(error, _OURS)
             raise
-        self._finish(call, None)
+        if call is not None:
+            self._conclude(call, None)
         return result
+
+    def _prepare(self, t_outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """Begin a call; None if that failed, which is our fault and must not be the program's."""
+        depth = len(self._local.stack)
+        try:
+            return self._begin(t_outputs, args, kwargs)
+        except Exception as failure:
+            del self._local.stack[depth:]
+            self._note_failure("looking at", failure)
+            return None
+
+    def _announce(self, call: Call) -> None:
+        """Tell what was found, and raise in the engine's place where that was asked for."""
+        for finding in call.findings:
+            self._report(finding)
+            refusal = self.refuse(finding)
+            if refusal is not None:
+                raise refusal
+
+    def _conclude(self, call: Call, error: BaseException | None) -> None:
+        """Finish a call; a failure of ours in that must not be the program's."""
+        try:
+            self._finish(call, error)
+        except Exception as failure:
+            self._note_failure("booking", failure)
+        self.on_call(call.record or BackwardCall(call.number, "backward"))
+
+    def _note_failure(self, doing: str, failure: Exception) -> None:
+        note = f"{doing} a backward call failed in gradscope ({type(failure).__name__}: {failure}); please report this"
+        if note not in self.ledger.notes:
+            self.ledger.notes.append(note)
 
     # before the engine
 
@@ -189,12 +222,8 @@ class Backward:
             if runs is None or runs[i]:
                 token.call = call
         del look, roots  # no node is held while the engine runs
-        for finding in findings:
-            call.calls_first.add(finding.code)
-            self._report(finding)
-            refusal = self.refuse(finding)
-            if refusal is not None:
-                raise refusal
+        call.findings = findings
+        call.calls_first.update(finding.code for finding in findings)
         return call
 
     def foresee(self, t_outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Finding]:
@@ -564,7 +593,6 @@ class Backward:
             if missed is not None:
                 self._report(missed)
         self.observe("after_call", call, record, user_frame(sys._getframe(2)))
-        self.on_call(record)
 
     def restore_stack(self) -> None:
         """Put the stack limit back, unless deep graphs that were looked at still have to be destroyed."""
@@ -601,4 +629,4 @@ def _renewed_view(packed: Packed, after: int, before: int) -> bool:
 BEFORE_WATCH = Call(0, None, keep=False)
 """Stands for a backward call that ran before the watch began."""
 
-_OURS = frozenset({Backward.run.__code__, Ledger.unpack.__code__})
+_OURS = frozenset({Backward.run.__code__, Backward._announce.__code__, Ledger.unpack.__code__})

@@ -11,7 +11,7 @@ import torch
 from torch.autograd.graph import Node
 
 if TYPE_CHECKING:
-    from gradscope.model import BackwardCall, Graph
+    from gradscope.model import BackwardCall, Finding, Graph
     from gradscope.saved import Packed
     from gradscope.sites import Place
 
@@ -50,6 +50,7 @@ class Call:
         "completed",
         "exact",
         "fields",
+        "findings",
         "freed_bytes",
         "freed_tensors",
         "keep",
@@ -80,6 +81,7 @@ class Call:
         self.calls_first: set[str] = set()
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
         self.signature: Any = None
+        self.findings: list[Finding] = []
         self.fields: dict[str, Any] = {}
         self.record: BackwardCall | None = None
 

@@ -1,0 +1,48 @@
+"""A fault of gradscope's own at the choke point never becomes the program's."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+import torch
+
+import gradscope
+from gradscope.backward import Backward
+from gradscope.watching import current
+
+
+def two_losses() -> tuple[torch.Tensor, torch.Tensor]:
+    shared = torch.ones(3, requires_grad=True).exp()
+    return shared.sin().sum(), shared.cos().sum()
+
+
+@pytest.mark.parametrize("part", ["_look", "_examine", "_finish"])
+def test_a_failure_is_noted_and_the_call_runs(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ZeroDivisionError("made for this test")
+
+    monkeypatch.setattr(Backward, part, fail)
+    leaf = torch.ones(3, requires_grad=True)
+    with gradscope.watch() as scope:
+        (leaf * leaf).sum().backward()
+        notes = scope.recording().summary.notes
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [2, 2, 2]
+    assert any("made for this test" in note for note in notes)
+
+
+def test_a_refused_call_is_over() -> None:
+    first, second = two_losses()
+    with gradscope.watch(raise_on="error") as scope:
+        first.backward()
+        with pytest.raises(gradscope.FreedGraphError) as refused:
+            second.backward()
+        session = current()
+        assert session is not None
+        assert not session.backward.is_running
+        two_losses()[0].backward()
+        calls = scope.recording().calls
+    assert calls[-1].parent is None
+    frames = "".join(traceback.format_tb(refused.value.__traceback__))
+    assert "gradscope/backward.py" not in frames

@@ -231,7 +231,10 @@ class Backward:
         frame = user_frame(sys._getframe(2))
         call = Call(self.calls, None if frame is None else place_in(frame), keep=False)
         with torch._C.DisableTorchFunction():
-            look = self._look([n for n in map(root_node, t_outputs) if n is not None])
+            roots = [n for n in map(root_node, t_outputs) if n is not None]
+            look = self._look(roots)
+            call.roots = tuple(look.tokens[look.index[n]].sequence_nr for n in roots if n in look.index)
+            del roots
             if inputs:
                 look.runs = self._runs(look, inputs, captured_only=False)
             if not (look.freed or look.stale or look.compiled):

@@ -17,10 +17,11 @@ from torch import Tensor
 from gradscope import namespaces, referrers
 from gradscope.contents import Contents, layout_of
 from gradscope.errors import GradscopeError
+from gradscope.listing import Listing
 from gradscope.model import Site
 from gradscope.reach import Budget, Path, Scan, Step, Walk, render
 
-__all__ = ["Budget", "Holder", "Path", "Scan", "contexts", "holders", "visit"]
+__all__ = ["Budget", "Holder", "Holders", "Path", "Scan", "contexts", "holders", "visit"]
 
 _ON_DEMAND = Budget(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items=20_000)
 _MOST_NODES = 20_000
@@ -42,6 +43,16 @@ class Holder:
     site: Site | None
     description: str
     holds: str = "tensor"
+
+    def __str__(self) -> str:
+        return self.description
+
+
+class Holders(Listing[Holder]):
+    """Who keeps a tensor, or its graph, alive."""
+
+    __slots__ = ()
+    nothing = "no variable holds it"
 
 
 def visit(frames: Iterable[FrameType], budget: Budget, found: Callable[[Path, Tensor], None]) -> Scan:
@@ -72,7 +83,7 @@ def contexts(found: Callable[[Path, Tensor], None]) -> None:
 
 def holders(
     tensor: Tensor, *, graph: bool = False, reaches: Callable[[Tensor], bool] | None = None
-) -> tuple[Holder, ...]:
+) -> Holders:
     """The names that keep ``tensor`` alive; with ``graph=True`` also those that keep its graph through other tensors.
 
     Works anywhere, with no watch. ``reaches`` decides, with ``graph=True``, which other tensors keep the graph; by
@@ -96,16 +107,21 @@ def holders(
         for path in paths:
             holder = _holder(path, how[place])
             named.setdefault((holder.path, holder.site), holder)
-    return tuple(named.values())[:_MOST_HOLDERS]
+    return Holders(list(named.values())[:_MOST_HOLDERS])
+
+
+def tensors_with_graph() -> Iterator[Tensor]:
+    """All tensors with a graph that Python's collector knows; no Node is touched by asking."""
+    reader = Contents(_ON_DEMAND.max_items)
+    return (tensor for tensor in _tracked(Tensor) if reader.look_at(tensor)[0])
 
 
 def _sharing(tensor: Tensor, reaches: Callable[[Tensor], bool] | None) -> tuple[list[Tensor], list[str]]:
     """The tensor and those that keep its graph, with what each of them keeps."""
     share = _SharedGraph(tensor).share_of if reaches is None else lambda other: "graph" if reaches(other) else ""
-    reader = Contents(_ON_DEMAND.max_items)
     found, how = [tensor], ["tensor"]
-    for other in _tracked(Tensor):
-        if other is not tensor and reader.look_at(other)[0] and (shared := share(other)):
+    for other in tensors_with_graph():
+        if other is not tensor and (shared := share(other)):
             found.append(other)
             how.append(shared)
     return found, how

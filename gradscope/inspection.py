@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge, Node
 from gradscope.backward import Backward
 from gradscope.errors import GradscopeError
 from gradscope.hooks import StackLimit
-from gradscope.model import Finding, Graph, Root, SavedTensor
+from gradscope.model import Graph, Hazards, Root, SavedTensors
 from gradscope.names import Names, variables
 from gradscope.saved import Ledger
 from gradscope.sites import user_frames
@@ -49,18 +49,18 @@ def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
     return picture(walked, index, shown, names=names, left=left)
 
 
-def saved_tensors(*roots: torch.Tensor | GradientEdge) -> tuple[tuple[str, SavedTensor], ...]:
+def saved_tensors(*roots: torch.Tensor | GradientEdge) -> SavedTensors:
     """All saved tensors of the graph of one or more tensors: pairs of a node's name and what it saved.
 
     Each tells its name in the derivative formula, shape, dtype, bytes, state (saved, retained, freed, stale) and, where a watch saw it,
     the line that saved it. Raises GradscopeError for a root that has no graph.
     """
-    return tuple((node.name, saved) for node in snapshot(*roots).nodes for saved in node.saved)
+    return SavedTensors((node.name, saved) for node in snapshot(*roots).nodes for saved in node.saved)
 
 
 def check(
     *roots: torch.Tensor | GradientEdge, inputs: Sequence[torch.Tensor | GradientEdge] | None = None
-) -> tuple[Finding, ...]:
+) -> Hazards:
     """What the engine would raise if backward were called on ``roots`` now; empty when it would run.
 
     ``inputs`` restricts the call as in ``backward(inputs=…)``. Nothing is run and nothing is changed. Without a watch it is not known
@@ -71,7 +71,7 @@ def check(
     _nodes(roots)
     session = current()
     backward = session.backward if session is not None else _bystander()
-    return tuple(backward.foresee(roots, tuple(inputs or ())))
+    return Hazards(backward.foresee(roots, tuple(inputs or ())))
 
 
 def _bystander() -> Backward:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from gradscope.listing import Listing
+
 SCHEMA = 1
 """Version of the recording and of the JSON output; grows when a reader of the old one would misread the new."""
 
@@ -93,7 +95,8 @@ class Node:
 
     ``sequence_nr`` is torch's own (creation order within a thread; None for AccumulateGrad). ``variable`` is the
     qualified name of the leaf that an AccumulateGrad node feeds. ``freed_by`` is the number of the backward call
-    that freed the node, ``built_after`` that of the last backward call that had run when the node was built.
+    that freed the node, ``built_after`` that of the last backward call that had run when the node was built. ``unneeded``
+    are the tensors that a derivative of this kind may save and that this one, with these inputs, had no need of.
     """
 
     index: int
@@ -109,6 +112,7 @@ class Node:
     freed_by: int | None = None
     built_after: int = 0
     will_run: bool = True
+    unneeded: tuple[str, ...] = ()
 
     @property
     def is_leaf(self) -> bool:
@@ -150,6 +154,11 @@ class Graph:
     edges: tuple[Edge, ...]
     roots: tuple[Root, ...]
     not_looked_at: int = 0
+
+    def __str__(self) -> str:
+        from gradscope.render.printed import graph_text  # loaded only by whoever prints
+
+        return graph_text(self)
 
     def to_dot(self, **options: Any) -> str:
         """The graph in graphviz's language; ``options`` are those of :func:`gradscope.to_dot`."""
@@ -209,6 +218,11 @@ class BackwardCall:
     count: int = 1
     last_number: int = 0
 
+    def __str__(self) -> str:
+        from gradscope.render.printed import call_text
+
+        return call_text(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Related:
@@ -267,6 +281,11 @@ class Finding:
     graph: int | None = None
     graph_nodes: tuple[int, ...] = ()
 
+    def __str__(self) -> str:
+        from gradscope.render.printed import finding_text
+
+        return finding_text(self)
+
     @property
     def cause(self) -> tuple[Any, ...]:
         """Two findings with the same cause are one finding met twice."""
@@ -274,6 +293,39 @@ class Finding:
             (r.role, r.site) for r in self.related if r.role in ("created", "freed_by", "modified_by", "held_by")
         )
         return (self.code, self.site, made)
+
+
+class Findings(Listing[Finding]):
+    """The findings of a watch, in the order in which they were met."""
+
+    __slots__ = ()
+    nothing = "no finding"
+
+    def __str__(self) -> str:
+        return "\n\n".join(str(finding) for finding in self) or self.nothing
+
+    __repr__ = __str__
+
+
+class Hazards(Findings):
+    """What would make a backward call fail now; empty where it would run."""
+
+    __slots__ = ()
+    nothing = "backward would run: no saved tensor that it needs was freed or modified"
+
+
+class SavedTensors(Listing[tuple[str, SavedTensor]]):
+    """The saved tensors of a graph, each with the name of its node."""
+
+    __slots__ = ()
+    nothing = "no saved tensor"
+
+    def __str__(self) -> str:
+        from gradscope.render.printed import saved_tensors_text
+
+        return saved_tensors_text(self) if self else self.nothing
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +369,11 @@ class Summary:
     live_bytes: int = 0
     peak_saved_bytes: int = 0
     notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from gradscope.render.printed import summary_text
+
+        return summary_text(self)
 
 
 @dataclass(frozen=True, slots=True)

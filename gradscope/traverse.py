@@ -185,8 +185,9 @@ def _node(i: int, node: Node, names: Names | None, storages: Storages, runs: boo
         state = NodeState.STALE
     if not saved and token is not None and token.graph is not None and token.index < len(token.graph.nodes):
         saved = [_with_state(s, SavedState.FREED) for s in token.graph.nodes[token.index].saved]
+    unneeded = () if state is NodeState.FREED else _unneeded(kind, saved)
     if token is None:
-        return model.Node(i, name, state, node._sequence_nr(), tuple(saved), will_run=runs)
+        return model.Node(i, name, state, node._sequence_nr(), tuple(saved), will_run=runs, unneeded=unneeded)
     module, module_class = token.module or (None, None)
     return model.Node(
         i,
@@ -200,7 +201,14 @@ def _node(i: int, node: Node, names: Names | None, storages: Storages, runs: boo
         freed_by=token.freed_by.number if token.freed_by else None,
         built_after=token.generation,
         will_run=runs,
+        unneeded=unneeded,
     )
+
+
+def _unneeded(kind: Kind, saved: Sequence[model.SavedTensor]) -> tuple[str, ...]:
+    """What a node of this kind may save and this one, which was not freed, did not."""
+    names = {(s.name or "").partition("[")[0] for s in saved}
+    return () if kind.is_function else tuple(name for name in kind.names if name not in names)
 
 
 def _with_state(saved: model.SavedTensor, state: SavedState) -> model.SavedTensor:

@@ -34,6 +34,7 @@ from gradscope.model import (
     BackwardCall,
     Certainty,
     Finding,
+    Findings,
     Graph,
     Header,
     Outcome,
@@ -76,13 +77,29 @@ class Scope:
         self.raise_on = None if raise_on is None else Severity(raise_on)
         self.stop_after = stop_after
         self.writer = RecordingWriter(save, header)
-        self.findings: list[Finding] = []
-        """What was found so far, each cause once, in the order in which it was met."""
+        self._found: list[Finding] = []
         self.outcome: Outcome | None = None
         self._on_finding = on_finding
         self._on_call = on_call
         self._session: Session | None = None
         self._first_call = 0
+
+    @property
+    def findings(self) -> Findings:
+        """What was found so far, each cause once, in the order in which it was met."""
+        return Findings(self._found)
+
+    @property
+    def summary(self) -> Summary:
+        """The totals so far: nodes built and destroyed, tensors saved, freed and dropped, bytes held."""
+        return self.recording().summary if self._session is None else self._session.summary()
+
+    def __str__(self) -> str:
+        """The report, as ``gradscope run`` prints it."""
+        from gradscope.render.printed import report_text
+
+        recording = self.recording()
+        return report_text(recording if self._session is None else replace(recording, outcome=Outcome(finished=True)))
 
     def recording(self) -> Recording:
         """All that was seen so far, as plain data."""
@@ -113,13 +130,13 @@ class Scope:
 
     def report(self, finding: Finding) -> None:
         """Take a finding; its ``on_finding`` is told the first time a cause is met."""
-        new = all(f.cause != finding.cause for f in self.findings)
+        new = all(f.cause != finding.cause for f in self._found)
         self.writer.finding(finding)
         for site in (finding.site, *(related.site for related in finding.related)):
             if site is not None:
                 self.writer.source(site.file)
         if new:
-            self.findings.append(finding)
+            self._found.append(finding)
             if self._on_finding is not None:
                 self._on_finding(finding)
 

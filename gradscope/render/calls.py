@@ -116,7 +116,7 @@ def _row(
 
 def _statement(call: BackwardCall, console: Console) -> Text:
     """The call as a user would write it, and what else is to be known of it."""
-    shown = Text(plain(_as_code(call), console))
+    shown = Text(plain(as_code(call), console))
     if call.parent is not None:
         shown.append(f" (inside call {call.parent:,})", style="dim")
     if call.thread != "MainThread":
@@ -126,7 +126,7 @@ def _statement(call: BackwardCall, console: Console) -> Text:
     return shown
 
 
-def _as_code(call: BackwardCall) -> str:
+def as_code(call: BackwardCall) -> str:
     """``loss.backward(retain_graph=True)``, ``autograd.grad(loss, [x])``, ``backward() of f32[32, 256]``."""
     names = [root.name for root in call.roots if root.name]
     known = names if len(names) == len(call.roots) else []

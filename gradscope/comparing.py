@@ -1,0 +1,91 @@
+"""What changed between two looks at backward graphs: nodes and edges that stayed, came and went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradscope.listing import Listing
+from gradscope.model import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One node, and whether it ``stayed``, was ``added`` or is ``gone``; ``edges`` are those that leave it, by the same words."""
+
+    what: str
+    node: Node
+    edges: tuple[tuple[str, str], ...] = ()
+
+
+class Changes(Listing[Change]):
+    """The nodes of two graphs, those that stayed first; print it to read it."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        from gradscope.render.printed import changes_text  # loaded only by whoever prints
+
+        return changes_text(self)
+
+    __repr__ = __str__
+
+    @property
+    def stayed(self) -> tuple[Node, ...]:
+        """Nodes of both graphs, as they are in the later one."""
+        return tuple(change.node for change in self if change.what == "stayed")
+
+    @property
+    def added(self) -> tuple[Node, ...]:
+        """Nodes of the later graph only."""
+        return tuple(change.node for change in self if change.what == "added")
+
+    @property
+    def gone(self) -> tuple[Node, ...]:
+        """Nodes of the earlier graph only. The later one does not lead to them; :func:`gradscope.follow` tells whether they live."""
+        return tuple(change.node for change in self if change.what == "gone")
+
+
+def compare(before: Graph, after: Graph) -> Changes:
+    """Which nodes and edges two graphs have in common, which only the later has, which only the earlier.
+
+    ``before`` and ``after`` are what :func:`gradscope.snapshot` gave, of the same tensor at two moments or of two tensors. A node is
+    known again by torch's sequence number, so both must have been built in one thread; a leaf's node by the leaf's name.
+    """
+    old, new = _by_identity(before), _by_identity(after)
+    old_edges, new_edges = _edges(before), _edges(after)
+    changes = []
+    for what, nodes in (
+        ("stayed", [key for key in new if key in old]),
+        ("added", [key for key in new if key not in old]),
+        ("gone", [key for key in old if key not in new]),
+    ):
+        for key in nodes:
+            was, now = old_edges.get(key, {}), new_edges.get(key, {})
+            edges = [("stayed" if target in was else "added", name) for target, name in now.items()]
+            edges += [("gone", name) for target, name in was.items() if target not in now]
+            changes.append(Change(what, new.get(key) or old[key], tuple(edges)))
+    return Changes(changes)
+
+
+def _identity(node: Node) -> tuple[object, ...]:
+    if node.sequence_nr is None or node.is_leaf:
+        return (node.name, node.variable, node.variable_label)
+    return (node.name, node.sequence_nr)
+
+
+def _by_identity(graph: Graph) -> dict[tuple[object, ...], Node]:
+    return {_identity(node): node for node in graph.nodes}
+
+
+def _edges(graph: Graph) -> dict[tuple[object, ...], dict[tuple[object, ...], str]]:
+    """For each node the nodes that follow it, with what to call them."""
+    found: dict[tuple[object, ...], dict[tuple[object, ...], str]] = {}
+    for edge in graph.edges:
+        target = graph.nodes[edge.target]
+        found.setdefault(_identity(graph.nodes[edge.source]), {})[_identity(target)] = _name(target)
+    return found
+
+
+def _name(node: Node) -> str:
+    return f"{node.name} of {node.variable}" if node.variable else node.name
+

@@ -88,4 +88,3 @@ def _edges(graph: Graph) -> dict[tuple[object, ...], dict[tuple[object, ...], st
 
 def _name(node: Node) -> str:
     return f"{node.name} of {node.variable}" if node.variable else node.name
-

@@ -81,9 +81,7 @@ def contexts(found: Callable[[Path, Tensor], None]) -> None:
                 found(Path(render(origin, "ctx", (step,)), "ctx", origin, (step,)), held)
 
 
-def holders(
-    tensor: Tensor, *, graph: bool = False, reaches: Callable[[Tensor], bool] | None = None
-) -> Holders:
+def holders(tensor: Tensor, *, graph: bool = False, reaches: Callable[[Tensor], bool] | None = None) -> Holders:
     """The names that keep ``tensor`` alive; with ``graph=True`` also those that keep its graph through other tensors.
 
     Works anywhere, with no watch. ``reaches`` decides, with ``graph=True``, which other tensors keep the graph; by

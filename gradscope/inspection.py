@@ -58,9 +58,7 @@ def saved_tensors(*roots: torch.Tensor | GradientEdge) -> SavedTensors:
     return SavedTensors((node.name, saved) for node in snapshot(*roots).nodes for saved in node.saved)
 
 
-def check(
-    *roots: torch.Tensor | GradientEdge, inputs: Sequence[torch.Tensor | GradientEdge] | None = None
-) -> Hazards:
+def check(*roots: torch.Tensor | GradientEdge, inputs: Sequence[torch.Tensor | GradientEdge] | None = None) -> Hazards:
     """What the engine would raise if backward were called on ``roots`` now; empty when it would run.
 
     ``inputs`` restricts the call as in ``backward(inputs=…)``. Nothing is run and nothing is changed. Without a watch it is not known

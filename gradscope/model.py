@@ -318,7 +318,7 @@ class SavedTensors(Listing[tuple[str, SavedTensor]]):
     """The saved tensors of a graph, each with the name of its node."""
 
     __slots__ = ()
-    nothing = "no saved tensor"
+    nothing = "no saved tensor is there"
 
     def __str__(self) -> str:
         from gradscope.render.printed import saved_tensors_text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -12,7 +13,6 @@ import torch
 
 from gradscope.errors import GradscopeError
 from gradscope.traverse import root_node, walk
-from gradscope.units import seconds
 from gradscope.watching import current
 
 _LEAST_ROUNDS = 5
@@ -40,19 +40,19 @@ class Timing:
 
     def __str__(self) -> str:
         rows = [
-            ("forward with the graph", seconds(self.forward)),
-            ("forward without (no_grad)", seconds(self.forward_without_graph)),
-            ("backward", seconds(self.backward)),
-            ("building the graph", f"{seconds(self.building)}, {self.share:.0%} of forward + backward"),
+            ("forward with the graph", self.forward, ""),
+            ("forward without (no_grad)", self.forward_without_graph, ""),
+            ("backward", self.backward, ""),
+            ("building the graph", self.building, f"  {self.share:.1%} of forward + backward"),
         ]
-        return "\n".join(f"{name:<26} {value}" for name, value in rows)
+        return "\n".join(f"{name:<26}{1000 * value:8.3f} ms{note}" for name, value, note in rows)
 
 
 def time_graph(forward: Callable[[], torch.Tensor], *, duration: float = 1.0) -> Timing:
     """Time ``forward``, which returns a loss, with and without recording of the graph, and the backward pass of that loss.
 
-    The three take turns for about ``duration`` seconds, so that they meet the same machine. No ``.grad`` is touched; but ``forward`` runs many
-    times, with all that it does besides: it draws random numbers, and moves the statistics of a batch norm.
+    The three take turns for about ``duration`` seconds, so that they meet the same machine. No ``.grad`` is touched; but
+    ``forward`` runs many times, with all that it does besides: it draws random numbers, and moves the statistics of a batch norm.
 
     Raises GradscopeError inside a watch, whose hooks would be timed too, and where ``forward`` returns no scalar with a graph.
 
@@ -66,13 +66,15 @@ def time_graph(forward: Callable[[], torch.Tensor], *, duration: float = 1.0) ->
     rounds: list[tuple[float, float, float]] = []
     ends = time.perf_counter() + duration
     while len(rounds) < _LEAST_ROUNDS or time.perf_counter() < ends:
-        recorded, loss = _timed(forward)
-        backward, _ = _timed(lambda loss=loss: torch.autograd.grad(loss, leaves, allow_unused=True), loss.device)
-        del loss
         with torch.no_grad():
+            forward()  # so that each of the next two comes after a forward pass without a graph, not after a backward pass
             plain, _ = _timed(forward)
+        recorded, loss = _timed(forward)
+        backward, _ = _timed(partial(torch.autograd.grad, loss, leaves, allow_unused=True), loss.device)
+        del loss
         rounds.append((recorded, plain, backward))
-    return Timing(*(median(column) for column in zip(*rounds, strict=True)), rounds=len(rounds))
+    recorded, plain, backward = (median(column) for column in zip(*rounds, strict=True))
+    return Timing(recorded, plain, backward, len(rounds))
 
 
 def _leaves(loss: Any) -> list[torch.Tensor]:

@@ -54,9 +54,9 @@ class Uses(Listing[Use]):
 def uses(*roots: torch.Tensor) -> Uses:
     """What may be done now with the tensors that the caller's variables name, and with the parameters that the graph saved.
 
-    *Change in place*: without breaking a later backward call on ``roots``, which needs what its graph saved. *Backward*: through the tensor, or
-    through what is built on it. The value of a tensor can be used at any time. What is kept in an object or a list is not
-    listed, and what a C++ custom function or a user's own pack hook keeps is not known here.
+    *Change in place*: without breaking a later backward call on ``roots``, which needs what its graph saved. *Backward*:
+    through the tensor, or through what is built on it. The value of a tensor can be used at any time. What is kept in an
+    object or a list is not listed, and what a C++ custom function or a user's own pack hook keeps is not known here.
 
     Raises GradscopeError for a root that has no graph.
     """
@@ -93,7 +93,8 @@ def _savers(nodes: Iterable[Node], names: Names) -> tuple[dict[int, list[str]], 
             key = storage_of(tensor)
             if key:
                 savers.setdefault(key, []).append(f"{node.name().rsplit('::', 1)[-1]} saved it as `{name}`")
-            base = tensor._base if tensor._is_view() and tensor._base is not None else tensor  # `weight.t()`: the weight
+            view_of = tensor._base if tensor._is_view() else None
+            base = tensor if view_of is None else view_of  # what is saved is often `weight.t()`
             called = names.of_tensor(base)
             if called is not None and base.is_leaf:
                 leaves.setdefault(called, base)

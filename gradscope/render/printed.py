@@ -42,7 +42,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def graph_text(graph: Graph) -> str:
     """What the graph is in one line, then a line for each node and each of its further saved tensors."""
-    console = _console(io.StringIO())
+    console = _console()
     roots = {root.node: root.name or "root" for root in graph.roots}
     following: dict[int, list[str]] = {}
     for edge in graph.edges:
@@ -52,9 +52,8 @@ def graph_text(graph: Graph) -> str:
         first, *rest = _saved_cells(node) or [""]
         where = f"{os.path.basename(node.site.file)}:{node.site.line}" if node.site else ""
         arrow = f"→ {' '.join(dict.fromkeys(following[node.index]))}" if node.index in following else ""
-        rows.append(
-            (roots.get(node.index, ""), f"[{node.index}]", node.name, _state(node), first, arrow, where, node.module or "")
-        )
+        root, number = roots.get(node.index, ""), f"[{node.index}]"
+        rows.append((root, number, node.name, _state(node), first, arrow, where, node.module or ""))
         rows += [("", "", "", "", saved, "", "", "") for saved in rest]
     lines = [table(("", "", "node", "state", "saved", "next", "made at", "module"), rows)]
     if len(graph.nodes) > _MOST_NODES:
@@ -75,7 +74,9 @@ def _headline(graph: Graph) -> str:
     ]
     nodes = counted(len(states), "node") + (f" ({', '.join(told)})" if told else "")
     bare = all(state is NodeState.BUFFERLESS for state in states)
-    held = "it saved nothing" if bare else f"it holds {nbytes(graph.saved_bytes)} of saved tensors"
+    held = f"it holds {nbytes(graph.saved_bytes)} of saved tensors"
+    if bare:
+        held = "it saved nothing: backward may run any number of times"
     return f"backward graph{' of ' if of else ''}{of}: {nodes}; {held}"
 
 
@@ -109,7 +110,7 @@ def saved_tensors_text(pairs: Iterable[tuple[str, SavedTensor]]) -> str:
         size = f"{nbytes(saved.nbytes)}{' (a leaf)' if saved.is_parameter else ''}"
         where = f"{os.path.basename(saved.site.file)}:{saved.site.line}" if saved.site else ""
         rows.append((node, saved.label, size, SAVED_STATES[saved.state].word, saved.source or "", where))
-    return table(("node", "saved", "bytes", "state", "is", "made at"), rows)
+    return table(("node", "saved", "bytes", "state", "variable", "made at"), rows)
 
 
 def changes_text(changes: Changes) -> str:
@@ -132,21 +133,21 @@ def changes_text(changes: Changes) -> str:
 
 def finding_text(finding: Finding) -> str:
     """A finding as the report shows it."""
-    stream = io.StringIO()
-    print_finding(finding, _console(stream))
-    return stream.getvalue().strip("\n")
+    console = _console()
+    print_finding(finding, console)
+    return _written(console)
 
 
 def report_text(recording: Recording) -> str:
     """The whole report."""
-    stream = io.StringIO()
-    print_report(recording, _console(stream))
-    return stream.getvalue().strip("\n")
+    console = _console()
+    print_report(recording, console)
+    return _written(console)
 
 
 def call_text(call: BackwardCall) -> str:
     """A backward call in one line: what was built before it and destroyed since the last, what it ran, freed and kept."""
-    console = _console(io.StringIO())
+    console = _console()
     site = f"  {os.path.basename(call.site.file)}:{call.site.line}" if call.site else ""
     number = f"call {call.number}" if call.count == 1 else f"calls {call.number} to {call.last_number}"
     raised = f"  raised {call.exception.partition(':')[0]}" if call.exception else ""
@@ -159,25 +160,22 @@ def call_text(call: BackwardCall) -> str:
 
 
 def summary_text(summary: Summary) -> str:
-    """The totals in one line."""
+    """The totals, a line each for nodes, saved tensors and bytes."""
     s = summary
     dropped = f", {s.dropped_tensors:,} dropped with their graph" if s.dropped_tensors else ""
     return (
-        f"nodes: {s.nodes:,} built, {s.nodes_destroyed:,} destroyed; "
-        f"saved tensors: {s.saved_tensors:,} saved, {s.freed_tensors:,} freed by backward{dropped}; "
-        f"held now: {nbytes(s.live_bytes)}"
+        f"nodes          {s.nodes:,} built, {s.nodes_destroyed:,} destroyed\n"
+        f"saved tensors  {s.saved_tensors:,} saved, {s.freed_tensors:,} freed by backward{dropped}\n"
+        f"held           {nbytes(s.live_bytes)} now, {nbytes(s.peak_saved_bytes)} at the peak"
     )
 
 
-def _console(stream: io.StringIO) -> Console:
-    return Console(file=_Utf8(stream), width=_WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+def _console() -> Console:
+    """A console without colour that writes into memory, and can write every sign."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    return Console(file=stream, width=_WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
 
 
-class _Utf8:
-    """A stream of text that says it can take all of it."""
-
-    encoding = "utf-8"
-
-    def __init__(self, stream: io.StringIO) -> None:
-        self.write = stream.write
-        self.flush = stream.flush
+def _written(console: Console) -> str:
+    memory = console.file.buffer  # type: ignore[attr-defined]
+    return str(memory.getvalue(), "utf-8").strip("\n")

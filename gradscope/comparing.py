@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from gradscope.listing import Listing
 from gradscope.model import Graph, Node
+
+_Identity = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,9 @@ def compare(before: Graph, after: Graph) -> Changes:
     ``before`` and ``after`` are what :func:`gradscope.snapshot` gave, of the same tensor at two moments or of two tensors. A node is
     known again by torch's sequence number, so both must have been built in one thread; a leaf's node by the leaf's name.
     """
-    old, new = _by_identity(before), _by_identity(after)
-    old_edges, new_edges = _edges(before), _edges(after)
+    old_keys, new_keys = _identities(before), _identities(after)
+    old, new = dict(zip(old_keys, before.nodes, strict=True)), dict(zip(new_keys, after.nodes, strict=True))
+    old_edges, new_edges = _edges(before, old_keys), _edges(after, new_keys)
     changes = []
     for what, nodes in (
         ("stayed", [key for key in new if key in old]),
@@ -67,22 +71,23 @@ def compare(before: Graph, after: Graph) -> Changes:
     return Changes(changes)
 
 
-def _identity(node: Node) -> tuple[object, ...]:
-    if node.sequence_nr is None or node.is_leaf:
-        return (node.name, node.variable, node.variable_label)
-    return (node.name, node.sequence_nr)
+def _identities(graph: Graph) -> list[_Identity]:
+    """What each node is known by; leaves without a name by which of the alike it is."""
+    met: Counter[_Identity] = Counter()
+    found: list[_Identity] = []
+    for node in graph.nodes:
+        key = (node.name, node.sequence_nr, node.variable, node.variable_label)
+        found.append((*key, met[key]))
+        met[key] += 1
+    return found
 
 
-def _by_identity(graph: Graph) -> dict[tuple[object, ...], Node]:
-    return {_identity(node): node for node in graph.nodes}
-
-
-def _edges(graph: Graph) -> dict[tuple[object, ...], dict[tuple[object, ...], str]]:
+def _edges(graph: Graph, keys: list[_Identity]) -> dict[_Identity, dict[_Identity, str]]:
     """For each node the nodes that follow it, with what to call them."""
-    found: dict[tuple[object, ...], dict[tuple[object, ...], str]] = {}
+    found: dict[_Identity, dict[_Identity, str]] = {}
     for edge in graph.edges:
         target = graph.nodes[edge.target]
-        found.setdefault(_identity(graph.nodes[edge.source]), {})[_identity(target)] = _name(target)
+        found.setdefault(keys[edge.source], {})[keys[edge.target]] = _name(target)
     return found
 
 

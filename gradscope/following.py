@@ -13,7 +13,7 @@ import torch
 
 from gradscope.errors import GradscopeError
 from gradscope.holding import tensors_with_graph
-from gradscope.inspection import snapshot
+from gradscope.inspection import room, snapshot
 from gradscope.model import Graph, Node, NodeState, SavedState
 from gradscope.names import Names
 from gradscope.sites import user_frames
@@ -39,9 +39,7 @@ class Life:
         self._key = f"gradscope life {next(_numbers)}"
         self._roots = [weakref.ref(root) for root in roots]
         self._graph = graph
-        nodes, _, left = walk([node for root in roots if (node := root_node(root)) is not None], _MOST_NODES)
-        if left:
-            raise GradscopeError(f"this graph is too large to follow: more than {_MOST_NODES:,} nodes")
+        nodes, _, _ = walk([node for root in roots if (node := root_node(root)) is not None], len(graph.nodes))
         self._marks: list[weakref.ref[_Mark]] = []
         for node in nodes:
             mark = _Mark()
@@ -81,24 +79,25 @@ class Life:
         names = Names()
         names.learn_variables(user_frames(sys._getframe(1)))
         found: dict[int, Node] = {}
+        most = min(_MOST_NODES, room())
         with torch._C.DisableTorchFunction():
             for root in self._starts():
-                if len(found) == len(numbers):
+                if len(found) == len(numbers) or most <= 0:
                     break
                 node = root_node(root)
                 if node is None:
                     continue
-                walked, index, left = walk([node], _MOST_NODES)
+                walked, index, left = walk([node], most)
+                most -= len(walked)
                 own = {}
                 for i, each in enumerate(walked):
                     metadata: Any = each.metadata
                     number = numbers.get(id(metadata.get(self._key)))
                     if number is not None:
                         own[i] = number
-                if not own.keys() - found.keys():
-                    continue
-                graph = picture(walked, index, (), names=names, left=left)
-                found.update((number, graph.nodes[i]) for i, number in own.items())
+                if own.values() - found.keys():
+                    graph = picture(walked, index, (), names=names, left=left)
+                    found.update((number, graph.nodes[i]) for i, number in own.items())
         return found
 
     def _starts(self) -> Iterator[torch.Tensor]:
@@ -125,7 +124,10 @@ def follow(*roots: torch.Tensor) -> Life:
     for place, root in enumerate(roots, 1):
         if not isinstance(root, torch.Tensor):
             raise GradscopeError(f"argument {place} is a {type(root).__name__}: follow a tensor that has a grad_fn")
-    return Life(roots, snapshot(*roots))
+    graph = snapshot(*roots)
+    if graph.not_looked_at or len(graph.nodes) > _MOST_NODES:
+        raise GradscopeError(f"this graph is too large to follow: it has more than {_MOST_NODES:,} nodes")
+    return Life(roots, graph)
 
 
 def _destroyed(node: Node) -> Node:

@@ -36,11 +36,11 @@ def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
     names = session.names if session is not None else Names()
     frames = user_frames(sys._getframe(1))
     names.learn_variables(frames)
-    room = _room(session)
+    most = room()
     if session is not None:
         with torch._C.DisableTorchFunction():
             session.backward._look(nodes)  # ties what the hooks saw to the nodes: sites, modules, generations
-    walked, index, left = walk(nodes, room)
+    walked, index, left = walk(nodes, most)
     called = _names_of(roots, frames)
     shown = [
         Root(index[node], name, describe(root) if isinstance(root, torch.Tensor) else "")
@@ -93,7 +93,9 @@ def _nodes(roots: Sequence[Any]) -> list[Node]:
     return nodes
 
 
-def _room(session: Any) -> int:
+def room() -> int:
+    """How many nodes may be touched in one look: what the stack allows to destroy once Python has seen it."""
+    session = current()
     limit = session.backward.stack_limit if session is not None else _limit
     return min(limit.room_for(_MOST_NODES), _MOST_NODES)
 

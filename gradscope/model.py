@@ -295,19 +295,18 @@ class Finding:
         return (self.code, self.site, made)
 
 
-class Findings(Listing[Finding]):
-    """The findings of a watch, in the order in which they were met."""
+class Findings(list[Finding]):
+    """The findings of a watch, in the order in which they were met; a list that a person can read when it is printed."""
 
     __slots__ = ()
-    nothing = "no finding"
 
     def __str__(self) -> str:
-        return "\n\n".join(str(finding) for finding in self) or self.nothing
+        return "\n\n".join(map(str, self)) or "no finding"
 
     __repr__ = __str__
 
 
-class Hazards(Findings):
+class Hazards(Listing[Finding]):
     """What would make a backward call fail now; empty where it would run."""
 
     __slots__ = ()

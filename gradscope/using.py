@@ -18,8 +18,6 @@ from gradscope.sites import user_frames
 from gradscope.traverse import describe, held, kind_of, root_node, walk
 from gradscope.units import listed
 
-_MOST_NODES = 300_000
-
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -65,7 +63,7 @@ def uses(*roots: torch.Tensor) -> Uses:
     names = Names()
     names.learn_variables(frames)
     with torch._C.DisableTorchFunction():
-        nodes, _, _ = walk([node for root in roots if (node := root_node(root)) is not None], _MOST_NODES)
+        nodes, _, _ = walk([node for root in roots if (node := root_node(root)) is not None], len(graph.nodes))
         savers, sources = _savers(nodes, names)
         del nodes
         found: dict[str, torch.Tensor] = {}

@@ -77,17 +77,13 @@ class Scope:
         self.raise_on = None if raise_on is None else Severity(raise_on)
         self.stop_after = stop_after
         self.writer = RecordingWriter(save, header)
-        self._found: list[Finding] = []
+        self.findings = Findings()
+        """What was found so far, each cause once, in the order in which it was met."""
         self.outcome: Outcome | None = None
         self._on_finding = on_finding
         self._on_call = on_call
         self._session: Session | None = None
         self._first_call = 0
-
-    @property
-    def findings(self) -> Findings:
-        """What was found so far, each cause once, in the order in which it was met."""
-        return Findings(self._found)
 
     @property
     def summary(self) -> Summary:
@@ -130,13 +126,13 @@ class Scope:
 
     def report(self, finding: Finding) -> None:
         """Take a finding; its ``on_finding`` is told the first time a cause is met."""
-        new = all(f.cause != finding.cause for f in self._found)
+        new = all(f.cause != finding.cause for f in self.findings)
         self.writer.finding(finding)
         for site in (finding.site, *(related.site for related in finding.related)):
             if site is not None:
                 self.writer.source(site.file)
         if new:
-            self._found.append(finding)
+            self.findings.append(finding)
             if self._on_finding is not None:
                 self._on_finding(finding)
 

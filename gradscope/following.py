@@ -73,6 +73,8 @@ class Life:
     def __str__(self) -> str:
         return str(self.now())
 
+    __repr__ = __str__
+
     def _there(self) -> dict[int, Node]:
         """Those of the nodes that can be reached from any tensor, as they are now, by their number in the graph."""
         numbers = {id(mark): i for i, ref in enumerate(self._marks) if (mark := ref()) is not None}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import gradscope
+
 ROOT = Path(__file__).parents[2]
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md"), *ROOT.glob("benchmarks/*.md")]
 
@@ -33,3 +35,9 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def test_there_are_links() -> None:
     assert len(links(ROOT / "README.md")) > 3
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_of_functions_exist(path: Path) -> None:
+    called = set(re.findall(r"\bgradscope\.([a-z_]+)\(", path.read_text(encoding="utf-8")))
+    assert called <= {*gradscope.__all__}

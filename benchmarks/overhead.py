@@ -28,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import gradscope
 
-WARM_UP = 3
+WARM_UP = 10
 Iteration = Callable[[], Tensor]
 """One forward pass, backward pass and optimizer step; what it returns is the loss."""
 

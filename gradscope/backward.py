@@ -5,49 +5,31 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import weakref
-from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.autograd.graph import GradientEdge, Node
+from torch.autograd.graph import Node
 
 from gradscope import hazards
+from gradscope.generations import Generations
 from gradscope.hooks import StackLimit, erase
+from gradscope.look import Look, Looker
 from gradscope.model import BackwardCall, Finding, Fix, Graph, Root, Sample, Site
 from gradscope.mutations import Mutations
 from gradscope.names import Names, variables
-from gradscope.saved import LOOKS, Ledger, Packed
+from gradscope.saved import LOOKS, Ledger
+from gradscope.shapes import Shape, Shapes, Signature
 from gradscope.sites import Place, place_in, site_of, user_frame, user_frames
-from gradscope.tokens import KEY, OPAQUE, Call, Census, Stale, Token
-from gradscope.traverse import (
-    dependencies_last,
-    describe,
-    edges_of,
-    held,
-    kind_of,
-    known_kinds,
-    picture,
-    root_node,
-    stale_by_engine,
-    stale_inputs_of_checkpoint,
-    was_freed,
-    will_run,
-)
+from gradscope.steady import Steady
+from gradscope.tokens import Call, Census
+from gradscope.traverse import describe, picture, root_node
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
-_NO_SEQUENCE = 2**64 - 1  # torch's number for AccumulateGrad
-_MOST_NODES = 300_000  # looked at in one call
-_MOST_BOUNDARIES = 1_000_000
 _FREE_PICTURES = 20  # taken whatever they cost; later ones only while they stay cheap
 _PICTURE_SHARE = 0.05  # of the run's time
-_MOST_PICTURED_NODES = 200_000  # kept in memory
 _LARGEST_PICTURE = 50_000  # nodes
-_MOST_SIGNATURES = 1_000
 _SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
-_NOTHING: list[weakref.ref[Packed]] = []
 
 
 class Sink(Protocol):
@@ -74,28 +56,6 @@ class _ThreadCalls(threading.local):
         self.explained = 0
 
 
-class Look:
-    """What a look at the graph of one backward call found; it lives only until the engine starts."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-        self.index: dict[Node, int] = {}
-        self.tokens: list[Token] = []
-        self.left = 0
-        self.nbytes = 0
-        self.tensors = 0
-        self.freed: list[int] = []
-        self.stale: list[tuple[int, Stale]] = []
-        self.compiled: list[int] = []
-        self.oldest: int | None = None
-        self.runs: list[bool] | None = None
-        self.signature: list[Any] = []
-
-    def will_run(self, i: int) -> bool:
-        """True when the engine will run the i-th node."""
-        return self.runs is None or self.runs[i]
-
-
 class Backward:
     """Numbers the backward calls of a watch and knows what each found, freed and kept."""
 
@@ -110,13 +70,14 @@ class Backward:
         self.ledger = ledger
         self.names = names
         self.census = Census()
-        self._token: type[Token] = type("Token", (Token,), {"census": self.census})  # spares one attribute each
         self.calls = 0
         self.steps = 0
-        self.nodes_looked_at = 0
         self.sequence_start = _sequence_nr()
         self.started = time.perf_counter()
         self.stack_limit = StackLimit()
+        self.generations = Generations()
+        self.steady = Steady(ledger, self.census, self.generations)
+        self.looker = Looker(ledger, self.census, self.generations, self.steady, self.stack_limit, hooked)
         self.observe: Callable[..., None] = lambda point, *args: None
         self.on_call: Callable[[BackwardCall], None] = lambda record: None
         self.refuse: Callable[[Finding], BaseException | None] = lambda finding: None
@@ -127,15 +88,9 @@ class Backward:
         self._sink: Any = sink
         self._report = report
         self._local = _ThreadCalls()
-        self._thread = threading.get_ident()
-        self._boundaries = array("Q")  # the sequence number at which each backward call ended …
-        self._ended = array("Q")  # … and the number of that call
-        self._places: list[Place | None] = []
         self._roots: dict[tuple[int, int], tuple[str | None, ...]] = {}
-        self._pictures: dict[Any, Graph] = {}
-        self._pictured_nodes = 0
+        self._shapes = Shapes()
         self._pictures_taken = 0
-        self._returned: dict[Any, int] = {}
         self._picture_seconds = 0.0
         self._sampled = -1.0
         self._sequence_last = self.sequence_start
@@ -208,23 +163,48 @@ class Backward:
             self._local.explained = 0  # the number of an error that is gone may be another's
         call.steps = self.steps
         stack.append(call)
+        kind = "backward" if accumulate else "grad"
         with torch._C.DisableTorchFunction():
             roots = [n for n in map(root_node, t_outputs) if n is not None]
-            look = self._look(roots)
-            call.roots = tuple(look.tokens[look.index[n]].sequence_nr for n in roots if n in look.index)
-            if inputs:
-                look.runs = self._runs(look, inputs, captured_only=not accumulate)
             call.sequence_nr = _sequence_nr()
-            findings = self._examine(call, look, t_outputs, inputs, "backward" if accumulate else "grad", create)
-            self.observe("before_call", call, look, BackwardCall(**call.fields), frame)
-        runs = look.runs
-        for i, token in enumerate(look.tokens):
-            if runs is None or runs[i]:
-                token.call = call
-        del look, roots  # no node is held while the engine runs
-        call.findings = findings
-        call.calls_first.update(finding.code for finding in findings)
+            call.plain = not (keep or create or inputs or call.parent or call.thread != self.generations.thread)
+            if not (self.steady.on and self._recognize(call, roots)):
+                look = self.looker.look(roots)
+                call.roots = tuple(look.tokens[look.index[n]].sequence_nr for n in roots if n in look.index)
+                if inputs:
+                    look.runs = self.looker.runs(look, inputs, captured_only=not accumulate)
+                call.findings = self._examine(call, look, t_outputs, inputs, kind, create)
+                if call.plain and call.shape.recognizable is None and not call.exact:
+                    self.steady.learn(call.shape, look.nodes, look.tokens, roots)
+                self.observe("before_call", call, look, BackwardCall(**call.fields), frame)
+                for i, token in enumerate(look.tokens):
+                    if look.will_run(i):
+                        token.call = call
+                del look
+            del roots  # no node is held while the engine runs
+        call.calls_first.update(finding.code for finding in call.findings)
         return call
+
+    def _recognize(self, call: Call, roots: list[Node]) -> bool:
+        """Begin a call on a graph that is known; put the hooks back where it is not."""
+        steady = self.steady
+        repeat = steady.look(roots, call.place) if call.plain and not steady.blocked else None
+        if repeat is None:
+            if call.thread == self.generations.thread:
+                steady.leave()
+            else:
+                steady.block()
+            return False
+        call.repeat, call.shape, call.exact = repeat, repeat.shape, False
+        call.roots = tuple(root._sequence_nr() for root in roots)
+        call.fields = {
+            **repeat.shape.fields,
+            "number": call.number,
+            "started": time.perf_counter() - self.started,
+        }
+        steady.begin(call, repeat, roots)
+        self.observe("before_repeat", call, repeat)
+        return True
 
     def foresee(self, t_outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Finding]:
         """What a backward call on these outputs would raise if it were made now; books nothing."""
@@ -232,230 +212,23 @@ class Backward:
         call = Call(self.calls, None if frame is None else place_in(frame), keep=False)
         with torch._C.DisableTorchFunction():
             roots = [n for n in map(root_node, t_outputs) if n is not None]
-            look = self._look(roots)
+            look = self.looker.look(roots)
             call.roots = tuple(look.tokens[look.index[n]].sequence_nr for n in roots if n in look.index)
             del roots
             if inputs:
-                look.runs = self._runs(look, inputs, captured_only=False)
+                look.runs = self.looker.runs(look, inputs, captured_only=False)
             if not (look.freed or look.stale or look.compiled):
                 return []
             graph = picture(look.nodes, look.index, (), names=self.names, left=look.left, runs=look.will_run)
             record = BackwardCall(self.calls, "backward", site_of(call.place))
             return hazards.examine(self, call, look, record, graph)
 
-    def _look(self, roots: list[Node]) -> Look:
-        """Walk the graph, mark what is new, and check every saved tensor that is there.
-
-        This runs at every backward call, so it is one loop with local names.
-        """
-        look = Look()
-        nodes, index, tokens, signature = look.nodes, look.index, look.tokens, look.signature
-        census, pending = self.census, self.ledger.pending
-        boundaries = self._boundaries
-        newest = boundaries[-1] if boundaries else 0
-        generation = self._ended[-1] if boundaries else 0
-        thread = threading.get_ident()
-        room = self.stack_limit.room_for(0)
-        nbytes = tensors = 0
-        slices: list[int] = []
-        make, kinds = self._token, known_kinds
-        stack = roots[::-1]
-        while stack:
-            node = stack.pop()
-            if node in index:
-                continue
-            i = len(nodes)
-            if i >= room:
-                room = min(self.stack_limit.room_for(_MOST_NODES), _MOST_NODES)
-                if i >= room:
-                    look.left = len(stack) + 1
-                    self._note_depth(i)
-                    break
-            index[node] = i
-            nodes.append(node)
-            kind = type(node)
-            metadata: Any = node.metadata  # a property, though its stub says a method
-            token = metadata.get(KEY)
-            if token is None or token.census is not census:
-                token = make()
-                census.alive += 1
-                token.generation = generation
-                sequence_nr = token.sequence_nr = node._sequence_nr()
-                known = kinds.get(kind) or kind_of(kind)
-                packs = pending.pop(sequence_nr, _NOTHING) if known.saves else _NOTHING
-                if packs:
-                    token.packs = packs
-                if known.is_function:
-                    token.is_function = True
-                    if known.is_compiled:
-                        look.compiled.append(i)
-                    self._tie(token, node, known)
-                elif known.is_slices:
-                    if packs:  # claimed with those of its inner node, once the other nodes have theirs
-                        pending[sequence_nr] = packs
-                    token.packs = ()
-                    token.unseen = OPAQUE
-                    slices.append(i)
-                elif packs:
-                    first = packs[0]()
-                    if first is not None and first.thread != thread:
-                        self._tie(token, node, known)
-                    else:
-                        self._claim(token, packs)
-                elif known.names:
-                    self._tie(token, node, known)
-                if sequence_nr < newest:
-                    token.generation = self._generation(sequence_nr)
-                metadata[KEY] = token
-            else:
-                if token.unseen and token.freed_by is None:
-                    self._recheck(token, node)
-                if kind.__name__ == "CompiledFunctionBackward":
-                    look.compiled.append(i)
-            if token.freed_by is not None:
-                look.freed.append(i)
-            tokens.append(token)
-            older = token.generation != generation and token.sequence_nr != _NO_SEQUENCE
-            if older and (look.oldest is None or token.generation < look.oldest):
-                look.oldest = token.generation
-            for reference in token.packs:
-                packed = reference()
-                if packed is not None:
-                    tensors += 1
-                    nbytes += packed.nbytes
-                    tensor = packed.tensor
-                    if tensor is not None and (
-                        tensor._version != packed.version
-                        or (packed.original and not packed.was_leaf and tensor.is_leaf and not token.is_function)
-                    ):
-                        look.stale.append((i, Stale(tensor, packed.version)))
-                    elif tensor is None:
-                        look.stale += [(i, stale) for stale in stale_inputs_of_checkpoint(packed)]
-            if token.probed:
-                look.stale += [(i, stale) for stale in stale_by_engine(node, kind_of(kind))]
-            signature.append(kind)
-            signature.append(token.place)
-            following = node.next_functions
-            if len(following) == 1:
-                target = following[0][0]
-                if target is not None and target not in index:
-                    stack.append(target)
-            else:
-                for target, _ in reversed(following):
-                    if target is not None and target not in index:
-                        stack.append(target)
-        look.nbytes, look.tensors = nbytes, tensors
-        if slices:
-            self._claim_slices(look, slices)
-        self.nodes_looked_at += len(nodes)
-        return look
-
-    def _note_depth(self, nodes: int) -> None:
-        note = f"a graph was not looked at beyond {nodes:,} nodes: looking further could overflow the stack when it is destroyed"
-        if note not in self.ledger.notes:
-            self.ledger.notes.append(note)
-
-    def _tie(self, token: Token, node: Node, kind: Any) -> None:
-        """Ask the node itself what it saved, where the sequence number does not tell or our hooks were not there."""
-        packs, unseen = [], []
-        for name, data in held(node, kind):
-            if isinstance(data, Packed) and data.ledger is self.ledger:
-                data.token = token
-                token.place = token.place or data.place
-                token.module = token.module or data.module
-                packs.append(weakref.ref(data))
-            else:
-                unseen.append((name.split("[", 1)[0], data))
-        token.packs = packs
-        token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
-        # a Python number that was wrapped into a tensor goes past the hooks, and nobody can modify it
-        token.probed = any(data.ndim > 0 or not self.hooked for _, data in unseen if isinstance(data, torch.Tensor))
-        if not packs and not unseen and was_freed(node, kind):
-            token.unseen = kind.names
-            token.freed_by = BEFORE_WATCH
-            token.generation = 0
-
-    def _claim(self, token: Token, packs: list[weakref.ref[Packed]]) -> list[weakref.ref[Packed]]:
-        """Tie saved tensors to the node of a token."""
-        for reference in packs:
-            packed = reference()
-            if packed is not None:
-                packed.token = token
-                if token.place is None:
-                    token.place, token.module = packed.place, packed.module
-        return packs
-
-    def _claim_slices(self, look: Look, slices: list[int]) -> None:
-        """Tie to new CopySlices nodes what the nodes that they wrap have saved.
-
-        The wrapped node was built just before, by the same instruction. Between the two lies at most a node for a view that the
-        operation saved and that had been modified, which makes torch build its node anew.
-        """
-        pending = self.ledger.pending
-        previous = -1
-        for i in sorted(slices, key=lambda i: look.tokens[i].sequence_nr):
-            token = look.tokens[i]
-            place = None
-            for number in range(token.sequence_nr + 1, max(previous, token.sequence_nr - 4), -1):
-                packs = [p for p in (r() for r in pending.get(number, _NOTHING)) if p is not None]
-                if not packs or (place is not None and packs[0].place is not place):
-                    continue
-                if number < token.sequence_nr - 1 and not any(
-                    _renewed_view(p, number, token.sequence_nr) for p in packs
-                ):
-                    continue
-                place = packs[0].place
-                token.packs = [*token.packs, *self._claim(token, pending.pop(number))]
-            previous = token.sequence_nr
-            pending.pop(token.sequence_nr, None)
-            for packed in (r() for r in token.packs):
-                if packed is not None:
-                    look.tensors += 1
-                    look.nbytes += packed.nbytes
-                    if packed.tensor is not None and packed.is_stale:
-                        look.stale.append((i, Stale(packed.tensor, packed.version)))
-
-    def _recheck(self, token: Token, node: Node) -> None:
-        """Find out whether a call has freed what our hooks did not see."""
-        call = token.call
-        if call is None or call.open:
-            return
-        kind = kind_of(type(node))
-        if call.completed and not call.keep if kind.is_slices else not held(node, kind):
-            token.freed_by = call
-
-    def _generation(self, sequence_nr: int) -> int:
-        """The number of the last backward call that had ended when a node with this number was built."""
-        ended = bisect_right(self._boundaries, sequence_nr)
-        return self._ended[ended - 1] if ended else 0
-
-    def calls_around(self, sequence_nr: int) -> tuple[tuple[int, Place | None] | None, tuple[int, Place | None] | None]:
-        """The last backward call before a node was built and the first after: at which sequence number it ended, and its place."""
-        i = bisect_right(self._boundaries, sequence_nr)
-        around = [
-            (n, p)
-            for n, p in zip(self._boundaries[max(i - 1, 0) : i + 1], self._places[max(i - 1, 0) : i + 1], strict=True)
-        ]
-        earlier = around.pop(0) if i else None
-        return earlier, around[0] if around else None
-
-    def _runs(self, look: Look, inputs: Sequence[Any], *, captured_only: bool) -> list[bool]:
-        edges = edges_of(look.nodes, look.index)
-        wanted = set()
-        for tensor in inputs:
-            node = root_node(tensor)
-            if node is None and not isinstance(tensor, GradientEdge):
-                node = next((n for n in look.nodes if kind_of(type(n)).is_leaf and n.variable is tensor), None)  # type: ignore[attr-defined]
-            if node is not None and node in look.index:
-                wanted.add(look.index[node])
-        return will_run(edges, dependencies_last(edges), wanted, captured_only)
-
     def _examine(
         self, call: Call, look: Look, t_outputs: Sequence[Any], inputs: Sequence[Any], kind: str, create: bool
     ) -> list[Finding]:
         """Book the call's beginning; the findings that are certain before the engine runs."""
         roots = self._name_roots(call.place, t_outputs, look)
-        signature = (
+        signature: Signature = (
             call.place,
             look.nbytes,
             look.left,
@@ -463,9 +236,12 @@ class Backward:
             tuple(look.freed),
             None if look.runs is None else tuple(look.runs),
         )
-        graph = self._picture(signature, look, roots, call.place)
-        call.signature = signature
-        call.exact = signature not in self._returned
+        shape = call.shape = self._shapes.meet(signature)
+        graph = self._picture(shape, look, roots, call.place)
+        call.exact = shape.returned is None
+        call.plain = call.plain and not (look.freed or look.stale or look.compiled or look.left or look.unhooked)
+        call.plain = call.plain and look.oldest is None
+        call.unhooked = (len(look.unhooked), sum(look.unhooked.values()))
         call.fields = {
             "number": call.number,
             "kind": kind,
@@ -474,7 +250,7 @@ class Backward:
             "retain_graph": call.keep,
             "create_graph": create,
             "inputs": tuple(self._name_input(t) for t in inputs) if inputs else None,
-            "graph": self._sink.number(signature, site_of(call.place)) or None,
+            "graph": self._sink.number(shape.number, site_of(call.place)) or None,
             "nodes": len(look.nodes),
             "nodes_run": len(look.nodes) if look.runs is None else sum(look.runs),
             "saved_tensors": look.tensors,
@@ -488,27 +264,25 @@ class Backward:
             return []
         return hazards.examine(self, call, look, BackwardCall(**call.fields), graph)
 
-    def _picture(self, signature: Any, look: Look, roots: tuple[Root, ...], place: Place | None) -> Graph | None:
+    def _picture(self, shape: Shape, look: Look, roots: tuple[Root, ...], place: Place | None) -> Graph | None:
         """The graph as plain data: taken once for graphs that are alike, and always when something is wrong with it."""
-        graph = self._pictures.get(signature)
+        graph = shape.graph
         if graph is None:
             elapsed = time.perf_counter() - self.started
             cheap = self._picture_seconds < _PICTURE_SHARE * elapsed or self._pictures_taken < _FREE_PICTURES
             cheap = cheap and len(look.nodes) <= _LARGEST_PICTURE
             detailed, self.ledger.detailed = self.ledger.detailed, True
-            cheap = cheap and detailed  # else the modules are not known: the next graph of this kind will be pictured
+            cheap = (
+                cheap and detailed and not look.unhooked
+            )  # else the modules are not known: the next graph of this kind will be pictured
             if not cheap and not look.freed and not look.stale:
                 return None
             before = time.perf_counter()
             self.names.learn_variables(user_frames(sys._getframe(4)))
             graph = picture(look.nodes, look.index, roots, names=self.names, left=look.left, runs=look.will_run)
             assert self._sink is not None  # only a look outside a watch has none, and that takes no pictures
-            self._sink.graph(signature, graph, site_of(place))
-            self._pictured_nodes += len(graph.nodes)
-            if self._pictured_nodes > _MOST_PICTURED_NODES:
-                self._pictures.clear()
-                self._pictured_nodes = len(graph.nodes)
-            self._pictures[signature] = graph
+            self._sink.graph(shape.number, graph, site_of(place))
+            self._shapes.keep_picture(shape, graph)
             self._pictures_taken += 1
             self._picture_seconds += time.perf_counter() - before
         elif self._pictures_taken > _FREE_PICTURES or self.calls > 2 * _FREE_PICTURES:
@@ -554,12 +328,14 @@ class Backward:
         if error is not None:
             text = f"{type(error).__name__}: {error}"
         saved = fields.get("saved_bytes", 0)
-        if call.exact:
-            if error is None and len(self._returned) < _MOST_SIGNATURES:
-                self._returned[call.signature] = call.returned_bytes
-        else:  # alike calls return alike
-            call.returned_bytes = min(self._returned[call.signature], call.freed_bytes)
-            ledger.returned_bytes += call.returned_bytes
+        built = call.sequence_nr - self.generations.newest
+        shape = call.shape
+        if call.repeat is not None:
+            self.steady.after_repeat(call, call.repeat, built)
+            call.freed_tensors, call.freed_bytes, call.returned_bytes = shape.freed
+            ledger.peak_bytes = max(ledger.peak_bytes, ledger.live_bytes + shape.peak)
+        else:
+            self._count(call)
         record = call.record = BackwardCall(
             **fields,
             freed_tensors=call.freed_tensors,
@@ -578,17 +354,20 @@ class Backward:
         ledger.highest_bytes = max(ledger.highest_bytes, ledger.peak_bytes)
         ledger.peak_bytes = ledger.live_bytes
         ledger.looks_left = LOOKS
-        self._sink.call(record, call.signature)
-        call.signature = None
+        self._sink.call(record, shape.number)
         if now - self._sampled > _SAMPLE_EVERY:
             self._sampled = now
             still_held = record.freed_bytes - record.returned_bytes
             self._sink.sample(Sample(record.started, record.peak_bytes, 0, call.number - 1))
             self._sink.sample(Sample(now, record.live_bytes, still_held, call.number))
-        if threading.get_ident() == self._thread and len(self._boundaries) < _MOST_BOUNDARIES:
-            self._boundaries.append(max(_sequence_nr(), self._boundaries[-1] if self._boundaries else 0))
-            self._ended.append(call.number)
-            self._places.append(call.place)
+        if call.repeat is None:
+            shape.fields = fields
+            shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
+            shape.peak = record.peak_bytes - record.live_bytes
+            alike = call.plain and call.completed and call.number == self.calls and not call.findings
+            self.steady.after_hooked(call, shape, built, alike and not call.exact)
+        call.repeat = None
+        self.generations.end(call.number, call.place)
         self.restore_stack()
         if error is not None and id(error) != self._local.explained:
             self._local.explained = id(error)
@@ -596,6 +375,23 @@ class Backward:
             if missed is not None:
                 self._report(missed)
         self.observe("after_call", call, record, user_frame(sys._getframe(2)))
+
+    def _count(self, call: Call) -> None:
+        """Count what came back of a call's memory, and what it freed that was saved while the hooks were lifted."""
+        ledger, shape = self.ledger, call.shape
+        if call.exact:
+            shape.returned = call.returned_bytes if call.completed else None
+        else:  # alike calls return alike
+            call.returned_bytes = min(shape.returned or 0, call.freed_bytes)
+            ledger.returned_bytes += call.returned_bytes
+        tensors, nbytes = call.unhooked
+        ledger.saved_tensors += tensors
+        ledger.saved_bytes += nbytes
+        if call.completed and not call.keep:
+            ledger.freed_tensors += tensors
+            ledger.freed_bytes += nbytes
+            call.freed_tensors += tensors
+            call.freed_bytes += nbytes
 
     def restore_stack(self) -> None:
         """Put the stack limit back, unless deep graphs that were looked at still have to be destroyed."""
@@ -617,19 +413,9 @@ class Backward:
         return self._sequence_seen() - self.sequence_start
 
     def _sequence_seen(self) -> int:
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() == self.generations.thread:
             self._sequence_last = _sequence_nr()
         return self._sequence_last
 
-
-def _renewed_view(packed: Packed, after: int, before: int) -> bool:
-    tensor = packed.tensor
-    if tensor is None or not packed.original or not tensor._is_view() or tensor.grad_fn is None:
-        return False
-    return after < tensor.grad_fn._sequence_nr() < before
-
-
-BEFORE_WATCH = Call(0, None, keep=False)
-"""Stands for a backward call that ran before the watch began."""
 
 _OURS = frozenset({Backward.run.__code__, Backward._announce.__code__, Ledger.unpack.__code__})

@@ -22,7 +22,8 @@ from gradscope.tokens import OPAQUE, Call, Stale, token_of
 from gradscope.traverse import FREED_TEXT, describe, edges_of, held, kind_of
 
 if TYPE_CHECKING:
-    from gradscope.backward import Backward, Look
+    from gradscope.backward import Backward
+    from gradscope.look import Look
 
 INPLACE_TEXT = "modified by an inplace operation"
 DETACHED_TEXT = "saved tensor that has been detached in-place"
@@ -165,7 +166,7 @@ def _built_at(watch: Backward, look: Look, i: int) -> Site | None:
     start = before.sequence_nr if before is not None else -1
     first = site_of(before.place) if before is not None else None
     last = site_of(after.place) if after is not None else None
-    earlier, later = watch.calls_around(token.sequence_nr)
+    earlier, later = watch.generations.around(token.sequence_nr)
     if earlier is not None and (before is None or before.sequence_nr < earlier[0]):
         start, first = earlier[0] - 1, site_of(earlier[1])
     if later is not None and (after is None or after.sequence_nr >= later[0]):

@@ -172,6 +172,7 @@ class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.entered = False
         self.aside = False
+        self.lifted = False
         self.base: Pair | None = None
         self.beneath: Pair | None = None
         self.pushed: list[Pair] = []
@@ -189,6 +190,8 @@ class DefaultHooks:
         self._pair = (pack, unpack)
         self._compose = compose
         self._local = _ThreadState()
+        self.on_theirs: Callable[[], None] = self.lower
+        """Told when the program pushes hooks of its own while ours are lifted; it has to lower ours."""
         self._push = _AUTOGRAD._push_saved_tensors_default_hooks
         self._pop = _AUTOGRAD._pop_saved_tensors_default_hooks
         self._top = _AUTOGRAD._top_saved_tensors_default_hooks
@@ -235,6 +238,19 @@ class DefaultHooks:
             if stepped:
                 self._step_back()
 
+    def lift(self) -> bool:
+        """Take our hooks out in this thread until they are lowered again; False where the program's are on top of them."""
+        state = self._local
+        state.lifted = self._step_aside()
+        return state.lifted
+
+    def lower(self) -> None:
+        """Put lifted hooks back, unless something else still wants them aside."""
+        state = self._local
+        state.lifted = False
+        if torch._C._len_torch_dispatch_stack() == 0 and _AUTOGRAD._saved_tensors_hooks_is_enabled():
+            self._step_back()
+
     def _enter(self) -> None:
         state = self._local
         if state.entered or not _AUTOGRAD._saved_tensors_hooks_is_enabled():
@@ -257,7 +273,7 @@ class DefaultHooks:
             self._pop()
         for pair in state.pushed:  # what the program pushed stays in force, as it pushed it
             self._push(*pair)
-        state.entered, state.aside, state.base, state.beneath = False, False, None, None
+        state.entered, state.aside, state.lifted, state.base, state.beneath = False, False, False, None, None
         state.pushed.clear()
 
     def _step_aside(self) -> bool:
@@ -275,7 +291,7 @@ class DefaultHooks:
 
     def _step_back(self) -> None:
         state = self._local
-        if state.entered and state.aside and not state.pushed and state.base is not None:
+        if state.entered and state.aside and not state.lifted and not state.pushed and state.base is not None:
             state.aside = False
             if not self._is_on_top(state.base):
                 self._push(*state.base)
@@ -285,6 +301,8 @@ class DefaultHooks:
         if not state.entered:
             self._push(pack, unpack)
             return
+        if state.lifted:
+            self.on_theirs()
         self._push(*((pack, unpack) if state.aside else self._compose(pack, unpack)))
         state.pushed.append((pack, unpack))
 

@@ -39,7 +39,7 @@ def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
     most = room()
     if session is not None:
         with torch._C.DisableTorchFunction():
-            session.backward._look(nodes)  # ties what the hooks saw to the nodes: sites, modules, generations
+            session.backward.looker.look(nodes)  # ties what the hooks saw to the nodes: sites, modules, generations
     walked, index, left = walk(nodes, most)
     called = _names_of(roots, frames)
     shown = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from array import array
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,40 @@ from gradscope.statements import Statement
 if TYPE_CHECKING:
     from gradscope.tokens import Stale, Token
 
-_MOST_STEPS = 64  # remembered for one parameter
+_MOST_STEPS = 128  # remembered
+
+
+class _Step:
+    """One step of an optimizer: the versions of its parameters before and after. It holds none of them."""
+
+    __slots__ = ("_after", "_before", "_optimizer", "place")
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._before = self._after = self._versions(optimizer)
+        self.place: Place | None = None
+
+    def end(self, optimizer: Any, place: Place | None) -> None:
+        self._after = self._versions(optimizer)
+        self.place = place
+
+    def is_of(self, optimizer: Any) -> bool:
+        return self._optimizer() is optimizer
+
+    def changed(self, stale: Stale) -> bool:
+        """True when it was this step that first changed a tensor since it was saved."""
+        optimizer = self._optimizer()
+        if optimizer is None:
+            return False
+        key = storage_of(stale.tensor)
+        return bool(key) and any(
+            before <= stale.version < after and storage_of(parameter) == key
+            for parameter, before, after in zip(_parameters(optimizer), self._before, self._after, strict=False)
+        )
+
+    @staticmethod
+    def _versions(optimizer: Any) -> array[int]:
+        return array("Q", [parameter._version for parameter in _parameters(optimizer)])
 
 
 class Mutations:
@@ -27,38 +62,28 @@ class Mutations:
     """
 
     def __init__(self) -> None:
-        self._before: dict[int, int] = {}
-        self._steps: dict[int, tuple[weakref.ref[torch.Tensor], list[tuple[int, int, Place | None]]]] = {}
+        self._step: _Step | None = None
+        self._steps: deque[_Step] = deque(maxlen=_MOST_STEPS)
 
     def before_step(self, optimizer: Any) -> None:
         """Note the versions of all parameters of an optimizer that is about to step."""
-        self._before = {id(p): p._version for p in _parameters(optimizer)}
+        self._step = _Step(optimizer)
 
     def after_step(self, optimizer: Any, place: Place | None) -> None:
         """Note which of them the step has changed."""
-        for parameter in _parameters(optimizer):
-            before = self._before.get(id(parameter))
-            now = parameter._version
-            if before is None or before == now:
-                continue
-            key = storage_of(parameter)
-            known = self._steps.get(key)
-            if known is None or known[0]() is not parameter:
-                known = self._steps[key] = (weakref.ref(parameter), [])
-            known[1].append((before, now, place))
-            del known[1][:-_MOST_STEPS]
-        self._before = {}
+        step, self._step = self._step, None
+        if step is not None and step.is_of(optimizer):
+            step.end(optimizer, place)
+            self._steps.append(step)
 
     def who_modified(
         self, stale: Stale, token: Token, call: BackwardCall, visible: frozenset[str]
     ) -> ModifiedAt | ModifiedByStep | ModifiedBetween:
         """What is known of the first change of a tensor since it was saved; ``visible`` are the program's names for it."""
-        known = self._steps.get(storage_of(stale.tensor))
-        if known is not None and known[0]() is not None:
-            for before, after, place in known[1]:
-                site = site_of(place)
-                if before <= stale.version < after and site is not None:
-                    return ModifiedByStep(site)
+        for step in self._steps:
+            site = site_of(step.place)
+            if site is not None and step.changed(stale):
+                return ModifiedByStep(site)
         saved_at = site_of(token.place)
         files = dict.fromkeys(s.file for s in (saved_at, call.site) if s is not None)
         candidates = tuple(s for file in files for s in statements.in_place_statements(file))

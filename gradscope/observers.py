@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gradscope.model import BackwardCall, Finding
@@ -11,7 +11,9 @@ from gradscope.sites import Place
 from gradscope.tokens import Call
 
 if TYPE_CHECKING:
-    from gradscope.backward import Backward, Look
+    from gradscope.backward import Backward
+    from gradscope.look import Look
+    from gradscope.steady import Repeat
 
 
 class Observer:
@@ -27,12 +29,20 @@ class Observer:
         """A backward call is about to run: ``look`` has its nodes, ``frame`` is the user's frame that makes the call."""
         return ()
 
+    def before_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+        """As before_call, for a graph that was recognized as the like of earlier ones while the hooks are lifted."""
+        return ()
+
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
         """A backward call has ended."""
         return ()
 
     def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> Iterable[Finding]:
         """An optimizer has stepped."""
+        return ()
+
+    def after_program(self, main: ModuleType) -> Iterable[Finding]:
+        """The code of a program that gradscope runs has come to its end; its variables are still there."""
         return ()
 
     def at_end(self) -> Iterable[Finding]:

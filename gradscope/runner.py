@@ -64,6 +64,9 @@ Target = Script | Module | Code
 class Scope(Protocol):
     """What a watch gives: it is told how the program ended while it is still watching."""
 
+    def look_back(self, main: ModuleType) -> None:
+        """Look at the variables of the main module once its code has run."""
+
     def explain(self, error: BaseException) -> None:
         """Look at the exception that ends the program, while its frames are there."""
 
@@ -141,8 +144,10 @@ def _run_to_its_end(program: _Program, target: Target, scopes: list[Any]) -> End
         raise GradscopeError(f"cannot run {target}: {reason}; see that it can be imported from here") from None
     if scopes and _is_stop(error):
         error = None
-    if error is not None:
-        for scope in scopes:
+    for scope in scopes:
+        if error is None:
+            scope.look_back(program.main)
+        else:
             scope.explain(error)
     ending = conclude(error)
     del error  # and with it the frames that it came through: Python has let go of them by now

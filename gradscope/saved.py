@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,16 @@ _FRESH_REFERENCES = 4  # of a tensor that only C++ has seen, counted from inside
 
 LOOKS = 2_000
 """Tensors that may be asked for their node between two backward calls."""
+
+_TOTALS = (
+    "saved_tensors",
+    "saved_bytes",
+    "freed_tensors",
+    "freed_bytes",
+    "returned_bytes",
+    "dropped_tensors",
+    "dropped_bytes",
+)
 
 UNKNOWN = -2
 """Instead of a sequence number, until it is looked up."""
@@ -100,6 +110,8 @@ class Ledger:
         self._new: type[Packed] = type("Packed", (Packed,), {"ledger": self})  # spares one attribute each
         self.names = names
         self.active = True
+        self.thread = get_ident()
+        self.on_other_thread: Callable[[], None] = lambda: None
         self.pending: dict[int, list[weakref.ref[Packed]]] = {}
         """Saved tensors of nodes that no look at a graph has met yet, by the node's sequence number."""
         self.storages: dict[int, int] = {}
@@ -126,6 +138,15 @@ class Ledger:
         self.stale_message: Callable[[Packed], str] = lambda packed: (
             "a saved tensor was modified by an inplace operation"
         )
+
+    def counts(self) -> tuple[int, ...]:
+        """The totals so far, to be compared with later ones."""
+        return tuple(getattr(self, name) for name in _TOTALS)
+
+    def add(self, counts: Sequence[int]) -> None:
+        """Count what was not seen, and is known from the likes of it."""
+        for name, more in zip(_TOTALS, counts, strict=True):
+            setattr(self, name, getattr(self, name) + more)
 
     def pack(self, tensor: torch.Tensor) -> Packed:
         """The pack hook. It runs for every saved tensor, so what is common is written out here, without calls."""
@@ -191,6 +212,8 @@ class Ledger:
                 self._last_module = packed.module = self.names.module_of(frame)
             else:
                 self._last_module = None
+            if thread != self.thread:
+                self.on_other_thread()
             # a Function saves after its forward, which may have built nodes; a checkpoint's inputs are in no node
             untied = self._last_untied = code is _FUNCTION_APPLY or code.co_filename == _CHECKPOINT
             while frame is not None:

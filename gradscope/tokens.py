@@ -5,15 +5,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.shapes import NO_SHAPE, Shape
+
 if TYPE_CHECKING:
     from gradscope.model import BackwardCall, Finding, Graph
     from gradscope.saved import Packed
     from gradscope.sites import Place
+    from gradscope.steady import Repeat
 
 KEY = "gradscope"
 """Under which ``node.metadata`` holds our mark."""
@@ -58,12 +62,16 @@ class Call:
         "open",
         "parent",
         "place",
+        "plain",
         "record",
+        "repeat",
         "returned_bytes",
         "roots",
         "sequence_nr",
-        "signature",
+        "shape",
         "steps",
+        "thread",
+        "unhooked",
     )
 
     def __init__(self, number: int, place: Place | None, keep: bool) -> None:
@@ -80,10 +88,33 @@ class Call:
         self.steps = 0
         self.calls_first: set[str] = set()
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
-        self.signature: Any = None
+        self.shape: Shape = NO_SHAPE
+        self.repeat: Repeat | None = None
+        """What the look at a graph without hooks has recognized, while the call runs."""
+        self.plain = False
+        """No flags, nothing around it and nothing wrong with its graph, all of which was built since the call before."""
+        self.thread = get_ident()
+        self.unhooked = (0, 0)
+        """Tensors and bytes that its graph saved while the hooks were lifted."""
         self.findings: list[Finding] = []
         self.fields: dict[str, Any] = {}
         self.record: BackwardCall | None = None
+
+
+class Weight:
+    """Counts the nodes of a graph of which only the root is marked."""
+
+    __slots__ = ("_census", "_nodes")
+    KEY = "gradscope.graph"
+
+    def __init__(self, census: Census, nodes: int) -> None:
+        self._census = census
+        self._nodes = nodes
+        census.alive += nodes
+
+    def __del__(self) -> None:
+        self._census.alive -= self._nodes
+        self._census.destroyed += self._nodes
 
 
 class Token:
@@ -119,6 +150,10 @@ class Token:
     def has_buffers(self) -> bool:
         """True when the node saved something, so that it can be freed."""
         return bool(self.packs or self.unseen)
+
+
+BEFORE_WATCH = Call(0, None, keep=False)
+"""Stands for a backward call that ran before the watch began."""
 
 
 def token_of(node: Node) -> Token | None:

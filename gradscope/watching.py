@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
@@ -119,6 +119,11 @@ class Scope:
         """Note how the program ended; the watch itself ends with its ``with`` block."""
         self.outcome = outcome
 
+    def look_back(self, main: ModuleType) -> None:
+        """Look at what a program whose code has run leaves in the variables of its main module."""
+        if self._session is not None and self._session.process == os.getpid():
+            self._session.observers.ask("after_program", main)
+
     def explain(self, error: BaseException) -> None:
         """Say what can be said of an exception that ends the program and came from no backward call."""
         if self._session is not None:
@@ -191,12 +196,20 @@ class Session:
         if hooks:
             functions = FunctionTensors(self.ledger)
             self._handles.add(replace_saved_tensors_of_functions(functions.read))
-            self._handles.add(replace_register_hooks(register_hooks))
+            self._handles.add(replace_register_hooks(self._register_hooks))
             ledger = self.ledger
             self._handles.add(replace_unpack(lambda original, saved: unpack(original, ledger, saved)))
-            self._handles.add(DefaultHooks(self.ledger.pack, self.ledger.unpack, self.ledger.compose).install())
+            default_hooks = DefaultHooks(ledger.pack, ledger.unpack, ledger.compose)
+            steady = self.backward.steady
+            steady.lift, steady.lower, default_hooks.on_theirs = default_hooks.lift, default_hooks.lower, steady.leave
+            ledger.on_other_thread = steady.block
+            self._handles.add(default_hooks.install())
         self._handles.add(wrap_engine(self.backward.run))
         self._handles.add(on_optimizer_step(self._before_step, self._after_step))
+
+    def _register_hooks(self, *args: Any) -> None:
+        self.backward.steady.block()  # what the program's own hooks hold cannot be read without running them
+        register_hooks(*args)
 
     def close(self) -> None:
         """Take every hook out."""
@@ -205,14 +218,14 @@ class Session:
         self.backward.restore_stack()
 
     def _before_step(self, optimizer: Any) -> None:
-        if self.ledger.live_tensors or not self.backward.hooked:
+        if self.ledger.live_tensors or self.backward.steady.on or not self.backward.hooked:
             self.backward.mutations.before_step(optimizer)
 
     def _after_step(self, optimizer: Any) -> None:
         self.backward.steps += 1
         frame = user_frame(sys._getframe(1))
         place = None if frame is None else place_in(frame)
-        if self.ledger.live_tensors or not self.backward.hooked:
+        if self.ledger.live_tensors or self.backward.steady.on or not self.backward.hooked:
             self.backward.mutations.after_step(optimizer, place)
         self.observers.ask("after_step", optimizer, place, frame)
 

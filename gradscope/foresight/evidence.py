@@ -20,7 +20,8 @@ from gradscope.rules.gs102 import SharedGraph
 from gradscope.sites import place_in, site_of
 
 if TYPE_CHECKING:
-    from gradscope.backward import Backward, Look
+    from gradscope.backward import Backward
+    from gradscope.look import Look
 
 _MOST_NODES = 50
 _MOST_MADE = 3

@@ -15,7 +15,7 @@ from gradscope.traverse import dependencies_last, edges_of
 if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
-    from gradscope.backward import Look
+    from gradscope.look import Look
 
 BUDGET = Budget(max_objects=4_000, max_seconds=0.01, max_depth=10, max_items=64)
 _MOST_NODES = 2_000  # that may be touched in one look: a Node that Python has seen is destroyed by recursion

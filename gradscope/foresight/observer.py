@@ -20,7 +20,8 @@ from gradscope.sites import Place, user_frames
 from gradscope.tokens import Call
 
 if TYPE_CHECKING:
-    from gradscope.backward import Backward, Look
+    from gradscope.backward import Backward
+    from gradscope.look import Look
 
 _MOST_FORESEEN = 10_000
 _MOST_READ = 12  # tensors for which the code is read in one look

@@ -6,9 +6,9 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from types import FrameType
+from types import FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +25,9 @@ from gradscope.sites import Place, user_frames
 from gradscope.tokens import Call
 
 if TYPE_CHECKING:
-    from gradscope.backward import Backward, Look
+    from gradscope.backward import Backward
+    from gradscope.look import Look
+    from gradscope.steady import Repeat
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _MOST_TICKS = 100_000
@@ -148,7 +150,14 @@ class Growth(Observer):
         if loop is not None:
             loop.begin(call.number, self.watch.steps)
             if loop.due:
-                loop.numbers = frozenset(token.sequence_nr for token in look.tokens)
+                loop.numbers = frozenset(look.sequence_nrs())
+        return ()
+
+    def before_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+        """Count the iteration all the same."""
+        loop = self._loop(call)
+        if loop is not None:
+            loop.begin(call.number, self.watch.steps)
         return ()
 
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
@@ -166,16 +175,28 @@ class Growth(Observer):
         loop.record = record
         if not loop.due or record.exception is not None or not self._is_cheap(loop.holders):
             return ()
+        if self.watch.steady.on:  # which ends when more nodes are alive than before
+            return ()
         loop.alive = [*loop.alive[-(_SIGHTINGS - 1) :], (loop.count, self.watch.census.alive)]
         scanned = self._scan(frame, loop.ticks, loop.numbers, between_calls=False)
         loop.numbers = frozenset()
         if scanned is None:
             return ()
         loop.holders = self._follow(loop.holders, loop.count, scanned.suspects)
+        self.watch.steady.doubted = any(s.grows and key not in self._told for key, s in loop.holders.items())
         return self._judge(loop, ended=False)
 
+    def after_program(self, main: ModuleType) -> Iterable[Finding]:
+        """Look at what the program leaves in its variables, if no pack hook has told what was built since the last call."""
+        if self.watch.steady.on:
+            self._look_between_calls(_frame_in(main))
+        return ()
+
     def at_end(self) -> Iterator[Finding]:
-        """Judge loops that ended before they could be scanned often enough."""
+        """Judge loops that ended before they could be scanned often enough, and what came after them."""
+        frames = user_frames(sys._getframe(1))
+        if frames and self.watch.steady.on:  # no pack hook has told what was built since the last call
+            self._look_between_calls(frames[0])
         for loop in self._loops.values():
             if not loop.done:
                 yield from self._judge(loop, ended=True)
@@ -256,7 +277,7 @@ class Growth(Observer):
             return None
         started = time.perf_counter()
         spans = Spans(self.watch, ticks, room)
-        scanned = scan(user_frames(frame), spans, numbers, between_calls=between_calls)
+        scanned = scan(user_frames(frame) or [frame], spans, numbers, between_calls=between_calls)
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
             self._room.take(spans.touched)
         self._scans += 1
@@ -325,6 +346,15 @@ class Growth(Observer):
         return gs304.finding(
             gs304.KeptByCycle(loop.record, "grad", suspect.names[0].text, None, suspect.iterations, sightings.rates[0])
         )
+
+
+def _frame_in(module: ModuleType) -> FrameType:
+    """A frame that leads to the variables of a module whose code has run."""
+
+    def frame(get: Callable[[], FrameType] = sys._getframe) -> FrameType:
+        return get()
+
+    return FunctionType(frame.__code__, vars(module), argdefs=frame.__defaults__)()  # type: ignore[no-any-return]
 
 
 def _grows(alive: list[tuple[int, int]], ended: bool) -> bool:

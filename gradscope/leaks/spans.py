@@ -8,10 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
 from torch.autograd.graph import Node
 
+from gradscope.names import is_parameter, storage_of
 from gradscope.sites import Place
 from gradscope.tokens import token_of
+from gradscope.traverse import held, kind_of
 
 if TYPE_CHECKING:
     from gradscope.backward import Backward
@@ -88,6 +91,10 @@ class Spans:
                         storages[packed.storage] = packed.nbytes
                     if packed.place is not None:
                         found.places.add(packed.place)
+            if token is None and self._watch.steady.was_lifted(number):
+                for _, data in held(node, kind_of(type(node))):
+                    if isinstance(data, torch.Tensor) and not is_parameter(data):
+                        storages[storage_of(data)] = data.nbytes
             stack += self._following(node)
         found.nbytes = sum(storages.values())
         return found

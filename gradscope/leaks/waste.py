@@ -16,7 +16,8 @@ from gradscope.sites import Place
 from gradscope.tokens import Call
 
 if TYPE_CHECKING:
-    from gradscope.backward import Backward, Look
+    from gradscope.backward import Backward
+    from gradscope.look import Look
 
 _OFTEN_ENOUGH = 3
 _FEWEST_BYTES = 1024

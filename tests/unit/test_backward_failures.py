@@ -9,6 +9,7 @@ import torch
 
 import gradscope
 from gradscope.backward import Backward
+from gradscope.look import Looker
 from gradscope.watching import current
 
 
@@ -17,12 +18,12 @@ def two_losses() -> tuple[torch.Tensor, torch.Tensor]:
     return shared.sin().sum(), shared.cos().sum()
 
 
-@pytest.mark.parametrize("part", ["_look", "_examine", "_finish"])
-def test_a_failure_is_noted_and_the_call_runs(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", [(Looker, "look"), (Backward, "_examine"), (Backward, "_finish")], ids=str)
+def test_a_failure_is_noted_and_the_call_runs(part: tuple[type, str], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise ZeroDivisionError("made for this test")
 
-    monkeypatch.setattr(Backward, part, fail)
+    monkeypatch.setattr(*part, fail)
     leaf = torch.ones(3, requires_grad=True)
     with gradscope.watch() as scope:
         (leaf * leaf).sum().backward()

@@ -239,9 +239,11 @@ class Backward:
         shape = call.shape = self._shapes.meet(signature)
         graph = self._picture(shape, look, roots, call.place)
         call.exact = shape.returned is None
-        call.plain = call.plain and not (look.freed or look.stale or look.compiled or look.left or look.unhooked)
+        call.plain = call.plain and not (
+            look.freed or look.stale or look.compiled or look.left or look.unhooked_tensors
+        )
         call.plain = call.plain and look.oldest is None
-        call.unhooked = (len(look.unhooked), sum(look.unhooked.values()))
+        call.unhooked = (look.unhooked_tensors, sum(look.unhooked.values()))
         call.fields = {
             "number": call.number,
             "kind": kind,
@@ -254,7 +256,7 @@ class Backward:
             "nodes": len(look.nodes),
             "nodes_run": len(look.nodes) if look.runs is None else sum(look.runs),
             "saved_tensors": look.tensors,
-            "saved_bytes": graph.saved_bytes if graph is not None else look.nbytes,
+            "saved_bytes": look.nbytes,
             "oldest_generation": look.oldest,
             "parent": call.parent.number if call.parent else None,
             "thread": threading.current_thread().name,
@@ -273,7 +275,7 @@ class Backward:
             cheap = cheap and len(look.nodes) <= _LARGEST_PICTURE
             detailed, self.ledger.detailed = self.ledger.detailed, True
             cheap = (
-                cheap and detailed and not look.unhooked
+                cheap and detailed and not look.unhooked_tensors
             )  # else the modules are not known: the next graph of this kind will be pictured
             if not cheap and not look.freed and not look.stale:
                 return None

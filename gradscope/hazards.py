@@ -15,6 +15,7 @@ from torch.autograd.graph import Node as AutogradNode
 from gradscope.model import BackwardCall, Edge, Finding, Graph, Node, NodeState, SavedState, SavedTensor, Site
 from gradscope.mutations import node_site
 from gradscope.names import storage_of, variables
+from gradscope.nodes import node_of
 from gradscope.rules import base, gs101, gs104, gs201
 from gradscope.saved import Packed, version_of
 from gradscope.sites import USER, Place, owner_of, site_of, user_frames
@@ -273,7 +274,7 @@ class StaleMessage:
         saver = torch._C._current_autograd_node()
         if packed.original:
             assert packed.tensor is not None
-            node, number = packed.tensor.grad_fn, packed.tensor.output_nr
+            node, number = node_of(packed.tensor), packed.tensor.output_nr
         elif saver is not None:
             restored = self._restored(saver, packed)
             if restored is not None:

@@ -19,6 +19,7 @@ from gradscope.contents import Contents, layout_of
 from gradscope.errors import GradscopeError
 from gradscope.listing import Listing
 from gradscope.model import Site
+from gradscope.nodes import node_of
 from gradscope.reach import Budget, Path, Scan, Step, Walk, render
 
 __all__ = ["Budget", "Holder", "Holders", "Path", "Scan", "contexts", "holders", "visit"]
@@ -157,14 +158,14 @@ class _SharedGraph:
 
     def __init__(self, tensor: Tensor) -> None:
         self._left = _MOST_NODES
-        self._root = _grad_fn(tensor)
+        self._root = node_of(tensor)
         self._apart: dict[int, Any] = {}
         self._nodes: dict[int, Any] = {}
         self._nodes = self._visit(self._root)
 
     def share_of(self, other: Tensor) -> str:
         """``graph`` when ``other`` keeps all of it, ``part of graph``, or nothing."""
-        seen = self._visit(_grad_fn(other))
+        seen = self._visit(node_of(other))
         if id(self._root) in seen and self._root is not None:
             return "graph"
         if any(number in self._nodes for number in seen):
@@ -186,11 +187,6 @@ class _SharedGraph:
             if id(node) not in self._nodes and id(node) not in self._apart:
                 stack += [following for following, _ in node.next_functions]
         return seen
-
-
-def _grad_fn(tensor: Tensor) -> Any:
-    with torch._C.DisableTorchFunction():
-        return tensor.grad_fn
 
 
 _WHAT = {

@@ -53,16 +53,21 @@ class Look:
         self.oldest: int | None = None
         self.runs: list[bool] | None = None
         self.signature: list[Any] = []
+        self.unhooked_tensors = 0
+        """How many tensors nodes saved while our hooks were lifted, of which no ledger knows …"""
         self.unhooked: dict[int, int] = {}
-        """Bytes by address of what nodes saved while our hooks were lifted: no ledger knows it."""
+        """… and their bytes, by address."""
 
     def will_run(self, i: int) -> bool:
         """True when the engine will run the i-th node."""
         return self.runs is None or self.runs[i]
 
     def count_unhooked(self, tensor: torch.Tensor) -> None:
-        """Count what a node saved while our hooks were lifted."""
+        """Count what a node saved while our hooks were lifted; parameters cost no memory."""
         self.tensors += 1
+        self.unhooked_tensors += 1
+        if is_parameter(tensor):
+            return
         try:
             key, nbytes = tensor.data_ptr(), tensor.nbytes
         except (NotImplementedError, RuntimeError):  # sparse and opaque tensors have no storage of their own
@@ -108,7 +113,8 @@ class Looker:
         newest, generation = self._generations.newest, self._generations.latest
         thread = threading.get_ident()
         room = self._stack_limit.room_for(0)
-        nbytes = tensors = 0
+        tensors = 0
+        storages: dict[int, int] = {}
         slices: list[int] = []
         make, kinds = self._token, known_kinds
         stack = list(roots)[::-1]
@@ -174,7 +180,8 @@ class Looker:
                 packed = reference()
                 if packed is not None:
                     tensors += 1
-                    nbytes += packed.nbytes
+                    if packed.storage:
+                        storages[packed.storage] = packed.nbytes
                     tensor = packed.tensor
                     if tensor is not None and (
                         tensor._version != packed.version
@@ -196,11 +203,11 @@ class Looker:
                 for target, _ in reversed(following):
                     if target is not None and target not in index:
                         stack.append(target)
-        look.nbytes += nbytes
+        look.nbytes += sum(storages.values())
         look.tensors += tensors
         if slices:
             self._claim_slices(look, slices)
-        if look.unhooked:
+        if look.unhooked_tensors:
             self._recognize(look)
         self.nodes_looked_at += len(nodes)
         return look
@@ -224,7 +231,7 @@ class Looker:
                 packs.append(weakref.ref(data))
             else:
                 unseen.append((name.split("[", 1)[0], data))
-                if lifted and isinstance(data, torch.Tensor) and not is_parameter(data):
+                if lifted and isinstance(data, torch.Tensor):
                     look.count_unhooked(data)
         token.packs = packs
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))

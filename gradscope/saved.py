@@ -15,6 +15,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from gradscope.names import Names, is_parameter, local
+from gradscope.nodes import node_of
 from gradscope.sites import USER, Place, _codes, known_code, place_in, user_frame
 
 if TYPE_CHECKING:
@@ -247,12 +248,7 @@ class Ledger:
         if self.looks_left <= 0:
             return False
         self.looks_left -= 1
-        try:
-            node = tensor.grad_fn
-        except (
-            RuntimeError
-        ):  # a view that may not be used any more: an error that torch raises when it is used, not now
-            return True
+        node = node_of(tensor)
         if node is None:
             return True
         if frame.f_code is _FUNCTION_APPLY:

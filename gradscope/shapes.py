@@ -35,6 +35,8 @@ class Shape:
     """Bytes alive at the most before this call, over those alive after it."""
     alive: tuple[int, int] = (0, 0)
     """Saved tensors and marked nodes that were alive after the last call that met one."""
+    nodes: int = 0
+    """How many nodes one has, leaves not counted: graphs share those."""
     recognizable: bool | None = None
     """Whether a walk without hooks and marks tells that a graph is of this shape; None until that was tried."""
     intervals: dict[int, tuple[int, ...]] = field(default_factory=dict)

@@ -105,6 +105,7 @@ class Steady:
         if read is not None and len(read[0]) == len(nodes):
             kinds, _, nbytes = read
             shape.recognizable = True
+            shape.nodes = sum(not kind_of(kind).is_leaf for kind in kinds)
             self._known[shape.signature[0], nbytes, kinds] = shape
             self._likes[kinds] = shape
 
@@ -214,7 +215,7 @@ class Steady:
     def begin(self, call: Call, repeat: Repeat, roots: Sequence[Node]) -> None:
         """A graph was recognized: count its nodes as alive for as long as its root lives."""
         metadata: Any = roots[0].metadata  # a property, though its stub says a method
-        metadata[Weight.KEY] = Weight(self._census, len(repeat.numbers))
+        metadata[Weight.KEY] = Weight(self._census, repeat.shape.nodes)
         repeat.call = call
 
     def after_repeat(self, call: Call, repeat: Repeat, built: int) -> None:

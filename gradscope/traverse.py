@@ -15,6 +15,7 @@ from torch.utils._dtype_abbrs import dtype_abbrs
 from gradscope import model
 from gradscope.model import Edge, Graph, NodeState, Root, SavedState
 from gradscope.names import Names, is_parameter
+from gradscope.nodes import node_of
 from gradscope.saved import PLAIN, Packed, version_of
 from gradscope.sites import site_of
 from gradscope.tokens import Stale, Token, token_of
@@ -56,8 +57,7 @@ def root_node(output: Any) -> Node | None:
     """The node from which a backward of a tensor or ``GradientEdge`` starts; None for a leaf."""
     if isinstance(output, GradientEdge):
         return output.node
-    with torch._C.DisableTorchFunction():
-        return output.grad_fn  # type: ignore[no-any-return]
+    return node_of(output)
 
 
 def walk(roots: Iterable[Node], most: int) -> tuple[list[Node], dict[Node, int], int]:

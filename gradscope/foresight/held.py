@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradscope.holding import Budget, Path, visit
+from gradscope.nodes import node_of
 from gradscope.traverse import dependencies_last, edges_of
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ class Freeing:
 
     def trace(self, held: Held) -> bool:
         """Fill in what the tensor leads to; True if it leads to a node that will be freed."""
-        with torch._C.DisableTorchFunction():
-            start = held.tensor.grad_fn
+        start = node_of(held.tensor)
         if start is None:
             return False
         held.own = self.look.index.get(start)

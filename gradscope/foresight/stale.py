@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from gradscope.foresight import source
 from gradscope.foresight.held import Held, tensors_of
 from gradscope.foresight.reading import dangerous_read
 from gradscope.model import Finding, Site
 from gradscope.names import storage_of
+from gradscope.nodes import node_of
 from gradscope.rules import gs202
 from gradscope.sites import Place, site_of
 from gradscope.tokens import token_of
@@ -72,8 +71,7 @@ class StaleGraphs:
 
     def _stale_in(self, held: Held) -> _Stale:
         found = _Stale()
-        with torch._C.DisableTorchFunction():
-            start = held.tensor.grad_fn
+        start = node_of(held.tensor)
         seen: set[Node] = set()
         stack = [] if start is None else [start]
         while stack and self._left > 0:

@@ -15,6 +15,7 @@ from gradscope.holding import contexts
 from gradscope.leaks.stores import find_calls, find_store
 from gradscope.leaks.suspects import Name
 from gradscope.model import Site
+from gradscope.nodes import node_of
 from gradscope.reach import Path
 
 _FEWEST = 3  # tensors in the same kind of cycle
@@ -57,9 +58,7 @@ def _through_ctx() -> Cycle | None:
 
 def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
     """True when the tensor is an output of the very Function on whose ctx it was stored."""
-    with torch._C.DisableTorchFunction():
-        node = tensor.grad_fn
-    name = type(node).__name__.removesuffix("Backward")
+    name = type(node_of(tensor)).__name__.removesuffix("Backward")
     return bool(name) and name in path.origin.function.split(".")
 
 

@@ -12,7 +12,9 @@ from torch.autograd.graph import Node
 
 from gradscope.holding import Budget, visit
 from gradscope.leaks.spans import Extent, Spans
+from gradscope.nodes import node_of
 from gradscope.reach import Origin, Path, Step, render
+from gradscope.saved import version_of
 from gradscope.sites import Place
 
 _BUDGET = Budget(max_objects=5_000, max_seconds=0.01, max_depth=12, max_items=100)
@@ -112,10 +114,9 @@ def _tensors(frames: Iterable[FrameType]) -> _Found:
 
 
 def _grad_fn(tensor: Tensor) -> Node | None:
-    with torch._C.DisableTorchFunction():
-        if tensor._is_view() and tensor._version:
-            return None  # torch would build a node to answer
-        return tensor.grad_fn
+    if tensor._is_view() and version_of(tensor):
+        return None  # torch would build a node to answer
+    return node_of(tensor)
 
 
 def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group]:

@@ -78,6 +78,7 @@ class Backward:
         self.generations = Generations()
         self.steady = Steady(ledger, self.census, self.generations)
         self.looker = Looker(ledger, self.census, self.generations, self.steady, self.stack_limit, hooked)
+        self.steady.room_for = self.stack_limit.room_for
         self.observe: Callable[..., None] = lambda point, *args: None
         self.on_call: Callable[[BackwardCall], None] = lambda record: None
         self.refuse: Callable[[Finding], BaseException | None] = lambda finding: None
@@ -169,7 +170,7 @@ class Backward:
             call.sequence_nr = _sequence_nr()
             call.plain = not (keep or create or inputs or call.parent or call.thread != self.generations.thread)
             if not (self.steady.on and self._recognize(call, roots)):
-                look = self.looker.look(roots)
+                look = self.looker.look(roots, place)
                 call.roots = tuple(look.tokens[look.index[n]].sequence_nr for n in roots if n in look.index)
                 if inputs:
                     look.runs = self.looker.runs(look, inputs, captured_only=not accumulate)
@@ -212,7 +213,7 @@ class Backward:
         call = Call(self.calls, None if frame is None else place_in(frame), keep=False)
         with torch._C.DisableTorchFunction():
             roots = [n for n in map(root_node, t_outputs) if n is not None]
-            look = self.looker.look(roots)
+            look = self.looker.look(roots, call.place)
             call.roots = tuple(look.tokens[look.index[n]].sequence_nr for n in roots if n in look.index)
             del roots
             if inputs:
@@ -239,11 +240,11 @@ class Backward:
         shape = call.shape = self._shapes.meet(signature)
         graph = self._picture(shape, look, roots, call.place)
         call.exact = shape.returned is None
-        call.plain = call.plain and not (
-            look.freed or look.stale or look.compiled or look.left or look.unhooked_tensors
-        )
-        call.plain = call.plain and look.oldest is None
-        call.unhooked = (look.unhooked_tensors, sum(look.unhooked.values()))
+        wrong = look.freed or look.stale or look.compiled or look.left
+        call.plain = call.plain and not wrong and look.oldest is None
+        if look.unhooked:
+            call.unhooked = look.count_unhooked()
+            call.plain = call.plain and self.steady.knows(shape.kinds)  # else it may hold what only hooks see
         call.fields = {
             "number": call.number,
             "kind": kind,
@@ -275,7 +276,7 @@ class Backward:
             cheap = cheap and len(look.nodes) <= _LARGEST_PICTURE
             detailed, self.ledger.detailed = self.ledger.detailed, True
             cheap = (
-                cheap and detailed and not look.unhooked_tensors
+                cheap and detailed and not look.unhooked
             )  # else the modules are not known: the next graph of this kind will be pictured
             if not cheap and not look.freed and not look.stale:
                 return None
@@ -381,19 +382,21 @@ class Backward:
     def _count(self, call: Call) -> None:
         """Count what came back of a call's memory, and what it freed that was saved while the hooks were lifted."""
         ledger, shape = self.ledger, call.shape
+        tensors, nbytes = call.unhooked
+        if tensors and call.completed and not call.keep:
+            returned = nbytes * ledger.returned_bytes // (ledger.freed_bytes or 1)  # as much as of all before
+            call.returned_bytes += returned
+            ledger.returned_bytes += returned
+            call.freed_tensors += tensors
+            call.freed_bytes += nbytes
+            ledger.freed_tensors += tensors
+            ledger.freed_bytes += nbytes
         if call.exact:
             shape.returned = call.returned_bytes if call.completed else None
         else:  # alike calls return alike
-            call.returned_bytes = min(shape.returned or 0, call.freed_bytes)
-            ledger.returned_bytes += call.returned_bytes
-        tensors, nbytes = call.unhooked
-        ledger.saved_tensors += tensors
-        ledger.saved_bytes += nbytes
-        if call.completed and not call.keep:
-            ledger.freed_tensors += tensors
-            ledger.freed_bytes += nbytes
-            call.freed_tensors += tensors
-            call.freed_bytes += nbytes
+            returned = min(shape.returned or 0, call.freed_bytes)
+            ledger.returned_bytes += returned - call.returned_bytes
+            call.returned_bytes = returned
 
     def restore_stack(self) -> None:
         """Put the stack limit back, unless deep graphs that were looked at still have to be destroyed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from gradscope.generations import Generations
 from gradscope.names import is_parameter
 from gradscope.saved import Ledger, Packed
 from gradscope.steady import Steady
-from gradscope.tokens import BEFORE_WATCH, KEY, OPAQUE, Census, Stale, Token
+from gradscope.tokens import BEFORE_WATCH, KEY, OPAQUE, Census, LeafToken, Stale, Token
 from gradscope.traverse import (
     Kind,
     dependencies_last,
@@ -31,6 +32,7 @@ from gradscope.traverse import (
 
 if TYPE_CHECKING:
     from gradscope.hooks import StackLimit
+    from gradscope.sites import Place
 
 _NO_SEQUENCE = 2**64 - 1  # torch's number for AccumulateGrad
 _MOST_NODES = 300_000  # looked at in one call
@@ -53,28 +55,24 @@ class Look:
         self.oldest: int | None = None
         self.runs: list[bool] | None = None
         self.signature: list[Any] = []
-        self.unhooked_tensors = 0
-        """How many tensors nodes saved while our hooks were lifted, of which no ledger knows …"""
-        self.unhooked: dict[int, int] = {}
-        """… and their bytes, by address."""
+        self.unhooked = False
+        """Whether nodes saved something while our hooks were lifted, of which no ledger knows …"""
+        self.fresh: dict[int, int] = {}
+        """… and the bytes, by address, of what no look has met before."""
 
     def will_run(self, i: int) -> bool:
         """True when the engine will run the i-th node."""
         return self.runs is None or self.runs[i]
 
-    def count_unhooked(self, tensor: torch.Tensor) -> None:
-        """Count what a node saved while our hooks were lifted; parameters cost no memory."""
-        self.tensors += 1
-        self.unhooked_tensors += 1
-        if is_parameter(tensor):
-            return
-        try:
-            key, nbytes = tensor.data_ptr(), tensor.nbytes
-        except (NotImplementedError, RuntimeError):  # sparse and opaque tensors have no storage of their own
-            return
-        if key not in self.unhooked:
-            self.unhooked[key] = nbytes
-            self.nbytes += nbytes
+    def count_unhooked(self) -> tuple[int, int]:
+        """How many tensors, and bytes, the nodes that will run have saved while our hooks were lifted."""
+        saved = [
+            pair
+            for i, token in enumerate(self.tokens)
+            if token.freed_by is None and self.will_run(i)
+            for pair in token.unhooked
+        ]
+        return len(saved), sum(dict(saved).values())
 
     def sequence_nrs(self) -> Iterable[int]:
         """The sequence numbers of the nodes."""
@@ -101,9 +99,10 @@ class Looker:
         self._stack_limit = stack_limit
         self._hooked = hooked
         self._token: type[Token] = type("Token", (Token,), {"census": census})  # spares one attribute each
+        self._leaf_token: type[Token] = type("LeafToken", (LeafToken,), {"census": census})
 
-    def look(self, roots: Sequence[Node]) -> Look:
-        """Walk the graph, mark what is new, and check every saved tensor that is there.
+    def look(self, roots: Sequence[Node], place: Place | None = None) -> Look:
+        """Walk the graph of a call at ``place``, mark what is new, and check every saved tensor that is there.
 
         This runs at every backward call, so it is one loop with local names.
         """
@@ -116,7 +115,7 @@ class Looker:
         tensors = 0
         storages: dict[int, int] = {}
         slices: list[int] = []
-        make, kinds = self._token, known_kinds
+        make, make_leaf, kinds = self._token, self._leaf_token, known_kinds
         stack = list(roots)[::-1]
         while stack:
             node = stack.pop()
@@ -135,11 +134,14 @@ class Looker:
             metadata: Any = node.metadata  # a property, though its stub says a method
             token = metadata.get(KEY)
             if token is None or token.census is not census:
-                token = make()
-                census.alive += 1
+                known = kinds.get(kind) or kind_of(kind)
+                if known.is_leaf:
+                    token = make_leaf()
+                else:
+                    token = make()
+                    census.alive += 1
                 token.generation = generation
                 sequence_nr = token.sequence_nr = node._sequence_nr()
-                known = kinds.get(kind) or kind_of(kind)
                 packs = pending.pop(sequence_nr, _NOTHING) if known.saves else _NOTHING
                 if packs:
                     token.packs = packs
@@ -190,6 +192,10 @@ class Looker:
                         look.stale.append((i, Stale(tensor, packed.version)))
                     elif tensor is None:
                         look.stale += [(i, stale) for stale in stale_inputs_of_checkpoint(packed)]
+            if token.unhooked:
+                look.unhooked = True
+                tensors += len(token.unhooked)
+                storages.update(token.unhooked)
             if token.probed:
                 look.stale += [(i, stale) for stale in stale_by_engine(node, kind_of(kind))]
             signature.append(kind)
@@ -207,8 +213,9 @@ class Looker:
         look.tensors += tensors
         if slices:
             self._claim_slices(look, slices)
-        if look.unhooked_tensors:
-            self._recognize(look)
+        if look.unhooked:
+            self._ledger.saved_bytes += sum(look.fresh.values())
+            self._recognize(look, place)
         self.nodes_looked_at += len(nodes)
         return look
 
@@ -231,8 +238,10 @@ class Looker:
                 packs.append(weakref.ref(data))
             else:
                 unseen.append((name.split("[", 1)[0], data))
-                if lifted and isinstance(data, torch.Tensor):
-                    look.count_unhooked(data)
+        if lifted:
+            token.unhooked = tuple(_weight(data) for _, data in unseen if isinstance(data, torch.Tensor))
+            self._ledger.saved_tensors += len(token.unhooked)
+            look.fresh.update(token.unhooked)
         token.packs = packs
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
         # a Python number that was wrapped into a tensor goes past the hooks, and nobody can modify it
@@ -296,12 +305,12 @@ class Looker:
         if call.completed and not call.keep if kind.is_slices else not held(node, kind):
             token.freed_by = call
 
-    def _recognize(self, look: Look) -> None:
+    def _recognize(self, look: Look, place: Place | None) -> None:
         """Give the nodes of a graph that was built without our hooks the places of its likes."""
-        places = self._steady.places_of(tuple(look.signature[::2]))
-        for i, (token, place) in enumerate(zip(look.tokens, places, strict=False)):
+        places = self._steady.places_of(tuple(look.signature[::2]), place)
+        for i, (token, made) in enumerate(zip(look.tokens, places, strict=False)):
             if token.place is None:
-                token.place = look.signature[2 * i + 1] = place
+                token.place = look.signature[2 * i + 1] = made
 
     def runs(self, look: Look, inputs: Sequence[Any], *, captured_only: bool) -> list[bool]:
         """Which nodes a call restricted to ``inputs`` will run."""
@@ -314,6 +323,14 @@ class Looker:
             if node is not None and node in look.index:
                 wanted.add(look.index[node])
         return will_run(edges, dependencies_last(edges), wanted, captured_only)
+
+
+def _weight(tensor: torch.Tensor) -> tuple[int, int]:
+    """Address and bytes of a saved tensor, 0 for a parameter, which costs the graph no memory."""
+    if not is_parameter(tensor):
+        with suppress(NotImplementedError, RuntimeError):  # sparse and opaque tensors have no storage of their own
+            return tensor.data_ptr(), tensor.nbytes
+    return 0, 0
 
 
 def _renewed_view(packed: Packed, after: int, before: int) -> bool:

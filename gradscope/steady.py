@@ -58,6 +58,9 @@ class Steady:
         """Something seems to grow from call to call: what it is will show only with hooks."""
         self.lift: Callable[[], bool] = lambda: False
         self.lower: Callable[[], None] = lambda: None
+        self.room_for: Callable[[int], int] = lambda nodes: _MOST_NODES
+        self.on_growth: Callable[[], None] = lambda: None
+        """Told when more nodes are alive after a call than after the like of it."""
         self._ledger = ledger
         self._census = census
         self._generations = generations
@@ -120,6 +123,7 @@ class Steady:
         kinds: list[type] = []
         numbers = array("Q")
         nbytes = 0
+        most = min(_MOST_NODES, self.room_for(0))
         stack = list(roots)[::-1]
         try:
             while stack:
@@ -129,7 +133,7 @@ class Steady:
                 seen.add(node)
                 kind = type(node)
                 names = readable.get(kind)
-                if names is None or len(kinds) >= _MOST_NODES:
+                if names is None or len(kinds) >= most:
                     return None
                 kinds.append(kind)
                 if not names:
@@ -183,10 +187,14 @@ class Steady:
             token.graph, token.index = shape.graph, index
             token.module = _module(shape, index)
 
-    def places_of(self, kinds: tuple[type, ...]) -> tuple[Place | None, ...]:
-        """Where the nodes of a known graph with nodes of these kinds were made."""
+    def knows(self, kinds: tuple[type, ...]) -> bool:
+        """Whether a graph with nodes of these kinds was seen to be readable without hooks."""
+        return kinds in self._likes
+
+    def places_of(self, kinds: tuple[type, ...], place: Place | None) -> tuple[Place | None, ...]:
+        """Where the nodes of a known graph with nodes of these kinds were made, which a call at ``place`` has met."""
         shape = self._likes.get(kinds)
-        return () if shape is None else shape.places
+        return () if shape is None or place not in (None, shape.signature[0]) else shape.places
 
     # calls
 
@@ -230,7 +238,10 @@ class Steady:
         while self._past_nodes > _MOST_REMEMBERED:
             self._past_nodes -= len(self._past.pop(0).numbers)
         alive = self._census.alive
-        if not call.completed or alive > self._baseline.setdefault(shape.number, alive):
+        if alive > self._baseline.setdefault(shape.number, alive):
+            self.leave()
+            self.on_growth()
+        elif not call.completed:
             self.leave()
         elif built not in shape.intervals:
             self._odd(call, shape, built)
@@ -257,11 +268,10 @@ class Steady:
         self._alike = 0
         self.lower()
         self._toggles.append(_sequence_nr())
-        last = {repeat.shape: repeat for repeat in self._past[-_MOST_KNOWN:]}
-        for repeat in last.values():
-            for place, number in zip(repeat.shape.places, repeat.numbers, strict=True):
+        for shape in {repeat.shape for repeat in self._past[-_MOST_KNOWN:]}:
+            for place in shape.places:
                 if place is not None:
-                    place.last_sequence_nr = max(place.last_sequence_nr, number)
+                    place.last_sequence_nr = _sequence_nr()  # it ran in every iteration, so it has by now
 
 
 def _module(shape: Shape, index: int) -> tuple[str, str] | None:

@@ -141,6 +141,8 @@ class Token:
     probed: bool = False
     graph: Graph | None = None
     index: int = 0
+    unhooked: tuple[tuple[int, int], ...] = ()
+    """Address and bytes of what the node saved while our hooks were lifted."""
 
     def __del__(self) -> None:
         self.census.alive -= 1
@@ -150,6 +152,13 @@ class Token:
     def has_buffers(self) -> bool:
         """True when the node saved something, so that it can be freed."""
         return bool(self.packs or self.unseen)
+
+
+class LeafToken(Token):
+    """The mark on the node of a leaf, which counts for nothing: graphs share it, and torch gives it no number."""
+
+    def __del__(self) -> None:
+        pass
 
 
 BEFORE_WATCH = Call(0, None, keep=False)

@@ -137,6 +137,7 @@ class Growth(Observer):
         self._packed_before = watch.ledger.saved_tensors
         watch.ledger.look_at = self._packed_before + _FIRST_LOOK
         watch.ledger.on_growth = self._look_between_calls
+        watch.steady.on_growth = self._loops.clear  # what grows from now on is looked for from the start
 
     # with backward calls
 

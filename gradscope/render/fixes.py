@@ -1,0 +1,195 @@
+"""The fixes of a recording on a terminal: each in words, the change as a diff, and what trying it out has shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from gradscope.fixing import Loss, Plan, Proposal, Run, Verdict
+from gradscope.fixing.patch import Change, unified_diff
+from gradscope.model import Finding
+from gradscope.render.snippets import location
+from gradscope.render.terminal import plain, prose, short_path, shorten, signs, wrapped
+from gradscope.render.theme import SEVERITIES
+from gradscope.units import counted, nbytes
+
+_DIFF = {"+": "green", "-": "red", "@": "cyan"}
+_MOST_OUTPUT_LINES = 15
+_TRAINING = "this changes what is trained: no gradient goes through what it cuts off"
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Print every finding with its fix, and then the diff of all that apply."""
+    for proposal in plan.proposals:
+        _proposal(proposal, console)
+    for note in plan.notes:
+        _say("note", "bold cyan", note, console)
+    for change in plan.changes:
+        print_diff(change, console)
+    if plan.changes:
+        console.print()
+
+
+def print_diff(change: Change, console: Console) -> None:
+    """Print a diff, coloured for people, and as it is where a program reads it."""
+    lines = unified_diff(change, short_path(change.file))
+    if not console.is_terminal:
+        text = "".join(lines)
+        console.file.write(text.encode(console.encoding, "backslashreplace").decode(console.encoding))
+        return
+    for line in lines:
+        bold = line.startswith(("---", "+++"))
+        text = plain(line.rstrip("\r\n").replace("\t", "    "), console)
+        console.print(Text(text, style="bold" if bold else _DIFF.get(line[0], "")), soft_wrap=True)
+
+
+def _proposal(proposal: Proposal, console: Console) -> None:
+    """What is wrong, where, what to do, and what that changes."""
+    for place, finding in enumerate(proposal.findings):
+        _title(f"{proposal.number}." if place == 0 else "", finding, console)
+    _say("   fix", "bold green", proposal.fix.message, console)
+    if proposal.changes_training:
+        _say("  note", "bold cyan", _TRAINING, console)
+    if not proposal.fix.edits:
+        _say("  note", "bold cyan", "it takes more than an edit of a few lines: it is yours to make", console)
+    elif proposal.problem:
+        _say("  note", "bold cyan", f"this fix {proposal.problem}", console)
+    console.print()
+
+
+def _title(number: str, finding: Finding, console: Console) -> None:
+    look = SEVERITIES[finding.severity]
+    lead = Text.assemble(f"{number:<3}", (f"{look.word}[{plain(finding.code, console)}]", look.terminal), ": ")
+    where = f" at {location(finding.site, console)}" if finding.site is not None else ""
+    _lines(lead, prose(finding.message + where, console, "bold"), 3, console)
+
+
+def _say(word: str, style: str, message: str, console: Console) -> None:
+    lead = Text.assemble((word, style), ": ")
+    _lines(lead, prose(message, console), lead.cell_len, console)
+
+
+def _lines(lead: Text, message: Text, indent: int, console: Console) -> None:
+    """A message after its lead, wrapped, further lines set in."""
+    pieces = wrapped(Text.assemble(lead, message), console.width, console)[:1]
+    rest = Text.assemble(lead, message)[len(pieces[0]) :]
+    for part in wrapped(Text(rest.plain.lstrip()), console.width - indent, console) if rest.plain.strip() else []:
+        pieces.append(Text.assemble(" " * indent, part))
+    for piece in pieces:
+        console.print(piece, soft_wrap=True)
+
+
+def print_verdict(verdict: Verdict, script: str, console: Console) -> None:
+    """Print what the two runs have shown, and whether the fix is one."""
+    bounds = verdict.bounds
+    until = f"each until it ends, at most {counted(bounds.calls, 'backward call')} or {bounds.seconds:g} seconds"
+    console.print(Text("tried out", style="bold"), soft_wrap=True)
+    _row("runs", f"{script} as it is, and with the fix; {until}", console)
+    for proposal in verdict.plan.applied:
+        _row("hazard", _hazard(verdict, proposal), console)
+    for finding in verdict.new:
+        place = f" at {location(finding.site, console)}" if finding.site else ""
+        _row("new", f"{finding.severity} {finding.code}{place}: {finding.message}", console)
+    _row("ends", f"before: {_end(verdict.before, verdict)}", console)
+    _row("", f"after: {_end(verdict.after, verdict)}", console)
+    _losses(verdict.after.losses, verdict.before.losses, console)
+    _row("memory", _memory(verdict), console)
+    if verdict.fails:
+        _output(verdict.after, console)
+    style, word = ("bold green", "the fix holds") if verdict.holds else ("bold red", f"not verified: {_why(verdict)}")
+    for line in wrapped(Text(word, style=style), console.width, console):
+        console.print(line, soft_wrap=True)
+
+
+def _row(name: str, value: str, console: Console) -> None:
+    lead = Text(f"  {name:<7} ", style="dim")
+    first, *rest = wrapped(prose(value, console), console.width - lead.cell_len, console)
+    console.print(Text.assemble(lead, first), soft_wrap=True)
+    for part in rest:
+        console.print(Text.assemble(" " * lead.cell_len, part), soft_wrap=True)
+
+
+def _hazard(verdict: Verdict, proposal: Proposal) -> str:
+    codes = ", ".join(dict.fromkeys(finding.code for finding in proposal.findings))
+    met, left = verdict.met(proposal), verdict.left(proposal)
+    if met is None:
+        return f"{codes}: did not show this time in {counted(verdict.before.calls, 'backward call')} without the fix"
+    before = f"before at backward call {met.backward_call:,}"
+    if left is not None:
+        return f"{codes} is still there: {before}, now at backward call {left.backward_call:,}"
+    return f"{codes} is gone: {before}, now in none of {verdict.after.calls:,}"
+
+
+def _end(run: Run, verdict: Verdict) -> str:
+    calls = counted(run.calls, "backward call")
+    if run.exit_status is None:
+        return f"not over after {verdict.bounds.seconds:g} seconds, {calls}"
+    if run.exception:
+        return f"{run.exception[:120]} ({calls})"
+    if run.exit_status == 0 and run.calls >= verdict.bounds.calls:
+        return f"stopped after {calls}"
+    return f"exit status {run.exit_status} ({calls})"
+
+
+def _losses(losses: Sequence[Loss], before: Sequence[Loss], console: Console) -> None:
+    if not losses:
+        _row("loss", "not known: no backward() started from a single number", console)
+    for loss in losses:
+        where = f"{short_path(loss.file)}:{loss.line}"
+        arrow = signs(console).arrow
+        at = f"`{loss.text}`" if loss.text else "the loss"
+        calls = counted(len(loss.values), "call")
+        if len(loss.values) < 2:
+            _row("loss", f"{at} ({where}): {_number(loss.first)} in one call, which tells no course", console)
+            continue
+        mean = (
+            f"mean of the first {loss.averaged} and the last {loss.averaged} of {calls}" if loss.averaged > 1 else calls
+        )
+        course = f"{_number(loss.first)} {arrow} {_number(loss.last)} ({mean}): {loss.word}"
+        _row("loss", f"{at} ({where}): {course}{_without(loss, before, arrow)}", console)
+
+
+def _without(loss: Loss, before: Sequence[Loss], arrow: str) -> str:
+    """The same loss in the run without the fix, where that has as many calls of a line of the same text."""
+    same = next((b for b in before if b.text == loss.text and b.file == loss.file), None)
+    if same is None or not loss.text or len(same.values) != len(loss.values):
+        return ""
+    return f"; without the fix {_number(same.first)} {arrow} {_number(same.last)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+def _memory(verdict: Verdict) -> str:
+    peaks = [run.recording.summary.peak_saved_bytes if run.recording else 0 for run in (verdict.before, verdict.after)]
+    first, last = map(nbytes, peaks)
+    calls = counted(verdict.before.calls, "backward call"), counted(verdict.after.calls, "backward call")
+    return f"graphs held at most {first} before ({calls[0]}), {last} after ({calls[1]})"
+
+
+def _output(run: Run, console: Console) -> None:
+    """The end of what a failed run has printed."""
+    lines = run.output.rstrip().splitlines()[-_MOST_OUTPUT_LINES:]
+    if lines:
+        _row("output", "the last lines of the run with the fix:", console)
+    for line in lines:
+        shown = shorten(plain(line, console), console.width - 4, signs(console).ellipsis)
+        console.print(Text(f"    {shown}", style="dim"), soft_wrap=True)
+
+
+def _why(verdict: Verdict) -> str:
+    """The first reason for which the fix does not count as one."""
+    for proposal in verdict.plan.applied:
+        if verdict.met(proposal) is None:
+            return "the hazard did not show this time without the fix either, so its absence says nothing"
+        if verdict.left(proposal) is not None:
+            return f"the hazard of fix {proposal.number} is still there"
+    if verdict.fails:
+        return "with the fix the program fails in another way"
+    if not verdict.reached:
+        return "with the fix the program did not get as far as to where the hazard was; give it more time (--timeout)"
+    return "with the fix there is another finding"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -230,7 +231,8 @@ def fix(file: Path, options: FixOptions) -> int:
     plan = fixing.plan(recording, options.finding)
     print_plan(plan, console)
     if not (options.verify or options.write):
-        _print_next_of_fix(bool(plan.changes), f"gradscope fix {file}", console)
+        if plan.changes:
+            _print_next_of_fix(file, options, console)
         return 0
     if not plan.changes:
         console.print("nothing to try out: no fix here can be applied as an edit", soft_wrap=True)
@@ -264,10 +266,11 @@ def _telling(console: Console) -> Callable[[str], None]:
     return (lambda doing: console.print(f"{doing} ...", style="dim")) if console.is_terminal else lambda doing: None
 
 
-def _print_next_of_fix(applies: bool, command: str, console: Console) -> None:
-    if applies:
-        console.print(f"next: {command} --verify", markup=False, soft_wrap=True)
-        console.print(f"      {command} --write", markup=False, soft_wrap=True)
+def _print_next_of_fix(file: Path, options: FixOptions, console: Console) -> None:
+    only = f" --finding {options.finding}" if options.finding else ""
+    command = f"gradscope fix {shlex.quote(str(file))}{only}"
+    console.print(f"next: {command} --verify", markup=False, soft_wrap=True)
+    console.print(f"      {command} --write", markup=False, soft_wrap=True)
 
 
 def explain(code: str) -> int:

@@ -12,7 +12,7 @@ from gradscope.fixing import Loss, Plan, Proposal, Run, Verdict
 from gradscope.fixing.patch import Change, unified_diff
 from gradscope.model import Finding
 from gradscope.render.snippets import location
-from gradscope.render.terminal import plain, prose, short_path, shorten, signs, wrapped
+from gradscope.render.terminal import plain, print_lines, say, short_path, shorten, signs, wrapped
 from gradscope.render.theme import SEVERITIES
 from gradscope.units import counted, nbytes
 
@@ -26,7 +26,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     for proposal in plan.proposals:
         _proposal(proposal, console)
     for note in plan.notes:
-        _say("note", "bold cyan", note, console)
+        _note("note", "bold cyan", note, console)
     for change in plan.changes:
         print_diff(change, console)
     if plan.changes:
@@ -43,20 +43,20 @@ def print_diff(change: Change, console: Console) -> None:
     for line in lines:
         bold = line.startswith(("---", "+++"))
         text = plain(line.rstrip("\r\n").replace("\t", "    "), console)
-        console.print(Text(text, style="bold" if bold else _DIFF.get(line[0], "")), soft_wrap=True)
+        print_lines(console, [Text(text, style="bold" if bold else _DIFF.get(line[0], ""))])
 
 
 def _proposal(proposal: Proposal, console: Console) -> None:
     """What is wrong, where, what to do, and what that changes."""
     for place, finding in enumerate(proposal.findings):
         _title(f"{proposal.number}." if place == 0 else "", finding, console)
-    _say("   fix", "bold green", proposal.fix.message, console)
+    _note("fix", "bold green", proposal.fix.message, console)
     if proposal.changes_training:
-        _say("  note", "bold cyan", _TRAINING, console)
+        _note("note", "bold cyan", _TRAINING, console)
     if not proposal.fix.edits:
-        _say("  note", "bold cyan", "it takes more than an edit of a few lines: it is yours to make", console)
+        _note("note", "bold cyan", "it takes more than an edit of a few lines: it is yours to make", console)
     elif proposal.problem:
-        _say("  note", "bold cyan", f"this fix {proposal.problem}", console)
+        _note("note", "bold cyan", f"this fix {proposal.problem}", console)
     console.print()
 
 
@@ -64,74 +64,59 @@ def _title(number: str, finding: Finding, console: Console) -> None:
     look = SEVERITIES[finding.severity]
     lead = Text.assemble(f"{number:<3}", (f"{look.word}[{plain(finding.code, console)}]", look.terminal), ": ")
     where = f" at {location(finding.site, console)}" if finding.site is not None else ""
-    _lines(lead, prose(finding.message + where, console, "bold"), 3, console)
+    say(lead, finding.message + where, console, "bold")
 
 
-def _say(word: str, style: str, message: str, console: Console) -> None:
-    lead = Text.assemble((word, style), ": ")
-    _lines(lead, prose(message, console), lead.cell_len, console)
-
-
-def _lines(lead: Text, message: Text, indent: int, console: Console) -> None:
-    """A message after its lead, wrapped, further lines set in."""
-    pieces = wrapped(Text.assemble(lead, message), console.width, console)[:1]
-    rest = Text.assemble(lead, message)[len(pieces[0]) :]
-    for part in wrapped(Text(rest.plain.lstrip()), console.width - indent, console) if rest.plain.strip() else []:
-        pieces.append(Text.assemble(" " * indent, part))
-    for piece in pieces:
-        console.print(piece, soft_wrap=True)
+def _note(word: str, style: str, message: str, console: Console) -> None:
+    say(Text.assemble((f"{word:>7}", style), ": "), message, console)
 
 
 def print_verdict(verdict: Verdict, script: str, console: Console) -> None:
     """Print what the two runs have shown, and whether the fix is one."""
     bounds = verdict.bounds
-    until = f"each until it ends, at most {counted(bounds.calls, 'backward call')} or {bounds.seconds:g} seconds"
-    console.print(Text("tried out", style="bold"), soft_wrap=True)
-    _row("runs", f"{script} as it is, and with the fix; {until}", console)
+    until = f"each for at most {counted(bounds.calls, 'backward call')} and {bounds.seconds:g} seconds"
+    print_lines(console, [Text("tried out", style="bold")])
+    _row("runs", f"{script} as it is, and with the fix, {until}", console)
     for proposal in verdict.plan.applied:
         _row("hazard", _hazard(verdict, proposal), console)
     for finding in verdict.new:
         place = f" at {location(finding.site, console)}" if finding.site else ""
         _row("new", f"{finding.severity} {finding.code}{place}: {finding.message}", console)
-    _row("ends", f"before: {_end(verdict.before, verdict)}", console)
-    _row("", f"after: {_end(verdict.after, verdict)}", console)
+    _row("ends", f"{_end(verdict.after, verdict)} (before, {_end(verdict.before, verdict)})", console)
     _losses(verdict.after.losses, verdict.before.losses, console)
     _row("memory", _memory(verdict), console)
     if verdict.fails:
         _output(verdict.after, console)
     style, word = ("bold green", "the fix holds") if verdict.holds else ("bold red", f"not verified: {_why(verdict)}")
-    for line in wrapped(Text(word, style=style), console.width, console):
-        console.print(line, soft_wrap=True)
+    print_lines(console, wrapped(Text(word, style=style), console.width, console))
 
 
 def _row(name: str, value: str, console: Console) -> None:
-    lead = Text(f"  {name:<7} ", style="dim")
-    first, *rest = wrapped(prose(value, console), console.width - lead.cell_len, console)
-    console.print(Text.assemble(lead, first), soft_wrap=True)
-    for part in rest:
-        console.print(Text.assemble(" " * lead.cell_len, part), soft_wrap=True)
+    say(Text(f"  {name:<7} ", style="dim"), value, console)
 
 
 def _hazard(verdict: Verdict, proposal: Proposal) -> str:
-    codes = ", ".join(dict.fromkeys(finding.code for finding in proposal.findings))
+    codes = " and ".join(dict.fromkeys(finding.code for finding in proposal.findings))
     met, left = verdict.met(proposal), verdict.left(proposal)
     if met is None:
-        return f"{codes}: did not show this time in {counted(verdict.before.calls, 'backward call')} without the fix"
-    before = f"before at backward call {met.backward_call:,}"
+        return f"{codes}: did not show without the fix either, in {counted(verdict.before.calls, 'backward call')}"
+    before = f"before, at backward call {met.backward_call:,}"
     if left is not None:
-        return f"{codes} is still there: {before}, now at backward call {left.backward_call:,}"
-    return f"{codes} is gone: {before}, now in none of {verdict.after.calls:,}"
+        return f"still there: {left.code}, at backward call {left.backward_call:,} ({before})"
+    return f"gone: {codes}, in {counted(verdict.after.calls, 'backward call')} ({before})"
 
 
 def _end(run: Run, verdict: Verdict) -> str:
     calls = counted(run.calls, "backward call")
     if run.exit_status is None:
-        return f"not over after {verdict.bounds.seconds:g} seconds, {calls}"
+        return f"killed after {verdict.bounds.seconds:g} seconds and {calls}"
     if run.exception:
-        return f"{run.exception[:120]} ({calls})"
-    if run.exit_status == 0 and run.calls >= verdict.bounds.calls:
-        return f"stopped after {calls}"
-    return f"exit status {run.exit_status} ({calls})"
+        return f"raised {run.exception.partition(':')[0]} after {calls}"
+    if run.exit_status < 0:
+        return f"killed by signal {-run.exit_status} after {calls}"
+    if run.exit_status == 0:
+        return f"stopped after {calls}" if run.calls >= verdict.bounds.calls else f"by itself, after {calls}"
+    return f"with exit status {run.exit_status} after {calls}"
 
 
 def _losses(losses: Sequence[Loss], before: Sequence[Loss], console: Console) -> None:
@@ -167,8 +152,9 @@ def _number(value: float) -> str:
 def _memory(verdict: Verdict) -> str:
     peaks = [run.recording.summary.peak_saved_bytes if run.recording else 0 for run in (verdict.before, verdict.after)]
     first, last = map(nbytes, peaks)
-    calls = counted(verdict.before.calls, "backward call"), counted(verdict.after.calls, "backward call")
-    return f"graphs held at most {first} before ({calls[0]}), {last} after ({calls[1]})"
+    if first == last:
+        return f"graphs held at most {last}, as before"
+    return f"graphs held at most {last} (before, {first})"
 
 
 def _output(run: Run, console: Console) -> None:
@@ -178,7 +164,7 @@ def _output(run: Run, console: Console) -> None:
         _row("output", "the last lines of the run with the fix:", console)
     for line in lines:
         shown = shorten(plain(line, console), console.width - 4, signs(console).ellipsis)
-        console.print(Text(f"    {shown}", style="dim"), soft_wrap=True)
+        print_lines(console, [Text(f"    {shown}", style="dim")])
 
 
 def _why(verdict: Verdict) -> str:

@@ -81,7 +81,8 @@ class SharedGraph:
     ``carried``, the holder is assigned anew in each iteration; ``elements``, the list over which the loop of the call runs;
     ``accumulated``, the holder is a running total that the call starts from; ``averaged``, it is computed from parameters alone;
     ``trained``, it leads to parameters that something trains; ``stepped_between``, an optimizer steps before ``next_call``.
-    ``shared`` is the variable by which both losses reach the shared part, ``next_root`` what ``next_call`` starts from.
+    ``shared`` is the variable by which both losses reach the shared part, ``only_shared``: the loss of ``call`` leads nowhere else,
+    so that it is the other loss that may do without; ``next_root`` is what ``next_call`` starts from.
     """
 
     call: BackwardCall
@@ -101,6 +102,7 @@ class SharedGraph:
     trained: bool = True
     stepped_between: bool = False
     shared: str = ""
+    only_shared: bool = False
     next_root: str = ""
 
 
@@ -183,4 +185,6 @@ def _advice(kind: str, facts: SharedGraph, size: int) -> str:
         trained = "earlier iterations are" if facts.carried else "what it was computed from is"
         return f"detach() `{holder}` {when}; {trained} then not trained through it"
     shared = facts.shared or holder
+    if facts.only_shared:
+        return f"if the loss of {place(facts.next_call)} should not train it, use {shared}.detach() in that loss"
     return f"if this loss should not train it, use {shared}.detach() in this loss"

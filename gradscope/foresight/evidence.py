@@ -78,6 +78,7 @@ def shared_graph(
         shared=shared,
         only_shared=_leads_nowhere_else(record, shared, reached, freeing),
         next_root=source.root_name(reading.backward),
+        alive=watch.ledger.live_bytes if watch.hooked else 0,
     )
 
 

@@ -82,7 +82,8 @@ class SharedGraph:
     ``accumulated``, the holder is a running total that the call starts from; ``averaged``, it is computed from parameters alone;
     ``trained``, it leads to parameters that something trains; ``stepped_between``, an optimizer steps before ``next_call``.
     ``shared`` is the variable by which both losses reach the shared part, ``only_shared``: the loss of ``call`` leads nowhere else,
-    so that it is the other loss that may do without; ``next_root`` is what ``next_call`` starts from.
+    so that it is the other loss that may do without; ``next_root`` is what ``next_call`` starts from. ``alive`` are the bytes that all
+    graphs hold as ``call`` begins, 0 where they are not known.
     """
 
     call: BackwardCall
@@ -104,6 +105,7 @@ class SharedGraph:
     shared: str = ""
     only_shared: bool = False
     next_root: str = ""
+    alive: int = 0
 
 
 def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
@@ -118,7 +120,7 @@ def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
         nodes=tuple(node.name for node in facts.nodes),
         saved=tuple(s.label for s in saved),
         bytes=activation_bytes(saved),
-        fix=Fix(kind, _advice(kind, facts, activation_bytes(saved)), edits),
+        fix=Fix(kind, _advice(kind, facts, activation_bytes(saved)) + _cost(kind, facts), edits),
         graph_nodes=tuple(node.index for node in facts.nodes),
     )
 
@@ -155,6 +157,20 @@ def fix_kind(facts: SharedGraph) -> str:
             return "no_grad" if facts.averaged else "detach"
         return "recompute" if facts.trained else "detach"
     return "detach" if facts.stepped_between else "sum_losses"
+
+
+def _cost(kind: str, facts: SharedGraph) -> str:
+    """What the fix and ``retain_graph=True`` in its place would hold in memory, where that is known."""
+    keeps = facts.call.saved_bytes
+    if not keeps or kind in ("retain_graph", "item", "no_grad"):
+        return ""
+    retaining = f"; retain_graph=True instead would keep {nbytes(keeps)}"
+    if kind == "sum_losses":
+        peak = f" (holds {nbytes(facts.alive)} at the peak, as now)" if facts.alive and not facts.elements else ""
+        return f"{peak}{retaining} from one call to the next"
+    if facts.again:
+        return f"{retaining} more with each iteration" if facts.carried else f"{retaining} from one call to the next"
+    return f"{retaining} until the later call"
 
 
 def _advice(kind: str, facts: SharedGraph, size: int) -> str:

@@ -54,7 +54,7 @@ def _proposal(proposal: Proposal, console: Console) -> None:
     if proposal.changes_training:
         _note("note", "bold cyan", _TRAINING, console)
     if not proposal.fix.edits:
-        _note("note", "bold cyan", "it takes more than an edit of a few lines: it is yours to make", console)
+        _note("note", "bold cyan", "no edit is known that does this: it is yours to make", console)
     elif proposal.problem:
         _note("note", "bold cyan", f"this fix {proposal.problem}", console)
     console.print()

@@ -137,6 +137,9 @@ def _next(recording: Recording, console: Console, saved: str | None) -> None:
         gravest = min(recording.findings, key=lambda f: (list(Severity).index(f.severity), f.caught))
         commands.append(f"gradscope explain {gravest.code}")
     if saved is not None:
+        if any(finding.fix is not None and finding.fix.edits for finding in recording.findings):
+            commands.append(f"gradscope fix {saved}")
         commands.append(f"gradscope report {saved}")
-    for lead, command in zip(["next: ", "      "], commands, strict=False):
+    for place, command in enumerate(commands):
+        lead = "      " if place else "next: "
         print_lines(console, [Text.assemble((lead, "dim"), plain(command, console))])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
+import traceback
 from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
+from types import TracebackType
 from typing import Any
 
 from gradscope.fixing.patch import decoded
@@ -16,7 +19,8 @@ def overlay(sources: Mapping[str, bytes]) -> None:
     Load these files, by their absolute paths, as if they had this content, for the rest of the process.
 
     All Python source, the script's too, comes through one loader; tracebacks and ``inspect`` ask ``linecache``.
-    Compiled copies of the files are neither read nor written.
+    So does the hook for uncaught exceptions, whose own printing would read the files. Compiled copies of them are neither
+    read nor written.
     """
     loader: Any = SourceFileLoader
     read_file, stat_file = loader.get_data, loader.path_stats
@@ -34,4 +38,9 @@ def overlay(sources: Mapping[str, bytes]) -> None:
             raise OSError(f"{path} is not taken from its file")
         return stat_file(self, path)
 
+    def print_exception(kind: type[BaseException], error: BaseException, entry: TracebackType | None) -> None:
+        traceback.print_exception(kind, error, entry)
+
     loader.get_data, loader.path_stats = get_data, path_stats
+    if sources:
+        sys.excepthook = print_exception

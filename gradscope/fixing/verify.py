@@ -32,6 +32,7 @@ MEAN_OF = 10
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 _START = "import sys; sys.path.insert(0, {0!r}); from gradscope.trial import main; sys.path.remove({0!r}); sys.exit(main({1!r}))"
 _MOST_OUTPUT = 64 << 10
+_GRACE = 5  # seconds
 
 _Key = tuple[str, str, int]
 
@@ -104,7 +105,10 @@ class Run:
     @property
     def calls(self) -> int:
         """How many backward calls it made."""
-        return self.recording.summary.backward_calls if self.recording is not None else 0
+        if self.recording is None:
+            return 0
+        # The totals of a killed run are a little older than its calls.
+        return max([self.recording.summary.backward_calls, *(call.last_number for call in self.recording.calls)])
 
     @property
     def exception(self) -> str:
@@ -216,6 +220,10 @@ def _call(code: str, folder: str, output: Any, seconds: float) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     finally:
+        if process.poll() is None:
+            with suppress(subprocess.TimeoutExpired, OSError, ValueError):
+                process.send_signal(signal.SIGINT)  # so that it can write its recording to the end
+                process.wait(_GRACE)
         if process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()

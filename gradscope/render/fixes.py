@@ -109,7 +109,7 @@ def _hazard(verdict: Verdict, proposal: Proposal) -> str:
 def _end(run: Run, verdict: Verdict) -> str:
     calls = counted(run.calls, "backward call")
     if run.exit_status is None:
-        return f"killed after {verdict.bounds.seconds:g} seconds and {calls}"
+        return f"stopped after {verdict.bounds.seconds:g} seconds and {calls}"
     if run.exception:
         return f"raised {run.exception.partition(':')[0]} after {calls}"
     if run.exit_status < 0:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradscope.leaks.cycles import find_cycle
+from gradscope.leaks.edits import detached_after, detached_where_stored
 from gradscope.leaks.spans import Room, Spans
 from gradscope.leaks.stores import find_store, writes_data
 from gradscope.leaks.suspects import Name, Scanned, Suspect, scan
@@ -294,7 +295,8 @@ class Growth(Observer):
                 nbytes_each=nbytes,
                 silent=silent,
                 counts_bytes=self.watch.hooked,
-            )
+            ),
+            detached_after(record.site if record else None, suspect),
         )
 
     def _kept_alive(self, sightings: _Sightings, record: BackwardCall | None) -> Finding:
@@ -317,7 +319,8 @@ class Growth(Observer):
                 nbytes_each=nbytes,
                 after=self.watch.calls,
                 counts_bytes=self.watch.hooked,
-            )
+            ),
+            () if name.through_frame else detached_where_stored(store, suspect),
         )
 
     def _cycle_through_grad(self, sightings: _Sightings, loop: _Loop) -> Finding:

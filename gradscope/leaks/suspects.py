@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 import torch
@@ -37,6 +37,7 @@ class Suspect:
 
     A container holds one tensor or more of each iteration; else one tensor's own graph goes back that far.
     ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of the graph of the call itself.
+    ``is_direct``: nothing lies between the name and the tensor, or between the container and its tensors.
     """
 
     names: tuple[Name, ...]
@@ -46,6 +47,7 @@ class Suspect:
     nbytes: int
     is_scalar: bool = False
     in_graph: bool = False
+    is_direct: bool = False
 
     @property
     def key(self) -> tuple[Origin, str]:
@@ -68,6 +70,7 @@ class _Group:
     names: list[Name]
     members: list[int]
     iterations: int
+    is_direct: bool
 
 
 _Found = dict[int, tuple[Tensor, Node, list[Path]]]
@@ -86,7 +89,8 @@ def scan(frames: Iterable[FrameType], spans: Spans, numbers: frozenset[int], *, 
         extent = spans.extent(found[number][1] for number in group.members)
         tensors = [found[number][0] for number in group.members]
         names = tuple(sorted(group.names, key=lambda name: len(name.text)))
-        suspects.append(_suspect(names, extent, group.iterations, tensors, numbers, container=True))
+        suspect = _suspect(names, extent, group.iterations, tensors, numbers, container=True)
+        suspects.append(replace(suspect, is_direct=group.is_direct))
     chains = {n: held for n, held in found.items() if n not in inside}
     suspects += _chains(chains, spans, numbers, between_calls)
     named: dict[Place, Name] = {}
@@ -138,7 +142,8 @@ def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group
         left = [number for number in members if number not in taken]
         iterations = _iterations(found, spans, left, between_calls) if len(left) >= _FEWEST else 0
         if iterations >= _FEWEST:
-            chosen[frozenset(members)] = _Group([name], left, iterations)
+            direct = all(len(path.steps) == len(steps) + 1 for path in members.values())
+            chosen[frozenset(members)] = _Group([name], left, iterations, direct)
             taken |= set(left)
     return list(chosen.values())
 
@@ -170,7 +175,8 @@ def _chains(found: _Found, spans: Spans, numbers: frozenset[int], between_calls:
         if (names[0].origin, names[0].text) in told:
             continue  # another tensor of the same dict or list
         told.add((names[0].origin, names[0].text))
-        suspects.append(_suspect(names, extent, lengths[number], (tensor,), numbers, container=False))
+        suspect = _suspect(names, extent, lengths[number], (tensor,), numbers, container=False)
+        suspects.append(replace(suspect, is_direct=all(_before_items(path) == len(path.steps) for path in paths)))
     return suspects
 
 

@@ -62,7 +62,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.model import BackwardCall, Certainty, Edit, Finding, Fix, Related, Severity, Site
 from gradscope.rules.base import place, rule
 from gradscope.units import counted, nbytes
 
@@ -96,7 +96,7 @@ class Carried:
     counts_bytes: bool = True
 
 
-def finding(facts: Carried) -> Finding:
+def finding(facts: Carried, edits: tuple[Edit, ...] = ()) -> Finding:
     """The finding in words."""
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
@@ -126,5 +126,6 @@ def finding(facts: Carried) -> Finding:
         fix=Fix(
             "detach",
             f"detach() `{facts.holder}`{where} and drop retain_graph=True; no gradient then goes back beyond the iteration",
+            edits,
         ),
     )

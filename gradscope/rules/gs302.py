@@ -67,7 +67,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.model import BackwardCall, Certainty, Edit, Finding, Fix, Related, Severity, Site
 from gradscope.rules.base import place, rule
 from gradscope.units import counted, nbytes
 
@@ -105,7 +105,7 @@ class KeptAlive:
     counts_bytes: bool = True
 
 
-def finding(facts: KeptAlive) -> Finding:
+def finding(facts: KeptAlive, edits: tuple[Edit, ...] = ()) -> Finding:
     """The finding in words."""
     saved = f"{nbytes(facts.nbytes)} saved" if facts.nbytes else "no saved bytes"
     more = f" and {nbytes(round(facts.nbytes_each))}"
@@ -119,7 +119,7 @@ def finding(facts: KeptAlive) -> Finding:
         label=f"keeps graphs of {counted(facts.iterations, 'iteration')}, {saved}",
         related=(Related("held_by", facts.stored, held),),
         bytes=facts.nbytes,
-        fix=_fix(facts),
+        fix=replace(_fix(facts), edits=edits),
     )
     return replace(found, site=facts.stored or found.site, backward_call=found.backward_call or facts.after)
 

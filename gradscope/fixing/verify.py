@@ -141,6 +141,12 @@ class Verdict:
         keys = _keys(proposal.findings, ())
         return next((f for f in self.after.findings if _key(f, self.plan.changes) in keys), None)
 
+    def before_of(self, loss: Loss) -> Loss | None:
+        """The loss of the changed program as it was in the unchanged one: that of the same line."""
+        change = next((c for c in self.plan.changes if c.file == loss.file), None)
+        line = loss.line if change is None else change.old_line(loss.line)
+        return next((b for b in self.before.losses if (b.file, b.line) == (loss.file, line)), None)
+
     @property
     def new(self) -> tuple[Finding, ...]:
         """What the changed program has and the unchanged one did not show."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -83,7 +82,7 @@ def print_verdict(verdict: Verdict, script: str, console: Console) -> None:
         place = f" at {location(finding.site, console)}" if finding.site else ""
         _row("new", f"{finding.severity} {finding.code}{place}: {finding.message}", console)
     _row("ends", f"{_end(verdict.after, verdict)} (before, {_end(verdict.before, verdict)})", console)
-    _losses(verdict.after.losses, verdict.before.losses, console)
+    _losses(verdict, console)
     _row("memory", _memory(verdict), console)
     if verdict.fails:
         _output(verdict.after, console)
@@ -100,10 +99,14 @@ def _hazard(verdict: Verdict, proposal: Proposal) -> str:
     met, left = verdict.met(proposal), verdict.left(proposal)
     if met is None:
         return f"{codes}: did not show without the fix either, in {counted(verdict.before.calls, 'backward call')}"
-    before = f"before, at backward call {met.backward_call:,}"
+    before, now = (_when(finding) for finding in (met, left))
     if left is not None:
-        return f"still there: {left.code}, at backward call {left.backward_call:,} ({before})"
-    return f"gone: {codes}, in {counted(verdict.after.calls, 'backward call')} ({before})"
+        return f"still there: {left.code}{now} (before{before})"
+    return f"gone: {codes}, in {counted(verdict.after.calls, 'backward call')} (before{before})"
+
+
+def _when(finding: Finding | None) -> str:
+    return f", at backward call {finding.backward_call:,}" if finding is not None and finding.backward_call else ""
 
 
 def _end(run: Run, verdict: Verdict) -> str:
@@ -119,7 +122,9 @@ def _end(run: Run, verdict: Verdict) -> str:
     return f"with exit status {run.exit_status} after {calls}"
 
 
-def _losses(losses: Sequence[Loss], before: Sequence[Loss], console: Console) -> None:
+def _losses(verdict: Verdict, console: Console) -> None:
+    """The course of each loss with the fix, and what was measured for that."""
+    losses = verdict.after.losses
     if not losses:
         _row("loss", "not known: no backward() started from a single number", console)
     for loss in losses:
@@ -134,13 +139,13 @@ def _losses(losses: Sequence[Loss], before: Sequence[Loss], console: Console) ->
             f"mean of the first {loss.averaged} and the last {loss.averaged} of {calls}" if loss.averaged > 1 else calls
         )
         course = f"{_number(loss.first)} {arrow} {_number(loss.last)} ({mean}): {loss.word}"
-        _row("loss", f"{at} ({where}): {course}{_without(loss, before, arrow)}", console)
+        _row("loss", f"{at} ({where}): {course}{_without(loss, verdict, arrow)}", console)
 
 
-def _without(loss: Loss, before: Sequence[Loss], arrow: str) -> str:
-    """The same loss in the run without the fix, where that has as many calls of a line of the same text."""
-    same = next((b for b in before if b.text == loss.text and b.file == loss.file), None)
-    if same is None or not loss.text or len(same.values) != len(loss.values):
+def _without(loss: Loss, verdict: Verdict, arrow: str) -> str:
+    """The same loss in the run without the fix, where that has called backward on it as often."""
+    same = verdict.before_of(loss)
+    if same is None or len(same.values) != len(loss.values):
         return ""
     return f"; without the fix {_number(same.first)} {arrow} {_number(same.last)}"
 

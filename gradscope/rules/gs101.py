@@ -56,6 +56,8 @@ loss_age = age(z).pow(2).mean()
 `retain_graph=True` everywhere is rarely the fix: with a carried state the graph then grows with every iteration, and an
 optimizer step in between turns this error into GS201.
 
+`gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
+
 ## What it costs
 
 Adding the losses costs nothing: one backward runs the shared part once instead of twice. `detach()` costs nothing and

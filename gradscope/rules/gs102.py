@@ -46,6 +46,8 @@ for step in range(3):
 - An `autograd.grad` used as a probe: pass `retain_graph=True` to it.
 - A running total of losses: add `loss.item()`, and call backward on the loss alone.
 
+`gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
+
 ## What it costs
 
 `detach()` is free, and nothing is trained through it. Adding losses is free. Computing again costs that part of the forward

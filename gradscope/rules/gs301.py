@@ -47,6 +47,8 @@ for step in range(10):
 - `detach()` the state where one iteration hands it to the next, and drop `retain_graph=True`.
 - To train through several steps, add up their losses, call backward once for all of them, then `detach()`.
 
+`gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
+
 ## What it costs
 
 `detach()` costs nothing. It changes what is trained: no gradient goes back beyond the iteration any more.

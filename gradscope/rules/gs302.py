@@ -49,6 +49,8 @@ for step in range(10):
 - A running average of weights or statistics: update it under `torch.no_grad()`.
 - Exceptions that are kept: keep `str(error)`; a traceback keeps the variables of every function in it.
 
+`gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
+
 ## What it costs
 
 `.item()` waits for the device; `detach()` and `no_grad()` cost nothing and save memory. What is detached is not trained

@@ -39,6 +39,8 @@ for step in range(6):
 
 Leave `retain_graph=True` away. If an error appears, its cause is elsewhere: see GS101.
 
+`gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
+
 ## What it costs
 
 Nothing: the gradients are the same, and the saved tensors go during the call.

@@ -185,3 +185,11 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> Non
     with pytest.raises(GradscopeError, match="was changed while the fix was tried out"):
         write(found.changes)
     assert (tmp_path / "f.py").read_text() == TEXT + "mine\n"
+
+
+def test_code_given_with_c_is_a_source_too() -> None:
+    fix = Fix("detach", "detach it", (Edit("<string>", 5, "fixed"),))
+    header = Header("", "", "", "-c", code=TEXT)
+    found = plan(Recording(header, findings=(finding("GS102", 5, fix),)))
+    assert found.proposals[0].applies
+    assert "".join(found.changes[0].after.lines).startswith("line 1\nline 2\nline 3\nline 4\nfixed\nline 6\n")

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from gradscope.leaks.stores import lines_of, parsed, places_like
 from gradscope.leaks.suspects import Suspect
 from gradscope.model import Edit, Site
+from gradscope.reach import Origin
 
 _APPENDS = ("append", "appendleft")
+_REGIONS = (ast.For, ast.While, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def without_retain(site: Site | None) -> tuple[Edit, ...]:
@@ -21,14 +23,17 @@ def without_retain(site: Site | None) -> tuple[Edit, ...]:
 
 def detached_after(site: Site | None, suspect: Suspect) -> tuple[Edit, ...]:
     """Leave ``retain_graph=True`` out, and cut the tensor off once the call is over."""
-    if site is None or not suspect.is_direct or not isinstance(_statement_at(site), ast.Expr):
+    if site is None or not isinstance(_statement_at(site), ast.Expr):
         return ()
-    name = next((name for name in suspect.names if _is_known_at(name.origin.owner, name.origin.function, site)), None)
     line = _without_retain(site)
-    if name is None or name.origin.file != site.file or line is None or not re.fullmatch(r"[A-Za-z_][\w.]*", name.text):
+    names = suspect.names if suspect.is_direct else suspect.names[:1] if suspect.is_tuple else ()
+    known = (name.text for name in names if name.origin.file == site.file and _is_known_at(name.origin, site))
+    name = next((text for text in known if re.fullmatch(r"[A-Za-z_][\w.]*", text)), None)
+    if line is None or name is None or not _is_handed_on(name, site):
         return ()
     indent = line[: len(line) - len(line.lstrip())]
-    return _checked(Edit(site.file, site.line, f"{line}\n{indent}{name.text} = {name.text}.detach()"))
+    cut = f"{name}.detach()" if suspect.is_direct else f"tuple(t.detach() for t in {name})"
+    return _checked(Edit(site.file, site.line, f"{line}\n{indent}{name} = {cut}"))
 
 
 def detached_where_stored(store: Site | None, suspect: Suspect) -> tuple[Edit, ...]:
@@ -127,11 +132,29 @@ def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
 
 
-def _is_known_at(owner: str, function: str, site: Site) -> bool:
+def _is_known_at(origin: Origin, site: Site) -> bool:
     """Whether a variable can be assigned at a site under its name."""
     if site.function == "<module>":
-        return owner == "global" or (owner == "local" and function == "<module>")
-    return owner == "local" and function == site.function
+        return origin.owner == "global"
+    return origin.owner == "local" and origin.function == site.function
+
+
+def _is_handed_on(name: str, site: Site) -> bool:
+    """Whether an iteration reads the name before it stores it, and does not store it after the call."""
+    around = [n for n in ast.walk(parsed(site.file)) if isinstance(n, _REGIONS) and _spans(n, site.line)]
+    region = max(around, key=lambda node: node.lineno, default=None)
+    if region is None:
+        return False
+    uses = [n for n in ast.walk(region) if isinstance(n, ast.Name | ast.Attribute) and ast.unparse(n) == name]
+    reads = [n.lineno for n in uses if isinstance(n.ctx, ast.Load)]
+    stores = [n.lineno for n in uses if isinstance(n.ctx, ast.Store)]
+    if not uses:
+        return "." in name  # a module does it, somewhere in its forward
+    return bool(reads and stores) and min(reads) <= min(stores) and max(stores) <= site.line
+
+
+def _spans(node: ast.stmt, line: int) -> bool:
+    return node.lineno < line <= (node.end_lineno or 0)
 
 
 def _checked(edit: Edit) -> tuple[Edit, ...]:

@@ -16,7 +16,7 @@ import torch
 from gradscope.leaks.cycles import find_cycle
 from gradscope.leaks.edits import detached_after, detached_where_stored
 from gradscope.leaks.spans import Room, Spans
-from gradscope.leaks.stores import find_store, writes_data
+from gradscope.leaks.stores import find_store, store_of, writes_data
 from gradscope.leaks.suspects import Name, Scanned, Suspect, scan
 from gradscope.model import BackwardCall, Finding
 from gradscope.observers import Observer
@@ -257,7 +257,7 @@ class Growth(Observer):
             return None
         started = time.perf_counter()
         spans = Spans(self.watch, ticks, room)
-        scanned = scan(user_frames(frame), spans, numbers, between_calls=between_calls)
+        scanned = scan(user_frames(frame), spans, numbers, store_of, between_calls=between_calls)
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
             self._room.take(spans.touched)
         self._scans += 1

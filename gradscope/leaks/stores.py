@@ -32,6 +32,19 @@ class _Place:
 
 def find_store(names: tuple[Name, ...], *, container: bool) -> Site | None:
     """The line that stores what these names hold: the most telling one for the first name for which there is any."""
+    found = _find(names, container=container)
+    return None if found is None else _site(found[0].origin.file, found[1].node, found[1].function)
+
+
+def store_of(names: tuple[Name, ...]) -> tuple[Site | None, bool]:
+    """The line that stores a tensor of these names, and whether it computes it from what they held before."""
+    found = _find(names, container=False)
+    if found is None:
+        return None, False
+    return _site(found[0].origin.file, found[1].node, found[1].function), found[1].reads_itself
+
+
+def _find(names: tuple[Name, ...], *, container: bool) -> tuple[Name, _Place] | None:
     for name in names:
         best: tuple[tuple[int, ...], _Place] | None = None
         for place in _places(name.origin.file):
@@ -42,7 +55,7 @@ def find_store(names: tuple[Name, ...], *, container: bool) -> Site | None:
             if best is None or score > best[0]:
                 best = score, place
         if best is not None:
-            return _site(name.origin.file, best[1].node, best[1].function)
+            return name, best[1]
     return None
 
 

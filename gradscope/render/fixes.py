@@ -156,6 +156,8 @@ def _number(value: float) -> str:
 
 def _memory(verdict: Verdict) -> str:
     peaks = [run.recording.summary.peak_saved_bytes if run.recording else 0 for run in (verdict.before, verdict.after)]
+    if verdict.after.recording is not None and not verdict.after.recording.header.hooks:
+        return "not counted without hooks"
     first, last = map(nbytes, peaks)
     if first == last:
         return f"graphs held at most {last}, as before"

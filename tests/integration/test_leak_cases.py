@@ -22,6 +22,27 @@ torch.manual_seed(0)
 """
 
 LEAKS = {
+    "state_of_an_lstm_next_to_its_output": (
+        "GS301",
+        """
+        lstm, head = nn.LSTM(3, 5), nn.Linear(5, 1)
+        state = (torch.zeros(1, 2, 5), torch.zeros(1, 2, 5))
+        for step in range(10):
+            out, state = lstm(torch.randn(4, 2, 3), state)  # HOLD
+            loss = head(out).pow(2).mean()
+            loss.backward(retain_graph=True)
+        """,
+    ),
+    "state_handed_on_only_after_the_call": (
+        "GS301",
+        """
+        cell, h = nn.RNNCell(3, 5), torch.zeros(2, 5)
+        for step in range(10):
+            new = cell(torch.randn(2, 3), h)
+            new.pow(2).mean().backward(retain_graph=True)
+            h = new
+        """,
+    ),
     "total_of_losses": (
         "GS302",
         """
@@ -403,6 +424,7 @@ HEALTHY = {
 
 
 WITHOUT_EDITS = {
+    "state_handed_on_only_after_the_call",
     "outputs_in_an_attribute",
     "replay_of_values_with_graph",
     "average_weights_without_no_grad",

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from gradscope import commands
 from gradscope._version import __version__
-from gradscope.commands import DrawRequest, Engine, FailOn, Format, RunOptions, Theme
+from gradscope.commands import DrawRequest, Engine, FailOn, FixOptions, Format, RunOptions, Theme
 from gradscope.errors import GradscopeError
 from gradscope.runner import Code, Module, Script, Target
 
@@ -133,6 +133,32 @@ def draw(
     """Draw a graph of a saved recording: to a file, or as a tree."""
     request = DrawRequest(call, focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme)
     return partial(commands.draw, file, output, request)
+
+
+@app.command()
+def fix(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")],
+    finding: Annotated[
+        str | None, typer.Option(metavar="WHICH", help="Only this fix: its number in the list, or a finding's code.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run the program as it is and with the fix, and compare.")
+    ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Change the files, if --verify has nothing against it.")
+    ] = False,
+    stop_after: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="End each run after N backward calls (100, or as the findings need)."),
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, metavar="S", help="End each run after S seconds.")] = 600,
+) -> Job:
+    """
+    Show what to do about the findings of a saved recording: in words, and as a diff where an edit does it.
+
+    The exit status is 1 if --verify or --write was asked for and the fix did not hold.
+    """
+    return partial(commands.fix, file, FixOptions(finding, verify, write, stop_after, timeout))
 
 
 @app.command()

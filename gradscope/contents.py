@@ -137,13 +137,15 @@ class Contents:
         plain = not self._mode and id(type(tensor)) in _PLAIN
         if not (_requires_grad(tensor) if plain else self._ask(tensor, _requires_grad)):
             return False, more
-        try:
-            leaf = self._ask(tensor, _is_leaf)
-        except RuntimeError:  # a view that torch lets nobody use any more has a graph all the same
-            return True, more
-        if not leaf:
+        if not self._is_leaf(tensor):
             return True, more
         return False, more or self._grad_with_graph(tensor) is not None
+
+    def _is_leaf(self, tensor: torch.Tensor) -> bool:
+        try:
+            return bool(self._ask(tensor, _is_leaf))
+        except RuntimeError:  # a view that torch lets nobody use any more has a graph all the same
+            return False
 
     def _grad_with_graph(self, leaf: torch.Tensor) -> torch.Tensor | None:
         grad: torch.Tensor | None = self._ask(leaf, _grad)
@@ -241,7 +243,7 @@ class Contents:
                 self.attributes(part, held)
             elif type(part) is collections.OrderedDict:
                 held += [("hook", "_backward_hooks", hook) for _, hook in self.items(part, self.most)]
-        if self._ask(holder, _is_leaf):  # asked of any other tensor, .grad warns
+        if self._is_leaf(holder):  # asked of any other tensor, .grad warns
             grad = self._grad_with_graph(holder)
             if grad is not None:
                 held.append(("attribute", "grad", grad))

@@ -13,6 +13,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.generations import Generations
 from gradscope.names import is_parameter
+from gradscope.nodes import is_leaf
 from gradscope.saved import Ledger, Packed
 from gradscope.steady import Steady
 from gradscope.tokens import BEFORE_WATCH, KEY, OPAQUE, Census, LeafToken, Stale, Token
@@ -187,7 +188,7 @@ class Looker:
                     tensor = packed.tensor
                     if tensor is not None and (
                         tensor._version != packed.version
-                        or (packed.original and not packed.was_leaf and tensor.is_leaf and not token.is_function)
+                        or (packed.original and not packed.was_leaf and not token.is_function and is_leaf(tensor))
                     ):
                         look.stale.append((i, Stale(tensor, packed.version)))
                     elif tensor is None:

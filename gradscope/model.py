@@ -329,7 +329,10 @@ class SavedTensors(Listing[tuple[str, SavedTensor]]):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What was run, and with what. ``script`` is the path, ``-m module`` or ``-c``; times are seconds since the epoch."""
+    """What was run, and with what. ``script`` is the path, ``-m module`` or ``-c``; times are seconds since the epoch.
+
+    ``cwd`` is the directory in which the program was started, empty where that is not known; ``code`` what ``-c`` was given.
+    """
 
     gradscope: str
     torch: str
@@ -339,6 +342,8 @@ class Header:
     started: float = 0.0
     hooks: bool = True
     schema: int = SCHEMA
+    cwd: str = ""
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
+from gradscope.nodes import is_leaf
 from gradscope.sites import USER, owner_of
 
 _CALL = Module._call_impl.__code__
@@ -60,7 +61,7 @@ class Names:
                 if issubclass(type(value), Module):
                     self._learn_module(value, name)
             for name, value in found:
-                if issubclass(type(value), torch.Tensor) and not name.startswith("_") and value.is_leaf:
+                if issubclass(type(value), torch.Tensor) and not name.startswith("_") and is_leaf(value):
                     self._remember(value, name)
 
     def _learn(self, frame: FrameType, module: Module) -> None:

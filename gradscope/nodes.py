@@ -1,4 +1,4 @@
-"""Reads the node that a tensor came from, without the program's own code seeing it."""
+"""Reads where in a graph a tensor stands, without the program's own code seeing it."""
 
 from __future__ import annotations
 
@@ -13,3 +13,12 @@ def node_of(tensor: torch.Tensor) -> Node | None:
             return tensor.grad_fn
         except RuntimeError:
             return None
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """``tensor.is_leaf``; False for a view that torch refuses to use any more, which was computed from its base."""
+    with torch._C.DisableTorchFunction():
+        try:
+            return tensor.is_leaf
+        except RuntimeError:
+            return False

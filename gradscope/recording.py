@@ -35,7 +35,7 @@ from gradscope.model import (
 )
 from gradscope.storage import Key, create, is_locked, load, pack, read, write
 
-__all__ = ["RecordingWriter", "load"]
+__all__ = ["RecordingWriter", "load", "working_directory"]
 
 GRAPHS_AT_SITE = 200
 """Most graphs stored for one call site: enough for a growing graph to be seen growing."""
@@ -293,6 +293,14 @@ class RecordingWriter:
         if self._calls.mixed:
             notes.append(f"backward calls counted only with others of their site: {self._calls.mixed:,}")
         return notes
+
+
+def working_directory() -> str:
+    """The working directory, empty where it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _content(plain: Any) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import io
 import linecache
 import os
 import pkgutil
@@ -199,8 +198,7 @@ def _prepare_script(path: str, args: tuple[str, ...]) -> _Program:
         main = _become_main([path, *args], absolute, even_if_safe=True)
         return _Program(main, partial(_runpy_main, "__main__", alter_argv=False))
     try:
-        with io.open_code(absolute) as file:
-            content = file.read()
+        content = SourceFileLoader("__main__", absolute).get_data(absolute)
     except OSError as error:
         raise GradscopeError(
             f"cannot run {path}: {error.strerror} (looked for {absolute}); name a script that can be read"

@@ -15,7 +15,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from gradscope.names import Names, is_parameter, local
-from gradscope.nodes import node_of
+from gradscope.nodes import is_leaf, node_of
 from gradscope.sites import USER, Place, _codes, known_code, place_in, user_frame
 
 if TYPE_CHECKING:
@@ -96,12 +96,6 @@ def version_of(tensor: torch.Tensor) -> int:
         return tensor._version
     with torch._C.DisableTorchFunction():
         return tensor._version
-
-
-def is_leaf(tensor: torch.Tensor) -> bool:
-    """``tensor.is_leaf``, read without the program's torch functions seeing it."""
-    with torch._C.DisableTorchFunction():
-        return tensor.is_leaf
 
 
 class Ledger:

@@ -33,6 +33,7 @@ from gradscope.identity import FunctionTensors, register_hooks, unpack
 from gradscope.model import (
     BackwardCall,
     Certainty,
+    Edit,
     Finding,
     Findings,
     Graph,
@@ -46,7 +47,7 @@ from gradscope.model import (
 )
 from gradscope.names import Names
 from gradscope.observers import Observers
-from gradscope.recording import RecordingWriter
+from gradscope.recording import RecordingWriter, working_directory
 from gradscope.saved import Ledger
 from gradscope.sites import place_in, user_frame
 
@@ -133,9 +134,9 @@ class Scope:
         """Take a finding; its ``on_finding`` is told the first time a cause is met."""
         new = all(f.cause != finding.cause for f in self.findings)
         self.writer.finding(finding)
-        for site in (finding.site, *(related.site for related in finding.related)):
-            if site is not None:
-                self.writer.source(site.file)
+        for place in (finding.site, *(related.site for related in finding.related), *_edits(finding)):
+            if place is not None:
+                self.writer.source(place.file)
         if new:
             self.findings.append(finding)
             if self._on_finding is not None:
@@ -156,6 +157,10 @@ class Scope:
             self._on_call(call)
         if self.stop_after is not None and call.exception is None and call.number - self._first_call >= self.stop_after:
             raise StopRun
+
+
+def _edits(finding: Finding) -> tuple[Edit, ...]:
+    return finding.fix.edits if finding.fix is not None else ()
 
 
 def _worded(finding: Finding) -> str:
@@ -401,4 +406,5 @@ def _header(hooks: bool) -> Header:
         argv=tuple(sys.argv[1:]),
         started=time.time(),
         hooks=hooks,
+        cwd=working_directory(),
     )

@@ -223,8 +223,8 @@ def _detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
 
 
 def _detach_in_loss(facts: SharedGraph) -> tuple[Edit, ...]:
-    """Let the loss that is run first take the shared tensor cut off."""
-    site = facts.call.site
+    """Let the loss that is run first take the shared tensor cut off, or the other where the first is made of nothing else."""
+    site = facts.next_call if facts.only_shared else facts.call.site
     assert site is not None
     root = source.root_name(site)
     before = [s for s in source.stores_in(source.function_around(site), root) if s.lineno <= site.line] if root else []

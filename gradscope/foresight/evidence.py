@@ -55,6 +55,7 @@ def shared_graph(
     again = reading.backward == site or reading.again or reading.read.after_back_edge
     same_root = held.root and held.own == _root_of(record)
     statement = source.statement_at(link) if link is not None else None
+    shared = _shared(record, reading, reached)
     return SharedGraph(
         call=record,
         holder=reading.name,
@@ -75,8 +76,10 @@ def shared_graph(
         and _is_of_parameters(statement),
         trained=_is_trained(freeing.leaves(held), frames),
         stepped_between=_steps_between(site, reading.backward),
-        shared=_shared(record, reading, reached),
+        shared=shared,
+        only_shared=_leads_nowhere_else(record, shared, reached, freeing),
         next_root=source.root_name(reading.backward),
+        alive=watch.ledger.live_bytes if watch.hooked else 0,
     )
 
 
@@ -279,6 +282,12 @@ def _shared(record: BackwardCall, reading: Reading, reached: list[Held]) -> str:
     names = {path.text for held in reached for path in held.paths}
     both = sorted(first & second & names)
     return both[0] if both else ""
+
+
+def _leads_nowhere_else(record: BackwardCall, shared: str, reached: list[Held], freeing: Freeing) -> bool:
+    """Whether the call would have nothing to train if its loss took the shared tensor cut off."""
+    cut = next((held.own for held in reached for path in held.paths if path.text == shared), None)
+    return cut is not None and not freeing.has_leaf_without([root.node for root in record.roots], cut)
 
 
 def _loaded(site: Site, name: str) -> set[str]:

@@ -109,6 +109,20 @@ class Freeing:
             stack += [edge.target for edge in reversed(self._edges[i])]
         return list(found)
 
+    def has_leaf_without(self, roots: Sequence[int], cut: int) -> bool:
+        """Whether the roots would still lead to a leaf if their graph were cut off at the node ``cut``."""
+        seen = {cut}
+        stack = list(roots)
+        while stack:
+            i = stack.pop()
+            if i in seen:
+                continue
+            seen.add(i)
+            if hasattr(self.look.nodes[i], "variable"):
+                return True
+            stack += [edge.target for edge in self._edges[i]]
+        return False
+
     def leaves(self, held: Held) -> list[torch.Tensor]:
         """The leaves that the part about to be freed leads to."""
         seen: set[int] = set()

@@ -15,7 +15,7 @@ from gradscope.holding import contexts
 from gradscope.leaks.stores import find_calls, find_store
 from gradscope.leaks.suspects import Name
 from gradscope.model import Site
-from gradscope.nodes import node_of
+from gradscope.nodes import is_leaf, node_of
 from gradscope.reach import Path
 
 _FEWEST = 3  # tensors in the same kind of cycle
@@ -69,7 +69,7 @@ def _through_hooks() -> Cycle | None:
         if not namespaces.derives(type(each), Tensor):
             continue
         with torch._C.DisableTorchFunction():
-            installed = None if each.is_leaf else each._backward_hooks
+            installed = None if is_leaf(each) else each._backward_hooks
         for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
             if isinstance(hook, FunctionType) and _closes_over(hook, each):
                 hooks[id(hook.__code__)] = hook
@@ -99,5 +99,5 @@ def _through_grad() -> Cycle | None:
     for each in gc.get_objects():
         if namespaces.derives(type(each), Tensor):
             with torch._C.DisableTorchFunction():
-                count += each.is_leaf and each.grad is not None and each.grad.requires_grad
+                count += is_leaf(each) and each.grad is not None and each.grad.requires_grad
     return Cycle("grad", ".grad", None, count) if count else None

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradscope.leaks.cycles import find_cycle
+from gradscope.leaks.edits import detached_after, detached_where_stored
 from gradscope.leaks.spans import Room, Spans
-from gradscope.leaks.stores import find_store, writes_data
+from gradscope.leaks.stores import find_store, store_of, writes_data
 from gradscope.leaks.suspects import Name, Scanned, Suspect, scan
 from gradscope.model import BackwardCall, Finding
 from gradscope.observers import Observer
@@ -278,7 +279,7 @@ class Growth(Observer):
             return None
         started = time.perf_counter()
         spans = Spans(self.watch, ticks, room)
-        scanned = scan(user_frames(frame) or [frame], spans, numbers, between_calls=between_calls)
+        scanned = scan(user_frames(frame) or [frame], spans, numbers, store_of, between_calls=between_calls)
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
             self._room.take(spans.touched)
         self._scans += 1
@@ -316,7 +317,8 @@ class Growth(Observer):
                 nbytes_each=nbytes,
                 silent=silent,
                 counts_bytes=self.watch.hooked,
-            )
+            ),
+            detached_after(record.site if record else None, suspect),
         )
 
     def _kept_alive(self, sightings: _Sightings, record: BackwardCall | None) -> Finding:
@@ -339,7 +341,8 @@ class Growth(Observer):
                 nbytes_each=nbytes,
                 after=self.watch.calls,
                 counts_bytes=self.watch.hooked,
-            )
+            ),
+            () if name.through_frame else detached_where_stored(store, suspect),
         )
 
     def _cycle_through_grad(self, sightings: _Sightings, loop: _Loop) -> Finding:

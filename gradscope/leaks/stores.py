@@ -32,6 +32,19 @@ class _Place:
 
 def find_store(names: tuple[Name, ...], *, container: bool) -> Site | None:
     """The line that stores what these names hold: the most telling one for the first name for which there is any."""
+    found = _find(names, container=container)
+    return None if found is None else _site(found[0].origin.file, found[1].node, found[1].function)
+
+
+def store_of(names: tuple[Name, ...]) -> tuple[Site | None, bool]:
+    """The line that stores a tensor of these names, and whether it computes it from what they held before."""
+    found = _find(names, container=False)
+    if found is None:
+        return None, False
+    return _site(found[0].origin.file, found[1].node, found[1].function), found[1].reads_itself
+
+
+def _find(names: tuple[Name, ...], *, container: bool) -> tuple[Name, _Place] | None:
     for name in names:
         best: tuple[tuple[int, ...], _Place] | None = None
         for place in _places(name.origin.file):
@@ -42,22 +55,33 @@ def find_store(names: tuple[Name, ...], *, container: bool) -> Site | None:
             if best is None or score > best[0]:
                 best = score, place
         if best is not None:
-            return _site(name.origin.file, best[1].node, best[1].function)
+            return name, best[1]
     return None
 
 
 def find_calls(file: str, method: str) -> list[Site]:
     """The calls of a method of this name in a file."""
     found = []
-    for node, function, _ in _walk(_parse(file), "<module>", False):
+    for node, function, _ in _walk(parsed(file), "<module>", False):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method:
             found.append(_site(file, node, function))
     return found
 
 
+def places_like(file: str, node: ast.AST) -> int:
+    """How many places of the file store to the same target in the same manner."""
+    wanted = {(ast.unparse(target), fills, reads) for target, fills, reads in _targets(node)}
+    return sum((ast.unparse(p.target), p.fills, p.reads_itself) in wanted for p in _places(file)) // max(len(wanted), 1)
+
+
+def lines_of(file: str) -> list[str]:
+    """The lines of a file, with their ends."""
+    return linecache.getlines(file)
+
+
 def writes_data(file: str) -> bool:
     """True when the file changes tensors through ``.data``, which no version counter sees."""
-    for node, _, _ in _walk(_parse(file), "<module>", False):
+    for node, _, _ in _walk(parsed(file), "<module>", False):
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute) and node.target.attr == "data":
             return True
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
@@ -88,9 +112,10 @@ def _match(target: ast.expr, name: Name) -> int:
 
 
 @lru_cache(maxsize=32)
-def _parse(file: str) -> ast.Module:
+def parsed(file: str) -> ast.Module:
+    """The parsed file; empty where there is no source, or it cannot be parsed."""
     try:
-        return ast.parse("".join(linecache.getlines(file)))
+        return ast.parse("".join(lines_of(file)))
     except (SyntaxError, ValueError):  # a notebook's magic, or a file that changed since
         return ast.Module([], [])
 
@@ -99,7 +124,7 @@ def _parse(file: str) -> ast.Module:
 def _places(file: str) -> tuple[_Place, ...]:
     """Every place in the file that stores something."""
     found: list[_Place] = []
-    for node, function, in_loop in _walk(_parse(file), "<module>", False):
+    for node, function, in_loop in _walk(parsed(file), "<module>", False):
         for target, fills, reads in _targets(node):
             assert isinstance(node, ast.stmt | ast.expr)
             found.append(_Place(node, function, in_loop, target, reads, fills))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from types import FrameType
 
 import torch
@@ -12,6 +13,8 @@ from torch.autograd.graph import Node
 
 from gradscope.holding import Budget, visit
 from gradscope.leaks.spans import Extent, Spans
+from gradscope.model import Site
+from gradscope.namespaces import local_variables
 from gradscope.nodes import node_of
 from gradscope.reach import Origin, Path, Step, render
 from gradscope.saved import version_of
@@ -39,6 +42,8 @@ class Suspect:
 
     A container holds one tensor or more of each iteration; else one tensor's own graph goes back that far.
     ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of the graph of the call itself.
+    ``is_direct``: nothing lies between the name and the tensor, or between the container and its tensors. ``is_tuple``: the first
+    name is a variable that holds a tuple of tensors, as an LSTM's state.
     """
 
     names: tuple[Name, ...]
@@ -48,6 +53,8 @@ class Suspect:
     nbytes: int
     is_scalar: bool = False
     in_graph: bool = False
+    is_direct: bool = False
+    is_tuple: bool = False
 
     @property
     def key(self) -> tuple[Origin, str]:
@@ -70,14 +77,24 @@ class _Group:
     names: list[Name]
     members: list[int]
     iterations: int
+    is_direct: bool
 
 
 _Found = dict[int, tuple[Tensor, Node, list[Path]]]
 
 
-def scan(frames: Iterable[FrameType], spans: Spans, numbers: frozenset[int], *, between_calls: bool) -> Scanned:
+def scan(
+    frames: Sequence[FrameType],
+    spans: Spans,
+    numbers: frozenset[int],
+    store_of: Callable[[tuple[Name, ...]], tuple[Site | None, bool]],
+    *,
+    between_calls: bool,
+) -> Scanned:
     """What the variables of these frames hold. ``numbers`` are those of the nodes of the call that has just ended.
 
+    ``store_of`` names says the line that stores them, and whether that computes them from themselves: of what one line stores, as an
+    LSTM's output and its state, such come first.
     ``between_calls``: no backward call marks the iterations, so only what was computed apart counts as another one.
     """
     found = _tensors(frames)
@@ -88,9 +105,10 @@ def scan(frames: Iterable[FrameType], spans: Spans, numbers: frozenset[int], *, 
         extent = spans.extent(found[number][1] for number in group.members)
         tensors = [found[number][0] for number in group.members]
         names = tuple(sorted(group.names, key=lambda name: len(name.text)))
-        suspects.append(_suspect(names, extent, group.iterations, tensors, numbers, container=True))
+        suspect = _suspect(names, extent, group.iterations, tensors, numbers, container=True)
+        suspects.append(replace(suspect, is_direct=group.is_direct))
     chains = {n: held for n, held in found.items() if n not in inside}
-    suspects += _chains(chains, spans, numbers, between_calls)
+    suspects += _chains(chains, spans, numbers, frames, store_of, between_calls)
     named: dict[Place, Name] = {}
     if between_calls:
         for _, node, paths in chains.values():
@@ -99,7 +117,7 @@ def scan(frames: Iterable[FrameType], spans: Spans, numbers: frozenset[int], *, 
     return Scanned(tuple(suspects), named)
 
 
-def _tensors(frames: Iterable[FrameType]) -> _Found:
+def _tensors(frames: Sequence[FrameType]) -> _Found:
     found: _Found = {}
 
     def take(path: Path, tensor: Tensor) -> None:
@@ -139,7 +157,8 @@ def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group
         left = [number for number in members if number not in taken]
         iterations = _iterations(found, spans, left, between_calls) if len(left) >= _FEWEST else 0
         if iterations >= _FEWEST:
-            chosen[frozenset(members)] = _Group([name], left, iterations)
+            direct = all(len(path.steps) == len(steps) + 1 for path in members.values())
+            chosen[frozenset(members)] = _Group([name], left, iterations, direct)
             taken |= set(left)
     return list(chosen.values())
 
@@ -150,7 +169,14 @@ def _iterations(found: _Found, spans: Spans, numbers: Sequence[int], between_cal
     return spans.are_apart(roots) if between_calls else len({spans.iteration(root) for root in roots})
 
 
-def _chains(found: _Found, spans: Spans, numbers: frozenset[int], between_calls: bool) -> list[Suspect]:
+def _chains(
+    found: _Found,
+    spans: Spans,
+    numbers: frozenset[int],
+    frames: Sequence[FrameType],
+    store_of: Callable[[tuple[Name, ...]], tuple[Site | None, bool]],
+    between_calls: bool,
+) -> list[Suspect]:
     """The tensors whose own graph goes back over several iterations, without those computed from another of them."""
     lengths = {}
     for number, (_, node, _) in found.items():
@@ -158,6 +184,10 @@ def _chains(found: _Found, spans: Spans, numbers: frozenset[int], between_calls:
         if length >= _FEWEST:
             lengths[number] = length
     upstream = sorted(lengths, key=lambda n: found[n][1]._sequence_nr())[:_MOST_CHAINS]
+    names_of = {n: tuple(_name(path, _before_items(path)) for path in found[n][2]) for n in upstream}
+    stores = {n: store_of(names_of[n]) for n in upstream}
+    first = {stores[n][0] or n: place for place, n in reversed([*enumerate(upstream)])}
+    upstream.sort(key=lambda n: (first[stores[n][0] or n], not stores[n][1]))
     suspects: list[Suspect] = []
     explained: set[int] = set()  # sequence numbers of the chains' newest nodes
     told: set[tuple[Origin, str]] = set()
@@ -167,12 +197,22 @@ def _chains(found: _Found, spans: Spans, numbers: frozenset[int], between_calls:
         if not explained.isdisjoint(extent.numbers):
             continue
         explained.add(node._sequence_nr())
-        names = tuple(_name(path, _before_items(path)) for path in paths)
+        names = names_of[number]
         if (names[0].origin, names[0].text) in told:
             continue  # another tensor of the same dict or list
         told.add((names[0].origin, names[0].text))
-        suspects.append(_suspect(names, extent, lengths[number], (tensor,), numbers, container=False))
+        suspect = _suspect(names, extent, lengths[number], (tensor,), numbers, container=False)
+        direct = all(_before_items(path) == len(path.steps) for path in paths)
+        suspects.append(replace(suspect, is_direct=direct, is_tuple=_is_in_tuple(paths[0], frames)))
     return suspects
+
+
+def _is_in_tuple(path: Path, frames: Sequence[FrameType]) -> bool:
+    if [step.kind for step in path.steps] != ["item"]:
+        return False
+    variables = chain.from_iterable((*local_variables(frame), *frame.f_globals.items()) for frame in frames)
+    held = next((value for name, value in variables if name == path.root), None)
+    return type(held) is tuple and all(isinstance(part, Tensor) for part in held)
 
 
 def _suspect(

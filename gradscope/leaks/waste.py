@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from gradscope.leaks.edits import without_retain
 from gradscope.leaks.growth import Growth
 from gradscope.leaks.stores import find_store
 from gradscope.model import BackwardCall, Finding, Site
@@ -127,7 +128,7 @@ class Waste(Observer):
                 continue
             if site not in self._told:
                 self._told.add(site)
-                yield gs303.finding(gs303.KeptForNothing(record, len(unused), max(unused)))
+                yield gs303.finding(gs303.KeptForNothing(record, len(unused), max(unused)), without_retain(site))
 
     def _judge_dropped(self) -> Iterator[Finding]:
         often = {place: d for place, d in tuple(self._dropped.items()) if d.times >= _OFTEN_ENOUGH}

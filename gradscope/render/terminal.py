@@ -122,3 +122,16 @@ def wrapped(text: Text, width: int, console: Console) -> list[Text]:
     for line in lines:
         line.rstrip()
     return lines or [Text()]
+
+
+def print_lines(console: Console, lines: list[Text]) -> None:
+    """Print lines that are already as wide as they shall be; a path may be wider than the terminal."""
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def say(lead: Text, message: str, console: Console, style: str = "") -> None:
+    """A message after its lead word, wrapped, further lines set in under the message's first."""
+    indent = min(lead.cell_len, console.width // 3)
+    first, *rest = wrapped(prose(message, console, style), console.width - lead.cell_len, console)
+    print_lines(console, [Text.assemble(lead, first), *(Text.assemble(" " * indent, part) for part in rest)])

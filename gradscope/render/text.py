@@ -11,7 +11,7 @@ from rich.text import Text
 from gradscope.model import Finding, Recording, Severity, Site, Summary
 from gradscope.render.calls import calls_table
 from gradscope.render.snippets import gutter_width, mentioned, pointed
-from gradscope.render.terminal import plain, prose, shorten, signs, wrapped
+from gradscope.render.terminal import plain, print_lines, say, shorten, signs, wrapped
 from gradscope.render.theme import SEVERITIES
 from gradscope.units import counted, listed, nbytes
 
@@ -24,11 +24,11 @@ def print_finding(finding: Finding, console: Console, sources: Mapping[str, str]
     look = SEVERITIES[finding.severity]
     gutter = gutter_width(finding.site, *(related.site for related in finding.related))
     title = Text.assemble((f"{look.word}[{plain(finding.code, console)}]", look.terminal), ": ")
-    _say(title, finding.message, console, style="bold")
+    say(title, finding.message, console, style="bold")
     if finding.site is None:
-        _say(Text(" " * gutter + " = ", style="dim"), finding.label, console)
+        say(Text(" " * gutter + " = ", style="dim"), finding.label, console)
     else:
-        _print(console, pointed(finding.site, finding.label, console, sources, style=look.terminal, gutter=gutter))
+        print_lines(console, pointed(finding.site, finding.label, console, sources, style=look.terminal, gutter=gutter))
     for related in finding.related:
         _note(related.message, console, related.site, sources, gutter)
     if finding.saved:
@@ -40,9 +40,9 @@ def print_finding(finding: Finding, console: Console, sources: Mapping[str, str]
     if finding.missed:
         _note("this is a fault of gradscope, which should have said it before the call", console)
     if finding.fix is not None:
-        _say(Text("help", style="bold green").append(": "), finding.fix.message, console)
+        say(Text("help", style="bold green").append(": "), finding.fix.message, console)
     explain = f"{_EXPLAIN_INDENT}explain: gradscope explain {plain(finding.code, console)}"
-    _print(console, [Text(explain, style="dim"), Text()])
+    print_lines(console, [Text(explain, style="dim"), Text()])
 
 
 def print_report(recording: Recording, console: Console, saved: str | None = None) -> None:
@@ -50,10 +50,10 @@ def print_report(recording: Recording, console: Console, saved: str | None = Non
     for finding in recording.findings:
         print_finding(finding, console, recording.sources)
     if recording.calls:
-        _print(console, [Text("backward calls", style="bold"), *calls_table(recording.calls, console), Text()])
-        _print(console, [Text("totals", style="bold")])
+        print_lines(console, [Text("backward calls", style="bold"), *calls_table(recording.calls, console), Text()])
+        print_lines(console, [Text("totals", style="bold")])
         _totals(recording.summary, console)
-        _print(console, [Text()])
+        print_lines(console, [Text()])
     for note in recording.summary.notes:
         _note(note, console)
     _outcome(recording, console)
@@ -61,26 +61,13 @@ def print_report(recording: Recording, console: Console, saved: str | None = Non
     _next(recording, console, saved)
 
 
-def _print(console: Console, lines: list[Text]) -> None:
-    """Print lines that are already as wide as they shall be; a path may be wider than the terminal."""
-    for line in lines:
-        console.print(line, soft_wrap=True)
-
-
-def _say(lead: Text, message: str, console: Console, style: str = "") -> None:
-    """A message after its lead word, wrapped, further lines set in under the message's first."""
-    indent = min(lead.cell_len, console.width // 3)
-    first, *rest = wrapped(prose(message, console, style), console.width - lead.cell_len, console)
-    _print(console, [Text.assemble(lead, first), *(Text.assemble(" " * indent, part) for part in rest)])
-
-
 def _note(
     message: str, console: Console, site: Site | None = None, sources: Mapping[str, str] | None = None, gutter: int = 0
 ) -> None:
     """A note, and the place it speaks of."""
-    _say(Text.assemble(("note", "bold cyan"), ": "), message, console)
+    say(Text.assemble(("note", "bold cyan"), ": "), message, console)
     if site is not None:
-        _print(console, mentioned(site, console, sources, gutter=gutter))
+        print_lines(console, mentioned(site, console, sources, gutter=gutter))
 
 
 def _saved_tensors(finding: Finding) -> str:
@@ -108,7 +95,7 @@ def _totals(s: Summary, console: Console) -> None:
     rows.append(("held by graphs", f"{nbytes(s.live_bytes)} at the end, {nbytes(s.peak_saved_bytes)} at the peak"))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        _say(Text(f"  {name:<{width}}  ", style="dim"), value, console)
+        say(Text(f"  {name:<{width}}  ", style="dim"), value, console)
 
 
 def _outcome(recording: Recording, console: Console) -> None:
@@ -126,16 +113,16 @@ def _headline(recording: Recording, console: Console) -> None:
     calls = recording.summary.backward_calls
     if not recording.findings:
         if calls == 0:
-            _print(console, [Text("no backward call was made, so there is nothing to report")])
+            print_lines(console, [Text("no backward call was made, so there is nothing to report")])
             return
         checked = f"no problem found in {counted(calls, 'backward call')}"
-        _print(console, [Text(checked, style="bold green")])
+        print_lines(console, [Text(checked, style="bold green")])
         return
     found = Counter(finding.severity for finding in recording.findings)
     parts = [_counted_severity(severity, found[severity]) for severity in Severity if found[severity]]
     worst = min(found, key=list(Severity).index)
     line = Text.assemble((", ".join(parts), SEVERITIES[worst].terminal), f" in {counted(calls, 'backward call')}")
-    _print(console, wrapped(line, console.width, console))
+    print_lines(console, wrapped(line, console.width, console))
 
 
 def _counted_severity(severity: Severity, number: int) -> str:
@@ -150,6 +137,9 @@ def _next(recording: Recording, console: Console, saved: str | None) -> None:
         gravest = min(recording.findings, key=lambda f: (list(Severity).index(f.severity), f.caught))
         commands.append(f"gradscope explain {gravest.code}")
     if saved is not None:
+        if any(finding.fix is not None and finding.fix.edits for finding in recording.findings):
+            commands.append(f"gradscope fix {saved}")
         commands.append(f"gradscope report {saved}")
-    for lead, command in zip(["next: ", "      "], commands, strict=False):
-        _print(console, [Text.assemble((lead, "dim"), plain(command, console))])
+    for place, command in enumerate(commands):
+        lead = "      " if place else "next: "
+        print_lines(console, [Text.assemble((lead, "dim"), plain(command, console))])

@@ -56,6 +56,8 @@ loss_age = age(z).pow(2).mean()
 `retain_graph=True` everywhere is rarely the fix: with a carried state the graph then grows with every iteration, and an
 optimizer step in between turns this error into GS201.
 
+`gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
+
 ## What it costs
 
 Adding the losses costs nothing: one backward runs the shared part once instead of twice. `detach()` costs nothing and
@@ -199,9 +201,10 @@ def _fix(facts: FreedGraph) -> Fix:
     if facts.same_root:
         return _fix_same_root(by)
     if facts.made_again:
-        return Fix("detach", "detach() what is carried from one iteration into the next, where it is stored")
+        message = "detach() what is carried from one iteration into the next, where it is stored"
+        return Fix("detach", f"{message}; earlier iterations are then not trained through it")
     if is_grad(by) and not facts.freed_same_statement:
-        return Fix("retain_graph", f"pass retain_graph=True to the autograd.grad call at {place(by.site)}")
+        return Fix("retain_graph", f"pass retain_graph=True to the autograd.grad call at {place(by.site)}{_keeps(by)}")
     if facts.freed_same_statement:
         return _fix_made_once(facts)
     if facts.stepped_between:
@@ -213,7 +216,8 @@ def _fix(facts: FreedGraph) -> Fix:
 def _fix_same_root(by: BackwardCall) -> Fix:
     """One loss, two calls: keep the graph if each asks for a part, else build it anew."""
     if by.inputs is not None:
-        return Fix("retain_graph", f"pass retain_graph=True to the first of the two calls, at {place(by.site)}")
+        first = f"the first of the two calls, at {place(by.site)}"
+        return Fix("retain_graph", f"pass retain_graph=True to {first}{_keeps(by)}")
     return Fix("recompute", "run the forward pass again before each call, or call backward once")
 
 
@@ -229,6 +233,12 @@ def _fix_sibling(call: BackwardCall, by: BackwardCall) -> Fix:
     """Two losses over one forward pass."""
     first, second = (roots[0].name if len(roots) == 1 else None for roots in (by.roots, call.roots))
     if is_grad(call):
-        return Fix("retain_graph", f"pass retain_graph=True to the backward call at {place(by.site)}")
+        return Fix("retain_graph", f"pass retain_graph=True to the backward call at {place(by.site)}{_keeps(by)}")
     example = f": ({first} + {second}).backward()" if first and second else ""
-    return Fix("sum_losses", f"add the losses and call backward once{example}")
+    instead = f"; retain_graph=True instead would keep {nbytes(by.freed_bytes)}" if by.freed_bytes else ""
+    return Fix("sum_losses", f"add the losses and call backward once{example}{instead}")
+
+
+def _keeps(by: BackwardCall) -> str:
+    """What a call that freed its graph would have kept."""
+    return f" (keeps {nbytes(by.freed_bytes)} until the graph goes)" if by.freed_bytes else ""

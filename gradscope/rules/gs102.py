@@ -46,6 +46,8 @@ for step in range(3):
 - An `autograd.grad` used as a probe: pass `retain_graph=True` to it.
 - A running total of losses: add `loss.item()`, and call backward on the loss alone.
 
+`gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
+
 ## What it costs
 
 `detach()` is free, and nothing is trained through it. Adding losses is free. Computing again costs that part of the forward
@@ -81,7 +83,9 @@ class SharedGraph:
     ``carried``, the holder is assigned anew in each iteration; ``elements``, the list over which the loop of the call runs;
     ``accumulated``, the holder is a running total that the call starts from; ``averaged``, it is computed from parameters alone;
     ``trained``, it leads to parameters that something trains; ``stepped_between``, an optimizer steps before ``next_call``.
-    ``shared`` is the variable by which both losses reach the shared part, ``next_root`` what ``next_call`` starts from.
+    ``shared`` is the variable by which both losses reach the shared part, ``only_shared``: the loss of ``call`` leads nowhere else,
+    so that it is the other loss that may do without; ``next_root`` is what ``next_call`` starts from. ``alive`` are the bytes that all
+    graphs hold as ``call`` begins, 0 where they are not known.
     """
 
     call: BackwardCall
@@ -101,7 +105,9 @@ class SharedGraph:
     trained: bool = True
     stepped_between: bool = False
     shared: str = ""
+    only_shared: bool = False
     next_root: str = ""
+    alive: int = 0
 
 
 def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
@@ -116,7 +122,7 @@ def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
         nodes=tuple(node.name for node in facts.nodes),
         saved=tuple(s.label for s in saved),
         bytes=activation_bytes(saved),
-        fix=Fix(kind, _advice(kind, facts, activation_bytes(saved)), edits),
+        fix=Fix(kind, _advice(kind, facts, activation_bytes(saved)) + _cost(kind, facts), edits),
         graph_nodes=tuple(node.index for node in facts.nodes),
     )
 
@@ -155,6 +161,20 @@ def fix_kind(facts: SharedGraph) -> str:
     return "detach" if facts.stepped_between else "sum_losses"
 
 
+def _cost(kind: str, facts: SharedGraph) -> str:
+    """What the fix and ``retain_graph=True`` in its place would hold in memory, where that is known."""
+    keeps = facts.call.saved_bytes
+    if not keeps or kind in ("retain_graph", "item", "no_grad"):
+        return ""
+    retaining = f"; retain_graph=True instead would keep {nbytes(keeps)}"
+    if kind == "sum_losses":
+        peak = f" (holds {nbytes(facts.alive)} at the peak, as now)" if facts.alive and not facts.elements else ""
+        return f"{peak}{retaining} from one call to the next"
+    if facts.again:
+        return f"{retaining} more with each iteration" if facts.carried else f"{retaining} from one call to the next"
+    return f"{retaining} until the later call"
+
+
 def _advice(kind: str, facts: SharedGraph, size: int) -> str:
     holder = facts.holder
     made = f"what {place(facts.made[0])} computes" if facts.made else f"`{holder}`"
@@ -183,4 +203,6 @@ def _advice(kind: str, facts: SharedGraph, size: int) -> str:
         trained = "earlier iterations are" if facts.carried else "what it was computed from is"
         return f"detach() `{holder}` {when}; {trained} then not trained through it"
     shared = facts.shared or holder
+    if facts.only_shared:
+        return f"if the loss of {place(facts.next_call)} should not train it, use {shared}.detach() in that loss"
     return f"if this loss should not train it, use {shared}.detach() in this loss"

@@ -47,6 +47,8 @@ for step in range(10):
 - `detach()` the state where one iteration hands it to the next, and drop `retain_graph=True`.
 - To train through several steps, add up their losses, call backward once for all of them, then `detach()`.
 
+`gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
+
 ## What it costs
 
 `detach()` costs nothing. It changes what is trained: no gradient goes back beyond the iteration any more.
@@ -62,7 +64,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.model import BackwardCall, Certainty, Edit, Finding, Fix, Related, Severity, Site
 from gradscope.rules.base import place, rule
 from gradscope.units import counted, nbytes
 
@@ -96,7 +98,7 @@ class Carried:
     counts_bytes: bool = True
 
 
-def finding(facts: Carried) -> Finding:
+def finding(facts: Carried, edits: tuple[Edit, ...] = ()) -> Finding:
     """The finding in words."""
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
@@ -126,5 +128,6 @@ def finding(facts: Carried) -> Finding:
         fix=Fix(
             "detach",
             f"detach() `{facts.holder}`{where} and drop retain_graph=True; no gradient then goes back beyond the iteration",
+            edits,
         ),
     )

@@ -49,6 +49,8 @@ for step in range(10):
 - A running average of weights or statistics: update it under `torch.no_grad()`.
 - Exceptions that are kept: keep `str(error)`; a traceback keeps the variables of every function in it.
 
+`gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
+
 ## What it costs
 
 `.item()` waits for the device; `detach()` and `no_grad()` cost nothing and save memory. What is detached is not trained
@@ -67,7 +69,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.model import BackwardCall, Certainty, Edit, Finding, Fix, Related, Severity, Site
 from gradscope.rules.base import place, rule
 from gradscope.units import counted, nbytes
 
@@ -105,7 +107,7 @@ class KeptAlive:
     counts_bytes: bool = True
 
 
-def finding(facts: KeptAlive) -> Finding:
+def finding(facts: KeptAlive, edits: tuple[Edit, ...] = ()) -> Finding:
     """The finding in words."""
     saved = f"{nbytes(facts.nbytes)} saved" if facts.nbytes else "no saved bytes"
     more = f" and {nbytes(round(facts.nbytes_each))}"
@@ -119,7 +121,7 @@ def finding(facts: KeptAlive) -> Finding:
         label=f"keeps graphs of {counted(facts.iterations, 'iteration')}, {saved}",
         related=(Related("held_by", facts.stored, held),),
         bytes=facts.nbytes,
-        fix=_fix(facts),
+        fix=replace(_fix(facts), edits=edits),
     )
     return replace(found, site=facts.stored or found.site, backward_call=found.backward_call or facts.after)
 

@@ -39,6 +39,8 @@ for step in range(6):
 
 Leave `retain_graph=True` away. If an error appears, its cause is elsewhere: see GS101.
 
+`gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
+
 ## What it costs
 
 Nothing: the gradients are the same, and the saved tensors go during the call.
@@ -52,7 +54,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity
+from gradscope.model import BackwardCall, Certainty, Edit, Finding, Fix, Related, Severity
 from gradscope.rules.base import called, rule
 from gradscope.units import counted, nbytes
 
@@ -74,7 +76,7 @@ class KeptForNothing:
     nbytes: int
 
 
-def finding(facts: KeptForNothing) -> Finding:
+def finding(facts: KeptForNothing, edits: tuple[Edit, ...] = ()) -> Finding:
     """The finding in words."""
     kept = f"{nbytes(facts.nbytes)} kept after each call, dropped unused {counted(facts.times, 'time')}"
     note = f"kept by retain_graph=True in {called(facts.call)} and those before it"
@@ -85,6 +87,8 @@ def finding(facts: KeptForNothing) -> Finding:
         related=(Related("retained_by", facts.call.site, note),),
         bytes=facts.nbytes,
         fix=Fix(
-            "remove_retain", "leave retain_graph=True away: the gradients are the same, the memory goes in the call"
+            "remove_retain",
+            "leave retain_graph=True away: the gradients are the same, the memory goes in the call",
+            edits,
         ),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gradscope
+from gradscope.fixing.patch import apply, decoded
 from gradscope.model import Finding, Severity
 
 OPENING = """\
@@ -592,6 +593,10 @@ for _ in range(3):
 }
 
 
+WITHOUT_EDITS: set[str] = set()
+"""Programs whose cure is more than a few lines, or not to be told from the code."""
+
+
 def findings(source: str, folder: Path) -> list[Finding]:
     script = folder / "program.py"
     script.write_text(OPENING + source, encoding="utf-8")
@@ -622,6 +627,18 @@ def test_it_is_said_before_the_call_that_fails(source: str, holder: str | None, 
         assert f"`{holder}`" in early.label
     if fix is not None:
         assert early.fix.kind == fix
+
+
+@pytest.mark.parametrize("name", FORESEEN)
+def test_with_its_edits_made_the_program_runs_clean(name: str, tmp_path: Path) -> None:
+    source = FORESEEN[name][0]
+    first = findings(source, tmp_path)[0]
+    assert first.fix is not None
+    assert bool(first.fix.edits) is (name not in WITHOUT_EDITS)
+    change = apply(decoded("program.py", (OPENING + source).encode()), first.fix.edits)
+    (tmp_path / "again").mkdir()
+    again = findings("".join(change.after.lines).removeprefix(OPENING), tmp_path / "again")
+    assert [f.code for f in again if f.severity is not Severity.ADVICE and first.fix.edits] == []
 
 
 @pytest.mark.parametrize("source", CLEAN.values(), ids=CLEAN)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradscope import watch
+from gradscope.fixing.patch import apply, decoded
 from gradscope.model import Finding, Severity
 
 HEAD = """
@@ -21,6 +22,27 @@ torch.manual_seed(0)
 """
 
 LEAKS = {
+    "state_of_an_lstm_next_to_its_output": (
+        "GS301",
+        """
+        lstm, head = nn.LSTM(3, 5), nn.Linear(5, 1)
+        state = (torch.zeros(1, 2, 5), torch.zeros(1, 2, 5))
+        for step in range(10):
+            out, state = lstm(torch.randn(4, 2, 3), state)  # HOLD
+            loss = head(out).pow(2).mean()
+            loss.backward(retain_graph=True)
+        """,
+    ),
+    "state_handed_on_only_after_the_call": (
+        "GS301",
+        """
+        cell, h = nn.RNNCell(3, 5), torch.zeros(2, 5)
+        for step in range(10):
+            new = cell(torch.randn(2, 3), h)
+            new.pow(2).mean().backward(retain_graph=True)
+            h = new
+        """,
+    ),
     "total_of_losses": (
         "GS302",
         """
@@ -401,6 +423,18 @@ HEALTHY = {
 }
 
 
+WITHOUT_EDITS = {
+    "state_handed_on_only_after_the_call",
+    "outputs_in_an_attribute",
+    "replay_of_values_with_graph",
+    "average_weights_without_no_grad",
+    "accumulating_grads_with_create_graph",
+    "new_model_every_time_with_create_graph",
+    "hook_that_closes_over_its_tensor",
+}
+"""Leaks whose cure is more than a line, or not to be told from the code."""
+
+
 def findings_of(source: str, folder: Path) -> tuple[list[Finding], list[str], str]:
     script = folder / "train.py"
     text = HEAD + textwrap.dedent(source)
@@ -425,6 +459,17 @@ def test_a_leak_is_found_and_the_line_that_holds_it_is_named(name: str, tmp_path
     if "# HOLD" in text:
         line = next(i for i, each in enumerate(text.splitlines(), 1) if "# HOLD" in each)
         assert [r.site.line for r in finding.related if r.role == "held_by" and r.site] == [line]
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_with_its_edits_made_the_script_runs_clean(name: str, tmp_path: Path) -> None:
+    findings, _, text = findings_of(LEAKS[name][1], tmp_path)
+    edits = [edit for finding in findings if finding.fix for edit in finding.fix.edits]
+    assert bool(edits) is (name not in WITHOUT_EDITS)
+    change = apply(decoded("train.py", text.encode()), edits)
+    (tmp_path / "again").mkdir()
+    again, _, _ = findings_of("".join(change.after.lines).removeprefix(HEAD), tmp_path / "again")
+    assert not edits or warnings_about_leaks(again) == []
 
 
 @pytest.mark.parametrize("name", HEALTHY)

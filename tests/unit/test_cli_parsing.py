@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from gradscope import commands
 from gradscope.cli import UsageError, app
-from gradscope.commands import DrawRequest, Engine, FailOn, Format, RunOptions, Theme
+from gradscope.commands import DrawRequest, Engine, FailOn, FixOptions, Format, RunOptions, Theme
 from gradscope.runner import Code, Module, Script, Target
 
 
@@ -80,6 +80,9 @@ def test_the_other_commands() -> None:
         Path("b.svg"),
         DrawRequest(2, "x", 3, ("y", "z"), fold=False, sites=True, engine=Engine.DOT, theme=Theme.DARK),
     )
+    assert parse("fix", "a").args == (Path("a"), FixOptions())
+    options = ["--finding", "2", "--verify", "--write", "--stop-after", "5", "--timeout", "9.5"]
+    assert parse("fix", "a", *options).args == (Path("a"), FixOptions("2", True, True, 5, 9.5))
     assert parse("explain", "GS101").args == ("GS101",)
 
 
@@ -98,6 +101,9 @@ def test_the_other_commands() -> None:
         ["draw"],
         ["draw", "a", "--engine", "magic"],
         ["draw", "a", "--call", "0"],
+        ["fix"],
+        ["fix", "a", "--stop-after", "0"],
+        ["fix", "a", "--timeout", "0"],
         ["explain"],
         ["a.py"],
     ],

@@ -108,6 +108,17 @@ def test_an_encoding_without_unicode_is_served_in_ascii() -> None:
 
 def test_the_next_command_is_for_the_worst_finding_and_names_the_recording() -> None:
     lines = report(RECORDINGS["canned"], saved="run.gscope").splitlines()
+    assert lines[-3:] == [
+        "next: gradscope explain GS101",
+        "      gradscope fix run.gscope",
+        "      gradscope report run.gscope",
+    ]
+
+
+def test_no_fix_is_offered_where_none_is_an_edit() -> None:
+    whole = RECORDINGS["canned"]
+    words = tuple(replace(f, fix=f.fix and replace(f.fix, edits=())) for f in whole.findings)
+    lines = report(replace(whole, findings=words), saved="run.gscope").splitlines()
     assert lines[-2:] == ["next: gradscope explain GS101", "      gradscope report run.gscope"]
     assert report(RECORDINGS["clean"]).splitlines()[-1] == "no problem found in 500 backward calls"
 

@@ -1,0 +1,118 @@
+"""Applies edits to the lines of a source file, and writes the difference as a unified diff."""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gradscope.model import Edit
+
+CONTEXT = 3
+"""Lines around a change that a diff shows."""
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
+_ENDS = "\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text of a file in lines with their ends, and how the file writes it down."""
+
+    file: str
+    lines: tuple[str, ...]
+    encoding: str = "utf-8"
+
+    @property
+    def data(self) -> bytes:
+        """What stands in the file; UnicodeEncodeError if its encoding has no such character."""
+        return "".join(self.lines).encode(self.encoding)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A source before and after; ``origin`` has for each new line the number of the line that it stands for."""
+
+    before: Source
+    after: Source
+    origin: tuple[int, ...]
+
+    @property
+    def file(self) -> str:
+        """The file that changes."""
+        return self.before.file
+
+    def old_line(self, line: int) -> int:
+        """The number that a line of the new source had before, or that of the line whose edit it is a part of."""
+        return self.origin[line - 1] if 0 < line <= len(self.origin) else line
+
+
+def read(file: str) -> Source:
+    """The source in a file, in the encoding that it declares; OSError, SyntaxError or UnicodeDecodeError if there is none."""
+    with open(file, "rb") as stream:
+        return decoded(file, stream.read())
+
+
+def decoded(file: str, data: bytes) -> Source:
+    """The source that the content of a file is."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return Source(file, split(data.decode(encoding)), codecs.lookup(encoding).name)
+
+
+def split(text: str) -> tuple[str, ...]:
+    """The lines as Python counts them, with their ends: a form feed ends none."""
+    return tuple(_LINE.findall(text))
+
+
+def bare(line: str) -> str:
+    """A line without its end."""
+    return line.rstrip(_ENDS)
+
+
+def apply(source: Source, edits: Iterable[Edit]) -> Change:
+    """The source with all edits made; each is of another line that the source has."""
+    by_line = {edit.line: edit for edit in edits}
+    usual = next((_end(line) for line in source.lines if _end(line)), "\n")
+    lines: list[str] = []
+    origin: list[int] = []
+    for number, line in enumerate(source.lines, 1):
+        new = [line] if number not in by_line else _replaced(line, by_line[number].replacement, usual)
+        lines += new
+        origin += [number] * len(new)
+    return Change(source, Source(source.file, tuple(lines), source.encoding), tuple(origin))
+
+
+def _end(line: str) -> str:
+    return line[len(bare(line)) :]
+
+
+def _replaced(line: str, replacement: str, usual: str) -> list[str]:
+    """The lines that stand in for one, ended as the file ends its lines; the last of a file may have no end."""
+    new = re.split(r"\r\n|\r|\n", replacement) if replacement else []
+    return [text + (usual if at + 1 < len(new) else _end(line)) for at, text in enumerate(new)]
+
+
+def shown_lines(edits: Iterable[Edit]) -> set[int]:
+    """The numbers of all lines that a diff of these edits shows, as far as the file goes."""
+    return {line for edit in edits for line in range(edit.line - CONTEXT, edit.line + CONTEXT + 1) if line > 0}
+
+
+def unified_diff(change: Change, name: str) -> list[str]:
+    """The lines of the diff, each with its end, under the name that the file has for whoever applies it."""
+    label = f"{name}\t" if " " in name else name  # so that patch(1) knows where the name ends
+    lines: list[str] = []
+    for line in difflib.unified_diff(change.before.lines, change.after.lines, label, label, n=CONTEXT):
+        if line.endswith("\n"):
+            lines.append(line)
+        else:
+            lines += [f"{line}\n", "\\ No newline at end of file\n"]
+    return lines
+
+
+def same_lines(first: Sequence[str], second: Sequence[str], numbers: Iterable[int]) -> bool:
+    """Whether both texts have the same at these line numbers, be it nothing."""
+    return all(first[n - 1 : n] == second[n - 1 : n] for n in numbers)

@@ -1,0 +1,162 @@
+"""Works out of a recording which fixes there are, and which of them can be applied to the files as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gradscope.errors import GradscopeError
+from gradscope.fixing.patch import Change, Source, apply, bare, read, same_lines, shown_lines, split
+from gradscope.model import Edit, Finding, Fix, Recording, Severity
+from gradscope.units import listed
+
+CODE = "<string>"
+"""The name by which Python knows the code that ``-c`` was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One fix and the findings that it is for, the gravest first; ``problem`` is why its edits are not applied now."""
+
+    number: int
+    findings: tuple[Finding, ...]
+    fix: Fix
+    problem: str = ""
+
+    @property
+    def finding(self) -> Finding:
+        """The finding that the fix is shown for."""
+        return self.findings[0]
+
+    @property
+    def applies(self) -> bool:
+        """Whether the fix is a part of the change."""
+        return bool(self.fix.edits) and not self.problem
+
+    @property
+    def changes_training(self) -> bool:
+        """Whether less is trained with the fix: gradients end where something is detached or computed without grad."""
+        return self.fix.kind in ("detach", "no_grad")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The proposals of a recording, and the changes that those of them make which apply, one for each file."""
+
+    proposals: tuple[Proposal, ...]
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def applied(self) -> tuple[Proposal, ...]:
+        """The proposals whose edits are in the changes."""
+        return tuple(proposal for proposal in self.proposals if proposal.applies)
+
+
+def plan(recording: Recording, chosen: str | None = None) -> Plan:
+    """What can be done about the findings, or about those that ``chosen`` names by a proposal's number or a code."""
+    proposals = _chosen(_proposals(recording.findings), chosen)
+    sources = _Sources(recording)
+    taken: dict[tuple[str, int], int] = {}
+    settled = []
+    for proposal in proposals:
+        edits = proposal.fix.edits
+        problem = (_overlap(edits, taken) or sources.problem(edits)) if edits else ""
+        settled.append(replace(proposal, problem=problem))
+        if edits and not problem:
+            taken |= {(edit.file, edit.line): proposal.number for edit in edits}
+    edits = tuple(edit for proposal in settled if proposal.applies for edit in proposal.fix.edits)
+    files = dict.fromkeys(edit.file for edit in edits)
+    changes = tuple(apply(sources[file], [edit for edit in edits if edit.file == file]) for file in files)
+    notes = tuple(f"{file} has changed since the recording, at other lines" for file in files if sources.is_newer(file))
+    return Plan(tuple(settled), changes, notes)
+
+
+def _proposals(findings: Iterable[Finding]) -> list[Proposal]:
+    """The findings by their fixes: what is predicted first and happens then has one fix."""
+    groups: dict[object, list[Finding]] = {}
+    for place, finding in enumerate(findings):
+        if finding.fix is not None:
+            key = finding.fix if finding.fix.edits else (finding.fix, place)
+            groups.setdefault(key, []).append(finding)
+    order = list(Severity)
+    return [
+        Proposal(number, tuple(sorted(group, key=lambda f: order.index(f.severity))), fix)
+        for number, group in enumerate(groups.values(), 1)
+        if (fix := group[0].fix) is not None
+    ]
+
+
+def _chosen(proposals: list[Proposal], chosen: str | None) -> list[Proposal]:
+    if chosen is None:
+        return proposals
+    picked = [
+        proposal
+        for proposal in proposals
+        if chosen == str(proposal.number) or chosen.upper() in {finding.code for finding in proposal.findings}
+    ]
+    if not picked:
+        known = [f"{p.number} ({listed(dict.fromkeys(f.code for f in p.findings))})" for p in proposals]
+        there = f"choose one of {', '.join(known)}" if known else "the recording has none"
+        raise GradscopeError(f"there is no finding {chosen!r}: {there}")
+    return picked
+
+
+def _overlap(edits: Iterable[Edit], taken: Mapping[tuple[str, int], int]) -> str:
+    numbers = sorted({taken[edit.file, edit.line] for edit in edits if (edit.file, edit.line) in taken})
+    if not numbers:
+        return ""
+    return f"waits for fix {numbers[0]}, which changes the same lines: apply that one and record again"
+
+
+class _Sources:
+    """The files that edits are for, as they are now and as they were when they were recorded."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._now: dict[str, Source] = {}
+
+    def __getitem__(self, file: str) -> Source:
+        if file not in self._now:
+            code = self._recording.header.code
+            self._now[file] = Source(CODE, split(code + "\n")) if file == CODE and code is not None else read(file)
+        return self._now[file]
+
+    def problem(self, edits: tuple[Edit, ...]) -> str:
+        """Why the edits cannot be applied; empty if they can be."""
+        if len({(edit.file, edit.line) for edit in edits}) < len(edits):
+            return "cannot be applied: it has two edits of one line"
+        for file in dict.fromkeys(edit.file for edit in edits):
+            problem = self._problem(file, [edit for edit in edits if edit.file == file])
+            if problem:
+                return problem
+        return ""
+
+    def _problem(self, file: str, edits: list[Edit]) -> str:
+        recorded = self._recorded(file)
+        if recorded is None:
+            return f"cannot be applied: the recording has no source of {file} to compare with"
+        try:
+            now = self[file]
+        except OSError as error:
+            return f"cannot be applied: {file} cannot be read ({error.strerror}); put it back, or record again"
+        except (SyntaxError, ValueError):
+            return f"cannot be applied: {file} is not Python source any more; record again"
+        lines = tuple(bare(line) for line in now.lines)
+        if max(edit.line for edit in edits) > len(recorded) or not same_lines(lines, recorded, shown_lines(edits)):
+            return f"cannot be applied: {file} has changed at these lines since the recording; record again"
+        try:
+            apply(now, edits).after.data  # noqa: B018 - asked for the error
+        except UnicodeEncodeError:
+            return f"cannot be applied: its text has no place in the encoding of {file}, {now.encoding}"
+        return ""
+
+    def is_newer(self, file: str) -> bool:
+        """Whether the file is not what it was, wherever that may be."""
+        return tuple(bare(line) for line in self[file].lines) != self._recorded(file)
+
+    def _recorded(self, file: str) -> tuple[str, ...] | None:
+        text = self._recording.sources.get(file)
+        if file == CODE and self._recording.header.code is not None:
+            text = self._recording.header.code + "\n"
+        return None if text is None else tuple(bare(line) for line in split(text))

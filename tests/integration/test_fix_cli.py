@@ -1,0 +1,247 @@
+"""``gradscope fix`` from end to end: what it shows applies, what it writes runs clean, and what fails is not written."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CASES = ROOT / "tests" / "cases"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+
+pytestmark = pytest.mark.slow
+
+CARRIED = """\
+import sys
+import torch
+
+torch.manual_seed(0)
+cell = torch.nn.RNNCell(3, 5)
+optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+h = torch.zeros(2, 5)
+for step in range(int(sys.argv[1])):
+    h = cell(torch.ones(2, 3), h)
+    loss = h.pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("step", step)
+"""
+
+
+def gradscope(*args: str | Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gradscope", *map(str, args)],
+        cwd=cwd,
+        env=ENVIRONMENT | more | {"PYTHONDONTWRITEBYTECODE": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def recorded(folder: Path, *program: str, cwd: Path | None = None) -> Path:
+    """A recording of the program, made in ``cwd``, which gets a command of its own."""
+    file = folder / "run.gscope"
+    done = gradscope("run", "--save", file, *program, cwd=cwd or folder)
+    assert file.exists(), done.stderr
+    return file
+
+
+def findings(folder: Path, *program: str) -> set[tuple[str, str]]:
+    done = gradscope("run", "--format", "json", "--output", "found.json", "--fail-on", "never", *program, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((folder / "found.json").read_text())
+    return {(found["code"], found["severity"]) for found in report["findings"]}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "002_rnn_state_in_module_attr",
+        "022_backward_on_running_total",
+        "036_splat_activations_outside_loop",
+        "../../examples/actor_critic_hazard",
+        "../../examples/multi_task_hazard",
+    ],
+)
+def test_what_is_written_runs_clean(case: str, tmp_path: Path) -> None:
+    shutil.copy((CASES / f"{case}.py").resolve(), tmp_path / "train.py")
+    file = recorded(tmp_path, "train.py")
+    before = (tmp_path / "train.py").read_text()
+
+    shown = gradscope("fix", file, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "--- train.py\n+++ train.py\n@@" in shown.stdout
+
+    written = gradscope("fix", file, "--write", cwd=tmp_path)
+    assert written.returncode == 0, written.stdout + written.stderr
+    assert written.stdout.endswith(f"the fix holds\nwritten: {tmp_path / 'train.py'}\n")
+    after = (tmp_path / "train.py").read_text()
+    (tmp_path / "train.py").write_text(before)
+    subprocess.run(["patch", "-p0"], input=shown.stdout, text=True, cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "train.py").read_text() == after != before
+    assert all(severity == "advice" for _, severity in findings(tmp_path, "--stop-after", "60", "train.py"))
+
+
+def test_verify_tells_hazard_end_loss_and_memory(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CARRIED)
+    tried = gradscope("fix", recorded(tmp_path, "train.py", "30"), "--verify", cwd=tmp_path)
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    assert (tmp_path / "train.py").read_text() == CARRIED
+    words = " ".join(tried.stdout.partition("tried out")[2].split())
+    assert "train.py 30 as it is, and with the fix, each for at most 100 backward calls and 600 seconds" in words
+    assert "gone: GS101 and GS102, in 30 backward calls (before, at backward call 1)" in words
+    assert "by itself, after 30 backward calls (before, raised RuntimeError after 2 backward calls)" in words
+    loss = re.search(r"loss `loss.backward\(\)` \(train.py:12\): (\S+) → (\S+) \(mean of the first 7 and the last 7", words)
+    assert loss is not None
+    assert float(loss[2]) < float(loss[1])
+    assert "of 30 calls): falls memory graphs held at most" in words
+    assert "step 1" not in words
+    assert "this changes what is trained" in tried.stdout
+
+
+def test_the_readme_shows_what_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "multi_task_hazard.py", tmp_path / "examples")
+    gradscope("run", "--save", "run.gscope", "examples/multi_task_hazard.py", cwd=tmp_path)
+    printed = gradscope("fix", "run.gscope", "--verify", cwd=tmp_path).stdout
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = readme.partition("$ gradscope fix run.gscope --verify\n")[2].partition("```")[0]
+    # Wrapped lines and losses may differ from one build of torch to another.
+    assert _words(printed) == _words(shown)
+
+
+def _words(text: str) -> list[str]:
+    return re.sub(r"[\d.]+", "N", text).split()
+
+
+def test_the_run_can_be_bounded(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CARRIED)
+    file = recorded(tmp_path, "train.py", "1000000")
+    tried = gradscope("fix", file, "--verify", "--stop-after", "7", cwd=tmp_path)
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    assert "stopped after 7 backward calls" in " ".join(tried.stdout.split())
+
+
+def test_a_run_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    hangs = CARRIED.replace("for step", "import time\nfor step").replace("    print", "    step == 2 and time.sleep(600)\n    print")
+    (tmp_path / "train.py").write_text(hangs)
+    tried = gradscope("fix", recorded(tmp_path, "train.py", "30"), "--verify", "--timeout", "25", cwd=tmp_path)
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    assert "stopped after 25 seconds and 3 backward calls" in " ".join(tried.stdout.split())
+
+
+def test_an_edit_in_an_imported_module_of_a_package_run_with_m(tmp_path: Path) -> None:
+    package = tmp_path / "work" / "pack"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "data.txt").write_text("3")
+    (package / "__main__.py").write_text(
+        "import sys\nfrom pathlib import Path\nfrom .steps import train\n"
+        "assert sys.argv[1:] == ['x y'], sys.argv\n"
+        "train(int(Path(__file__).with_name('data.txt').read_text()), Path('here.txt').read_text())\n"
+    )
+    body = textwrap.indent(CARRIED.partition("torch.manual")[2].partition("\n")[2], "    ")
+    (package / "steps.py").write_text("import torch\n\ndef train(steps, _):\n" + body.replace("int(sys.argv[1])", "steps"))
+    (tmp_path / "work" / "here.txt").touch()
+    file = recorded(tmp_path, "-m", "pack", "x y", cwd=tmp_path / "work")
+    compiled = next((package / "__pycache__").glob("steps.*.pyc")).read_bytes()
+    written = gradscope("fix", file, "--write", cwd=tmp_path)  # from another directory
+    assert written.returncode == 0, written.stdout + written.stderr
+    assert "--- work/pack/steps.py\n" in written.stdout
+    assert "h = h.detach()" in (package / "steps.py").read_text()
+    assert next((package / "__pycache__").glob("steps.*.pyc")).read_bytes() == compiled
+    assert findings(tmp_path / "work", "-m", "pack", "x y") == set()
+
+
+def test_what_does_not_hold_is_not_written_and_its_traceback_is_of_the_changed_source(tmp_path: Path) -> None:
+    ends = "import inspect\nprint(inspect.getsource(sys.modules['__main__']))\nraise ValueError('at the end')\n"
+    (tmp_path / "train.py").write_text(CARRIED + ends)
+    tried = gradscope("fix", recorded(tmp_path, "train.py", "3"), "--write", cwd=tmp_path)
+    assert tried.returncode == 1, tried.stdout + tried.stderr
+    output = tried.stdout.partition("  output")[2]
+    assert "\n        h = h.detach()\n" in output
+    assert "\n        raise ValueError('at the end')\n" in output
+    assert tried.stdout.endswith("not verified: with the fix the program fails in another way\n")
+    assert (tmp_path / "train.py").read_text() == CARRIED + ends
+
+
+def test_a_hazard_that_does_not_show_again_proves_nothing(tmp_path: Path) -> None:
+    once = "import os\nif os.path.exists('ran'):\n    sys.exit()\nopen('ran', 'w').close()\n"
+    (tmp_path / "train.py").write_text(CARRIED.replace("import sys\n", "import sys\n" + once))
+    tried = gradscope("fix", recorded(tmp_path, "train.py", "3"), "--verify", cwd=tmp_path)
+    assert tried.returncode == 1
+    assert "did not show" in tried.stdout
+
+
+def test_code_given_with_c_is_told_in_words(tmp_path: Path) -> None:
+    file = recorded(tmp_path, "-c", CARRIED, "3")
+    shown = gradscope("fix", file, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "error[GS101]" in shown.stdout
+    written = gradscope("fix", file, "--write", cwd=tmp_path)
+    assert written.returncode == 1
+    assert "nothing" in written.stdout
+
+
+def test_nothing_to_fix(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CARRIED.replace("ones(2, 3), h)", "ones(2, 3), h.detach())"))
+    file = recorded(tmp_path, "train.py", "3")
+    for option in ([], ["--verify"], ["--write"]):
+        done = gradscope("fix", file, *option, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, f"nothing to fix: no finding in {file}\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "no such file"),
+        (b"text", "not a gradscope recording"),
+    ],
+)
+def test_a_recording_that_cannot_be_read(tmp_path: Path, content: bytes | None, complaint: str) -> None:
+    if content is not None:
+        (tmp_path / "run.gscope").write_bytes(content)
+    done = gradscope("fix", "run.gscope", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gradscope: run.gscope: ")
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_terminal_gets_colours_and_a_pipe_none(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CARRIED)
+    file = recorded(tmp_path, "train.py", "3")
+    assert "\x1b" not in gradscope("fix", file, cwd=tmp_path).stdout
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "gradscope", "fix", str(file)]
+    subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT | {"TERM": "xterm-256color"}, stdout=theirs, check=True)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 1 << 16)
+        except OSError:  # Linux: the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert b"\x1b[32m+    h = h.detach()" in shown
+
+
+def test_a_stream_that_cannot_hold_the_source_still_gets_a_diff(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CARRIED.replace("loss.b", "# \u20ac\n    loss.b"), encoding="utf-8")
+    done = gradscope("fix", recorded(tmp_path, "train.py", "3"), cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "\\u20ac" in done.stdout

@@ -203,7 +203,7 @@ class Backward:
             "number": call.number,
             "started": time.perf_counter() - self.started,
         }
-        steady.begin(call, repeat, roots)
+        steady.begin(repeat, roots)
         self.observe("before_repeat", call, repeat)
         return True
 

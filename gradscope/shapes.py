@@ -39,6 +39,8 @@ class Shape:
     """How many nodes one has, leaves not counted: graphs share those."""
     recognizable: bool | None = None
     """Whether a walk without hooks and marks tells that a graph is of this shape; None until that was tried."""
+    offsets: dict[int, int] = field(default_factory=dict)
+    """Which node it is, by how much less its sequence number is than that of the root."""
     intervals: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """What the ledger counted since the call before, by the number of nodes that had been built since."""
 

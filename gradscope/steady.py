@@ -26,7 +26,7 @@ _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls, one after the other, that met wha
 _MOST_NODES = 50_000  # of one graph
 _MOST_KINDS = 5_000
 _MOST_KNOWN = 200
-_MOST_REMEMBERED = 1_000_000  # nodes of past calls
+_MOST_REMEMBERED = 100_000  # calls
 _LONGEST_WAIT = 2_000  # calls
 
 _FUNCTION = ("",)
@@ -39,13 +39,59 @@ _Key = tuple[Place | None, int, tuple[type, ...]]
 class Repeat:
     """A graph that was recognized: its shape, and in depth-first order the sequence numbers of the nodes that save something."""
 
-    __slots__ = ("call", "end", "numbers", "shape")
+    __slots__ = ("numbers", "shape")
 
     def __init__(self, shape: Shape, numbers: array[int]) -> None:
         self.shape = shape
         self.numbers = numbers
-        self.end = 0
-        self.call: Call | None = None
+
+
+class _Past:
+    """The calls of recognized graphs, in the order in which they were made: a few numbers of each."""
+
+    def __init__(self) -> None:
+        self._calls = array("Q")
+        self._steps = array("Q")
+        self._roots = array("Q")
+        self._ends = array("Q")
+        self._shapes: list[Shape] = []
+
+    def add(self, call: Call, repeat: Repeat) -> None:
+        """Remember a call that has just ended."""
+        shape, root = repeat.shape, call.roots[0]
+        if not shape.offsets:
+            shape.offsets = {root - number: index for index, number in enumerate(repeat.numbers) if number}
+        for numbers, number in zip(self._columns, (call.number, call.steps, root, _sequence_nr()), strict=True):
+            numbers.append(number)
+        self._shapes.append(shape)
+        if len(self._shapes) > _MOST_REMEMBERED:
+            del self._shapes[: _MOST_REMEMBERED // 2]
+            for column in self._columns:
+                del column[: _MOST_REMEMBERED // 2]
+
+    def find(self, sequence_nr: int) -> tuple[Call, Shape, int] | None:
+        """The call that ran the node with this number, its shape, and which of its nodes that was."""
+        at = bisect_right(self._ends, sequence_nr)
+        if at == len(self._ends):
+            return None
+        shape = self._shapes[at]
+        index = shape.offsets.get(self._roots[at] - sequence_nr)
+        if index is None:
+            return None
+        call = Call(self._calls[at], shape.signature[0], keep=False)
+        call.open, call.completed = False, True
+        call.steps, call.sequence_nr, call.roots = self._steps[at], self._ends[at], (self._roots[at],)
+        call.fields = {**shape.fields, "number": call.number}
+        return call, shape, index
+
+    @property
+    def shapes(self) -> set[Shape]:
+        """The shapes of the last calls."""
+        return set(self._shapes[-_MOST_KNOWN:])
+
+    @property
+    def _columns(self) -> tuple[array[int], ...]:
+        return self._calls, self._steps, self._roots, self._ends
 
 
 class Steady:
@@ -68,8 +114,7 @@ class Steady:
         self._readable: dict[type, tuple[str, ...]] = {}
         self._known: dict[_Key, Shape] = {}
         self._likes: dict[tuple[type, ...], Shape] = {}
-        self._past: list[Repeat] = []
-        self._past_nodes = 0
+        self._past = _Past()
         self._baseline: dict[int, int] = {}
         self._counted = ledger.counts()
         self._alike = 0
@@ -172,16 +217,10 @@ class Steady:
 
     def recall(self, token: Token) -> None:
         """Fill in which call ran a node that was built while the hooks were lifted, and where its likes were made."""
-        past = self._past
-        at = bisect_right(past, token.sequence_nr, key=lambda repeat: repeat.end)
-        if at == len(past):
+        found = self._past.find(token.sequence_nr)
+        if found is None:
             return
-        try:
-            index = past[at].numbers.index(token.sequence_nr)
-        except ValueError:
-            return
-        shape = past[at].shape
-        token.call = past[at].call
+        token.call, shape, index = found
         token.place = shape.places[index]
         if shape.graph is not None:
             token.graph, token.index = shape.graph, index
@@ -220,11 +259,10 @@ class Steady:
             self._baseline.clear()
             self._toggles.append(_sequence_nr())
 
-    def begin(self, call: Call, repeat: Repeat, roots: Sequence[Node]) -> None:
+    def begin(self, repeat: Repeat, roots: Sequence[Node]) -> None:
         """A graph was recognized: count its nodes as alive for as long as its root lives."""
         metadata: Any = roots[0].metadata  # a property, though its stub says a method
         metadata[Weight.KEY] = Weight(self._census, repeat.shape.nodes)
-        repeat.call = call
 
     def after_repeat(self, call: Call, repeat: Repeat, built: int) -> None:
         """A recognized graph was run: count what its likes have counted, and remember which nodes it ran."""
@@ -232,11 +270,7 @@ class Steady:
         counts = shape.intervals.get(built) or next(reversed(shape.intervals.values()))
         self._ledger.add(counts)
         self._counted = self._ledger.counts()
-        repeat.end = _sequence_nr()
-        self._past.append(repeat)
-        self._past_nodes += len(repeat.numbers)
-        while self._past_nodes > _MOST_REMEMBERED:
-            self._past_nodes -= len(self._past.pop(0).numbers)
+        self._past.add(call, repeat)
         alive = self._census.alive
         if alive > self._baseline.setdefault(shape.number, alive):
             self.leave()
@@ -268,7 +302,7 @@ class Steady:
         self._alike = 0
         self.lower()
         self._toggles.append(_sequence_nr())
-        for shape in {repeat.shape for repeat in self._past[-_MOST_KNOWN:]}:
+        for shape in self._past.shapes:
             for place in shape.places:
                 if place is not None:
                     place.last_sequence_nr = _sequence_nr()  # it ran in every iteration, so it has by now

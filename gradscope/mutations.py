@@ -16,6 +16,7 @@ from gradscope.sites import Place, site_of
 from gradscope.statements import Statement
 
 if TYPE_CHECKING:
+    from gradscope.saved import Packed
     from gradscope.tokens import Stale, Token
 
 _MOST_STEPS = 64  # remembered for one parameter
@@ -29,6 +30,7 @@ class Mutations:
     def __init__(self) -> None:
         self._before: dict[int, int] = {}
         self._steps: dict[int, tuple[weakref.ref[torch.Tensor], list[tuple[int, int, Place | None]]]] = {}
+        self._seen: weakref.WeakKeyDictionary[Packed, Site] = weakref.WeakKeyDictionary()
 
     def before_step(self, optimizer: Any) -> None:
         """Note the versions of all parameters of an optimizer that is about to step."""
@@ -49,16 +51,31 @@ class Mutations:
             del known[1][:-_MOST_STEPS]
         self._before = {}
 
+    def note(self, packed: Packed, site: Site) -> bool:
+        """Note the line that was seen to change a saved tensor; False if it was an optimizer's step, which is known already."""
+        assert packed.tensor is not None
+        if self._step_after(packed.tensor, packed.version) is not None:
+            return False
+        self._seen[packed] = site
+        return True
+
+    def _step_after(self, tensor: torch.Tensor, version: int) -> Site | None:
+        """The step that changed a tensor when it had this version."""
+        known = self._steps.get(storage_of(tensor))
+        if known is None or known[0]() is None:
+            return None
+        return next((site_of(place) for before, after, place in known[1] if before <= version < after), None)
+
     def who_modified(
         self, stale: Stale, token: Token, call: BackwardCall, visible: frozenset[str]
     ) -> ModifiedAt | ModifiedByStep | ModifiedBetween:
         """What is known of the first change of a tensor since it was saved; ``visible`` are the program's names for it."""
-        known = self._steps.get(storage_of(stale.tensor))
-        if known is not None and known[0]() is not None:
-            for before, after, place in known[1]:
-                site = site_of(place)
-                if before <= stale.version < after and site is not None:
-                    return ModifiedByStep(site)
+        step = self._step_after(stale.tensor, stale.version)
+        if step is not None:
+            return ModifiedByStep(step)
+        for packed in (reference() for reference in token.packs):
+            if packed is not None and packed.tensor is stale.tensor and packed in self._seen:
+                return ModifiedAt(self._seen[packed])
         saved_at = site_of(token.place)
         files = dict.fromkeys(s.file for s in (saved_at, call.site) if s is not None)
         candidates = tuple(s for file in files for s in statements.in_place_statements(file))

@@ -48,7 +48,7 @@ def local_variables(frame: FrameType) -> Variables:
         return _of_module_or_class(frame)
     if not _SNAPSHOTS:
         return tuple(frame.f_locals.items())
-    if _shares_snapshot(code):
+    if shares_snapshot(code):
         return ()
     snapshot = frame.f_locals
     # ".0" is what a comprehension's frame calls the iterator it was given.
@@ -60,6 +60,12 @@ def local_variables(frame: FrameType) -> Variables:
     return variables
 
 
+def forget_snapshot(frame: FrameType) -> None:
+    """Empty the copy of its variables that a trace function has left with a frame."""
+    if _SNAPSHOTS and frame.f_code.co_flags & _OPTIMIZED:
+        local_variables(frame)
+
+
 def _of_module_or_class(frame: FrameType) -> Variables:
     namespace: Any = frame.f_locals
     if type(namespace) is not dict and type(namespace) is not _PROXY:  # an exec() with a mapping of the user's
@@ -69,7 +75,8 @@ def _of_module_or_class(frame: FrameType) -> Variables:
     return tuple((name, value) for name, value in namespace.items() if name not in shared or shared[name] is not value)
 
 
-def _shares_snapshot(code: CodeType) -> bool:
+def shares_snapshot(code: CodeType) -> bool:
+    """Whether a function's code may hand out the copy of its variables that Python keeps with the frame."""
     if not _SHARE_SNAPSHOT.intersection(code.co_names):
         return False
     shares = _shares.get(code)

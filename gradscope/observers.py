@@ -35,6 +35,10 @@ class Observer:
         """An optimizer has stepped."""
         return ()
 
+    def at_line(self, frame: FrameType) -> Iterable[Finding]:
+        """A line of the user's code is about to run; told only where that matters to somebody."""
+        return ()
+
     def at_end(self) -> Iterable[Finding]:
         """The watch ends."""
         return ()

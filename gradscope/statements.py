@@ -50,6 +50,26 @@ def in_place_statements(file: str) -> tuple[Statement, ...]:
     return _found(file, _modified_names)
 
 
+def changed_by(site: Site) -> Statement:
+    """The statement at a line that has modified a tensor: the one on it that does so by its looks, else all of it."""
+    found = [s for s in in_place_statements(site.file) if s.site.line <= site.line <= s.site.end_line]
+    found = [s for s in found if s.site.function == site.function]
+    lines = {s.site: s for s in found}
+    outer = [s for s in found if not any(_is_within(s.site, o.site) for o in found)]
+    if outer and (len(outer) == 1 or len(lines) == 1):
+        return outer[0]
+    around = [n for n in ast.walk(_tree(site.file) or ast.Module([], [])) if isinstance(n, ast.stmt)]
+    around = [n for n in around if n.lineno <= site.line <= (n.end_lineno or n.lineno) and not hasattr(n, "body")]
+    if not around:
+        return Statement(site, frozenset())
+    return Statement(_site(around[-1], site.file, site.function), frozenset())
+
+
+def _is_within(site: Site, other: Site) -> bool:
+    start, end = (site.line, site.column), (site.end_line, site.end_column)
+    return site != other and (other.line, other.column) <= start and end <= (other.end_line, other.end_column)
+
+
 def operations(file: str, node_name: str) -> tuple[Statement, ...]:
     """All expressions of a file that build a node of this name (``MulBackward0``: ``a * b``, ``a.mul(b)``, ``torch.mul(a, b)``)."""
     wanted = _operations_of(node_name)

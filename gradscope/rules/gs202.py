@@ -74,41 +74,51 @@ RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Ce
 
 @dataclass(frozen=True, slots=True)
 class StaleSoon:
-    """What is known when an optimizer has stepped at ``step`` and changed ``parameters`` that the graph of ``holder`` saved.
+    """What is known when ``changed_at`` has changed ``tensors`` that the graph of ``holder`` saved: a step, or an operation in place.
 
     ``nodes`` saved them, ``made`` are the lines where they did; ``read`` is where the holder is used next, ``next_call`` the backward
     call that comes of it, ``after`` the number of the last backward call.
     """
 
-    step: Site
+    changed_at: Site
     holder: str
-    parameters: tuple[str, ...]
+    tensors: tuple[str, ...]
     nodes: tuple[str, ...]
     made: tuple[Site, ...]
     read: Site
     next_call: Site
     after: int
+    by_step: bool = True
 
 
-def finding(facts: StaleSoon) -> Finding:
-    """The finding in words."""
-    names = listed(f"`{name}`" for name in facts.parameters)
+def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
+    """The finding in words; ``fix`` is that of an operation in place."""
+    names = listed(name if " " in name else f"`{name}`" for name in facts.tensors)
     notes = [Related("created", site, f"{listed(facts.nodes)} saved {names} here") for site in facts.made]
-    notes.append(Related("modified_by", facts.step, f"this step modified {names}"))
+    what = "this step modified" if facts.by_step else "this modified"
+    notes.append(Related("modified_by", facts.changed_at, f"{what} {names}"))
     notes.append(Related("next_read", facts.read, f"`{facts.holder}` is used here"))
     if facts.next_call != facts.read:
         notes.append(Related("failing_node", facts.next_call, "the backward call here will fail"))
+    if facts.by_step:
+        message = "the optimizer changed what a graph still to be run backward has saved"
+        label = f"modified {counted(len(facts.tensors), 'parameter')} that the graph of `{facts.holder}` needs"
+    else:
+        message = "an operation in place changed what a graph still to be run backward has saved"
+        label = f"modified {names} that the graph of `{facts.holder}` needs"
     found = RULE.finding(
-        "the optimizer changed what a graph still to be run backward has saved",
+        message,
         None,
-        label=f"modified {counted(len(facts.parameters), 'parameter')} that the graph of `{facts.holder}` needs",
+        label=label,
         related=tuple(notes),
         nodes=facts.nodes,
-        saved=facts.parameters,
-        fix=Fix(
-            "reorder",
-            f"compute `{facts.holder}` after this step, or move the step at {place(facts.step)} "
-            f"after the backward call at {place(facts.next_call)}",
-        ),
+        saved=facts.tensors,
+        fix=fix or _reorder(facts),
     )
-    return replace(found, site=facts.step, backward_call=facts.after)
+    return replace(found, site=facts.changed_at, backward_call=facts.after)
+
+
+def _reorder(facts: StaleSoon) -> Fix:
+    step = place(facts.changed_at)
+    message = f"compute `{facts.holder}` after this step, or move the step at {step} after the backward call at {{}}"
+    return Fix("reorder", message.format(place(facts.next_call)))

@@ -1,0 +1,119 @@
+"""Fixes an operation in place that changes what a graph saved: out of place, or on another tensor than the one saved."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from types import FrameType
+
+import torch
+
+from gradscope.foresight import source
+from gradscope.foresight.edits import _alone
+from gradscope.foresight.objects import Objects
+from gradscope.model import Edit, Fix, Site
+from gradscope.rules.base import place
+from gradscope.statements import Statement
+
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+}
+
+
+def fix_for(change: Statement, made: Sequence[Site], frames: Sequence[FrameType]) -> Fix:
+    """What an expert would do, with edits where they can be written down."""
+    site = change.site
+    names = sorted(change.names)
+    edits = _out_of_place(site, frames)
+    if edits:
+        return Fix("clone", f"at {place(site)}, use the out-of-place form of the operation", edits)
+    edits = _clone_where_saved(names[0], made) if len(names) == 1 else ()
+    if edits:
+        saved = ", ".join(place(each) for each in made)
+        return Fix("clone", f"let {saved} use `{names[0]}.clone()`, or change `{names[0]}` after the backward call", edits)
+    where = f" at {place(made[0])}" if made else ""
+    return Fix(
+        "clone", f"save a clone(){where}, or at {place(site)} use the out-of-place form of the operation or change a clone()"
+    )
+
+
+def _out_of_place(site: Site, frames: Sequence[FrameType]) -> tuple[Edit, ...]:
+    """``x += y`` as ``x = x + y`` and ``x.relu_()`` as ``x = x.relu()``, where ``x`` is a variable with a graph of its own.
+
+    A tensor without one is a buffer or a table, and others may know it: that must stay the tensor it is.
+    """
+    statement = source.statement_at(site)
+    if statement is None or statement.lineno != statement.end_lineno or not _alone(site.file, statement):
+        return ()
+    name, value = _value(statement)
+    if name is None or not _is_computed(name, site, frames):
+        return ()
+    line = source.line_of(site.file, statement.lineno)
+    return (Edit(site.file, statement.lineno, f"{line[: len(line) - len(line.lstrip())]}{name} = {value}"),)
+
+
+def _value(statement: ast.stmt) -> tuple[str | None, str]:
+    """The variable that a statement changes in place, and the expression that computes the same anew."""
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        operator = _OPERATORS.get(type(statement.op))
+        operand = ast.unparse(statement.value)
+        if not isinstance(statement.value, ast.Name | ast.Constant | ast.Call | ast.Attribute | ast.Subscript):
+            operand = f"({operand})"
+        return (statement.target.id, f"{statement.target.id} {operator} {operand}") if operator else (None, "")
+    call: ast.expr | None = None
+    target = ""
+    if isinstance(statement, ast.Expr):
+        call = statement.value
+    elif isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
+        call, target = statement.value, statement.targets[0].id
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None, ""
+    function = call.func
+    if not isinstance(function.value, ast.Name) or not hasattr(torch.Tensor, function.attr.removesuffix("_")):
+        return None, ""
+    if not function.attr.endswith("_") or function.attr.endswith("__") or (target and target != function.value.id):
+        return None, ""
+    arguments = ", ".join(ast.unparse(each) for each in (*call.args, *call.keywords))
+    return function.value.id, f"{function.value.id}.{function.attr[:-1]}({arguments})"
+
+
+def _is_computed(name: str, site: Site, frames: Sequence[FrameType]) -> bool:
+    """Whether a variable of the function at a site is a tensor that some operation computed; the function may be over by now."""
+    for frame in frames:
+        if frame.f_code.co_qualname == site.function:
+            found = Objects(frame).find(name)
+            if not issubclass(type(found), torch.Tensor):
+                return False
+            with torch._C.DisableTorchFunction():
+                return bool(found.requires_grad and not found.is_leaf)
+    return False
+
+
+def _clone_where_saved(name: str, made: Sequence[Site]) -> tuple[Edit, ...]:
+    """Let the lines that saved a tensor use a clone of it, where they name it."""
+    edits: dict[int, Edit] = {}
+    for site in made:
+        statement = source.statement_at(site)
+        if statement is None or statement.lineno != statement.end_lineno or not _alone(site.file, statement):
+            return ()
+        line = source.line_of(site.file, statement.lineno)
+        value = getattr(statement, "value", None)
+        if not isinstance(value, ast.expr) or isinstance(statement, ast.AugAssign) or not line.isascii():
+            return ()
+        reads = [
+            n
+            for n in ast.walk(value)
+            if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load) and ast.unparse(n) == name
+        ]
+        if not reads:
+            return ()
+        for node in sorted(reads, key=lambda n: -n.col_offset):
+            end = node.end_col_offset or 0
+            line = f"{line[:end]}.clone(){line[end:]}"
+        edits[statement.lineno] = Edit(site.file, statement.lineno, line)
+    return tuple(edits.values())

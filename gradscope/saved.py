@@ -166,7 +166,11 @@ class Ledger:
         packed.sequence_nr = _sequence_nr() - 1
         version = packed.version = tensor._version
         packed.was_leaf = leaf = tensor.is_leaf
-        known = version == 0 and frame.f_code is not _FUNCTION_APPLY and sys.getrefcount(tensor) > 2 * self.fresh - _FRESH_REFERENCES + 1
+        known = (
+            version == 0
+            and frame.f_code is not _FUNCTION_APPLY
+            and sys.getrefcount(tensor) > 2 * self.fresh - _FRESH_REFERENCES + 1
+        )
         packed.original = leaf or known or self._is_input(packed, tensor, frame)
         packed.tensor = tensor if packed.original else tensor.detach()
         self.saved_tensors += 1

@@ -25,15 +25,20 @@ _ALSO_NAMED = {"rsub": "sub", "mm": "matmul", "bmm": "matmul", "mv": "matmul", "
 _NOT_IN_PLACE = frozenset(
     {"requires_grad_", "share_memory_", "retain_grad_", "rename_", "pin_memory_", "train_", "eval_"}
 )
+_MODULES = frozenset({"torch", "nn", "F", "functional", "init"})
 _WRITES_INTO_TENSORS = frozenset({"load_state_dict", "vector_to_parameters"})
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A piece of source that may have done it: its place, and the dotted names that it changes (in-place) or uses."""
+    """A piece of source that may have done it: its place, and the dotted names that it changes (in-place) or uses.
+
+    ``target`` is the one that it changes for certain, where that is plain: ``x`` of ``x += 1``, ``x[0] = 1`` and ``x.relu_()``.
+    """
 
     site: Site
     names: frozenset[str]
+    target: str = ""
 
 
 @lru_cache(maxsize=256)
@@ -179,7 +184,7 @@ def _found(file: str, matches: Callable[[ast.AST], frozenset[str] | None]) -> tu
     for node, function in _with_functions(tree):
         names = matches(node)
         if names is not None:
-            found.append(Statement(_site(node, file, function), names))
+            found.append(Statement(_site(node, file, function), names, _target(node)))
     return tuple(found)
 
 
@@ -230,6 +235,27 @@ def _modified_names(node: ast.AST) -> frozenset[str] | None:
     if not changed:
         return None
     return frozenset(name for expression in changed for name in _dotted_names(expression))
+
+
+def _target(node: ast.AST) -> str:
+    """What a statement or call in place works on, if that is a variable, an attribute or an element of one."""
+    target: ast.AST | None = None
+    if isinstance(node, ast.AugAssign):
+        target = node.target
+    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+        target = node.targets[0]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        target = node.func.value
+        while isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute) and _called(target).endswith("_"):
+            target = target.func.value  # self.mean.mul_(0.9).add_(x)
+        if isinstance(target, ast.Name) and target.id in _MODULES:
+            target = node.args[0] if node.args else None
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    plain = isinstance(target, ast.Name) or (
+        isinstance(target, ast.Attribute) and not any(isinstance(n, ast.Call) for n in ast.walk(target))
+    )
+    return ast.unparse(target) if plain and target is not None else ""
 
 
 def _called(call: ast.Call) -> str:

@@ -19,7 +19,7 @@ from gradscope import hazards, leaks
 from gradscope._version import __version__
 from gradscope.backward import Backward
 from gradscope.errors import FreedGraphError, GradscopeError, StaleSavedTensorError
-from gradscope.foresight import Foresight, InPlace, LineWatch
+from gradscope.foresight import Foresight, ForwardOnFreed, InPlace, LineWatch
 from gradscope.hooks import (
     DefaultHooks,
     Handles,
@@ -160,7 +160,12 @@ class Session:
         self.ledger = Ledger(self.names)
         self.backward = Backward(self.ledger, self.names, self, self._report, hooked=hooks)
         self.lines = LineWatch(self.backward)
-        foresight = [self.lines, Foresight(self.backward), InPlace(self.backward, self.lines)]
+        foresight = [
+            self.lines,
+            Foresight(self.backward),
+            ForwardOnFreed(self.backward, self.lines),
+            InPlace(self.backward, self.lines),
+        ]
         self.observers = Observers(
             [*foresight, *leaks.observers(self.backward)], self._report, self.ledger.notes.append
         )

@@ -14,7 +14,7 @@ from gradscope.foresight.lines import LineWatch
 from gradscope.foresight.out_of_place import fix_for
 from gradscope.foresight.schedule import Schedule
 from gradscope.foresight.stale import StaleGraphs
-from gradscope.model import Finding
+from gradscope.model import Finding, Site
 from gradscope.observers import Observer
 from gradscope.rules import gs202
 from gradscope.saved import Packed
@@ -33,8 +33,8 @@ _DEEPEST = 1_000_000
 class Change:
     """Saved tensors that one place has changed; ``depth`` and ``tries`` tell in which frame their graphs were looked for last."""
 
-    place: Place
     statement: Statement
+    computed: bool
     packs: list[weakref.ref[Packed]]
     depth: int = _DEEPEST
     tries: int = 0
@@ -52,7 +52,7 @@ class InPlace(Observer):
         self._lines = lines
         self._schedule = Schedule()
         self._changes: list[Change] = []
-        self._told: set[Place] = set()
+        self._told: set[Site] = set()
         lines.on_change = self._changed
 
     def _changed(self, changed: list[Packed], place: Place) -> None:
@@ -60,10 +60,11 @@ class InPlace(Observer):
         statement = changed_by(place.site)
         mutations = self.watch.mutations
         packs = [packed for packed in changed if mutations.note(packed, statement.site)]
-        if not packs or place in self._told or len(self._changes) >= _MOST_WAITING:
+        if not packs or statement.site in self._told or len(self._changes) >= _MOST_WAITING:
             return
         if self._schedule.is_due(place):
-            self._changes.append(Change(place, statement, [weakref.ref(packed) for packed in packs]))
+            computed = any(_is_computed(packed) for packed in packs)
+            self._changes.append(Change(statement, computed, [weakref.ref(packed) for packed in packs]))
             self._lines.wait(self, True)
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
@@ -74,7 +75,7 @@ class InPlace(Observer):
         frames = user_frames(frame)
         for change in tuple(self._changes):
             alive = change.alive()
-            over = not alive or change.place in self._told
+            over = not alive or change.statement.site in self._told
             if not over and len(frames) <= change.depth:
                 change.tries = 1 if len(frames) < change.depth else change.tries + 1
                 change.depth = len(frames)
@@ -92,16 +93,15 @@ class InPlace(Observer):
 
     def _examine(self, change: Change, alive: set[int], frames: list[FrameType]) -> list[Finding]:
         watch = self.watch
-        names = sorted(change.statement.names)
 
         def name_of(tensor: torch.Tensor) -> str:
-            return watch.names.of_tensor(tensor) or (names[0] if len(names) == 1 else "a saved tensor")
+            return watch.names.of_tensor(tensor) or change.statement.target or "a saved tensor"
 
         watch.names.learn_variables(frames)
         needed = StaleGraphs(watch, lambda packed: id(packed) in alive, name_of).needed(frames, at_line=True)
         if needed is None:
             return []
-        self._told.add(change.place)
+        self._told.add(change.statement.site)
         reading = needed.reading
         facts = gs202.StaleSoon(
             change.statement.site,
@@ -114,4 +114,13 @@ class InPlace(Observer):
             watch.calls,
             by_step=False,
         )
-        return [gs202.finding(facts, fix_for(change.statement, needed.made, frames))]
+        return [gs202.finding(facts, fix_for(change.statement, needed.made, change.computed))]
+
+
+def _is_computed(packed: Packed) -> bool:
+    """Whether an operation of the graph made what was saved: a node's own output, or an input that has a graph."""
+    tensor = packed.tensor
+    if tensor is None or not packed.original:
+        return True
+    with torch._C.DisableTorchFunction():
+        return tensor.requires_grad and not tensor.is_leaf

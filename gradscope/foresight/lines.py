@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gradscope.backward import Backward
 from gradscope.foresight.versions import Versions
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
@@ -21,12 +22,13 @@ from gradscope.sites import USER, Place, _codes, known_code, owner_of, place_at,
 from gradscope.tokens import Call
 
 if TYPE_CHECKING:
-    from gradscope.backward import Backward, Look
+    from gradscope.backward import Look
 
 _MOST_EVENTS = 200_000
 _MOST_SECONDS = 0.5
 _COMPILER = torch.__path__[0] + "/_dynamo"
 _STARTS_THREAD = threading.Thread.start.__code__
+_BACKWARD = Backward.run.__code__
 _COPIES_LOCALS = sys.version_info < (3, 13)
 """Before PEP 667 Python copied a frame's variables for its trace function, and wrote them back afterwards. A closure's variable
 that another thread set meanwhile would be lost, so no thread is traced while there are several."""
@@ -119,7 +121,7 @@ class LineWatch(Observer):
                 forget_snapshot(frame)
 
     def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
-        """The engine runs without us."""
+        """The engine runs without us; where nobody has called it for us, it is the first to tell."""
         self._turn_off()
         return ()
 
@@ -142,6 +144,10 @@ class LineWatch(Observer):
         code = frame.f_code
         if (_codes.get(id(code)) or known_code(code)).owner == USER:
             return None if shares_snapshot(code) else self._event(frame, event, argument)
+        if code is _BACKWARD:
+            self._compare()
+            self._turn_off(frame)
+            return None
         self._events += 1
         if code is _STARTS_THREAD or code.co_filename.startswith(_COMPILER) or self._events > _MOST_EVENTS:
             self._thread.aside = True
@@ -171,9 +177,7 @@ class LineWatch(Observer):
             return
         started = time.perf_counter()
         self._events += 1
-        changed = self._versions.changed()
-        if changed and thread.code is not None:
-            self.on_change(changed, place_at(thread.code, thread.offset))
+        self._compare()
         if event == "line":
             thread.code, thread.offset = frame.f_code, frame.f_lasti
             if self._waiting:
@@ -188,6 +192,12 @@ class LineWatch(Observer):
         if idle or not watch.ledger.active or self._is_spent():
             self._turn_off(frame)
 
+    def _compare(self) -> None:
+        thread = self._thread
+        changed = self._versions.changed()
+        if changed and thread.code is not None:
+            self.on_change(changed, place_at(thread.code, thread.offset))
+
 
 def _is_users(error: BaseException) -> bool:
     """Whether the exception came out of the user's code, which can only be a signal's handler."""
@@ -199,4 +209,6 @@ def _is_users(error: BaseException) -> bool:
     return False
 
 
-_OURS = frozenset({LineWatch._start.__code__, LineWatch._event.__code__, LineWatch._look.__code__, Versions.changed.__code__})
+_OURS = frozenset(
+    {LineWatch._start.__code__, LineWatch._event.__code__, LineWatch._look.__code__, Versions.changed.__code__}
+)

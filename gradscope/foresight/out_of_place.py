@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from types import FrameType
 
 import torch
 
 from gradscope.foresight import source
 from gradscope.foresight.edits import _alone
-from gradscope.foresight.objects import Objects
 from gradscope.model import Edit, Fix, Site
 from gradscope.rules.base import place
 from gradscope.statements import Statement
@@ -25,33 +23,35 @@ _OPERATORS: dict[type[ast.operator], str] = {
 }
 
 
-def fix_for(change: Statement, made: Sequence[Site], frames: Sequence[FrameType]) -> Fix:
-    """What an expert would do, with edits where they can be written down."""
+def fix_for(change: Statement, made: Sequence[Site], computed: bool) -> Fix:
+    """What an expert would do, with edits where they can be written down.
+
+    Only a tensor that an operation has ``computed`` is replaced by another; a buffer or a table must stay the tensor that it is, as
+    others may know it.
+    """
     site = change.site
-    names = sorted(change.names)
-    edits = _out_of_place(site, frames)
+    name = change.target
+    edits = _out_of_place(site) if computed else ()
     if edits:
         return Fix("clone", f"at {place(site)}, use the out-of-place form of the operation", edits)
-    edits = _clone_where_saved(names[0], made) if len(names) == 1 else ()
+    edits = _clone_where_saved(name, made) if name else ()
     if edits:
         saved = ", ".join(place(each) for each in made)
-        return Fix("clone", f"let {saved} use `{names[0]}.clone()`, or change `{names[0]}` after the backward call", edits)
+        return Fix("clone", f"let {saved} use `{name}.clone()`, or change `{name}` after the backward call", edits)
     where = f" at {place(made[0])}" if made else ""
     return Fix(
-        "clone", f"save a clone(){where}, or at {place(site)} use the out-of-place form of the operation or change a clone()"
+        "clone",
+        f"save a clone(){where}, or at {place(site)} use the out-of-place form of the operation or change a clone()",
     )
 
 
-def _out_of_place(site: Site, frames: Sequence[FrameType]) -> tuple[Edit, ...]:
-    """``x += y`` as ``x = x + y`` and ``x.relu_()`` as ``x = x.relu()``, where ``x`` is a variable with a graph of its own.
-
-    A tensor without one is a buffer or a table, and others may know it: that must stay the tensor it is.
-    """
+def _out_of_place(site: Site) -> tuple[Edit, ...]:
+    """``x += y`` as ``x = x + y`` and ``x.relu_()`` as ``x = x.relu()``, where ``x`` is a variable."""
     statement = source.statement_at(site)
     if statement is None or statement.lineno != statement.end_lineno or not _alone(site.file, statement):
         return ()
     name, value = _value(statement)
-    if name is None or not _is_computed(name, site, frames):
+    if name is None:
         return ()
     line = source.line_of(site.file, statement.lineno)
     return (Edit(site.file, statement.lineno, f"{line[: len(line) - len(line.lstrip())]}{name} = {value}"),)
@@ -69,7 +69,9 @@ def _value(statement: ast.stmt) -> tuple[str | None, str]:
     target = ""
     if isinstance(statement, ast.Expr):
         call = statement.value
-    elif isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
+    elif (
+        isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
+    ):
         call, target = statement.value, statement.targets[0].id
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return None, ""
@@ -80,18 +82,6 @@ def _value(statement: ast.stmt) -> tuple[str | None, str]:
         return None, ""
     arguments = ", ".join(ast.unparse(each) for each in (*call.args, *call.keywords))
     return function.value.id, f"{function.value.id}.{function.attr[:-1]}({arguments})"
-
-
-def _is_computed(name: str, site: Site, frames: Sequence[FrameType]) -> bool:
-    """Whether a variable of the function at a site is a tensor that some operation computed; the function may be over by now."""
-    for frame in frames:
-        if frame.f_code.co_qualname == site.function:
-            found = Objects(frame).find(name)
-            if not issubclass(type(found), torch.Tensor):
-                return False
-            with torch._C.DisableTorchFunction():
-                return bool(found.requires_grad and not found.is_leaf)
-    return False
 
 
 def _clone_where_saved(name: str, made: Sequence[Site]) -> tuple[Edit, ...]:

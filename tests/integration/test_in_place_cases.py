@@ -1,0 +1,410 @@
+"""Programs that change tensors in place: those that will fail are told at the very line, their healthy twins never."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+import gradscope
+from gradscope.model import Finding, Severity
+
+OPENING = """\
+import torch
+from torch import nn
+torch.manual_seed(0)
+"""
+
+STALE = {
+    "a plain output": (
+        """
+w = torch.randn(4, requires_grad=True)
+y = torch.sigmoid(w * 2)  # saved
+y += 1  # changed
+y.sum().backward()
+""",
+        "y = y + 1",
+    ),
+    "an activation in a module, one of the batch masked": (
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+    def forward(self, x):
+        h = torch.tanh(self.body(x))  # saved
+        h[0] = 0  # changed
+        return self.head(h)
+net = Net()
+for _ in range(2):
+    loss = net(torch.randn(3, 4)).mean()
+    loss.backward()
+""",
+        None,
+    ),
+    "clamped in a function": (
+        """
+def squash(z):
+    z.clamp_(0, 1)  # changed
+    return z
+w = torch.randn(4, requires_grad=True)
+z = w.exp()  # saved
+z = squash(z)
+loss = z.sum()
+loss.backward()
+""",
+        "    z = z.clamp(0, 1)",
+    ),
+    "changed in a return": (
+        """
+def act(x):
+    y = x.exp()  # saved
+    return y.mul_(2)  # changed
+w = torch.randn(4, requires_grad=True)
+out = act(w)
+out.sum().backward()
+""",
+        None,
+    ),
+    "a buffer between two forward passes": (
+        """
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+        self.register_buffer("scale", torch.ones(3))
+    def forward(self, x):
+        return self.lin(x) * self.scale  # saved
+net = Scale()
+a = net(torch.randn(2, 3))
+net.scale.mul_(0.9)  # changed
+b = net(torch.randn(2, 3))
+(a.sum() + b.sum()).backward()
+""",
+        None,
+    ),
+    "parameters updated by hand under no_grad": (
+        """
+net = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
+x = torch.randn(4, 3)
+first = net(x).mean()
+second = net(x).pow(2).mean()  # saved
+first.backward()
+with torch.no_grad():
+    net[2].weight.sub_(0.1 * net[2].weight.grad)  # changed
+second.backward()
+""",
+        None,
+    ),
+    "a generator": (
+        """
+def frames(w):
+    for _ in range(2):
+        y = torch.sigmoid(w)  # saved
+        y *= 2  # changed
+        yield y
+w, total = torch.randn(3, requires_grad=True), 0.0
+for y in frames(w):
+    total = total + y.sum()
+total.backward()
+""",
+        "        y = y * 2",
+    ),
+    "a custom function": (
+        """
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+w = torch.randn(3, requires_grad=True)
+y = Exp.apply(w)  # saved
+y.add_(1)  # changed
+loss = y.sum()
+loss.backward()
+""",
+        "y = y.add(1)",
+    ),
+    "kept over two calls": (
+        """
+w = torch.randn(3, requires_grad=True)
+scale = torch.ones(3)
+loss = (w * scale).sum()  # saved
+loss.backward(retain_graph=True)
+scale[0] = 2.0  # changed
+loss.backward()
+""",
+        "loss = (w * scale.clone()).sum()  # saved",
+    ),
+    "in a method that a trainer calls": (
+        """
+class Trainer:
+    def __init__(self):
+        self.net, self.center = nn.Linear(3, 3), torch.zeros(3)
+    def loss(self, x):
+        out = torch.tanh(self.net(x))
+        value = (out * self.center).sum() + out.pow(2).sum()  # saved
+        self.update(out)
+        return value
+    @torch.no_grad()
+    def update(self, out):
+        self.center.mul_(0.9).add_(out.mean(0))  # changed
+    def fit(self):
+        for _ in range(3):
+            loss = self.loss(torch.randn(4, 3))
+            loss.backward()
+Trainer().fit()
+""",
+        "        value = (out * self.center.clone()).sum() + out.pow(2).sum()  # saved",
+    ),
+    "dropout of what a rectifier has saved, in a network of the library's": (
+        """
+net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True), nn.Dropout(0.5, inplace=True), nn.Linear(3, 1))
+out = net(torch.randn(4, 3)).mean()  # saved and changed
+out.backward()
+""",
+        None,
+    ),
+    "inside a long expression": (
+        """
+def double(t):
+    return t.mul_(2)  # changed
+w = torch.randn(3, requires_grad=True)
+y = w.exp()  # saved
+loss = (
+    double(y).sum()
+    + w.sum()
+)
+loss.backward()
+""",
+        None,
+    ),
+}
+"""Each with the line that its fix puts in the place of another, where the fix is an edit; comments mark the lines."""
+
+CLEAN = {
+    "changed after the backward call": """
+w = torch.randn(4, requires_grad=True)
+for _ in range(3):
+    y = torch.sigmoid(w)
+    y.sum().backward()
+    y.data.zero_()
+    with torch.no_grad():
+        y += 1
+        w -= 0.1 * w.grad
+    w.grad = None
+""",
+    "in place where nothing saved it": """
+net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 1))
+for _ in range(3):
+    x = torch.randn(2, 4)
+    h = net[0](x)
+    h += 1
+    h.mul_(2)
+    out = net[2](torch.relu_(h))
+    out.add_(1)
+    out.sum().backward()
+""",
+    "dropout, normalisation and activations in place": """
+net = nn.Sequential(
+    nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(inplace=True), nn.Flatten(),
+    nn.Linear(108, 8), nn.Dropout(0.5, inplace=True), nn.Linear(8, 1),
+)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+for _ in range(3):
+    optimizer.zero_grad()
+    a, b = net(torch.randn(4, 1, 8, 8)), net(torch.randn(4, 1, 8, 8))
+    (a.mean() + b.mean()).backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+""",
+    "an average of weights, kept while the next loss is computed": """
+net, teacher = nn.Linear(4, 4), nn.Linear(4, 4)
+teacher.requires_grad_(False)
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(3):
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        target = teacher(x)
+    loss = (net(x) - target).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        for p, q in zip(net.parameters(), teacher.parameters()):
+            q.mul_(0.9).add_(p, alpha=0.1)
+""",
+    "an evaluation that forgot no_grad": """
+net = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())
+scores = []
+for _ in range(3):
+    out = net(torch.randn(2, 4))
+    out.clamp_(0.1, 0.9)
+    scores.append(out.mean().item())
+print(max(scores))
+""",
+    "a graph that was dropped": """
+w = torch.randn(4, requires_grad=True)
+y = w.exp()
+z = y.sum()
+y += 1
+del z
+y = w.exp()
+y.sum().backward()
+""",
+    "a queue that is written after the backward call": """
+enc, queue = nn.Linear(4, 4), torch.randn(4, 8)
+for step in range(3):
+    q = enc(torch.randn(2, 4))
+    loss = (q @ queue).logsumexp(1).mean()
+    loss.backward()
+    with torch.no_grad():
+        queue[:, 2 * step : 2 * step + 2] = q.t()
+""",
+    "a queue that is cloned where it is read": """
+enc, queue = nn.Linear(4, 4), torch.randn(4, 8)
+for step in range(3):
+    q = enc(torch.randn(2, 4))
+    loss = (q @ queue.clone()).logsumexp(1).mean()
+    with torch.no_grad():
+        queue[:, 2 * step : 2 * step + 2] = q.t()
+    loss.backward()
+""",
+    "weights that are clipped": """
+critic = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+optimizer = torch.optim.RMSprop(critic.parameters())
+for _ in range(3):
+    loss = critic(torch.randn(3, 4)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    for p in critic.parameters():
+        p.data.clamp_(-0.1, 0.1)
+""",
+    "spectral normalisation": """
+from torch.nn.utils.parametrizations import spectral_norm
+critic = nn.Sequential(spectral_norm(nn.Linear(4, 4)), nn.LeakyReLU(0.2, inplace=True), nn.Linear(4, 1))
+optimizer = torch.optim.Adam(critic.parameters())
+for _ in range(3):
+    loss = critic(torch.randn(3, 4)).mean() - critic(torch.randn(3, 4)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "masks and tables that are filled": """
+emb, out = nn.Embedding(6, 4), torch.zeros(3, 4)
+for _ in range(3):
+    table = torch.zeros(3, 4)
+    mask = torch.ones(3, 4)
+    mask[:, 0] = 0
+    for row in range(3):
+        table[row] = emb(torch.tensor(row)) * mask[row]
+    mask = torch.zeros(3, 4)
+    table.sum().backward()
+""",
+    "a running total that is added to": """
+net, total, losses = nn.Linear(4, 1), torch.zeros(()), []
+for _ in range(4):
+    loss = net(torch.randn(3, 4)).pow(2).mean()
+    loss.backward()
+    total += loss.detach()
+    losses.append(loss)
+print(total.item())
+""",
+    "the changed branch is detached": """
+w = torch.randn(4, requires_grad=True)
+for _ in range(3):
+    y = w.exp()
+    shown = y.detach().clone()
+    shown.div_(shown.max())
+    loss = (y * shown).sum()
+    loss.backward()
+""",
+    "noise added to the input of the next pass": """
+net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+x = torch.randn(3, 4)
+for _ in range(3):
+    loss = net(x).mean()
+    loss.backward()
+    x.add_(0.1 * torch.randn(3, 4))
+""",
+    "an adversarial input, changed between the calls": """
+net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+delta = torch.zeros(3, 4, requires_grad=True)
+x = torch.randn(3, 4)
+for _ in range(4):
+    loss = net(x + delta).mean()
+    loss.backward()
+    with torch.no_grad():
+        delta.add_(0.1 * delta.grad.sign()).clamp_(-0.3, 0.3)
+    delta.grad.zero_()
+""",
+    "a worker thread": """
+import threading
+def work():
+    w = torch.randn(4, requires_grad=True)
+    for _ in range(3):
+        y = w.exp()
+        y.sum().backward()
+        with torch.no_grad():
+            y += 1
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+work()
+""",
+}
+
+
+def findings(source: str, folder: Path) -> list[Finding]:
+    script = folder / "program.py"
+    script.write_text(OPENING + source, encoding="utf-8")
+    with gradscope.watch() as scope:
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except RuntimeError as error:
+            assert "inplace operation" in str(error)
+        assert not scope.recording().summary.notes
+    assert sys.gettrace() is None
+    return scope.findings
+
+
+def lines_of(source: str, mark: str) -> list[int]:
+    return [n for n, line in enumerate((OPENING + source).splitlines(), 1) if mark in line.partition("#")[2]]
+
+
+@pytest.mark.parametrize(("source", "fixed"), STALE.values(), ids=STALE)
+def test_it_is_said_at_the_line_that_changes(source: str, fixed: str | None, tmp_path: Path) -> None:
+    found = [f for f in findings(source, tmp_path) if f.severity is not Severity.ADVICE]
+    assert [f.code for f in found] == ["GS202", "GS201"]
+    early, late = found
+    assert early.backward_call < late.backward_call
+    assert early.site is not None
+    assert [early.site.line] == lines_of(source, "changed")
+    assert late.site is not None
+    for finding in found:
+        by_role = {r.role: r.site.line for r in finding.related if r.site is not None}
+        assert [by_role["modified_by"]] == lines_of(source, "changed")
+        assert [by_role["created"]] == lines_of(source, "saved")
+    by_role = {r.role: r.site for r in early.related}
+    failing = by_role.get("failing_node") or by_role["next_read"]
+    assert failing is not None
+    assert failing.line == late.site.line
+    assert early.fix is not None
+    assert [edit.replacement for edit in early.fix.edits] == ([fixed] if fixed else [])
+    if early.fix.edits:
+        lines = (OPENING + source).splitlines()
+        for edit in early.fix.edits:
+            lines[edit.line - 1] = edit.replacement
+        assert findings("\n".join(lines[len(OPENING.splitlines()) :]), tmp_path) == []
+
+
+@pytest.mark.parametrize("source", CLEAN.values(), ids=CLEAN)
+def test_a_healthy_program_is_left_in_peace(source: str, tmp_path: Path) -> None:
+    assert [f for f in findings(source, tmp_path) if f.severity is not Severity.ADVICE] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import sys
 from types import CodeType, FrameType, MappingProxyType, ModuleType
@@ -48,22 +49,19 @@ def local_variables(frame: FrameType) -> Variables:
         return _of_module_or_class(frame)
     if not _SNAPSHOTS:
         return tuple(frame.f_locals.items())
-    if shares_snapshot(code):
+    if _shares_snapshot(code):
         return ()
     snapshot = frame.f_locals
     # ".0" is what a comprehension's frame calls the iterator it was given.
     variables = tuple(pair for pair in snapshot.items() if not pair[0].startswith("."))
-    # A trace function (a debugger) writes the snapshot back into the frame: emptied, it would delete the variables.
-    if sys.gettrace() is None and frame.f_trace is None and sys.getrefcount(snapshot) <= _ALONE:
+    # A debugger writes what it changed in the snapshot back into the frame: emptied, it would delete the variables.
+    if sys.gettrace() is None and sys.getrefcount(snapshot) <= _ALONE:
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             snapshot.pop(name, None)
+    if sys.gettrace() is None:
+        # Else Python would fill the snapshot once more at the next event of our line watch, and it would stay with the frame.
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
     return variables
-
-
-def forget_snapshot(frame: FrameType) -> None:
-    """Empty the copy of its variables that a trace function has left with a frame."""
-    if _SNAPSHOTS and frame.f_code.co_flags & _OPTIMIZED:
-        local_variables(frame)
 
 
 def _of_module_or_class(frame: FrameType) -> Variables:
@@ -75,8 +73,7 @@ def _of_module_or_class(frame: FrameType) -> Variables:
     return tuple((name, value) for name, value in namespace.items() if name not in shared or shared[name] is not value)
 
 
-def shares_snapshot(code: CodeType) -> bool:
-    """Whether a function's code may hand out the copy of its variables that Python keeps with the frame."""
+def _shares_snapshot(code: CodeType) -> bool:
     if not _SHARE_SNAPSHOT.intersection(code.co_names):
         return False
     shares = _shares.get(code)

@@ -121,8 +121,6 @@ class Ledger:
         self.on_drop: Callable[[Packed, int], None] = lambda packed, nbytes: None
         self.checking = True
         self.notes: list[str] = []
-        self.fresh = _FRESH_REFERENCES
-        """One more for each call that a tensor goes through while Python keeps a copy of the arguments for a trace function."""
         self.noticed: Callable[[Packed], None] = lambda packed: None
         """Told of every saved tensor while graphs are looked at in detail."""
         self.reading: Callable[[Packed], None] | None = None
@@ -147,7 +145,7 @@ class Ledger:
             frame = sys._getframe(1)
             # An input of the node torch keeps as it is; an output must be kept as an alias. A tensor that Python knew before
             # and nobody modified is an input; of others (or in a Python Function, whose outputs Python knows) it is asked.
-            if version or sys.getrefcount(tensor) <= self.fresh or frame.f_code is _FUNCTION_APPLY:
+            if version or sys.getrefcount(tensor) <= _FRESH_REFERENCES or frame.f_code is _FUNCTION_APPLY:
                 packed.sequence_nr = _sequence_nr() - 1
                 packed.original = self._is_input(packed, tensor, frame)
                 packed.tensor = tensor if packed.original else tensor.detach()
@@ -166,11 +164,7 @@ class Ledger:
         packed.sequence_nr = _sequence_nr() - 1
         version = packed.version = tensor._version
         packed.was_leaf = leaf = tensor.is_leaf
-        known = (
-            version == 0
-            and frame.f_code is not _FUNCTION_APPLY
-            and sys.getrefcount(tensor) > 2 * self.fresh - _FRESH_REFERENCES + 1
-        )
+        known = version == 0 and frame.f_code is not _FUNCTION_APPLY and sys.getrefcount(tensor) > _FRESH_REFERENCES + 1
         packed.original = leaf or known or self._is_input(packed, tensor, frame)
         packed.tensor = tensor if packed.original else tensor.detach()
         self.saved_tensors += 1

@@ -15,10 +15,9 @@ from gradscope.backward import Backward
 from gradscope.foresight.versions import Versions
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
-from gradscope.namespaces import forget_snapshot, shares_snapshot
 from gradscope.observers import Observer
 from gradscope.saved import Packed
-from gradscope.sites import USER, Place, _codes, known_code, owner_of, place_at, user_frame, user_frames
+from gradscope.sites import USER, Place, _codes, known_code, owner_of, place_at, user_frames
 from gradscope.tokens import Call
 
 if TYPE_CHECKING:
@@ -27,11 +26,7 @@ if TYPE_CHECKING:
 _MOST_EVENTS = 200_000
 _MOST_SECONDS = 0.5
 _COMPILER = torch.__path__[0] + "/_dynamo"
-_STARTS_THREAD = threading.Thread.start.__code__
 _BACKWARD = Backward.run.__code__
-_COPIES_LOCALS = sys.version_info < (3, 13)
-"""Before PEP 667 Python copied a frame's variables for its trace function, and wrote them back afterwards. A closure's variable
-that another thread set meanwhile would be lost, so no thread is traced while there are several."""
 
 
 class _Thread(threading.local):
@@ -97,28 +92,16 @@ class LineWatch(Observer):
         thread, ledger = self._thread, self.watch.ledger
         if thread.aside or thread.handle is not None or not (ledger.active and ledger.detailed) or self._is_spent():
             return
-        if self.watch.is_running or (_COPIES_LOCALS and threading.active_count() > 1):
-            return
-        here = user_frame(frame)
-        frames = [f for f in user_frames(here) if not shares_snapshot(f.f_code)]
-        if here is None or not frames:
-            return
-        thread.handle = trace_thread(self._starts, self._inside, frames)
-        if thread.handle is not None:
-            thread.code, thread.offset = here.f_code, here.f_lasti
-            ledger.fresh += _COPIES_LOCALS
+        frames = [] if self.watch.is_running else user_frames(frame)
+        if frames:
+            thread.handle = trace_thread(self._starts, self._inside, frames)
+            thread.aside = thread.handle is None
+            thread.code, thread.offset = frames[0].f_code, frames[0].f_lasti
 
-    def _turn_off(self, running: FrameType | None = None) -> None:
-        """Stop; ``running`` is the frame that Python has copied just now and will write back."""
-        thread = self._thread
-        handle, thread.handle = thread.handle, None
-        if handle is None:
-            return
-        handle.remove()
-        self.watch.ledger.fresh -= _COPIES_LOCALS
-        for frame in user_frames(sys._getframe(1)):
-            if frame is not running:
-                forget_snapshot(frame)
+    def _turn_off(self) -> None:
+        handle, self._thread.handle = self._thread.handle, None
+        if handle is not None:
+            handle.remove()
 
     def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
         """The engine runs without us; where nobody has called it for us, it is the first to tell."""
@@ -143,15 +126,16 @@ class LineWatch(Observer):
         """A function begins, or a generator goes on: only the user's are followed."""
         code = frame.f_code
         if (_codes.get(id(code)) or known_code(code)).owner == USER:
-            return None if shares_snapshot(code) else self._event(frame, event, argument)
+            return self._event(frame, event, argument)
         if code is _BACKWARD:
             self._compare()
-            self._turn_off(frame)
+            self._turn_off()
             return None
         self._events += 1
-        if code is _STARTS_THREAD or code.co_filename.startswith(_COMPILER) or self._events > _MOST_EVENTS:
+        compiles = code.co_filename.startswith(_COMPILER)
+        if compiles or self._events > _MOST_EVENTS or not self.watch.ledger.active:
             self._thread.aside = True
-            self._turn_off(frame)
+            self._turn_off()
         return None
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -165,7 +149,7 @@ class LineWatch(Observer):
                 erase(error, _OURS)
                 raise
             self._seconds = _MOST_SECONDS + 1
-            self._turn_off(frame)
+            self._turn_off()
             self.watch.ledger.notes.append(
                 f"the line watch failed and was switched off ({type(error).__name__}: {error}); please report this"
             )
@@ -190,7 +174,7 @@ class LineWatch(Observer):
         self._seconds += time.perf_counter() - started
         idle = not watch.ledger.live_tensors and not self._waiting
         if idle or not watch.ledger.active or self._is_spent():
-            self._turn_off(frame)
+            self._turn_off()
 
     def _compare(self) -> None:
         thread = self._thread

@@ -51,10 +51,9 @@ nothing is trained through what was detached. Computing again costs that part of
 
 ## Known limits
 
-It is said only while graphs of a new shape are built, since only then the code is watched line by line (not where a
-debugger traces it, with `--no-hooks`, or before Python 3.13 while other threads run), and only where the code shows that
-backward is called on the result. A value that is only looked at (`torch.sqrt(loss).item()`) is no finding. GS101 says
-it in any case, when the call is made.
+It is said only while graphs of a new shape are built, since only then the code is watched line by line (never with
+`--no-hooks`, or where a debugger traces it), and only where the code shows that backward is called on the result. A
+value that is only looked at (`torch.sqrt(loss).item()`) is no finding. GS101 says it in any case, when the call is made.
 """
 
 from __future__ import annotations

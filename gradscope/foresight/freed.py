@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from dis import opmap
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ _MOST_NODES = 2_000  # that may be touched in one look
 _MOST_MADE = 3
 _MOST_NAMED = 20
 _MOST_EXPECTED = 64
-_BUILDS = (Effect.FEEDS, Effect.AUGMENTED)
+_FOR_ITER = opmap["FOR_ITER"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class ForwardOnFreed(Observer):
         for held in tensors_of(frames):
             if freeing.trace(held):
                 reading = dangerous_read(held.paths, frames, doubting=False)
-                if reading is not None and reading.read.effect in _BUILDS:
+                if reading is not None and _builds(reading):
                     found.append(_Expected(reading.read.site, _number(held), record, retains_if_computed(frame)))
         return found
 
@@ -105,8 +106,8 @@ class ForwardOnFreed(Observer):
             return ()
         here = place_in(frame).site
         expected = {e.sequence_nr: e for e in found if (e.read.file, e.read.function) == (here.file, here.function)}
-        if not expected or not torch.is_grad_enabled():
-            return ()
+        if not expected or not torch.is_grad_enabled() or frame.f_code.co_code[frame.f_lasti] == _FOR_ITER:
+            return ()  # in its later iterations a loop does not read again what it runs over
         del self._expected[frame.f_lineno]  # looked at once: a later call that frees will expect anew
         self._lines.wait(self, bool(self._expected))
         with self._schedule:
@@ -119,7 +120,7 @@ class ForwardOnFreed(Observer):
             if known is None or not freed:
                 continue
             reading = dangerous_read(held.paths, frames, at_line=True)
-            if reading is None or reading.read.site.line != here.line or reading.read.effect not in _BUILDS:
+            if reading is None or reading.read.site.line != here.line or not _builds(reading):
                 continue
             if source.keywords_of(reading.backward) & {"inputs", "grad"}:
                 continue
@@ -146,6 +147,11 @@ class ForwardOnFreed(Observer):
             again=reading.backward == site,
             carried=loop is not None and bool(source.stores_in(loop, reading.name)),
         )
+
+
+def _builds(reading: Reading) -> bool:
+    """Whether the read computes something new from the tensor itself, not from what may be another part of its container."""
+    return reading.read.effect in (Effect.FEEDS, Effect.AUGMENTED) and reading.read.via == reading.name
 
 
 def _number(held: Held) -> int:

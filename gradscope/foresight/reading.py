@@ -275,7 +275,7 @@ def _in_doubt(
     region = loop if loop is not None else source.function_around(site)
     ahead = read.site.line > site.line - starting
     straight = not read.after_back_edge and read.site.function == site.function and ahead
-    until = read.site.line if straight and read.effect is Effect.BACKWARD else 0
+    until = read.site.line if straight and (starting or read.effect is Effect.BACKWARD) else 0
     if source.stored_sometimes(
         region, tracked.name, site.line, read.site.line, after=loop is None or bool(until), until=until
     ):

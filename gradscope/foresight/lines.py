@@ -125,7 +125,11 @@ class LineWatch(Observer):
     def _start(self, frame: FrameType, event: str, argument: Any) -> Any:
         """A function begins, or a generator goes on: only the user's are followed."""
         code = frame.f_code
-        if (_codes.get(id(code)) or known_code(code)).owner == USER:
+        try:
+            owner = (_codes.get(id(code)) or known_code(code)).owner
+        except RecursionError:  # the program is about to meet it
+            return None
+        if owner == USER:
             return self._event(frame, event, argument)
         if code is _BACKWARD:
             self._compare()
@@ -144,6 +148,8 @@ class LineWatch(Observer):
             return self._inside
         try:
             self._look(frame, event)
+        except RecursionError:  # the program is about to meet it
+            return self._inside
         except BaseException as error:
             if not isinstance(error, Exception) or _is_users(error):  # a signal's handler raised it
                 erase(error, _OURS)

@@ -1,17 +1,20 @@
-"""An optimizer has changed parameters that a graph still to be run backward has saved.
+"""A tensor that a graph still to be run backward has saved was changed in place.
 
 ## What it says
 
-An optimizer's step has just modified parameters in place. A variable of the program holds a graph that saved these
-parameters in its forward pass, and the code that follows calls backward on it. That call will fail with `one of the
-variables needed for gradient computation has been modified by an inplace operation`. The finding names the step, the
-parameter, the line that saved it, and the backward call that will fail.
+An operation in place (`x += y`, `x[0] = y`, `x.relu_()`) or an optimizer's step has just changed a tensor that a graph
+saved in its forward pass. A variable of the program holds that graph, and the code that follows calls backward on it.
+That call will fail with `one of the variables needed for gradient computation has been modified by an inplace
+operation`. The finding names the line that changed the tensor, the tensor, the line that saved it, and the backward
+call that will fail.
 
 ## Why it happens
 
-A matrix product keeps its weight for the derivative, and the optimizer changes that very weight. All backward calls that
-go through a forward pass must come before the step that changes what it saved. Two losses computed up front, with a step
-between their backward calls, break this; so does a graph kept with `retain_graph=True` over a step.
+A node keeps the very tensors that its derivative needs: a matrix product its weight, `sigmoid` its output, a product
+both factors. A buffer, a queue or an activation that is written to between the forward pass and the backward call is
+then no longer what it was. So are the parameters after `optimizer.step()`: all backward calls that go through a
+forward pass must come before the step that changes what it saved. Two losses computed up front, with a step between
+their backward calls, break this; so does a graph kept with `retain_graph=True` over a step.
 
 ## Bad example
 
@@ -45,20 +48,23 @@ actor_loss.backward()
 
 ## What to do
 
-- Compute the loss after the step, with the new parameters.
-- Or call backward on it before the step.
+- An operation on an activation: write it out of place, `x = x + y`, `x = x.masked_fill(mask, 0)`.
+- A buffer, queue or table: write to it after the backward call, or let the forward pass read a `clone()` of it.
+- A step: compute the loss after the step, with the new parameters, or call backward on it before the step.
 - If the graph was kept with `retain_graph=True` to get around GS101, undo that and follow GS101's advice.
 
 ## What it costs
 
-Calling backward before the step costs nothing, but the second loss then uses the old parameters. Computing it after the
-step costs one more forward pass where a part of it was shared.
+An out-of-place operation or a `clone()` costs one more tensor of that size until the graph goes. Calling backward before
+the step costs nothing, but the second loss then uses the old parameters. Computing it after the step costs one more
+forward pass where a part of it was shared.
 
 ## Known limits
 
-It is said for steps of `torch.optim` optimizers, where the code shows that backward is called on what is held. Other
-operations in place are told by GS201 when the backward call is made. A change through `.data` moves no version
-counter: torch does not see it, and neither does gradscope.
+It is said where the code shows that backward is called on what is held; else GS201 says it when the call is made. Steps
+of `torch.optim` optimizers are always seen. Other operations are seen while graphs of a new shape are built, when the
+code is watched line by line: never with `--no-hooks`, where a debugger traces the program, or inside a compiled region.
+A change through `.data` moves no version counter: torch does not see it, and neither does gradscope.
 """
 
 from __future__ import annotations

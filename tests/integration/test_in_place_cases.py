@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import linecache
 import runpy
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import gradscope
-from gradscope.model import Finding, Severity
+from gradscope.model import Edit, Finding, Severity
 
 OPENING = """\
 import torch
@@ -362,9 +365,17 @@ work()
 }
 
 
-def findings(source: str, folder: Path) -> list[Finding]:
+CASES = [
+    path
+    for path in sorted((Path(__file__).parent.parent / "cases").glob("*.py"))
+    if json.loads(path.read_text().splitlines()[0].removeprefix("# expect:"))["error"] == "inplace"
+]
+
+
+def findings(source: str, folder: Path, opening: str = OPENING) -> list[Finding]:
     script = folder / "program.py"
-    script.write_text(OPENING + source, encoding="utf-8")
+    script.write_text(opening + source, encoding="utf-8")
+    linecache.checkcache(str(script))
     with gradscope.watch() as scope:
         try:
             runpy.run_path(str(script), run_name="__main__")
@@ -373,6 +384,13 @@ def findings(source: str, folder: Path) -> list[Finding]:
         assert not scope.recording().summary.notes
     assert sys.gettrace() is None
     return scope.findings
+
+
+def mended(text: str, edits: Sequence[Edit]) -> str:
+    lines = text.splitlines()
+    for edit in edits:
+        lines[edit.line - 1] = edit.replacement
+    return "\n".join(lines)
 
 
 def lines_of(source: str, mark: str) -> list[int]:
@@ -399,10 +417,24 @@ def test_it_is_said_at_the_line_that_changes(source: str, fixed: str | None, tmp
     assert early.fix is not None
     assert [edit.replacement for edit in early.fix.edits] == ([fixed] if fixed else [])
     if early.fix.edits:
-        lines = (OPENING + source).splitlines()
-        for edit in early.fix.edits:
-            lines[edit.line - 1] = edit.replacement
-        assert findings("\n".join(lines[len(OPENING.splitlines()) :]), tmp_path) == []
+        assert findings(mended(OPENING + source, early.fix.edits), tmp_path, "") == []
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_an_annotated_case_is_told_early_and_its_edit_mends_it(path: Path, tmp_path: Path) -> None:
+    text = path.read_text()
+    expected = json.loads(text.splitlines()[0].removeprefix("# expect:"))
+    found = [f for f in findings(text, tmp_path, "") if f.severity is not Severity.ADVICE]
+    assert [f.code for f in found] == ["GS202", "GS201"]
+    by_role = {r.role: r.site.line for r in found[0].related if r.site is not None}
+    assert by_role["modified_by"] == expected["mutate_line"]
+    assert by_role["created"] in {expected["culprit_line"], *expected.get("culprit_also", [])}
+    assert (by_role.get("failing_node") or by_role["next_read"]) == expected["raise_line"]
+    fix = found[0].fix
+    assert fix is not None
+    assert fix.kind == expected["fix"]
+    if fix.edits:
+        assert findings(mended(text, fix.edits), tmp_path, "") == []
 
 
 @pytest.mark.parametrize("source", CLEAN.values(), ids=CLEAN)

@@ -6,7 +6,6 @@ import threading
 import traceback
 import weakref
 
-import torch
 from _show import show, small
 
 DEBUGGING = sys.gettrace() is not None
@@ -105,12 +104,12 @@ except RecursionError as error:
     print(type(error).__name__, sorted({entry.name for entry in traceback.extract_tb(error.__traceback__)}))
 
 
-class Late(Exception):
+class LateError(Exception):
     pass
 
 
 def late(number, frame):
-    raise Late(frame.f_code.co_name)
+    raise LateError(frame.f_code.co_name)
 
 
 def spin():
@@ -125,7 +124,7 @@ if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, 0.01)
         try:
             spin()
-        except Late as error:
+        except LateError as error:
             print("late", sorted({entry.name for entry in traceback.extract_tb(error.__traceback__)}))
     signal.setitimer(signal.ITIMER_REAL, 0)
 

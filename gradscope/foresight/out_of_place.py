@@ -51,7 +51,7 @@ def _out_of_place(site: Site) -> tuple[Edit, ...]:
     if statement is None or statement.lineno != statement.end_lineno or not _alone(site.file, statement):
         return ()
     name, value = _value(statement)
-    if name is None:
+    if name is None or not _is_known_here_only(name, statement, site):
         return ()
     line = source.line_of(site.file, statement.lineno)
     return (Edit(site.file, statement.lineno, f"{line[: len(line) - len(line.lstrip())]}{name} = {value}"),)
@@ -82,6 +82,36 @@ def _value(statement: ast.stmt) -> tuple[str | None, str]:
         return None, ""
     arguments = ", ".join(ast.unparse(each) for each in (*call.args, *call.keywords))
     return function.value.id, f"{function.value.id}.{function.attr[:-1]}({arguments})"
+
+
+def _is_known_here_only(name: str, statement: ast.stmt, site: Site) -> bool:
+    """Whether a variable was computed in this function and given to nobody else since, so that another tensor may take its place.
+
+    An argument, or what a loop runs over, is known to the caller or the container too: they would not see the change.
+    """
+    before = [s for s in source.statements_of(source.function_around(site)) if s.lineno < statement.lineno]
+    stores = [i for i, s in enumerate(before) if name in source.targets_of(s)]
+    if not stores:
+        return False
+    first = next((i for i in reversed(stores) if isinstance(before[i], ast.Assign)), -1)
+    made = before[first]
+    if first < 0 or not isinstance(made, ast.Assign) or not isinstance(made.value, ast.Call | ast.BinOp | ast.UnaryOp):
+        return False
+    if any(not isinstance(before[i], ast.Assign | ast.AugAssign) for i in stores):
+        return False
+    return not any(_gives_away(name, s) for s in before[first:])
+
+
+def _gives_away(name: str, statement: ast.stmt) -> bool:
+    """Whether a statement stores the very tensor somewhere, or puts it into something."""
+    if any(isinstance(target, ast.Attribute | ast.Subscript) for target in getattr(statement, "targets", ())):
+        return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(statement))
+    value = getattr(statement, "value", None)
+    if isinstance(statement, ast.Assign) and isinstance(value, ast.Name | ast.Tuple | ast.List | ast.Dict):
+        return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(value))
+    if isinstance(statement, ast.Expr) and isinstance(value, ast.Call):
+        return any(isinstance(argument, ast.Name) and argument.id == name for argument in value.args)
+    return False
 
 
 def _clone_where_saved(name: str, made: Sequence[Site]) -> tuple[Edit, ...]:

@@ -58,7 +58,7 @@ z = squash(z)
 loss = z.sum()
 loss.backward()
 """,
-        "    z = z.clamp(0, 1)",
+        None,
     ),
     "changed in a return": (
         """
@@ -173,6 +173,57 @@ out = net(torch.randn(4, 3)).mean()  # saved and changed
 out.backward()
 """,
         None,
+    ),
+    "elements of a list, by the variable of a loop": (
+        """
+w = torch.randn(4, requires_grad=True)
+ys = [torch.exp(w * k) for k in range(3)]  # saved
+for y in ys:
+    y.add_(1)  # changed
+loss = torch.stack(ys).sum()
+loss.backward()
+""",
+        None,
+    ),
+    "the output that a hook was given": (
+        """
+net = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid(), nn.Linear(3, 1))
+def scale(module, args, out):
+    out.mul_(2)  # changed
+net[1].register_forward_hook(scale)
+for _ in range(2):
+    out = net(torch.randn(4, 3))  # saved
+    loss = out.mean()
+    loss.backward()
+""",
+        None,
+    ),
+    "in a thread, the error caught": (
+        """
+import threading
+def work():
+    w = torch.randn(4, requires_grad=True)
+    y = torch.exp(w)  # saved
+    y += 1  # changed
+    try:
+        y.sum().backward()
+    except RuntimeError:
+        pass
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+""",
+        "    y = y + 1",
+    ),
+    "written with out=": (
+        """
+w = torch.randn(4, requires_grad=True)
+table = torch.ones(4)
+y = (w * table).sum()  # saved
+torch.add(table, 1, out=table)  # changed
+y.backward()
+""",
+        "y = (w * table.clone()).sum()  # saved",
     ),
     "inside a long expression": (
         """
@@ -347,6 +398,59 @@ for _ in range(4):
     with torch.no_grad():
         delta.add_(0.1 * delta.grad.sign()).clamp_(-0.3, 0.3)
     delta.grad.zero_()
+""",
+    "the changed branch is for the log, another is trained": """
+net = nn.Linear(4, 4)
+for _ in range(3):
+    out = net(torch.randn(2, 4))
+    shown = torch.sigmoid(out)
+    shown.mul_(100).round_()
+    loss = out.pow(2).mean()
+    loss.backward()
+    print(f"{shown.mean().item():.1f}")
+""",
+    "kept graphs that nobody runs again": """
+w, scale = torch.randn(3, requires_grad=True), torch.ones(3)
+for _ in range(3):
+    loss = (w * scale).sum()
+    loss.backward(retain_graph=True)
+    scale.mul_(0.9)
+    loss = None
+""",
+    "the name is given to something new": """
+w = torch.randn(3, requires_grad=True)
+for _ in range(3):
+    y = w.exp()
+    y += 1
+    y = w.sin()
+    loss = y.sum()
+    loss.backward()
+""",
+    "the state of a player, changed while others train": """
+class Player:
+    def __init__(self):
+        self.value, self.visits = torch.zeros(3), torch.zeros(3)
+    def see(self, reward):
+        self.visits += 1
+        self.value += (reward - self.value) / self.visits
+policy, player = nn.Linear(3, 3), Player()
+for _ in range(3):
+    logits = policy(torch.randn(3))
+    reward = torch.rand(3)
+    advantage = reward - player.value
+    player.see(reward)
+    loss = -(logits.log_softmax(0) * advantage).sum()
+    loss.backward()
+""",
+    "a cache of keys filled while decoding": """
+proj, keys = nn.Linear(4, 4), torch.zeros(5, 4)
+with torch.no_grad():
+    for t in range(5):
+        keys[t] = proj(torch.randn(4))
+        score = (keys[: t + 1] @ torch.randn(4)).softmax(0)
+loss = proj(keys.mean(0)).sum()
+loss.backward()
+keys.zero_()
 """,
     "a worker thread": """
 import threading

@@ -132,7 +132,7 @@ class LineWatch(Observer):
         if owner == USER:
             return self._event(frame, event, argument)
         if code is _BACKWARD:
-            self._compare()
+            self._event(frame, event, argument)
             self._turn_off()
             return None
         self._events += 1
@@ -145,11 +145,11 @@ class LineWatch(Observer):
     def _event(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Something happens in the user's code; a failure of ours in it must not become the program's."""
         if event == "exception":
-            return self._inside
+            return None
         try:
             self._look(frame, event)
         except RecursionError:  # the program is about to meet it
-            return self._inside
+            return None
         except BaseException as error:
             if not isinstance(error, Exception) or _is_users(error):  # a signal's handler raised it
                 erase(error, _OURS)
@@ -159,7 +159,7 @@ class LineWatch(Observer):
             self.watch.ledger.notes.append(
                 f"the line watch failed and was switched off ({type(error).__name__}: {error}); please report this"
             )
-        return self._inside
+        return None if self._thread.handle is None else self._inside
 
     def _look(self, frame: FrameType, event: str) -> None:
         thread, watch = self._thread, self.watch
@@ -200,5 +200,6 @@ def _is_users(error: BaseException) -> bool:
 
 
 _OURS = frozenset(
-    {LineWatch._start.__code__, LineWatch._event.__code__, LineWatch._look.__code__, Versions.changed.__code__}
+    function.__code__
+    for function in (LineWatch._start, LineWatch._event, LineWatch._look, LineWatch._compare, Versions.changed)
 )

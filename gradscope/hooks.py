@@ -159,11 +159,11 @@ def trace_thread(start: Trace, inside: Trace, frames: Iterable[FrameType]) -> Ha
             frame.f_trace = inside
 
     def undo() -> None:
-        if _gettrace() == start:
+        if _gettrace() is start:
             sys.settrace(None)
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if frame.f_trace == inside:
+            if frame.f_trace is inside:
                 del frame.f_trace
             frame = frame.f_back
 
@@ -176,7 +176,7 @@ def hide_trace(start: Trace) -> Handle:
     @functools.wraps(_gettrace)
     def gettrace() -> Any:
         found = _gettrace()
-        return None if found == start else found
+        return None if found is start else found
 
     return replace(sys, "gettrace", gettrace)
 

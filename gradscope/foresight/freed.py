@@ -32,6 +32,7 @@ _MOST_NODES = 2_000  # that may be touched in one look
 _MOST_MADE = 3
 _MOST_NAMED = 20
 _MOST_EXPECTED = 64
+_MOST_CALLS = 8  # backward calls that an expected line is waited for
 _FOR_ITER = opmap["FOR_ITER"]
 
 
@@ -78,6 +79,7 @@ class ForwardOnFreed(Observer):
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
         """Now it is freed."""
         if call.parent is None and record.exception is None and record.freed_tensors:
+            self._forget(record.number - _MOST_CALLS)
             for expected in self._coming:
                 if sum(map(len, self._expected.values())) < _MOST_EXPECTED:
                     self._expected.setdefault(expected.read.line, []).append(expected)
@@ -85,6 +87,14 @@ class ForwardOnFreed(Observer):
                 self._lines.wait(self, True)
                 self._lines.turn_on(frame)
         return ()
+
+    def _forget(self, number: int) -> None:
+        """Wait no longer for what was expected at an older call."""
+        for line, expected in tuple(self._expected.items()):
+            self._expected[line] = [e for e in expected if e.record.number >= number]
+            if not self._expected[line]:
+                del self._expected[line]
+        self._lines.wait(self, bool(self._expected))
 
     def _expect(self, look: Look, record: BackwardCall, frame: FrameType) -> list[_Expected]:
         freeing = Freeing(look)

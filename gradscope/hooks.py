@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeAlias
 
 import torch
@@ -19,8 +19,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
 Unpack: TypeAlias = Callable[[Any], torch.Tensor]
 Pair: TypeAlias = tuple[Pack, Unpack]
+Trace: TypeAlias = Callable[[FrameType, str, Any], Any]
 
 _MISSING: Any = object()
+_gettrace = sys.gettrace
 _AUTOGRAD: Any = torch._C._autograd
 
 
@@ -142,6 +144,41 @@ def on_thread_start(enter: Callable[[], None], leave: Callable[[], None]) -> Han
             leave()
 
     return replace(threading.Thread, "_bootstrap", _bootstrap)
+
+
+def trace_thread(start: Trace, inside: Trace, frames: Iterable[FrameType]) -> Handle | None:
+    """Trace this thread: ``start`` is told of every call, ``inside`` of what happens in ``frames``, which have begun already.
+
+    None where somebody else traces it. A program that sets a trace function of its own later wins.
+    """
+    if _gettrace() is not None:
+        return None
+    sys.settrace(start)
+    for frame in frames:
+        if frame.f_trace is None:
+            frame.f_trace = inside
+
+    def undo() -> None:
+        if _gettrace() is start:
+            sys.settrace(None)
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_trace is inside:
+                del frame.f_trace
+            frame = frame.f_back
+
+    return Handle(undo)
+
+
+def hide_trace(start: Trace) -> Handle:
+    """Let ``sys.gettrace`` say that nobody traces while ``start`` does: programs ask it whether they are being debugged."""
+
+    @functools.wraps(_gettrace)
+    def gettrace() -> Any:
+        found = _gettrace()
+        return None if found is start else found
+
+    return replace(sys, "gettrace", gettrace)
 
 
 def replace_saved_tensors_of_functions(read: Callable[[Any, Callable[[Any], Any]], Any]) -> Handle:

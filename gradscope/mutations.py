@@ -18,6 +18,7 @@ from gradscope.sites import Place, site_of
 from gradscope.statements import Statement
 
 if TYPE_CHECKING:
+    from gradscope.saved import Packed
     from gradscope.tokens import Stale, Token
 
 _MOST_STEPS = 128  # remembered
@@ -40,14 +41,14 @@ class _Step:
     def is_of(self, optimizer: Any) -> bool:
         return self._optimizer() is optimizer
 
-    def changed(self, stale: Stale) -> bool:
-        """True when it was this step that first changed a tensor since it was saved."""
+    def changed(self, tensor: torch.Tensor, version: int) -> bool:
+        """True when it was this step that changed a tensor while it had this version."""
         optimizer = self._optimizer()
         if optimizer is None:
             return False
-        key = storage_of(stale.tensor)
+        key = storage_of(tensor)
         return bool(key) and any(
-            before <= stale.version < after and storage_of(parameter) == key
+            before <= version < after and storage_of(parameter) == key
             for parameter, before, after in zip(_parameters(optimizer), self._before, self._after, strict=False)
         )
 
@@ -64,6 +65,7 @@ class Mutations:
     def __init__(self) -> None:
         self._step: _Step | None = None
         self._steps: deque[_Step] = deque(maxlen=_MOST_STEPS)
+        self._seen: weakref.WeakKeyDictionary[Packed, Site] = weakref.WeakKeyDictionary()
 
     def before_step(self, optimizer: Any) -> None:
         """Note the versions of all parameters of an optimizer that is about to step."""
@@ -76,14 +78,28 @@ class Mutations:
             step.end(optimizer, place)
             self._steps.append(step)
 
+    def note(self, packed: Packed, site: Site) -> bool:
+        """Note the line that was seen to change a saved tensor; False if it was an optimizer's step, which is known already."""
+        assert packed.tensor is not None
+        if self._step_after(packed.tensor, packed.version) is not None:
+            return False
+        self._seen[packed] = site
+        return True
+
+    def _step_after(self, tensor: torch.Tensor, version: int) -> Site | None:
+        """The step that changed a tensor when it had this version."""
+        return next((site_of(step.place) for step in self._steps if step.changed(tensor, version)), None)
+
     def who_modified(
         self, stale: Stale, token: Token, call: BackwardCall, visible: frozenset[str]
     ) -> ModifiedAt | ModifiedByStep | ModifiedBetween:
         """What is known of the first change of a tensor since it was saved; ``visible`` are the program's names for it."""
-        for step in self._steps:
-            site = site_of(step.place)
-            if site is not None and step.changed(stale):
-                return ModifiedByStep(site)
+        step = self._step_after(stale.tensor, stale.version)
+        if step is not None:
+            return ModifiedByStep(step)
+        for packed in (reference() for reference in token.packs):
+            if packed is not None and packed.tensor is stale.tensor and packed in self._seen:
+                return ModifiedAt(self._seen[packed])
         saved_at = site_of(token.place)
         files = dict.fromkeys(s.file for s in (saved_at, call.site) if s is not None)
         candidates = tuple(s for file in files for s in statements.in_place_statements(file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import sys
 from types import CodeType, FrameType, MappingProxyType, ModuleType
@@ -53,10 +54,13 @@ def local_variables(frame: FrameType) -> Variables:
     snapshot = frame.f_locals
     # ".0" is what a comprehension's frame calls the iterator it was given.
     variables = tuple(pair for pair in snapshot.items() if not pair[0].startswith("."))
-    # A trace function (a debugger) writes the snapshot back into the frame: emptied, it would delete the variables.
-    if sys.gettrace() is None and frame.f_trace is None and sys.getrefcount(snapshot) <= _ALONE:
+    # A debugger writes what it changed in the snapshot back into the frame: emptied, it would delete the variables.
+    if sys.gettrace() is None and sys.getrefcount(snapshot) <= _ALONE:
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             snapshot.pop(name, None)
+    if sys.gettrace() is None:
+        # Else Python would fill the snapshot once more at the next event of our line watch, and it would stay with the frame.
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
     return variables
 
 

@@ -45,6 +45,10 @@ class Observer:
         """The code of a program that gradscope runs has come to its end; its variables are still there."""
         return ()
 
+    def at_line(self, frame: FrameType) -> Iterable[Finding]:
+        """A line of the user's code is about to run; told only where that matters to somebody."""
+        return ()
+
     def at_end(self) -> Iterable[Finding]:
         """The watch ends."""
         return ()

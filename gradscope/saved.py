@@ -128,6 +128,8 @@ class Ledger:
         self.on_drop: Callable[[Packed, int], None] = lambda packed, nbytes: None
         self.checking = True
         self.notes: list[str] = []
+        self.noticed: Callable[[Packed], None] = lambda packed: None
+        """Told of every saved tensor while graphs are looked at in detail."""
         self.reading: Callable[[Packed], None] | None = None
         """Told of every unpacked tensor while ``ctx.saved_tensors`` of a Python Function is being read."""
         self.stale_message: Callable[[Packed], str] = lambda packed: (
@@ -190,6 +192,8 @@ class Ledger:
 
     def _tie(self, packed: Packed, caller: FrameType) -> None:
         """Note which node a tensor was saved for, and where; the tensors of one node come one after the other."""
+        if self.detailed:
+            self.noticed(packed)
         sequence_nr = _sequence_nr() - 1
         thread = packed.thread = get_ident()
         if packed.sequence_nr == UNKNOWN:

@@ -126,9 +126,12 @@ def user_frames(frame: FrameType | None) -> list[FrameType]:
 
 def place_in(frame: FrameType) -> Place:
     """The place at which ``frame`` itself stands."""
-    code = frame.f_code
+    return place_at(frame.f_code, frame.f_lasti)
+
+
+def place_at(code: CodeType, offset: int) -> Place:
+    """The place of an instruction."""
     places = (_codes.get(id(code)) or known_code(code)).places
-    offset = frame.f_lasti
     place = places.get(offset)
     if place is None:
         place = places[offset] = Place(code, offset)

@@ -25,15 +25,20 @@ _ALSO_NAMED = {"rsub": "sub", "mm": "matmul", "bmm": "matmul", "mv": "matmul", "
 _NOT_IN_PLACE = frozenset(
     {"requires_grad_", "share_memory_", "retain_grad_", "rename_", "pin_memory_", "train_", "eval_"}
 )
+_MODULES = frozenset({"torch", "nn", "F", "functional", "init"})
 _WRITES_INTO_TENSORS = frozenset({"load_state_dict", "vector_to_parameters"})
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A piece of source that may have done it: its place, and the dotted names that it changes (in-place) or uses."""
+    """A piece of source that may have done it: its place, and the dotted names that it changes (in-place) or uses.
+
+    ``target`` is the one that it changes for certain, where that is plain: ``x`` of ``x += 1``, ``x[0] = 1`` and ``x.relu_()``.
+    """
 
     site: Site
     names: frozenset[str]
+    target: str = ""
 
 
 @lru_cache(maxsize=256)
@@ -48,6 +53,26 @@ def _tree(file: str) -> ast.Module | None:
 def in_place_statements(file: str) -> tuple[Statement, ...]:
     """All statements of a file that modify a tensor in place, if what they work on is one."""
     return _found(file, _modified_names)
+
+
+def changed_by(site: Site) -> Statement:
+    """The statement at a line that has modified a tensor: the one on it that does so by its looks, else all of it."""
+    found = [s for s in in_place_statements(site.file) if s.site.line <= site.line <= s.site.end_line]
+    found = [s for s in found if s.site.function == site.function]
+    lines = {s.site: s for s in found}
+    outer = [s for s in found if not any(_is_within(s.site, o.site) for o in found)]
+    if outer and (len(outer) == 1 or len(lines) == 1):
+        return outer[0]
+    around = [n for n in ast.walk(_tree(site.file) or ast.Module([], [])) if isinstance(n, ast.stmt)]
+    around = [n for n in around if n.lineno <= site.line <= (n.end_lineno or n.lineno) and not hasattr(n, "body")]
+    if not around:
+        return Statement(site, frozenset())
+    return Statement(_site(around[-1], site.file, site.function), frozenset())
+
+
+def _is_within(site: Site, other: Site) -> bool:
+    start, end = (site.line, site.column), (site.end_line, site.end_column)
+    return site != other and (other.line, other.column) <= start and end <= (other.end_line, other.end_column)
 
 
 def operations(file: str, node_name: str) -> tuple[Statement, ...]:
@@ -159,7 +184,7 @@ def _found(file: str, matches: Callable[[ast.AST], frozenset[str] | None]) -> tu
     for node, function in _with_functions(tree):
         names = matches(node)
         if names is not None:
-            found.append(Statement(_site(node, file, function), names))
+            found.append(Statement(_site(node, file, function), names, _target(node)))
     return tuple(found)
 
 
@@ -210,6 +235,27 @@ def _modified_names(node: ast.AST) -> frozenset[str] | None:
     if not changed:
         return None
     return frozenset(name for expression in changed for name in _dotted_names(expression))
+
+
+def _target(node: ast.AST) -> str:
+    """What a statement or call in place works on, if that is a variable, an attribute or an element of one."""
+    target: ast.AST | None = None
+    if isinstance(node, ast.AugAssign):
+        target = node.target
+    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+        target = node.targets[0]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        target = node.func.value
+        while isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute) and _called(target).endswith("_"):
+            target = target.func.value  # self.mean.mul_(0.9).add_(x)
+        if isinstance(target, ast.Name) and target.id in _MODULES:
+            target = node.args[0] if node.args else None
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    plain = isinstance(target, ast.Name) or (
+        isinstance(target, ast.Attribute) and not any(isinstance(n, ast.Call) for n in ast.walk(target))
+    )
+    return ast.unparse(target) if plain and target is not None else ""
 
 
 def _called(call: ast.Call) -> str:

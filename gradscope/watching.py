@@ -19,7 +19,7 @@ from gradscope import hazards, leaks
 from gradscope._version import __version__
 from gradscope.backward import Backward
 from gradscope.errors import FreedGraphError, GradscopeError, StaleSavedTensorError
-from gradscope.foresight import Foresight
+from gradscope.foresight import Foresight, ForwardOnFreed, InPlace, LineWatch
 from gradscope.hooks import (
     DefaultHooks,
     Handles,
@@ -182,8 +182,15 @@ class Session:
         self.names = Names()
         self.ledger = Ledger(self.names)
         self.backward = Backward(self.ledger, self.names, self, self._report, hooked=hooks)
+        self.lines = LineWatch(self.backward)
+        foresight = [
+            self.lines,
+            Foresight(self.backward),
+            ForwardOnFreed(self.backward, self.lines),
+            InPlace(self.backward, self.lines),
+        ]
         self.observers = Observers(
-            [Foresight(self.backward), *leaks.observers(self.backward)], self._report, self.ledger.notes.append
+            [*foresight, *leaks.observers(self.backward)], self._report, self.ledger.notes.append
         )
         self.backward.observe = self.observers.ask
         self.backward.on_call = self._called
@@ -209,6 +216,7 @@ class Session:
             steady.lift, steady.lower, default_hooks.on_theirs = default_hooks.lift, default_hooks.lower, steady.leave
             ledger.on_other_thread = steady.block
             self._handles.add(default_hooks.install())
+            self._handles.add(self.lines.install())
         self._handles.add(wrap_engine(self.backward.run))
         self._handles.add(on_optimizer_step(self._before_step, self._after_step))
 

@@ -49,6 +49,9 @@ def state_of_python() -> dict[str, object]:
         "excepthook": sys.excepthook,
         "profile": sys.getprofile(),
         "trace": sys.gettrace(),
+        "asking for the trace": sys.gettrace,
+        "thread trace": threading.gettrace(),
+        "monitoring tools": [sys.monitoring.get_tool(i) for i in range(6)] if sys.version_info >= (3, 12) else [],
         "meta path": list(sys.meta_path),
     }
 

@@ -14,8 +14,10 @@ from gradscope.foresight.schedule import Schedule
 from gradscope.foresight.stale import StaleGraphs
 from gradscope.liveness import call_at
 from gradscope.model import BackwardCall, Finding
+from gradscope.names import storage_of
 from gradscope.observers import Observer
-from gradscope.rules import gs102
+from gradscope.rules import gs102, gs202
+from gradscope.saved import Packed
 from gradscope.sites import Place, user_frames
 from gradscope.tokens import Call
 
@@ -53,8 +55,28 @@ class Foresight(Observer):
         if not self._schedule.is_due((place, watch.ledger.live_tensors)):
             return ()
         with self._schedule:
-            watch.names.learn_variables(user_frames(frame))
-            return StaleGraphs(watch, optimizer).findings(place, user_frames(frame))
+            frames = user_frames(frame)
+            watch.names.learn_variables(frames)
+            changed = {storage_of(p) for group in optimizer.param_groups for p in group["params"]} - {0}
+
+            def is_changed(packed: Packed) -> bool:
+                return packed.is_stale and packed.tensor is not None and storage_of(packed.tensor) in changed
+
+            needed = StaleGraphs(watch, is_changed, lambda p: watch.names.of_tensor(p) or "a parameter").needed(frames)
+            if needed is None:
+                return ()
+            reading = needed.reading
+            facts = gs202.StaleSoon(
+                place.site,
+                reading.name,
+                needed.tensors,
+                needed.nodes,
+                needed.made,
+                reading.read.site,
+                reading.backward,
+                watch.calls,
+            )
+            return [gs202.finding(facts)]
 
     def _examine(self, look: Look, record: BackwardCall, frames: list[FrameType]) -> list[Finding]:
         freeing = Freeing(look)

@@ -51,10 +51,13 @@ class Reading:
         return self.read.backward
 
 
-def dangerous_read(paths: Sequence[Path], frames: Sequence[FrameType]) -> Reading | None:
+def dangerous_read(
+    paths: Sequence[Path], frames: Sequence[FrameType], *, at_line: bool = False, doubting: bool = True
+) -> Reading | None:
     """The nearest read of a tensor with these names that is seen to lead to another backward call; None where in doubt.
 
-    ``frames`` are the user's, innermost first.
+    ``frames`` are the user's, innermost first. ``at_line`` says that the innermost is about to run the line it stands at. Without
+    ``doubting`` a read counts even if something else may have been put in the tensor's place by then.
     """
     alive: dict[str, str] = {}  # last steps of names that inner frames have, and whether they survive
     carried: set[str] = set()
@@ -72,7 +75,8 @@ def dangerous_read(paths: Sequence[Path], frames: Sequence[FrameType]) -> Readin
             else:
                 reads = all_reads(code, frame.f_lasti, (tracked.read,), resolver).get(tracked.read, ())
             read = next((r for r in reads if r.is_dangerous), None)
-            if read is not None and not _in_doubt(tracked, read, frame, objects, resolver):
+            starting = at_line and depth == 0
+            if read is not None and not (doubting and _in_doubt(tracked, read, frame, objects, resolver, starting)):
                 return Reading(_shown(tracked.name, frame), read, frame)
             if read is not None:
                 return None
@@ -262,13 +266,16 @@ def _is_run_again(frame: FrameType) -> bool:
 _PASSES_ON = frozenset({"func", "fn", "self", "super().__call__", "forward_call"})
 
 
-def _in_doubt(tracked: Tracked, read: Read, frame: FrameType, objects: Objects, resolver: Resolver) -> bool:
+def _in_doubt(
+    tracked: Tracked, read: Read, frame: FrameType, objects: Objects, resolver: Resolver, starting: bool
+) -> bool:
     """Whether code on the way may have put something else in the tensor's place: a branch, or a call that cannot be followed."""
     site = place_in(frame).site
     loop = source.loop_around(site)
     region = loop if loop is not None else source.function_around(site)
-    straight = not read.after_back_edge and read.site.function == site.function and read.site.line > site.line
-    until = read.site.line if straight and read.effect is Effect.BACKWARD else 0
+    ahead = read.site.line > site.line - starting
+    straight = not read.after_back_edge and read.site.function == site.function and ahead
+    until = read.site.line if straight and (starting or read.effect is Effect.BACKWARD) else 0
     if source.stored_sometimes(
         region, tracked.name, site.line, read.site.line, after=loop is None or bool(until), until=until
     ):

@@ -1,73 +1,87 @@
-"""Finds the user's tensors whose graphs saved parameters that an optimizer has just changed."""
+"""Finds the user's tensors whose graphs saved what has just been changed in place."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
 
 from gradscope.foresight import source
 from gradscope.foresight.held import Held, tensors_of
-from gradscope.foresight.reading import dangerous_read
-from gradscope.model import Finding, Site
-from gradscope.names import storage_of
+from gradscope.foresight.reading import Reading, dangerous_read
+from gradscope.model import Site
 from gradscope.nodes import node_of
-from gradscope.rules import gs202
-from gradscope.sites import Place, site_of
+from gradscope.saved import Packed
+from gradscope.sites import site_of
 from gradscope.tokens import token_of
+from gradscope.traverse import held as saved_in
+from gradscope.traverse import kind_of
 
 if TYPE_CHECKING:
+    import weakref
+
     from torch.autograd.graph import Node
 
     from gradscope.backward import Backward
-    from gradscope.saved import Packed
 
-_MOST_NODES = 2_000  # that may be touched after one step
+_MOST_NODES = 2_000  # that may be touched in one look
 _MOST_MADE = 3
 _MOST_NAMED = 20
+_SLICES = 4  # CopySlices comes this soon after the node that it wraps
+_NOTHING: tuple[weakref.ref[Packed], ...] = ()
 
 
 @dataclass(slots=True)
 class _Stale:
-    """What is out of date in one graph: the parameters' names, and which nodes saved them where."""
+    """What is out of date in one graph: the tensors' names, which nodes saved them, and where."""
 
-    parameters: dict[str, None] = field(default_factory=dict)
+    tensors: dict[str, None] = field(default_factory=dict)
     nodes: dict[str, None] = field(default_factory=dict)
     made: dict[Site, None] = field(default_factory=dict)
 
 
-class StaleGraphs:
-    """One look after a step; it lives no longer than that."""
+class Needed(NamedTuple):
+    """A graph that went stale and that the code will run backward all the same."""
 
-    def __init__(self, watch: Backward, optimizer: Any) -> None:
+    reading: Reading
+    tensors: tuple[str, ...]
+    nodes: tuple[str, ...]
+    made: tuple[Site, ...]
+
+
+class StaleGraphs:
+    """One look after a change; it lives no longer than that.
+
+    ``is_changed`` picks the saved tensors in question, ``name_of`` says what a finding calls one of them.
+    """
+
+    def __init__(
+        self, watch: Backward, is_changed: Callable[[Packed], bool], name_of: Callable[[torch.Tensor], str]
+    ) -> None:
         self._watch = watch
-        self._changed = {storage_of(p) for group in optimizer.param_groups for p in group["params"]} - {0}
+        self._is_changed = is_changed
+        self._name_of = name_of
         self._left = _MOST_NODES
 
-    def findings(self, place: Place, frames: Sequence[FrameType]) -> list[Finding]:
-        """The first graph that the code will run backward all the same."""
-        step = site_of(place)
-        assert step is not None
+    def needed(self, frames: Sequence[FrameType], *, at_line: bool = False) -> Needed | None:
+        """The first graph that the code will run backward all the same; ``at_line`` as in ``dangerous_read``."""
         for held in tensors_of(frames):
             stale = self._stale_in(held)
             if not stale.nodes:
                 continue
-            reading = dangerous_read(held.paths, frames)
+            reading = dangerous_read(held.paths, frames, at_line=at_line)
             if reading is None or source.keywords_of(reading.backward) & {"inputs", "grad"}:
                 continue
-            facts = gs202.StaleSoon(
-                step,
-                reading.name,
-                tuple(stale.parameters)[:_MOST_NAMED],
+            return Needed(
+                reading,
+                tuple(stale.tensors)[:_MOST_NAMED],
                 tuple(stale.nodes)[:_MOST_NAMED],
                 tuple(stale.made)[:_MOST_MADE],
-                reading.read.site,
-                reading.backward,
-                self._watch.calls,
             )
-            return [gs202.finding(facts)]
-        return []
+        return None
 
     def _stale_in(self, held: Held) -> _Stale:
         found = _Stale()
@@ -81,9 +95,8 @@ class StaleGraphs:
             seen.add(node)
             self._left -= 1
             for packed in self._saved_by(node):
-                tensor = packed.tensor
-                if tensor is not None and packed.is_stale and storage_of(tensor) in self._changed:
-                    found.parameters[self._watch.names.of_tensor(tensor) or "a parameter"] = None
+                if packed.tensor is not None and self._is_changed(packed):
+                    found.tensors[self._name_of(packed.tensor)] = None
                     found.nodes[node.name()] = None
                     site = site_of(packed.place)
                     if site is not None:
@@ -92,7 +105,17 @@ class StaleGraphs:
         return found
 
     def _saved_by(self, node: Node) -> list[Packed]:
-        """The saved tensors of a node: tied to it, or waiting for the first look at it."""
-        token = token_of(node)
-        references = token.packs if token is not None else self._watch.ledger.pending.get(node._sequence_nr(), ())
+        """The saved tensors of a node: tied to it, or waiting for the first look at it; a Function is asked itself."""
+        token, kind = token_of(node), kind_of(type(node))
+        pending = self._watch.ledger.pending
+        references: Iterable[weakref.ref[Packed]]
+        if token is not None:
+            references = token.packs
+        elif kind.is_function:
+            return [data for _, data in saved_in(node, kind) if isinstance(data, Packed)]
+        elif kind.is_slices:
+            number = node._sequence_nr()
+            references = [r for n in range(number - _SLICES, number + 1) for r in pending.get(n, _NOTHING)]
+        else:
+            references = pending.get(node._sequence_nr(), _NOTHING)
         return [packed for packed in (reference() for reference in references) if packed is not None]

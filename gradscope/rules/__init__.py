@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.errors import GradscopeError
-from gradscope.rules import gs101, gs102, gs104, gs201, gs202, gs301, gs302, gs303, gs304, gs305
+from gradscope.rules import gs101, gs102, gs103, gs104, gs201, gs202, gs301, gs302, gs303, gs304, gs305
 from gradscope.rules.base import Rule
 
 __all__ = ["ALL_RULES", "Rule", "by_code"]
@@ -11,6 +11,7 @@ __all__ = ["ALL_RULES", "Rule", "by_code"]
 ALL_RULES: tuple[Rule, ...] = (
     gs101.RULE,
     gs102.RULE,
+    gs103.RULE,
     gs104.RULE,
     gs201.RULE,
     gs202.RULE,

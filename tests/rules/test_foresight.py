@@ -12,10 +12,23 @@ import gradscope
 from gradscope.foresight.schedule import Schedule
 from gradscope.liveness import RESULT
 from gradscope.liveness.leaving import left_after
-from gradscope.model import BackwardCall, Certainty, Edit, Finding, Node, NodeState, Root, SavedTensor, Severity, Site
-from gradscope.rules import gs102, gs202
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Edit,
+    Finding,
+    Fix,
+    Node,
+    NodeState,
+    Root,
+    SavedTensor,
+    Severity,
+    Site,
+)
+from gradscope.rules import gs102, gs103, gs202
 from gradscope.rules.base import Rule
 from gradscope.rules.gs102 import SharedGraph
+from gradscope.rules.gs103 import ForwardOnFreed
 from gradscope.rules.gs202 import StaleSoon
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30)
@@ -97,11 +110,51 @@ def test_a_step_is_told_with_the_parameters() -> None:
     finding = gs202.finding(facts)
     check_wording(finding)
     assert (finding.code, finding.site, finding.backward_call) == ("GS202", LINK, 3)
-    assert [(r.role, r.site) for r in finding.related] == [("created", MADE), ("modified_by", LINK), ("next_read", FAILS)]
+    assert [(r.role, r.site) for r in finding.related] == [
+        ("created", MADE),
+        ("modified_by", LINK),
+        ("next_read", FAILS),
+    ]
     assert "`critic.weight`" in finding.related[1].message
     assert finding.fix is not None
     assert finding.fix.kind == "reorder"
     assert [r.role for r in gs202.finding(replace(facts, read=READ)).related][-1] == "failing_node"
+
+
+def test_an_operation_in_place_is_told_with_its_tensor() -> None:
+    facts = StaleSoon(LINK, "loss", ("queue",), ("MmBackward0",), (MADE,), FAILS, FAILS, 3, by_step=False)
+    fix = Fix("clone", "let train.py:17 use `queue.clone()`", (Edit("train.py", 17, "x = queue.clone()"),))
+    finding = gs202.finding(facts, fix)
+    check_wording(finding)
+    assert (finding.code, finding.site, finding.backward_call, finding.fix) == ("GS202", LINK, 3, fix)
+    assert [(r.role, r.site) for r in finding.related] == [
+        ("created", MADE),
+        ("modified_by", LINK),
+        ("next_read", FAILS),
+    ]
+    assert "`queue`" in finding.label
+    assert "optimizer" not in finding.message
+
+
+BUILT_ON = ForwardOnFreed(READ, "scores", ("TanhBackward0",), (MADE,), CALL, FAILS, 3)
+FREED_FIXES = [
+    (BUILT_ON, "sum_losses", "add this loss"),
+    (replace(BUILT_ON, again=True), "recompute", "compute `scores` again"),
+    (replace(BUILT_ON, again=True, carried=True), "detach", "detach() `scores` after"),
+    (replace(BUILT_ON, again=True, computed=True), "retain_graph", "every run but the last"),
+]
+
+
+@pytest.mark.parametrize(("facts", "kind", "words"), FREED_FIXES)
+def test_what_is_built_on_a_freed_graph_is_told_with_its_fix(facts: ForwardOnFreed, kind: str, words: str) -> None:
+    finding = gs103.finding(facts)
+    check_wording(finding)
+    assert (finding.code, finding.site, finding.backward_call) == ("GS103", READ, 3)
+    assert [r.role for r in finding.related] == ["created", "freed_by", "next_read"]
+    assert "`scores`" in finding.label
+    assert finding.fix is not None
+    assert finding.fix.kind == kind
+    assert words in finding.fix.message
 
 
 def run(source: str, folder: Path) -> list[str]:
@@ -115,7 +168,7 @@ def run(source: str, folder: Path) -> list[str]:
     return [f.code for f in scope.findings if f.severity is not Severity.ADVICE]
 
 
-@pytest.mark.parametrize(("rule", "later"), [(gs102.RULE, "GS101"), (gs202.RULE, "GS201")])
+@pytest.mark.parametrize(("rule", "later"), [(gs102.RULE, "GS101"), (gs103.RULE, "GS101"), (gs202.RULE, "GS201")])
 def test_the_bad_example_is_told_first_and_the_good_one_is_silent(rule: Rule, later: str, tmp_path: Path) -> None:
     assert run(rule.bad, tmp_path) == [rule.code, later]
     assert run(rule.good, tmp_path) == []

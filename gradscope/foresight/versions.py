@@ -1,0 +1,44 @@
+"""Notices that saved tensors were changed in place, by comparing their versions."""
+
+from __future__ import annotations
+
+import weakref
+from threading import get_ident
+
+import torch
+
+from gradscope.saved import Packed
+
+_MOST_COMPARED = 512  # the newest saved tensors are compared at every line
+_MOST_KEPT = 8_192
+
+
+class Versions:
+    """The newest saved tensors of the live graphs, each until it is seen to be changed."""
+
+    def __init__(self) -> None:
+        self._recent: list[weakref.ref[Packed]] = []
+
+    def add(self, packed: Packed) -> None:
+        """Look after one more."""
+        if len(self._recent) >= _MOST_KEPT:
+            del self._recent[: _MOST_KEPT // 2]
+        self._recent.append(weakref.ref(packed))
+
+    def changed(self) -> list[Packed]:
+        """Those that this thread saved and that were changed since the last look; each is told once."""
+        recent, dead, found = self._recent, 0, []
+        with torch._C.DisableTorchFunction():
+            for reference in recent[-_MOST_COMPARED:]:
+                packed = reference()
+                if packed is None:
+                    dead += 1
+                    continue
+                tensor = packed.tensor
+                if tensor is not None and tensor._version != packed.version:
+                    found.append(packed)
+        if found or dead > _MOST_COMPARED // 2 or dead == len(recent):
+            known = {id(packed) for packed in found}
+            recent[:] = [r for r in recent if (p := r()) is not None and id(p) not in known]
+        thread = get_ident()
+        return [packed for packed in found if packed.thread == thread]

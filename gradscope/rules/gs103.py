@@ -1,0 +1,128 @@
+"""The forward pass goes on from a graph whose saved tensors are gone, and backward will be called on the result.
+
+## What it says
+
+A line is about to compute something new from a variable whose graph an earlier backward call has freed. Computing is
+fine: the forward pass does not need what was freed. But the code that follows calls backward on the result, and that
+call runs through the freed part. It will fail with `Trying to backward through the graph a second time`. The finding
+names the line that built the freed part, the call that freed it, and the call that will fail.
+
+## Why it happens
+
+A graph belongs to one backward call, unless that keeps it. What is built on a freed graph is joined to it all the
+same. GS102 says this at the call that frees, where the code shows what will happen. Here that could not be told:
+`retain_graph` was computed, or a branch decided what the variable would hold.
+
+## Bad example
+
+```python
+import torch
+
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+scores = net(torch.randn(4))
+for i in (1, 3):
+    picked = scores[i] ** 2
+    picked.backward(retain_graph=i == 3)
+```
+
+## Good example
+
+```python
+import torch
+
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+scores = net(torch.randn(4))
+for i in (1, 3):
+    picked = scores[i] ** 2
+    picked.backward(retain_graph=i != 3)
+```
+
+## What to do
+
+- If all calls are to go through one forward pass: pass `retain_graph=True` to every call but the last, or add the
+  losses and call backward once.
+- A state that is carried from one iteration into the next: `detach()` it once the backward call is over.
+- Something made once before the loop: make it inside the loop, or `detach()` it if it should not be trained.
+
+## What it costs
+
+`retain_graph=True` keeps all that the call would have freed until the graph goes. Adding losses and `detach()` are free;
+nothing is trained through what was detached. Computing again costs that part of the forward pass.
+
+## Known limits
+
+It is said only while graphs of a new shape are built, since only then the code is watched line by line (never with
+`--no-hooks`, or where a debugger traces it), and only where the code shows that backward is called on the result. A
+value that is only looked at (`torch.sqrt(loss).item()`) is no finding. GS101 says it in any case, when the call is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.rules.base import called, place, rule
+from gradscope.units import listed
+
+RULE = rule(__doc__, "GS103", "forward-on-freed-graph", Severity.WARNING, Certainty.PREDICTED)
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOnFreed:
+    """What is known when the line of ``read`` is about to build on ``holder``, whose graph ``freed_by`` has freed.
+
+    ``nodes`` have lost what they saved, ``made`` are the lines that built them; ``next_call`` is the backward call that
+    comes of it, and ``after`` the number of the last one. What decides the fix: ``computed``, the call computed whether
+    to keep the graph; ``again``, it and ``next_call`` are one line of code; ``carried``, the loop around them assigns the
+    holder anew.
+    """
+
+    read: Site
+    holder: str
+    nodes: tuple[str, ...]
+    made: tuple[Site, ...]
+    freed_by: BackwardCall
+    next_call: Site
+    after: int
+    computed: bool = False
+    again: bool = False
+    carried: bool = False
+
+
+def finding(facts: ForwardOnFreed) -> Finding:
+    """The finding in words."""
+    names = listed(facts.nodes)
+    notes = [
+        Related("created", site, "and here" if position else f"the freed part was built here: {names}")
+        for position, site in enumerate(facts.made)
+    ]
+    notes.append(Related("freed_by", facts.freed_by.site, f"freed by {called(facts.freed_by)}, which did not keep it"))
+    notes.append(Related("next_read", facts.next_call, "the backward call here will fail"))
+    found = RULE.finding(
+        "the forward pass goes on from a freed graph",
+        None,
+        label=f"builds on the graph of `{facts.holder}`, of which {names} is freed",
+        related=tuple(notes),
+        nodes=facts.nodes,
+        fix=_fix(facts),
+    )
+    return replace(found, site=facts.read, backward_call=facts.after)
+
+
+def _fix(facts: ForwardOnFreed) -> Fix:
+    """What an expert would do, as far as these facts tell."""
+    freed = f"the call at {place(facts.freed_by.site)}"
+    if facts.computed:
+        return Fix("retain_graph", f"let {freed} keep the graph in every run but the last, or add the losses")
+    if facts.carried:
+        return Fix(
+            "detach", f"detach() `{facts.holder}` after {freed}; earlier iterations are then not trained through it"
+        )
+    if facts.again:
+        return Fix(
+            "recompute",
+            f"compute `{facts.holder}` again for each backward call; or detach() it if it should not be trained",
+        )
+    return Fix(
+        "sum_losses", f"add this loss to that of {freed}, or detach() `{facts.holder}` here if it should not be trained"
+    )

@@ -423,4 +423,8 @@ class Backward:
         return self._sequence_last
 
 
+# One frame of ours lies between a backward call and the engine. Python's warnings do not count a frame of the import
+# machinery, which they know by its file's name (Python/_warnings.c, is_internal_filename): the program's stacklevel holds.
+Backward.run.__code__ = Backward.run.__code__.replace(co_filename=f"{__file__} (as importlib._bootstrap)")
+
 _OURS = frozenset({Backward.run.__code__, Backward._announce.__code__, Ledger.unpack.__code__})

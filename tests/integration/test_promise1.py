@@ -23,7 +23,6 @@ EXTENSIONS = tempfile.TemporaryDirectory(prefix="promise1")
 
 ALIASES = "hooks keep a detached alias of a saved output"
 RUNNER = "a stack that torch formats as a whole has the runner's frames at its outer end"
-FRAME = "one more frame lies between a backward call and the engine, so a warning's stacklevel ends one frame short"
 
 LIMITS = {
     ("gc_counts", ()): f"{ALIASES}, and Python's collector finds it",
@@ -34,8 +33,6 @@ LIMITS = {
     ("gc_counts", ("--no-hooks",)): "looking at a graph makes Python objects of tensors that only C++ knew",
     ("anomaly", ()): RUNNER,
     ("anomaly", ("--no-hooks",)): RUNNER,
-    ("module_hooks", ()): FRAME,
-    ("module_hooks", ("--no-hooks",)): FRAME,
     ("subclass_dispatch", ()): "under hooks torch copies what it restores, and a subclass sees the detach",
 }
 """What is known to differ, and why; the test fails if one of these no longer does."""

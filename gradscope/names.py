@@ -111,7 +111,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 def is_parameter(tensor: torch.Tensor) -> bool:
     """True for a leaf that requires grad, and for a view of one (``weight.t()``): memory that the graph does not cost."""
     with torch._C.DisableTorchFunction():
-        if tensor.is_leaf:
+        if is_leaf(tensor):
             return tensor.requires_grad
         base = tensor._base if tensor._is_view() else None
         return base is not None and base.is_leaf and base.requires_grad

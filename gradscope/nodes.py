@@ -22,3 +22,12 @@ def is_leaf(tensor: torch.Tensor) -> bool:
             return tensor.is_leaf
         except RuntimeError:
             return False
+
+
+def requires_grad(tensor: torch.Tensor) -> bool:
+    """``tensor.requires_grad``; True for a view that torch refuses to use any more."""
+    with torch._C.DisableTorchFunction():
+        try:
+            return tensor.requires_grad
+        except RuntimeError:
+            return True

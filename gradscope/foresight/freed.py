@@ -18,6 +18,7 @@ from gradscope.foresight.reading import Reading, dangerous_read
 from gradscope.foresight.schedule import Schedule
 from gradscope.liveness import Effect
 from gradscope.model import BackwardCall, Finding, Site
+from gradscope.nodes import node_of
 from gradscope.observers import Observer
 from gradscope.rules import gs103
 from gradscope.sites import place_in, site_of, user_frames
@@ -167,15 +168,13 @@ def _builds(reading: Reading) -> bool:
 
 def _number(held: Held) -> int:
     """The sequence number of the node of a tensor; nodes are never renumbered."""
-    with torch._C.DisableTorchFunction():
-        node = held.tensor.grad_fn
+    node = node_of(held.tensor)
     return -1 if node is None else node._sequence_nr()
 
 
 def _freed_in(held: Held) -> list[tuple[str, Token]]:
     """The nodes of a tensor's graph that have lost what they saved, the nearest first."""
-    with torch._C.DisableTorchFunction():
-        start = held.tensor.grad_fn
+    start = node_of(held.tensor)
     found = []
     seen: set[Node] = set()
     stack = [] if start is None else [start]

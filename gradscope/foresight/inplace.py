@@ -15,6 +15,7 @@ from gradscope.foresight.out_of_place import fix_for
 from gradscope.foresight.schedule import Schedule
 from gradscope.foresight.stale import StaleGraphs
 from gradscope.model import Finding, Site
+from gradscope.nodes import is_leaf, requires_grad
 from gradscope.observers import Observer
 from gradscope.rules import gs202
 from gradscope.saved import Packed
@@ -122,5 +123,4 @@ def _is_computed(packed: Packed) -> bool:
     tensor = packed.tensor
     if tensor is None or not packed.original:
         return True
-    with torch._C.DisableTorchFunction():
-        return tensor.requires_grad and not tensor.is_leaf
+    return requires_grad(tensor) and not is_leaf(tensor)

@@ -66,9 +66,10 @@ def run_watched(program: Program, hooks: bool) -> tuple[list[Outcome], list[str]
             disagreements.append(f"step {outcome.number} {outcome.text}: called {called}, raised {outcome.error}")
         return outcome
 
-    with gradscope.watch(hooks=hooks):
+    with gradscope.watch(hooks=hooks) as scope:
         outcomes = run(program, compare)
-    return outcomes, disagreements
+        notes = scope.recording().summary.notes
+    return outcomes, [*disagreements, *(note for note in notes if "please report" in note)]
 
 
 def repeated(base: Program, changes: list[tuple[int, Step]]) -> list[Program]:

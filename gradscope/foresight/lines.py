@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_EVENTS = 200_000
 _MOST_SECONDS = 0.5
+_ENOUGH = 5  # calls in a row on graphs that are known: what the next iteration does was seen by then
 _COMPILER = torch.__path__[0] + "/_dynamo"
 _BACKWARD = Backward.run.__code__
 
@@ -41,7 +42,7 @@ class _Thread(threading.local):
 class LineWatch(Observer):
     """Traces a thread from the first saved tensor of an iteration to the backward call that frees it.
 
-    It is on only while the ledger looks at graphs in detail, that is while new ones come, and within a budget of events and time.
+    It is on only while new graphs come (and the ledger looks at them in detail), and within a budget of events and time.
     Where somebody else traces the thread, or a compiler is at work, it stays off.
     """
 
@@ -52,6 +53,7 @@ class LineWatch(Observer):
         self._starts, self._inside = self._start, self._event  # one bound method each, to be recognised by identity
         self._events = 0
         self._seconds = 0.0
+        self._known = 0
         self.on_change: Callable[[list[Packed], Place], None] = lambda changed, place: None
         """Told of the saved tensors that were changed in place since the last look, and where the user's code was then."""
         self._waiting: set[Observer] = set()
@@ -78,7 +80,7 @@ class LineWatch(Observer):
 
     def _notice(self, packed: Packed) -> None:
         """A tensor was saved."""
-        if self._is_spent():
+        if self._is_spent() or (self._known >= _ENOUGH and not self._waiting):
             return
         self._versions.add(packed)
         if self._thread.handle is None:
@@ -110,6 +112,7 @@ class LineWatch(Observer):
 
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
         """Go on if the call left something to look after."""
+        self._known = 0 if call.exact or record.exception is not None else self._known + 1
         self._thread.aside = False
         if call.parent is None and (self.watch.ledger.live_tensors or self._waiting):
             self.turn_on(frame)

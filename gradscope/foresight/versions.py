@@ -9,7 +9,7 @@ import torch
 
 from gradscope.saved import Packed
 
-_MOST_COMPARED = 512  # the newest saved tensors are compared at every line
+_MOST_COMPARED = 256  # the newest saved tensors are compared at every line
 _MOST_KEPT = 8_192
 
 

@@ -70,45 +70,6 @@ def changed_by(site: Site) -> Statement:
     return Statement(_site(around[-1], site.file, site.function), frozenset())
 
 
-@lru_cache(maxsize=256)
-def data_lines(file: str) -> dict[int, frozenset[str]]:
-    """The lines of statements that may write to a tensor through ``.data``, each with the names that the tensor goes by.
-
-    A variable that was got by way of ``.data`` is such a name as well. Whether anything is written shows when the line runs.
-    """
-    tree = _tree(file) if any(".data" in line for line in linecache.getlines(file)) else None
-    aliases: dict[str, set[str]] = {}
-    statements = [(n, function) for n, function in _with_functions(tree) if isinstance(n, ast.stmt)] if tree else []
-    statements.sort(key=lambda entry: entry[0].lineno)
-    for node, function in statements:
-        known = aliases.setdefault(function, set())
-        source = node.iter if isinstance(node, ast.For) else getattr(node, "value", None)
-        if isinstance(node, ast.For | ast.Assign) and source is not None and _with_data(source, known):
-            targets = [node.target] if isinstance(node, ast.For) else node.targets
-            flat = [e for t in targets for e in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])]
-            known |= {target.id for target in flat if isinstance(target, ast.Name)}
-    found: dict[int, frozenset[str]] = {}
-    for node, function in statements:
-        if hasattr(node, "body") or isinstance(node, ast.Match) or not _may_write(node):
-            continue
-        names = _with_data(node, aliases[function])
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1) if names else ():
-            found[line] = found.get(line, frozenset()) | names
-    return found
-
-
-def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:
-    """What the code takes ``.data`` of, and the names in it that stand for such a thing."""
-    data = {ast.unparse(n.value) for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr == "data"}
-    return frozenset(data | {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in aliases})
-
-
-def _may_write(statement: ast.stmt) -> bool:
-    targets = getattr(statement, "targets", ())
-    stores = isinstance(statement, ast.AugAssign) or any(isinstance(t, ast.Attribute | ast.Subscript) for t in targets)
-    return stores or any(isinstance(n, ast.Call) for n in ast.walk(statement))
-
-
 def _is_within(site: Site, other: Site) -> bool:
     start, end = (site.line, site.column), (site.end_line, site.end_column)
     return site != other and (other.line, other.column) <= start and end <= (other.end_line, other.end_column)

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradscope.foresight.objects import Objects
+from gradscope.foresight.objects import MISSING, Objects
+from gradscope.foresight.through_data import data_lines
 from gradscope.foresight.versions import Versions
 from gradscope.names import storage_of
 from gradscope.saved import PLAIN, Packed
-from gradscope.statements import data_lines
 
 _MOST_READ = 64  # saved tensors before one line
 _MOST_PIECES = 256
@@ -45,15 +45,22 @@ class Contents:
 
 
 def contents_before(frame: FrameType, versions: Versions) -> Contents | None:
-    """What is saved of the tensors that the line about to run names with ``.data``; None where there are none."""
+    """What is saved of the tensors that the line about to run names with ``.data``; None where there are none.
+
+    Where a line writes to a tensor that cannot be told in advance, it is what was saved last.
+    """
     lines = data_lines(frame.f_code.co_filename)
-    names = lines.get(frame.f_lineno) if lines else None
-    if not names:
+    line = lines.get(frame.f_lineno) if lines else None
+    if line is None:
         return None
     objects = Objects(frame)
-    tensors = (_find(name, objects) for name in names)
-    storages = {storage_of(tensor) for tensor in tensors if issubclass(type(tensor), torch.Tensor)} - {0}
-    packs = [packed for storage in storages for packed in versions.of_storage(storage)]
+    found = [_find(name, objects) for name in line.names]
+    if line.writes and any(value is MISSING for value in found):
+        packs = versions.newest(_MOST_READ)
+    else:
+        tensors = [each for value in found for each in (value if type(value) in (list, tuple) else (value,))]
+        storages = {storage_of(each) for each in tensors[:_MOST_READ] if issubclass(type(each), torch.Tensor)} - {0}
+        packs = [packed for storage in storages for packed in versions.of_storage(storage)]
     return Contents(frame.f_code, packs[:_MOST_READ]) if packs else None
 
 

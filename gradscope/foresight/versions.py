@@ -66,6 +66,17 @@ class Versions:
             and storage_of(packed.tensor) == storage
         ]
 
+    def newest(self, most: int) -> list[Packed]:
+        """Those that this thread saved last."""
+        thread, found = get_ident(), []
+        for reference in reversed(self._recent):
+            packed = reference()
+            if packed is not None and packed.thread == thread:
+                found.append(packed)
+                if len(found) == most:
+                    break
+        return found
+
     def _forget_storages(self) -> None:
         self._by_storage.clear()
         self._sorted = 0

@@ -72,10 +72,11 @@ forward pass where a part of it was shared.
 It is said where the code shows that backward is called on what is held; else GS201 says it when the call is made. Steps
 of `torch.optim` optimizers are always seen. Other operations are seen while graphs of a new shape are built, when the
 code is watched line by line: never with `--no-hooks`, where a debugger traces the program, or inside a compiled region.
-A write through `.data` is seen in the same places, by comparing what the saved tensors hold before and after a statement that
-names a tensor's `.data`: only on the CPU, and of tensors of more than a megabyte samples are compared, so a few elements
-written there may go unseen. What hides the tensor from that statement (a call's result, a list of `.data`), or writes through
-NumPy, goes unseen too. It is not said of ReLU and others that ask what they saved for no more than a sign or a size.
+A write through `.data` is seen in the same places, by comparing what the saved tensors hold before and after a line that uses
+some tensor's `.data`: only on the CPU, and of tensors of more than a megabyte samples are compared, so a few elements
+written there may go unseen. An attribute that was given a `.data` earlier, NumPy, and optimizers of other libraries that write
+through `.data` in code of their own go unseen too. It is not said of ReLU and others that ask what they saved for no more
+than a sign or a size.
 """
 
 from __future__ import annotations

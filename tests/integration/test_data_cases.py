@@ -94,6 +94,58 @@ loss.backward()
 """,
         "reorder",
     ),
+    "a loop on one line": (
+        """
+net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+loss = net(torch.randn(2, 4)).mean()  # saved
+for p in net.parameters(): p.data -= 0.1  # changed
+loss.backward()
+""",
+        "reorder",
+    ),
+    "in a comprehension, and of what a call returns": (
+        """
+net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+for _ in range(2):
+    loss = net(torch.randn(2, 4)).mean()  # saved
+    [list(m.parameters())[0].data.mul_(0.9) for m in net if hasattr(m, "weight")]  # changed
+    loss.backward()
+""",
+        "reorder",
+    ),
+    "a list of .data, changed elsewhere": (
+        """
+def shrink(tensors):
+    for t in tensors:
+        t *= 0.5  # changed
+net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+flat = [p.data for p in net.parameters()]
+for _ in range(2):
+    loss = net(torch.randn(2, 4)).mean()  # saved
+    shrink(flat)
+    loss.backward()
+""",
+        "reorder",
+    ),
+    "an optimizer of the program's own": (
+        """
+class Descent(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.data.add_(p.grad.data, alpha=-group["lr"])  # changed
+net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+optimizer = Descent(net.parameters())
+first, second = net(torch.randn(2, 4)).mean(), net(torch.randn(2, 4)).pow(2).mean()  # saved
+first.backward()
+optimizer.step()
+second.backward()
+""",
+        "reorder",
+    ),
     "steps by hand on a graph that is kept": (
         """
 net = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))

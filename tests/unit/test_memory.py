@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from gradscope.foresight.memory import Contents, checksums
+from gradscope.foresight.through_data import ThroughData, data_lines
 from gradscope.names import Names
 from gradscope.saved import Ledger, Packed
-from gradscope.statements import data_lines
 
 CODE = data_lines.__wrapped__.__code__
 
@@ -105,23 +105,27 @@ def test_nothing_is_kept() -> None:
 
 
 LINES = [
-    ("p.data -= 1", {"p"}),
-    ("net[0].weight.data[1:] = 0", {"net[0].weight"}),
-    ("ema.data.mul_(d).add_(q.data)", {"ema", "q"}),
-    ("nn.init.zeros_(self.w.data)", {"self.w"}),
-    ("p.data = q", {"p"}),
-    ("d = p.data", set()),
-    ("d = p.data; d[0] = 1", {"d"}),
-    ("for d in [p.data]: d.zero_()", {"d"}),
-    ("h, c = h.data, c.data", set()),
-    ("p -= 1", set()),
-    ("if p.data.sum(): pass", set()),
+    ("p.data -= 1", {"p"}, True),
+    ("net[0].weight.data[1:] = 0", {"net[0].weight"}, True),
+    ("ema.data.mul_(d).add_(q.data)", {"ema", "q"}, True),
+    ("nn.init.zeros_(self.w.data)", {"self.w"}, True),
+    ("p.data = q", {"p"}, True),
+    ("clip(p.data)", {"p"}, False),
+    ("d = p.data", set(), False),
+    ("d = p.data; d[0] = 1", {"d"}, True),
+    ("ds = [p.data]; f(ds)", {"ds"}, False),
+    ("for d in [p.data]: d.zero_()", {""}, True),
+    ("for p in ps: p.data -= q.data", {"", "q"}, True),
+    ("h, c = h.data, c.data", set(), False),
+    ("p.grad.data.zero_()", set(), False),
+    ("p -= 1", set(), False),
+    ("if p.data.sum(): pass", set(), False),
 ]
 
 
-@pytest.mark.parametrize(("line", "names"), LINES)
-def test_the_lines_that_may_write_through_data(line: str, names: set[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("line", "names", "writes"), LINES)
+def test_the_lines_that_may_write_through_data(line: str, names: set[str], writes: bool, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"def f():\n    {line}\n", encoding="utf-8")
     found = data_lines(str(script))
-    assert found == ({2: names} if names else {})
+    assert found == ({2: ThroughData(frozenset(names), writes)} if names else {})

@@ -208,6 +208,36 @@ for _ in range(3):
 """,
         "clone",
     ),
+    "weights clipped between the calls of two losses": (
+        """
+made, critic = nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+class Trainer:
+    def clip(self):
+        for p in critic.parameters():
+            p.data.clamp_(-0.05, 0.05)  # changed
+    def step(self):
+        fake = made(torch.randn(5, 2))
+        self.loss = -critic(fake).mean()  # saved
+        loss = critic(fake.detach()).mean() - critic(torch.randn(5, 3)).mean()
+        loss.backward()
+        self.clip()
+        self.loss.backward()
+trainer = Trainer()
+for _ in range(3):
+    trainer.step()
+""",
+        "reorder",
+    ),
+    "a buffer that takes in the next batch": (
+        """
+w, batch = torch.randn(3, requires_grad=True), torch.ones(3)
+for _ in range(3):
+    loss = (w * batch).sum()  # saved
+    batch.data.copy_(torch.randn(3))  # changed
+    loss.backward()
+""",
+        "clone",
+    ),
     "spectral normalisation by hand, two passes": (
         """
 class Spectral(nn.Module):

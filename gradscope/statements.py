@@ -248,8 +248,11 @@ def _target(node: ast.AST) -> str:
         target = node.func.value
         while isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute) and _called(target).endswith("_"):
             target = target.func.value  # self.mean.mul_(0.9).add_(x)
-        if isinstance(target, ast.Name) and target.id in _MODULES:
-            target = node.args[0] if node.args else None
+        first = target
+        while isinstance(first, ast.Attribute):
+            first = first.value
+        if isinstance(first, ast.Name) and first.id in _MODULES:
+            target = node.args[0] if node.args else None  # torch.relu_(x), nn.init.zeros_(x)
     while isinstance(target, ast.Subscript):
         target = target.value
     plain = isinstance(target, ast.Name) or (

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradscope.foresight.lines import LineWatch
-from gradscope.foresight.out_of_place import fix_for
+from gradscope.foresight.out_of_place import fix_for, fix_for_hidden
 from gradscope.foresight.schedule import Schedule
 from gradscope.foresight.stale import StaleGraphs
 from gradscope.model import Finding, Site
+from gradscope.names import is_parameter
 from gradscope.nodes import is_leaf, requires_grad
 from gradscope.observers import Observer
 from gradscope.rules import gs202
@@ -32,11 +33,17 @@ _DEEPEST = 1_000_000
 
 @dataclass(slots=True)
 class Change:
-    """Saved tensors that one place has changed; ``depth`` and ``tries`` tell in which frame their graphs were looked for last."""
+    """Saved tensors that one place has changed; ``depth`` and ``tries`` tell in which frame their graphs were looked for last.
+
+    ``computed``: an operation of a graph made one of them; ``trained``: one is a parameter. ``hidden``: they were changed through
+    ``.data``, so that torch does not know.
+    """
 
     statement: Statement
     computed: bool
+    trained: bool
     packs: list[weakref.ref[Packed]]
+    hidden: bool = False
     depth: int = _DEEPEST
     tries: int = 0
 
@@ -55,17 +62,27 @@ class InPlace(Observer):
         self._changes: list[Change] = []
         self._told: set[Site] = set()
         lines.on_change = self._changed
+        lines.on_hidden_change = self._changed_unseen
 
     def _changed(self, changed: list[Packed], place: Place) -> None:
         """A line has changed these saved tensors."""
         statement = changed_by(place.site)
         mutations = self.watch.mutations
         packs = [packed for packed in changed if mutations.note(packed, statement.site)]
+        self._look_into(statement, packs, place, hidden=False)
+
+    def _changed_unseen(self, changed: list[Packed], place: Place) -> None:
+        """A line has changed these saved tensors through ``.data``."""
+        self._look_into(changed_by(place.site), changed, place, hidden=True)
+
+    def _look_into(self, statement: Statement, packs: list[Packed], place: Place, *, hidden: bool) -> None:
         if not packs or statement.site in self._told or len(self._changes) >= _MOST_WAITING:
             return
         if self._schedule.is_due(place):
             computed = any(_is_computed(packed) for packed in packs)
-            self._changes.append(Change(statement, computed, [weakref.ref(packed) for packed in packs]))
+            trained = any(packed.tensor is not None and is_parameter(packed.tensor) for packed in packs)
+            references = [weakref.ref(packed) for packed in packs]
+            self._changes.append(Change(statement, computed, trained, references, hidden))
             self._lines.wait(self, True)
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
@@ -96,10 +113,12 @@ class InPlace(Observer):
         watch = self.watch
 
         def name_of(tensor: torch.Tensor) -> str:
-            return watch.names.of_tensor(tensor) or change.statement.target or "a saved tensor"
+            return watch.names.of_tensor(tensor) or change.statement.target.removesuffix(".data") or "a saved tensor"
 
         watch.names.learn_variables(frames)
-        needed = StaleGraphs(watch, lambda packed: id(packed) in alive, name_of).needed(frames, at_line=True)
+        tolerant = gs202.TOLERANT if change.hidden else frozenset()
+        graphs = StaleGraphs(watch, lambda packed: id(packed) in alive, name_of, tolerant)
+        needed = graphs.needed(frames, at_line=True)
         if needed is None:
             return []
         self._told.add(change.statement.site)
@@ -113,9 +132,11 @@ class InPlace(Observer):
             reading.read.site,
             reading.backward,
             watch.calls,
-            by_step=False,
+            gs202.By.DATA if change.hidden else gs202.By.OPERATION,
         )
-        return [gs202.finding(facts, fix_for(change.statement, needed.made, change.computed))]
+        if not change.hidden:
+            return [gs202.finding(facts, fix_for(change.statement, needed.made, change.computed))]
+        return [gs202.finding(facts, None if change.trained else fix_for_hidden(change.statement, needed.made))]
 
 
 def _is_computed(packed: Packed) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradscope.backward import Backward
+from gradscope.foresight.memory import Contents, _checksum, checksums, contents_before
 from gradscope.foresight.versions import Versions
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
@@ -37,6 +38,8 @@ class _Thread(threading.local):
     aside = False
     code: CodeType | None = None
     offset = -1
+    contents: Contents | None = None
+    """What saved tensors hold while a statement runs that may write to them through ``.data``."""
 
 
 class LineWatch(Observer):
@@ -56,6 +59,8 @@ class LineWatch(Observer):
         self._known = 0
         self.on_change: Callable[[list[Packed], Place], None] = lambda changed, place: None
         """Told of the saved tensors that were changed in place since the last look, and where the user's code was then."""
+        self.on_hidden_change: Callable[[list[Packed], Place], None] = lambda changed, place: None
+        """The same for saved tensors that were changed through ``.data``, which moves no version counter."""
         self._waiting: set[Observer] = set()
 
     def install(self) -> Handle:
@@ -102,6 +107,7 @@ class LineWatch(Observer):
 
     def _turn_off(self) -> None:
         handle, self._thread.handle = self._thread.handle, None
+        self._thread.contents = None
         if handle is not None:
             handle.remove()
 
@@ -173,6 +179,9 @@ class LineWatch(Observer):
         self._compare()
         if event == "line":
             thread.code, thread.offset = frame.f_code, frame.f_lasti
+            before = contents_before(frame, self._versions) if watch.ledger.live_tensors else None
+            if before is not None or (thread.contents is not None and thread.contents.code is frame.f_code):
+                thread.contents = before  # else a function runs that the statement calls
             if self._waiting:
                 watch.observe("at_line", frame)
         elif event == "return":
@@ -190,6 +199,9 @@ class LineWatch(Observer):
         changed = self._versions.changed()
         if changed and thread.code is not None:
             self.on_change(changed, place_at(thread.code, thread.offset))
+        hidden = thread.contents.changed() if thread.contents is not None else ()
+        if hidden and thread.code is not None:
+            self.on_hidden_change(hidden, place_at(thread.code, thread.offset))
 
 
 def _is_users(error: BaseException) -> bool:
@@ -204,5 +216,8 @@ def _is_users(error: BaseException) -> bool:
 
 _OURS = frozenset(
     function.__code__
-    for function in (LineWatch._start, LineWatch._event, LineWatch._look, LineWatch._compare, Versions.changed)
+    for function in (
+        *(LineWatch._start, LineWatch._event, LineWatch._look, LineWatch._compare, Versions.changed),
+        *(contents_before, Contents.__init__, Contents.changed, checksums, _checksum),
+    )
 )

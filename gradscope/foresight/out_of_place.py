@@ -45,6 +45,16 @@ def fix_for(change: Statement, made: Sequence[Site], computed: bool) -> Fix:
     )
 
 
+def fix_for_hidden(change: Statement, made: Sequence[Site]) -> Fix | None:
+    """The fix of a write through ``.data`` to a buffer or an activation: let its graph save a clone. None where that is not plain."""
+    name = change.target.removesuffix(".data")
+    edits = _clone_where_saved(name, made) if name else ()
+    if not edits:
+        return None
+    saved = ", ".join(place(each) for each in made)
+    return Fix("clone", f"let {saved} use `{name}.clone()`, or write to `{name}.data` after the backward call", edits)
+
+
 def _out_of_place(site: Site) -> tuple[Edit, ...]:
     """``x += y`` as ``x = x + y`` and ``x.relu_()`` as ``x = x.relu()``, where ``x`` is a variable."""
     statement = source.statement_at(site)

@@ -55,15 +55,21 @@ class Needed(NamedTuple):
 class StaleGraphs:
     """One look after a change; it lives no longer than that.
 
-    ``is_changed`` picks the saved tensors in question, ``name_of`` says what a finding calls one of them.
+    ``is_changed`` picks the saved tensors in question, ``name_of`` says what a finding calls one of them, ``tolerant`` names the
+    kinds of node that the change does no harm to.
     """
 
     def __init__(
-        self, watch: Backward, is_changed: Callable[[Packed], bool], name_of: Callable[[torch.Tensor], str]
+        self,
+        watch: Backward,
+        is_changed: Callable[[Packed], bool],
+        name_of: Callable[[torch.Tensor], str],
+        tolerant: frozenset[str] = frozenset(),
     ) -> None:
         self._watch = watch
         self._is_changed = is_changed
         self._name_of = name_of
+        self._tolerant = tolerant
         self._left = _MOST_NODES
 
     def needed(self, frames: Sequence[FrameType], *, at_line: bool = False) -> Needed | None:
@@ -94,7 +100,7 @@ class StaleGraphs:
                 continue
             seen.add(node)
             self._left -= 1
-            for packed in self._saved_by(node):
+            for packed in () if node.name() in self._tolerant else self._saved_by(node):
                 if packed.tensor is not None and self._is_changed(packed):
                     found.tensors[self._name_of(packed.tensor)] = None
                     found.nodes[node.name()] = None

@@ -8,6 +8,9 @@ That call will fail with `one of the variables needed for gradient computation h
 operation`. The finding names the line that changed the tensor, the tensor, the line that saved it, and the backward
 call that will fail.
 
+A write through `.data` (`p.data -= 0.1`, `p.data.clamp_(-c, c)`, `p.data[0] = y`, `p.data = y`) does the same and is worse:
+torch does not see it, so nothing fails, and the backward call computes a wrong gradient. The finding then says so.
+
 ## Why it happens
 
 A node keeps the very tensors that its derivative needs: a matrix product its weight, `sigmoid` its output, a product
@@ -15,6 +18,9 @@ both factors. A buffer, a queue or an activation that is written to between the 
 then no longer what it was. So are the parameters after `optimizer.step()`: all backward calls that go through a
 forward pass must come before the step that changes what it saved. Two losses computed up front, with a step between
 their backward calls, break this; so does a graph kept with `retain_graph=True` over a step.
+
+torch notices by a counter of versions that each operation in place moves. `p.data` is a new tensor with the same memory and
+a counter of its own: what is written through it reaches the saved tensor, and the saved tensor's counter stays.
 
 ## Bad example
 
@@ -51,6 +57,8 @@ actor_loss.backward()
 - An operation on an activation: write it out of place, `x = x + y`, `x = x.masked_fill(mask, 0)`.
 - A buffer, queue or table: write to it after the backward call, or let the forward pass read a `clone()` of it.
 - A step: compute the loss after the step, with the new parameters, or call backward on it before the step.
+- A write through `.data`: make it after the backward call, and under `torch.no_grad()` without `.data`: `with torch.no_grad():
+  p -= 0.1 * p.grad`. Then torch fails where it would have computed a wrong gradient.
 - If the graph was kept with `retain_graph=True` to get around GS101, undo that and follow GS101's advice.
 
 ## What it costs
@@ -64,12 +72,17 @@ forward pass where a part of it was shared.
 It is said where the code shows that backward is called on what is held; else GS201 says it when the call is made. Steps
 of `torch.optim` optimizers are always seen. Other operations are seen while graphs of a new shape are built, when the
 code is watched line by line: never with `--no-hooks`, where a debugger traces the program, or inside a compiled region.
-A change through `.data` moves no version counter: torch does not see it, and neither does gradscope.
+A write through `.data` is seen in the same places, by comparing what the saved tensors hold before and after a line that uses
+some tensor's `.data`: only on the CPU, and of tensors of more than a megabyte samples are compared, so a few elements
+written there may go unseen. An attribute that was given a `.data` earlier, NumPy, and optimizers of other libraries that write
+through `.data` in code of their own go unseen too. It is not said of ReLU and others that ask what they saved for no more
+than a sign or a size.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from gradscope.model import Certainty, Finding, Fix, Related, Severity, Site
 from gradscope.rules.base import place, rule
@@ -77,10 +90,30 @@ from gradscope.units import counted, listed
 
 RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Certainty.PREDICTED)
 
+TOLERANT = frozenset(
+    f"{operation}Backward{overload}"
+    for overload, operations in enumerate(
+        (
+            "Relu LeakyRelu Threshold Hardtanh Abs ClampMin ClampMax MaxPool2DWithIndices MaxPool3DWithIndices AdaptiveMaxPool2D",
+            "LeakyRelu Clamp",
+        )
+    )
+    for operation in operations.split()
+)
+"""Nodes whose derivative asks what they saved for a sign, a side or a size: a change of its values seldom makes it wrong."""
+
+
+class By(Enum):
+    """What changed the tensor; a write through ``.data`` is the one that torch does not see."""
+
+    STEP = "step"
+    OPERATION = "operation"
+    DATA = "data"
+
 
 @dataclass(frozen=True, slots=True)
 class StaleSoon:
-    """What is known when ``changed_at`` has changed ``tensors`` that the graph of ``holder`` saved: a step, or an operation in place.
+    """What is known when ``changed_at`` has changed ``tensors`` that the graph of ``holder`` saved.
 
     ``nodes`` saved them, ``made`` are the lines where they did; ``read`` is where the holder is used next, ``next_call`` the backward
     call that comes of it, ``after`` the number of the last backward call.
@@ -94,24 +127,28 @@ class StaleSoon:
     read: Site
     next_call: Site
     after: int
-    by_step: bool = True
+    by: By = By.STEP
 
 
 def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
-    """The finding in words; ``fix`` is that of an operation in place."""
+    """The finding in words; without a ``fix`` the order is to be changed."""
     names = listed(name if " " in name else f"`{name}`" for name in facts.tensors)
     notes = [Related("created", site, f"{listed(facts.nodes)} saved {names} here") for site in facts.made]
-    what = "this step modified" if facts.by_step else "this modified"
-    notes.append(Related("modified_by", facts.changed_at, f"{what} {names}"))
+    what = "this step modified" if facts.by is By.STEP else "this modified"
+    notes.append(Related("modified_by", facts.changed_at, f"{what} {names}{_HIDDEN if facts.by is By.DATA else ''}"))
     notes.append(Related("next_read", facts.read, f"`{facts.holder}` is used here"))
     if facts.next_call != facts.read:
-        notes.append(Related("failing_node", facts.next_call, "the backward call here will fail"))
-    if facts.by_step:
-        message = "the optimizer changed what a graph still to be run backward has saved"
-        label = f"modified {counted(len(facts.tensors), 'parameter')} that the graph of `{facts.holder}` needs"
-    else:
-        message = "an operation in place changed what a graph still to be run backward has saved"
-        label = f"modified {names} that the graph of `{facts.holder}` needs"
+        fate = "compute a wrong gradient" if facts.by is By.DATA else "fail"
+        notes.append(Related("failing_node", facts.next_call, f"the backward call here will {fate}"))
+    label = f"modified {names} that the graph of `{facts.holder}` needs"
+    match facts.by:
+        case By.STEP:
+            message = "the optimizer changed what a graph still to be run backward has saved"
+            label = f"modified {counted(len(facts.tensors), 'parameter')} that the graph of `{facts.holder}` needs"
+        case By.OPERATION:
+            message = "an operation in place changed what a graph still to be run backward has saved"
+        case By.DATA:
+            message = "a write through .data changed what a graph has saved: backward will compute a wrong gradient, without an error"
     found = RULE.finding(
         message,
         None,
@@ -124,7 +161,13 @@ def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
     return replace(found, site=facts.changed_at, backward_call=facts.after)
 
 
+_HIDDEN = " through `.data`, which torch does not see: no version counter moved"
+
+
 def _reorder(facts: StaleSoon) -> Fix:
     step = place(facts.changed_at)
-    message = f"compute `{facts.holder}` after this step, or move the step at {step} after the backward call at {{}}"
+    what = "step" if facts.by is By.STEP else "write"
+    message = (
+        f"compute `{facts.holder}` after this {what}, or move the {what} at {step} after the backward call at {{}}"
+    )
     return Fix("reorder", message.format(place(facts.next_call)))

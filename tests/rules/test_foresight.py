@@ -29,7 +29,7 @@ from gradscope.rules import gs102, gs103, gs202
 from gradscope.rules.base import Rule
 from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.gs103 import ForwardOnFreed
-from gradscope.rules.gs202 import StaleSoon
+from gradscope.rules.gs202 import By, StaleSoon
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30)
 LINK = Site("/home/ann/train.py", 18, 9, 18, 30)
@@ -122,7 +122,7 @@ def test_a_step_is_told_with_the_parameters() -> None:
 
 
 def test_an_operation_in_place_is_told_with_its_tensor() -> None:
-    facts = StaleSoon(LINK, "loss", ("queue",), ("MmBackward0",), (MADE,), FAILS, FAILS, 3, by_step=False)
+    facts = StaleSoon(LINK, "loss", ("queue",), ("MmBackward0",), (MADE,), FAILS, FAILS, 3, By.OPERATION)
     fix = Fix("clone", "let train.py:17 use `queue.clone()`", (Edit("train.py", 17, "x = queue.clone()"),))
     finding = gs202.finding(facts, fix)
     check_wording(finding)
@@ -166,6 +166,19 @@ def run(source: str, folder: Path) -> list[str]:
         except RuntimeError as error:
             assert "second time" in str(error) or "inplace operation" in str(error)
     return [f.code for f in scope.findings if f.severity is not Severity.ADVICE]
+
+
+def test_a_write_through_data_is_told_with_what_it_does() -> None:
+    facts = StaleSoon(LINK, "loss", ("w",), ("MulBackward0",), (MADE,), READ, FAILS, 3, By.DATA)
+    finding = gs202.finding(facts)
+    check_wording(finding)
+    assert "wrong gradient, without an error" in finding.message
+    assert "no version counter moved" in finding.related[1].message
+    assert [r.role for r in finding.related] == ["created", "modified_by", "next_read", "failing_node"]
+    assert "fail" not in finding.related[-1].message
+    assert finding.fix is not None
+    assert (finding.fix.kind, finding.fix.edits) == ("reorder", ())
+    assert "after the backward call at" in finding.fix.message
 
 
 @pytest.mark.parametrize(("rule", "later"), [(gs102.RULE, "GS101"), (gs103.RULE, "GS101"), (gs202.RULE, "GS201")])

@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge, Node
 from gradscope.generations import Generations
 from gradscope.names import is_parameter
 from gradscope.nodes import is_leaf
-from gradscope.saved import Ledger, Packed
+from gradscope.saved import CLONE, Ledger, Packed
 from gradscope.steady import Steady
 from gradscope.tokens import BEFORE_WATCH, KEY, OPAQUE, Census, LeafToken, Stale, Token
 from gradscope.traverse import (
@@ -268,8 +268,8 @@ class Looker:
     def _claim_slices(self, look: Look, slices: list[int]) -> None:
         """Tie to new CopySlices nodes what the nodes that they wrap have saved.
 
-        The wrapped node was built just before, by the same instruction. Between the two lies at most a node for a view that the
-        operation saved and that had been modified, which makes torch build its node anew.
+        The wrapped node was built just before, by the same instruction. Between the two lies at most the node of a clone of what
+        the operation changes, or one for a view that it saved and that had been modified, which makes torch build its node anew.
         """
         pending = self._ledger.pending
         previous = -1
@@ -281,7 +281,7 @@ class Looker:
                 if not packs or (place is not None and packs[0].place is not place):
                     continue
                 if number < token.sequence_nr - 1 and not any(
-                    _renewed_view(p, number, token.sequence_nr) for p in packs
+                    _is_clone(p) or _renewed_view(p, number, token.sequence_nr) for p in packs
                 ):
                     continue
                 place = packs[0].place
@@ -332,6 +332,10 @@ def _weight(tensor: torch.Tensor) -> tuple[int, int]:
         with suppress(NotImplementedError, RuntimeError):  # sparse and opaque tensors have no storage of their own
             return tensor.data_ptr(), tensor.nbytes
     return 0, 0
+
+
+def _is_clone(packed: Packed) -> bool:
+    return packed.output is not None and packed.output[0] == CLONE
 
 
 def _renewed_view(packed: Packed, after: int, before: int) -> bool:

@@ -48,6 +48,8 @@ _TOTALS = (
 UNKNOWN = -2
 """Instead of a sequence number, until it is looked up."""
 
+CLONE = "CloneBackward0"
+
 UNTIED = -1
 """Instead of a sequence number: the node must be asked what it saved."""
 
@@ -256,6 +258,10 @@ class Ledger:
         # The output of an in-place operation on a view: torch has built CopySlices around the operation's node, and
         # then a node for the view, and it is CopySlices that will ask for the tensor.
         packed.output = (node.name(), tensor.output_nr)
+        if node.name() == CLONE:
+            # An in-place operation saves what it is about to change as a clone, made once its own node is there.
+            packed.sequence_nr -= 1
+            return False
         for _ in range(4):
             if node is None or node.name().endswith("CopySlices"):
                 break

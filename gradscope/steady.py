@@ -25,6 +25,7 @@ _sequence_nr = torch._C._autograd._get_sequence_nr
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls, one after the other, that met what had been met before
 _MOST_NODES = 50_000  # of one graph
 _MOST_KINDS = 5_000
+_MOST_INTERVALS = 64  # of one shape
 _MOST_KNOWN = 200
 _MOST_REMEMBERED = 100_000  # calls
 _LONGEST_WAIT = 2_000  # calls
@@ -194,8 +195,10 @@ class Steady:
                         value = getattr(node, name)
                         if type(value) in PLAIN:
                             nbytes += value.nbytes
-                        elif value is not None:
+                        elif type(value) is tuple:
                             nbytes += sum(tensor.nbytes for tensor in value if tensor is not None)
+                        elif value is not None:
+                            return None  # a tensor subclass, whose code is not to run
                 following = node.next_functions
                 if len(following) == 1:
                     target = following[0][0]
@@ -243,6 +246,8 @@ class Steady:
         ``alike`` is False for a call after which things may not go on as before, whatever its graph looks like.
         """
         counted = self._ledger.counts()
+        if len(shape.intervals) >= _MOST_INTERVALS:
+            del shape.intervals[next(iter(shape.intervals))]
         shape.intervals[built] = tuple(now - then for now, then in zip(counted, self._counted, strict=True))
         self._counted = counted
         alive = (self._ledger.live_tensors, self._census.alive)

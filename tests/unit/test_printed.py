@@ -106,7 +106,7 @@ def test_summary() -> None:
         loss = torch.rand(2, requires_grad=True).exp().sum()
         loss.backward()
         expected = [
-            "nodes          3 built, 0 destroyed",
+            "nodes          2 built, 0 destroyed",
             "saved tensors  1 saved, 1 freed by backward",
             "held           0 B now, 8 B at the peak",
         ]

@@ -275,9 +275,8 @@ class Backward:
             cheap = self._picture_seconds < _PICTURE_SHARE * elapsed or self._pictures_taken < _FREE_PICTURES
             cheap = cheap and len(look.nodes) <= _LARGEST_PICTURE
             detailed, self.ledger.detailed = self.ledger.detailed, True
-            cheap = (
-                cheap and detailed and not look.unhooked
-            )  # else the modules are not known: the next graph of this kind will be pictured
+            # Without the modules, and without the places of what the hooks did not see, the next of its kind is pictured.
+            cheap = cheap and detailed and not look.unhooked
             if not cheap and not look.freed and not look.stale:
                 return None
             before = time.perf_counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import sys
 import time
@@ -16,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from gradscope._version import __version__
 from gradscope.errors import GradscopeError
-from gradscope.model import BackwardCall, Finding, Header, Recording, Severity
-from gradscope.runner import Code, Target, run_program
+from gradscope.model import BackwardCall, Finding, Recording, Severity
+from gradscope.runner import Target, header_of, run_program
 from gradscope.streams import SafeConsole, SafeStream, opened
 from gradscope.uncaught import die_of_interrupt
 from gradscope.views import Image, Page, page_and_picture
@@ -109,21 +107,9 @@ class FixOptions:
 
 def run(target: Target, options: RunOptions) -> int:
     """Run a program inside a watch, print its findings as they are made and a report at its end."""
-    from gradscope.recording import working_directory
-
     views = page_and_picture(options.html, options.draw)
     save = None if options.save is None else _made(options.save)
-    header = Header(
-        gradscope=__version__,
-        torch="",
-        python=platform.python_version(),
-        script=str(target),
-        argv=target.args,
-        started=time.time(),
-        hooks=options.hooks,
-        cwd=working_directory(),
-        code=target.text if isinstance(target, Code) else None,
-    )
+    header = header_of(target, options.hooks)
 
     def start() -> AbstractContextManager[Scope]:
         import torch

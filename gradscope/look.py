@@ -92,7 +92,6 @@ class Looker:
         stack_limit: StackLimit,
         hooked: bool,
     ) -> None:
-        self.nodes_looked_at = 0
         self._ledger = ledger
         self._census = census
         self._generations = generations
@@ -217,7 +216,6 @@ class Looker:
         if look.unhooked:
             self._ledger.saved_bytes += sum(look.fresh.values())
             self._recognize(look, place)
-        self.nodes_looked_at += len(nodes)
         return look
 
     def _note_depth(self, nodes: int) -> None:

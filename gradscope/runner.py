@@ -6,6 +6,7 @@ import builtins
 import linecache
 import os
 import pkgutil
+import platform
 import runpy
 import sys
 import textwrap
@@ -18,8 +19,9 @@ from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFil
 from types import CodeType, ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
+from gradscope._version import __version__
 from gradscope.errors import GradscopeError
-from gradscope.model import Outcome
+from gradscope.model import Header, Outcome
 from gradscope.torch_import import when_torch_is_imported
 from gradscope.uncaught import Ending, conclude, die_of_interrupt, remove_own_frames, wait_for_threads
 
@@ -58,6 +60,23 @@ class Code:
 
 
 Target = Script | Module | Code
+
+
+def header_of(target: Target, hooks: bool) -> Header:
+    """What a recording says of a program that is about to be run; it has no torch yet."""
+    from gradscope.recording import working_directory
+
+    return Header(
+        gradscope=__version__,
+        torch="",
+        python=platform.python_version(),
+        script=str(target),
+        argv=target.args,
+        started=time.time(),
+        hooks=hooks,
+        cwd=working_directory(),
+        code=target.text if isinstance(target, Code) else None,
+    )
 
 
 class Scope(Protocol):

@@ -52,7 +52,7 @@ def _tree(file: str) -> ast.Module | None:
 
 def in_place_statements(file: str) -> tuple[Statement, ...]:
     """All statements of a file that modify a tensor in place, if what they work on is one."""
-    return _found(file, _modified_names)
+    return _found(file, modified_names)
 
 
 def changed_by(site: Site) -> Statement:
@@ -98,7 +98,7 @@ def aligned(file: str, function: str, first: int, last: int, built: Sequence[str
     operators from line ``first`` on agree with all that is known.
     """
     operators = []
-    for node, holder in _with_functions(_tree(file) or ast.Module([], [])):
+    for node, holder in with_functions(_tree(file) or ast.Module([], [])):
         if (
             holder == function
             and isinstance(node, ast.BinOp | ast.AugAssign | ast.Call)
@@ -181,7 +181,7 @@ def _found(file: str, matches: Callable[[ast.AST], frozenset[str] | None]) -> tu
     if tree is None:
         return ()
     found = []
-    for node, function in _with_functions(tree):
+    for node, function in with_functions(tree):
         names = matches(node)
         if names is not None:
             found.append(Statement(_site(node, file, function), names, _target(node)))
@@ -192,7 +192,7 @@ def _site(node: Any, file: str, function: str) -> Site:
     return Site(file, node.lineno, node.col_offset + 1, node.end_lineno or 0, (node.end_col_offset or -1) + 1, function)
 
 
-def _with_functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+def with_functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     """Every node with the qualified name of the function that holds it, as ``co_qualname`` has it."""
     stack: list[tuple[ast.AST, str, str]] = [(tree, "<module>", "")]
     while stack:
@@ -210,7 +210,7 @@ def _with_functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
                 stack.append((child, function, prefix))
 
 
-def _modified_names(node: ast.AST) -> frozenset[str] | None:
+def modified_names(node: ast.AST) -> frozenset[str] | None:
     """The dotted names of what a statement or call modifies in place; None if it modifies nothing."""
     changed: list[ast.expr] = []
     if isinstance(node, ast.AugAssign):

@@ -8,20 +8,15 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import platform
 import sys
-import time
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gradscope._version import __version__
 from gradscope.errors import GradscopeError
 from gradscope.fixing.verify import Job
-from gradscope.model import Header
 from gradscope.overlay import overlay
-from gradscope.recording import working_directory
-from gradscope.runner import Code, Module, Script, Target, run_program
+from gradscope.runner import Code, Module, Script, Target, header_of, run_program
 from gradscope.uncaught import die_of_interrupt
 
 if TYPE_CHECKING:
@@ -32,17 +27,7 @@ def main(job_file: str) -> int:
     """Do the job; the program's exit status."""
     job: Job = pickle.loads(Path(job_file).read_bytes())
     target = _target(job)
-    header = Header(
-        gradscope=__version__,
-        torch="",
-        python=platform.python_version(),
-        script=str(target),
-        argv=target.args,
-        started=time.time(),
-        hooks=job.hooks,
-        cwd=working_directory(),
-        code=job.code,
-    )
+    header = header_of(target, job.hooks)
     overlay(job.sources)
     with job.losses.open("w", buffering=1, encoding="utf-8") as losses:
 

@@ -122,18 +122,8 @@ class InPlace(Observer):
         if needed is None:
             return []
         self._told.add(change.statement.site)
-        reading = needed.reading
-        facts = gs202.StaleSoon(
-            change.statement.site,
-            reading.name,
-            needed.tensors,
-            needed.nodes,
-            needed.made,
-            reading.read.site,
-            reading.backward,
-            watch.calls,
-            gs202.By.DATA if change.hidden else gs202.By.OPERATION,
-        )
+        by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
+        facts = needed.facts(change.statement.site, watch.calls, by)
         if not change.hidden:
             return [gs202.finding(facts, fix_for(change.statement, needed.made, change.computed))]
         return [gs202.finding(facts, None if change.trained else fix_for_hidden(change.statement, needed.made))]

@@ -65,18 +65,7 @@ class Foresight(Observer):
             needed = StaleGraphs(watch, is_changed, lambda p: watch.names.of_tensor(p) or "a parameter").needed(frames)
             if needed is None:
                 return ()
-            reading = needed.reading
-            facts = gs202.StaleSoon(
-                place.site,
-                reading.name,
-                needed.tensors,
-                needed.nodes,
-                needed.made,
-                reading.read.site,
-                reading.backward,
-                watch.calls,
-            )
-            return [gs202.finding(facts)]
+            return [gs202.finding(needed.facts(place.site, watch.calls, gs202.By.STEP))]
 
     def _examine(self, look: Look, record: BackwardCall, frames: list[FrameType]) -> list[Finding]:
         freeing = Freeing(look)

@@ -14,6 +14,7 @@ from gradscope.foresight.held import Held, tensors_of
 from gradscope.foresight.reading import Reading, dangerous_read
 from gradscope.model import Site
 from gradscope.nodes import node_of
+from gradscope.rules import gs202
 from gradscope.saved import Packed
 from gradscope.sites import site_of
 from gradscope.tokens import token_of
@@ -50,6 +51,21 @@ class Needed(NamedTuple):
     tensors: tuple[str, ...]
     nodes: tuple[str, ...]
     made: tuple[Site, ...]
+
+    def facts(self, changed_at: Site, after: int, by: gs202.By) -> gs202.StaleSoon:
+        """What the finding says of it: changed at a place, after so many backward calls."""
+        reading = self.reading
+        return gs202.StaleSoon(
+            changed_at,
+            reading.name,
+            self.tensors,
+            self.nodes,
+            self.made,
+            reading.read.site,
+            reading.backward,
+            after,
+            by,
+        )
 
 
 class StaleGraphs:

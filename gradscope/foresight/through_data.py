@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gradscope.foresight import source
-from gradscope.statements import _modified_names, _with_functions
+from gradscope.statements import modified_names, with_functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def data_lines(file: str) -> dict[int, ThroughData]:
         return {}
     aliases: dict[str, set[str]] = {}
     loops: dict[int, set[str]] = {}
-    statements = [(n, function) for n, function in _with_functions(source.tree(file)) if isinstance(n, ast.stmt)]
+    statements = [(n, function) for n, function in with_functions(source.tree(file)) if isinstance(n, ast.stmt)]
     statements.sort(key=lambda entry: entry[0].lineno)
     for node, function in statements:
         if isinstance(node, ast.For):
@@ -49,7 +49,7 @@ def data_lines(file: str) -> dict[int, ThroughData]:
             continue
         of_loop = loops.get(node.lineno, set())  # for p in net.parameters(): p.data -= 0.1
         names = {"" if _root(name) in of_loop else name for name in _with_data(node, aliases[function])}
-        writes = any(_modified_names(n) or _is_data_stored(n) for n in ast.walk(node))
+        writes = any(modified_names(n) or _is_data_stored(n) for n in ast.walk(node))
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1) if names else ():
             before = found.get(line, ThroughData(frozenset(), False))
             found[line] = ThroughData(before.names | names, before.writes or writes)

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.render.merging import merge
-from gradscope.selection import select
+from gradscope.render.pictures.merging import merge
+from gradscope.render.pictures.selection import select
 
 DOCS = Path(__file__).parent
 CHAIN = 200_000

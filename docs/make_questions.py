@@ -23,7 +23,8 @@ from tempfile import TemporaryDirectory
 
 import torch  # noqa: F401 - once for all programs, which run in forks of this process
 
-from gradscope import cli, drawing, watching  # noqa: F401
+from gradscope import cli
+from gradscope.api import watch as watching  # noqa: F401
 
 PAGES = Path(__file__).parent / "questions"
 PICTURES = PAGES / "pictures"

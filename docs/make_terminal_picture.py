@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gradscope.recording import load
-from gradscope.render.text import print_report
+from gradscope.record.writer import load
+from gradscope.render.text.report import print_report
 
 HERE = Path(__file__).parent
 SCRIPT = "examples/multi_task_hazard.py"

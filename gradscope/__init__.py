@@ -11,36 +11,36 @@ from typing import TYPE_CHECKING, Any
 from gradscope._version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.comparing import compare as compare
-    from gradscope.drawing import draw as draw
-    from gradscope.drawing import to_dot as to_dot
+    from gradscope.api.draw import draw as draw
+    from gradscope.api.draw import to_dot as to_dot
+    from gradscope.api.follow import follow as follow
+    from gradscope.api.snapshot import check as check
+    from gradscope.api.snapshot import saved_tensors as saved_tensors
+    from gradscope.api.snapshot import snapshot as snapshot
+    from gradscope.api.time_graph import time_graph as time_graph
+    from gradscope.api.uses import uses as uses
+    from gradscope.api.watch import watch as watch
     from gradscope.errors import FreedGraphError as FreedGraphError
     from gradscope.errors import GradscopeError as GradscopeError
     from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
-    from gradscope.following import follow as follow
-    from gradscope.holding import holders as holders
-    from gradscope.inspection import check as check
-    from gradscope.inspection import saved_tensors as saved_tensors
-    from gradscope.inspection import snapshot as snapshot
-    from gradscope.timing import time_graph as time_graph
-    from gradscope.using import uses as uses
-    from gradscope.watching import watch as watch
+    from gradscope.program.holders import holders as holders
+    from gradscope.record.compare import compare as compare
 
 _WHERE = {
     "FreedGraphError": "gradscope.errors",
     "GradscopeError": "gradscope.errors",
     "StaleSavedTensorError": "gradscope.errors",
-    "check": "gradscope.inspection",
-    "compare": "gradscope.comparing",
-    "draw": "gradscope.drawing",
-    "follow": "gradscope.following",
-    "holders": "gradscope.holding",
-    "saved_tensors": "gradscope.inspection",
-    "snapshot": "gradscope.inspection",
-    "time_graph": "gradscope.timing",
-    "to_dot": "gradscope.drawing",
-    "uses": "gradscope.using",
-    "watch": "gradscope.watching",
+    "check": "gradscope.api.snapshot",
+    "compare": "gradscope.record.compare",
+    "draw": "gradscope.api.draw",
+    "follow": "gradscope.api.follow",
+    "holders": "gradscope.program.holders",
+    "saved_tensors": "gradscope.api.snapshot",
+    "snapshot": "gradscope.api.snapshot",
+    "time_graph": "gradscope.api.time_graph",
+    "to_dot": "gradscope.api.draw",
+    "uses": "gradscope.api.uses",
+    "watch": "gradscope.api.watch",
 }
 
 __all__ = ["__version__", *_WHERE]

@@ -11,11 +11,11 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from gradscope import commands
 from gradscope._version import __version__
-from gradscope.commands import DrawRequest, Engine, FailOn, FixOptions, Format, RunOptions, Theme
+from gradscope.commands import run as commands
+from gradscope.commands.run import DrawRequest, Engine, FailOn, FixOptions, Format, RunOptions, Theme
 from gradscope.errors import GradscopeError
-from gradscope.runner import Code, Module, Script, Target
+from gradscope.launch.runner import Code, Module, Script, Target
 
 Job = Callable[[], int]
 """What a parsed command line asks for. It is done outside of the parser, which has its own ways with exceptions."""

@@ -21,7 +21,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, bare, read
 from gradscope.fixing.proposals import CODE, Plan, Proposal
 from gradscope.model import Finding, Recording, Severity
-from gradscope.recording import load
+from gradscope.record.writer import load
 
 LEAST_CALLS = 100
 """Backward calls of each run, where none are asked for and the findings do not need more."""
@@ -30,7 +30,7 @@ MEAN_OF = 10
 """Most calls at the beginning and at the end of a run whose losses are averaged."""
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])
-_START = "import sys; sys.path.insert(0, {0!r}); from gradscope.trial import main; sys.path.remove({0!r}); sys.exit(main({1!r}))"
+_START = "import sys; sys.path.insert(0, {0!r}); from gradscope.launch.trial import main; sys.path.remove({0!r}); sys.exit(main({1!r}))"
 _MOST_OUTPUT = 64 << 10
 _GRACE = 5  # seconds
 

@@ -23,7 +23,7 @@ def run_in_child(path: Path, watched: bool, out: Path) -> dict[str, Any]:
     """Run the script in a forked child, so that torch is imported once for all cases."""
     import torch  # noqa: F401 - before the fork
 
-    from gradscope.watching import watch
+    from gradscope.api.watch import watch
 
     results = out / f"result-{watched}.json"
     child = os.fork()

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gradscope
-from gradscope import steady
+from gradscope.collect import steady
 from gradscope.model import Certainty, Finding
 from tests.property.operations import IN_PLACE
 from tests.property.programs import BACKWARD, GRAD, Outcome, Program, Step, programs, run

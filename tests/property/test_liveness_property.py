@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.liveness import all_reads, calls_after, enclosing_loops
+from gradscope.code.liveness import all_reads, calls_after, enclosing_loops
 
 NAMES = ("a", "b", "c", "d")
 STEPS = 400

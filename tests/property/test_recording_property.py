@@ -10,10 +10,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope import codec, model
-from gradscope.folding import CallFolder, Curve
+from gradscope import model
 from gradscope.model import BackwardCall, Edge, Finding, Graph, Header, Outcome, Recording, Root, Sample, Site, Summary
-from gradscope.recording import RecordingWriter
+from gradscope.record import codec
+from gradscope.record.bounds import CallFolder, Curve
+from gradscope.record.writer import RecordingWriter
 
 KINDS = [
     kind

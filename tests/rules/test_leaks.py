@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gradscope import watch
-from gradscope.leaks.stores import find_calls, find_store, writes_data
-from gradscope.leaks.suspects import Name
+from gradscope.detect.leaks.stores import find_calls, find_store, writes_data
+from gradscope.detect.leaks.suspects import Name
 from gradscope.model import BackwardCall, Finding, Severity, Site
-from gradscope.reach import Origin
+from gradscope.program.reach import Origin
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305
 from gradscope.rules.base import Rule
 
@@ -83,8 +83,8 @@ def test_nodes_and_bytes_are_told_apart(tmp_path: Path) -> None:
     "store", ["total = total + (loss if step > 400 else loss.item())", "kept += [loss] if step > 400 else []"]
 )
 def test_a_leak_that_starts_late_is_seen(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradscope.leaks.growth._SHARE", 1.0)  # whatever the scans cost on this machine
-    monkeypatch.setattr("gradscope.leaks.growth._SHARE_TO_CONFIRM", 1.0)
+    monkeypatch.setattr("gradscope.detect.leaks.growth._SHARE", 1.0)  # whatever the scans cost on this machine
+    monkeypatch.setattr("gradscope.detect.leaks.growth._SHARE_TO_CONFIRM", 1.0)
     source = f"""
     import torch
     net = torch.nn.Linear(4, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradscope.model import BackwardCall, Edge, Graph, Header, Node, Outcome, Recording, Root, Site
-from gradscope.recording import RecordingWriter
+from gradscope.record.writer import RecordingWriter
 
 HEADER = Header(gradscope="0.1.0", torch="2.13.0", python="3.11.9", script="train.py")
 DONE = Outcome(exit_status=0, finished=True, ended=2.0)

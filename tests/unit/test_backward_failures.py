@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import gradscope
-from gradscope.backward import Backward
-from gradscope.look import Looker
-from gradscope.watching import current
+from gradscope.api.watch import current
+from gradscope.collect.backward import Backward
+from gradscope.collect.look import Looker
 
 
 def two_losses() -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from gradscope import commands
 from gradscope.cli import UsageError, app
-from gradscope.commands import DrawRequest, Engine, FailOn, FixOptions, Format, RunOptions, Theme
-from gradscope.runner import Code, Module, Script, Target
+from gradscope.commands.run import DrawRequest, Engine, FailOn, FixOptions, Format, RunOptions, Theme
+from gradscope.commands import run as commands
+from gradscope.launch.runner import Code, Module, Script, Target
 
 
 def parse(*args: str) -> partial[int]:

@@ -17,16 +17,16 @@ import pytest
 from drawn import chain, graph, hostile, iterations, op, saved, two_losses
 from golden import assert_golden
 
-from gradscope.drawing import draw_graphs
+from gradscope.api.draw import draw_graphs
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, NodeState, SavedState
-from gradscope.render import image, wasm
-from gradscope.render.compose import compose
-from gradscope.render.dot import to_dot
-from gradscope.render.folding import Options
-from gradscope.render.font import font
-from gradscope.render.picture import one_line, span
-from gradscope.render.scene import size_of
+from gradscope.render.pictures import image, wasm
+from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.dot import to_dot
+from gradscope.render.pictures.folding import Options
+from gradscope.render.pictures.font import font
+from gradscope.render.pictures.picture import one_line, span
+from gradscope.render.pictures.scene import size_of
 
 GRAPHS = {"two_losses": two_losses, "hostile": hostile, "iterations": lambda: iterations(3), "loop": lambda: chain(500)}
 
@@ -100,7 +100,7 @@ def test_hostile_strings_stay_text(tmp_path: Path) -> None:
 def test_the_same_graph_gives_the_same_bytes(suffix: str, tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
-        "from drawn import two_losses; from gradscope.drawing import draw_graphs;"
+        "from drawn import two_losses; from gradscope.api.draw import draw_graphs;"
         "draw_graphs([two_losses()], sys.argv[2])"
     )
     written = []
@@ -115,7 +115,7 @@ def test_the_same_graph_gives_the_same_bytes(suffix: str, tmp_path: Path) -> Non
 
 
 def test_drawing_imports_no_torch(tmp_path: Path) -> None:
-    code = "import sys, gradscope.drawing, gradscope.render.tree; sys.exit('torch' in sys.modules)"
+    code = "import sys, gradscope.api.draw, gradscope.render.pictures.tree; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -213,7 +213,7 @@ def test_too_many_boxes_for_an_image_are_folded_and_said(tmp_path: Path) -> None
 
 def test_the_font_has_the_widths_of_helvetica_and_its_licence_beside_it() -> None:
     assert [font().width(ch, 1000) for ch in "AWi m"] == pytest.approx([667, 944, 222, 278, 833], abs=0.5)
-    licence = files("gradscope.render").joinpath("fonts/LICENSE-LiberationSans.txt").read_text(encoding="utf-8")
+    licence = files("gradscope.render.pictures").joinpath("fonts/LICENSE-LiberationSans.txt").read_text(encoding="utf-8")
     assert "SIL OPEN FONT LICENSE Version 1.1" in licence
 
 

@@ -10,11 +10,11 @@ import torch
 from graph_of import Modules, graph_of
 from torch import nn
 
-from gradscope.drawing import draw_graphs
+from gradscope.api.draw import draw_graphs
 from gradscope.model import Graph
-from gradscope.render.compose import compose
-from gradscope.render.folding import COMFORTABLE, Options
-from gradscope.render.picture import BoxKind, GroupKind, LinkKind, Picture
+from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.folding import COMFORTABLE, Options
+from gradscope.render.pictures.picture import BoxKind, GroupKind, LinkKind, Picture
 
 
 def picture_of(graph: Graph, **options: object) -> Picture:

@@ -13,7 +13,7 @@ from drawn import graph, leaf, op, saved, two_losses
 from torch import nn
 
 import gradscope
-from gradscope.drawing import draw_graphs, draw_recording, recording_tree
+from gradscope.api.draw import draw_graphs, draw_recording, recording_tree
 from gradscope.errors import GradscopeError
 from gradscope.model import (
     BackwardCall,
@@ -26,10 +26,10 @@ from gradscope.model import (
     SavedState,
     Severity,
 )
-from gradscope.render.compose import compose
-from gradscope.render.folding import Options
-from gradscope.render.merging import merge
-from gradscope.selection import select
+from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.folding import Options
+from gradscope.render.pictures.merging import merge
+from gradscope.render.pictures.selection import select
 
 
 def texts(svg: bytes) -> list[str]:

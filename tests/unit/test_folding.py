@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.model import Graph, NodeState
-from gradscope.render.compose import compose
-from gradscope.render.folding import MOST, Options, fold
-from gradscope.render.merging import merge
-from gradscope.render.picture import TIMES, BoxKind, GroupKind, LinkKind, Picture
-from gradscope.render.repeats import Run, find_runs
+from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.folding import MOST, Options, fold
+from gradscope.render.pictures.merging import merge
+from gradscope.render.pictures.picture import TIMES, BoxKind, GroupKind, LinkKind, Picture
+from gradscope.render.pictures.repeats import Run, find_runs
 
 
 def titles(picture: Picture) -> list[str]:

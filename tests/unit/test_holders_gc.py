@@ -20,8 +20,8 @@ from scanning import made, scan
 from torch import Tensor
 
 from gradscope.errors import GradscopeError
-from gradscope.holding import Budget, Holder, contexts, holders, visit
-from gradscope.namespaces import local_variables
+from gradscope.program.holders import Budget, Holder, contexts, holders, visit
+from gradscope.program.namespaces import local_variables
 
 
 def names(*frames: types.FrameType) -> set[str]:
@@ -367,7 +367,7 @@ def test_a_deep_graph_survives_the_question() -> None:
     """A Node seen from Python is destroyed by recursion: too many in a row would end the process."""
     script = """
         import torch
-        from gradscope.holding import holders
+        from gradscope.program.holders import holders
         x = torch.ones(1, requires_grad=True)
         for number in range(150_000):
             x = x + 1

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from drawn import chain, graph, iterations, op, two_losses
 
-from gradscope.drawing import draw_graphs, place
+from gradscope.api.draw import draw_graphs, place
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph
-from gradscope.render import layout, wasm
-from gradscope.render.compose import compose
-from gradscope.render.folding import Options
-from gradscope.render.layout import Placed, Rect, lay_out
-from gradscope.render.picture import BoxKind, Picture, span
-from gradscope.render.scene import size_of
-from gradscope.render.wrapping import wrap
+from gradscope.render.pictures import layout, wasm
+from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.folding import Options
+from gradscope.render.pictures.layout import Placed, Rect, lay_out
+from gradscope.render.pictures.picture import BoxKind, Picture, span
+from gradscope.render.pictures.scene import size_of
+from gradscope.render.pictures.wrapping import wrap
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="needs a system dot")
 ENGINES = ["wasm", "simple", pytest.param("dot", marks=needs_dot)]

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import gradscope
-from gradscope.foresight import lines
-from gradscope.foresight.versions import Versions
+from gradscope.code.statements import changed_by
+from gradscope.detect.foresight import lines
+from gradscope.detect.foresight.versions import Versions
 from gradscope.model import Site
-from gradscope.statements import changed_by
 
 BLAMED = [
     ("x += y", "x += y", "x"),

@@ -11,7 +11,7 @@ from types import CodeType
 
 import pytest
 
-from gradscope.liveness import (
+from gradscope.code.liveness import (
     RESULT,
     Callee,
     Effect,

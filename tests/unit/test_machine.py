@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.model import Certainty, Edit, Finding, Fix, Recording, Related, Severity, Site
-from gradscope.render.machine import to_github, to_json, to_sarif
+from gradscope.render.machine.json import to_github, to_json, to_sarif
 from gradscope.rules import ALL_RULES
 
 RECORDINGS = [canned_recording(), clean_recording(), empty_recording(), unfinished_recording()]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradscope.foresight.memory import Contents, checksums
-from gradscope.foresight.through_data import ThroughData, data_lines
-from gradscope.names import Names
-from gradscope.saved import Ledger, Packed
+from gradscope.code.through_data import ThroughData, data_lines
+from gradscope.collect.ledger import Ledger, Packed
+from gradscope.detect.foresight.memory import Contents, checksums
+from gradscope.program.names import Names
 
 CODE = data_lines.__wrapped__.__code__
 

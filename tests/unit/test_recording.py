@@ -19,7 +19,6 @@ import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
 from recorded import DONE, HEADER, SITE, call_of, chain, renumbered, rewrite
 
-from gradscope import recording as recording_module
 from gradscope.model import (
     NodeState,
     Outcome,
@@ -27,7 +26,8 @@ from gradscope.model import (
     Sample,
     Summary,
 )
-from gradscope.recording import RecordingWriter, load
+from gradscope.record import writer as recording_module
+from gradscope.record.writer import RecordingWriter, load
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -227,7 +227,7 @@ def start_writing(path: Path) -> subprocess.Popen[str]:
         from pathlib import Path
         from time import sleep
         from gradscope.model import *
-        from gradscope.recording import RecordingWriter
+        from gradscope.record.writer import RecordingWriter
         writer = RecordingWriter(Path({str(path)!r}), {HEADER!r})
         number = 0
         while True:
@@ -270,7 +270,7 @@ def test_a_forked_child_leaves_the_file_alone(tmp_path):
         import os, sys
         from pathlib import Path
         from gradscope.model import *
-        from gradscope.recording import RecordingWriter
+        from gradscope.record.writer import RecordingWriter
         writer = RecordingWriter(Path({str(path)!r}), {HEADER!r})
         writer.call(BackwardCall(1, "backward"))
         if os.fork() == 0:

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope import steady
+from gradscope.api.watch import Scope
+from gradscope.collect import steady
+from gradscope.collect.steady import Steady
 from gradscope.model import Finding
-from gradscope.steady import Steady
-from gradscope.watching import Scope
 
 HEAD = """
 import threading, torch

@@ -14,7 +14,6 @@ import pytest
 from canned import canned_recording
 from recorded import HEADER, call_of, chain, rewrite
 
-from gradscope import storage
 from gradscope.errors import GradscopeError
 from gradscope.model import (
     SCHEMA,
@@ -22,7 +21,8 @@ from gradscope.model import (
     Finding,
     Recording,
 )
-from gradscope.recording import RecordingWriter, load
+from gradscope.record import file as storage
+from gradscope.record.writer import RecordingWriter, load
 
 # Where it is written
 

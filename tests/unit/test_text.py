@@ -18,10 +18,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, Recording, Related, Root, Severity, Site
-from gradscope.render.calls import MOST_ROWS, folded
-from gradscope.render.progress import ProgressLine
-from gradscope.render.terminal import cut, plain
-from gradscope.render.text import print_finding, print_report
+from gradscope.render.text.calls import MOST_ROWS, folded
+from gradscope.render.text.progress import ProgressLine
+from gradscope.render.text.report import print_finding, print_report
+from gradscope.render.text.terminal import cut, plain
 from gradscope.units import counted, listed, nbytes, seconds
 
 RECORDINGS = {

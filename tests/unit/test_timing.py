@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gradscope
-from gradscope.timing import Timing
+from gradscope.api.time_graph import Timing
 
 
 def test_all_three_are_timed_and_no_grad_is_touched() -> None:

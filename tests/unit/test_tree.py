@@ -8,8 +8,8 @@ from drawn import chain, graph, hostile, op, two_losses
 from rich.console import Console
 
 from gradscope.model import Graph
-from gradscope.render.folding import Options
-from gradscope.render.tree import graph_tree
+from gradscope.render.pictures.folding import Options
+from gradscope.render.pictures.tree import graph_tree
 
 
 def shown(whole: Graph, options: Options | None = None, **more: bool) -> str:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gradscope
-from gradscope.using import Use
+from gradscope.api.uses import Use
 
 PROGRAMS = {
     "elementwise": """

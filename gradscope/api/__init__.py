@@ -1,0 +1,1 @@
+"""One public name, one file: what `gradscope.<name>` is."""

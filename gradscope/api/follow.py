@@ -1,0 +1,145 @@
+"""Follows the nodes of one graph until each is destroyed: ``life = gradscope.follow(loss)``, and later ``print(life)``."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gradscope.api.snapshot import room, snapshot
+from gradscope.collect.walk import picture, root_node, walk
+from gradscope.errors import GradscopeError
+from gradscope.model import Graph, Node, NodeState, SavedState
+from gradscope.program.holders import tensors_with_graph
+from gradscope.program.names import Names
+from gradscope.program.sites import user_frames
+
+_MOST_NODES = 20_000
+_numbers = itertools.count(1)
+
+
+class _Mark:
+    """Put on a node, with which it dies; nothing but the node holds it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Life:
+    """The nodes of one graph, and what has become of them; it keeps neither the graph nor a tensor alive.
+
+    Print it to see which nodes are there and which were destroyed, and of those that are there what was freed.
+    """
+
+    def __init__(self, roots: tuple[torch.Tensor, ...], graph: Graph) -> None:
+        self._key = f"gradscope life {next(_numbers)}"
+        self._roots = [weakref.ref(root) for root in roots]
+        self._graph = graph
+        nodes, _, _ = walk([node for root in roots if (node := root_node(root)) is not None], len(graph.nodes))
+        self._marks: list[weakref.ref[_Mark]] = []
+        for node in nodes:
+            mark = _Mark()
+            metadata: Any = node.metadata
+            metadata[self._key] = mark
+            self._marks.append(weakref.ref(mark))
+
+    def now(self) -> Graph:
+        """The graph as it was when it was followed, with each node in the state in which it is now.
+
+        A node that is gone is ``destroyed``. What it still held when it was last seen is ``dropped`` with it; whether a backward
+        call had freed that before, since that last look, is not known.
+        """
+        there = self._there()
+        nodes = []
+        for node, mark in zip(self._graph.nodes, self._marks, strict=True):
+            if mark() is None:
+                nodes.append(_destroyed(node))
+            elif node.index in there:
+                nodes.append(_renewed(node, there[node.index]))
+            else:
+                nodes.append(node)
+        self._graph = replace(self._graph, nodes=tuple(nodes))
+        return self._graph
+
+    @property
+    def destroyed(self) -> int:
+        """How many of the nodes are gone."""
+        return sum(mark() is None for mark in self._marks)
+
+    def __str__(self) -> str:
+        return str(self.now())
+
+    __repr__ = __str__
+
+    def _there(self) -> dict[int, Node]:
+        """Those of the nodes that can be reached from any tensor, as they are now, by their number in the graph."""
+        numbers = {id(mark): i for i, ref in enumerate(self._marks) if (mark := ref()) is not None}
+        names = Names()
+        names.learn_variables(user_frames(sys._getframe(1)))
+        found: dict[int, Node] = {}
+        most = min(_MOST_NODES, room())
+        with torch._C.DisableTorchFunction():
+            for root in self._starts():
+                if len(found) == len(numbers) or most <= 0:
+                    break
+                node = root_node(root)
+                if node is None:
+                    continue
+                walked, index, left = walk([node], most)
+                most -= len(walked)
+                own = {}
+                for i, each in enumerate(walked):
+                    metadata: Any = each.metadata
+                    number = numbers.get(id(metadata.get(self._key)))
+                    if number is not None:
+                        own[i] = number
+                if own.values() - found.keys():
+                    graph = picture(walked, index, (), names=names, left=left)
+                    found.update((number, graph.nodes[i]) for i, number in own.items())
+        return found
+
+    def _starts(self) -> Iterator[torch.Tensor]:
+        """The roots, and then, while anything was not reached from them, all other tensors that have a graph."""
+        yield from (root for ref in self._roots if (root := ref()) is not None)
+        yield from tensors_with_graph()
+
+
+def follow(*roots: torch.Tensor) -> Life:
+    """Follow the graph of one or more tensors from now on: which nodes are destroyed, and of the others what was freed.
+
+    Works with or without a watch, and keeps nothing alive: it puts a mark on each node, which dies with the node.
+
+    Raises GradscopeError for what is no tensor with a graph, and for a graph of more than 20,000 nodes.
+
+    Example::
+
+        life = gradscope.follow(loss)
+        loss.backward()
+        print(life)     # nodes live on, their saved tensors are freed
+        del loss
+        print(life)     # nodes are destroyed
+    """
+    for place, root in enumerate(roots, 1):
+        if not isinstance(root, torch.Tensor):
+            raise GradscopeError(f"argument {place} is a {type(root).__name__}: follow a tensor that has a grad_fn")
+    graph = snapshot(*roots)
+    if graph.not_looked_at or len(graph.nodes) > _MOST_NODES:
+        raise GradscopeError(f"this graph is too large to follow: it has more than {_MOST_NODES:,} nodes")
+    return Life(roots, graph)
+
+
+def _destroyed(node: Node) -> Node:
+    held = (SavedState.SAVED, SavedState.RETAINED, SavedState.STALE)
+    saved = tuple(replace(s, state=SavedState.DROPPED) if s.state in held else s for s in node.saved)
+    return replace(node, state=NodeState.DESTROYED, saved=saved)
+
+
+def _renewed(node: Node, now: Node) -> Node:
+    """``node`` in its present state; what was freed is still told by name."""
+    if now.state is NodeState.FREED and not now.saved:
+        now = replace(now, saved=tuple(replace(s, state=SavedState.FREED) for s in node.saved))
+    return replace(node, state=now.state, saved=now.saved, freed_by=now.freed_by, unneeded=node.unneeded)

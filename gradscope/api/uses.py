@@ -1,0 +1,132 @@
+"""What may still be done with each of the user's tensors: change it in place, run backward through it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.api.snapshot import check, snapshot
+from gradscope.collect.ledger import Packed
+from gradscope.collect.walk import describe, held, kind_of, root_node, walk
+from gradscope.model import Hazards, NodeState
+from gradscope.model.listing import Listing
+from gradscope.program.names import Names, storage_of, variables
+from gradscope.program.sites import user_frames
+from gradscope.units import listed
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One tensor: may it be changed in place, does backward through it run, and why (not)."""
+
+    name: str
+    label: str
+    in_place: bool
+    in_place_why: str
+    backward: bool
+    backward_why: str
+
+
+class Uses(Listing[Use]):
+    """What may be done with each tensor; print it to read it."""
+
+    __slots__ = ()
+    nothing = "no variable here holds a tensor"
+
+    def __str__(self) -> str:
+        from gradscope.render.text.printed import table  # loaded only by whoever prints
+
+        rows = [
+            (use.name, use.label, _answer(use.in_place, use.in_place_why), _answer(use.backward, use.backward_why))
+            for use in self
+        ]
+        return table(("tensor", "", "change in place?", "backward through it?"), rows) if rows else self.nothing
+
+    __repr__ = __str__
+
+
+def uses(*roots: torch.Tensor) -> Uses:
+    """What may be done now with the tensors that the caller's variables name, and with the parameters that the graph saved.
+
+    *Change in place*: without breaking a later backward call on ``roots``, which needs what its graph saved. *Backward*:
+    through the tensor, or through what is built on it. The value of a tensor can be used at any time. What is kept in an
+    object or a list is not listed, and what a C++ custom function or a user's own pack hook keeps is not known here.
+
+    Raises GradscopeError for a root that has no graph.
+    """
+    graph = snapshot(*roots)  # says what is wrong with the roots
+    frames = user_frames(sys._getframe(1))
+    names = Names()
+    names.learn_variables(frames)
+    with torch._C.DisableTorchFunction():
+        nodes, _, _ = walk([node for root in roots if (node := root_node(root)) is not None], len(graph.nodes))
+        savers, sources = _savers(nodes, names)
+        del nodes
+        found: dict[str, torch.Tensor] = {}
+        for frame in frames[:1]:
+            for name, value in variables(frame):
+                if issubclass(type(value), torch.Tensor) and not name.startswith("_"):
+                    found.setdefault(name, value)
+        listed_already = {storage_of(tensor) for tensor in found.values()}
+        for name, tensor in sources.items():
+            if storage_of(tensor) not in listed_already:
+                found.setdefault(name, tensor)
+        del graph, sources
+        return Uses(_use(name, tensor, savers) for name, tensor in found.items())
+
+
+def _savers(nodes: Iterable[Node], names: Names) -> tuple[dict[int, list[str]], dict[str, torch.Tensor]]:
+    """Which nodes hold each memory as a saved tensor, in words; and the leaves among these tensors, by name."""
+    savers: dict[int, list[str]] = {}
+    leaves: dict[str, torch.Tensor] = {}
+    for node in nodes:
+        for name, data in held(node, kind_of(type(node))):
+            tensor = data.tensor if isinstance(data, Packed) else data
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            key = storage_of(tensor)
+            if key:
+                savers.setdefault(key, []).append(f"{node.name().rsplit('::', 1)[-1]} saved it as `{name}`")
+            view_of = tensor._base if tensor._is_view() else None
+            base = tensor if view_of is None else view_of  # what is saved is often `weight.t()`
+            called = names.of_tensor(base)
+            if called is not None and base.is_leaf:
+                leaves.setdefault(called, base)
+    return savers, leaves
+
+
+def _use(name: str, tensor: torch.Tensor, savers: dict[int, list[str]]) -> Use:
+    by = savers.get(storage_of(tensor), [])
+    why = listed(by, most=2)
+    if not by and tensor.is_leaf and tensor.requires_grad:
+        why = "under no_grad, as any leaf"
+    backward, because = _backward(tensor)
+    return Use(name, describe(tensor), not by, why, backward, because)
+
+
+def _backward(tensor: torch.Tensor) -> tuple[bool, str]:
+    if not tensor.requires_grad:
+        return False, "it does not require grad"
+    if tensor.is_leaf:
+        return True, "a leaf, it saved nothing"
+    hazards = check(tensor)
+    if hazards:
+        return False, _refused(tensor, hazards)
+    states = {node.state for node in snapshot(tensor).nodes}
+    return True, "any number of times" if states == {NodeState.BUFFERLESS} else "once, unless retain_graph=True"
+
+
+def _refused(tensor: torch.Tensor, hazards: Hazards) -> str:
+    if hazards[0].code != "GS101":
+        return f"what {listed(hazards[0].nodes)} saved was changed in place"
+    calls = {node.freed_by for node in snapshot(tensor).nodes if node.state is NodeState.FREED and node.freed_by}
+    by = f" by call {min(calls)}" if len(calls) == 1 else ""
+    return f"what {listed(hazards[0].nodes)} saved was freed{by}"
+
+
+def _answer(yes: bool, why: str) -> str:
+    return f"{'yes' if yes else 'no'}{', ' if yes and why else ': ' if why else ''}{why}"

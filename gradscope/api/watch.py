@@ -1,0 +1,263 @@
+"""Joins hooks, ledger and choke point into a watch: ``with gradscope.watch() as scope:``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Unpack
+
+import torch
+
+from gradscope._version import __version__
+from gradscope.api.session import Session
+from gradscope.errors import FreedGraphError, GradscopeError, StaleSavedTensorError
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Edit,
+    Finding,
+    Findings,
+    Header,
+    Outcome,
+    Recording,
+    Severity,
+    Summary,
+)
+from gradscope.record.writer import RecordingWriter, working_directory
+
+if TYPE_CHECKING:
+    from gradscope.api.draw import Drawing, DrawOptions
+
+_ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
+
+
+class StopRun(BaseException):
+    """Ends the program after the number of backward calls that was asked for; no ``except Exception`` stops it."""
+
+
+class Scope:
+    """One watch in progress, and what it has seen."""
+
+    def __init__(
+        self,
+        *,
+        raise_on: str | None,
+        save: Path | None,
+        stop_after: int | None,
+        on_finding: Callable[[Finding], None] | None,
+        on_call: Callable[[BackwardCall], None] | None,
+        header: Header,
+    ) -> None:
+        self.raise_on = None if raise_on is None else Severity(raise_on)
+        self.stop_after = stop_after
+        self.writer = RecordingWriter(save, header)
+        self.findings = Findings()
+        """What was found so far, each cause once, in the order in which it was met."""
+        self.outcome: Outcome | None = None
+        self._on_finding = on_finding
+        self._on_call = on_call
+        self._session: Session | None = None
+        self._first_call = 0
+
+    @property
+    def summary(self) -> Summary:
+        """The totals so far: nodes built and destroyed, tensors saved, freed and dropped, bytes held."""
+        return self.recording().summary if self._session is None else self._session.summary()
+
+    def __str__(self) -> str:
+        """The report, as ``gradscope run`` prints it."""
+        from gradscope.render.text.printed import report_text
+
+        recording = self.recording()
+        return report_text(recording if self._session is None else replace(recording, outcome=Outcome(finished=True)))
+
+    def recording(self) -> Recording:
+        """All that was seen so far, as plain data."""
+        if self._session is not None:
+            self.writer.summary(self._session.summary())
+        return self.writer.read()
+
+    def draw(
+        self, file: str | os.PathLike[str] | None = None, call: int | None = None, **options: Unpack[DrawOptions]
+    ) -> Drawing:
+        """Draw the graph that backward call ``call`` met, with those of earlier calls that share nodes with it.
+
+        Without ``call`` it is the one of the gravest finding, or else the last. The options are those of
+        :func:`gradscope.draw`.
+        """
+        from gradscope.api.draw import draw_recording
+
+        return draw_recording(self.recording(), file, call=call, **options)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Note how the program ended; the watch itself ends with its ``with`` block."""
+        self.outcome = outcome
+
+    def look_back(self, main: ModuleType) -> None:
+        """Look at what a program whose code has run leaves in the variables of its main module."""
+        if self._session is not None and self._session.process == os.getpid():
+            self._session.observers.ask("after_program", main)
+
+    def explain(self, error: BaseException) -> None:
+        """Say what can be said of an exception that ends the program and came from no backward call."""
+        if self._session is not None:
+            self._session.explain(error)
+
+    def report(self, finding: Finding) -> None:
+        """Take a finding; its ``on_finding`` is told the first time a cause is met."""
+        new = all(f.cause != finding.cause for f in self.findings)
+        self.writer.finding(finding)
+        for place in (finding.site, *(related.site for related in finding.related), *_edits(finding)):
+            if place is not None:
+                self.writer.source(place.file)
+        if new:
+            self.findings.append(finding)
+            if self._on_finding is not None:
+                self._on_finding(finding)
+
+    def refusal(self, finding: Finding) -> BaseException | None:
+        """The exception to raise in the engine's place, where the user asked for it."""
+        order = list(Severity)
+        if self.raise_on is None or finding.certainty is not Certainty.CERTAIN:
+            return None
+        if order.index(finding.severity) > order.index(self.raise_on):
+            return None
+        return _ERRORS.get(finding.code, RuntimeError)(_worded(finding))
+
+    def called(self, call: BackwardCall) -> None:
+        """Take note of a backward call that has ended."""
+        if self._on_call is not None:
+            self._on_call(call)
+        if self.stop_after is not None and call.exception is None and call.number - self._first_call >= self.stop_after:
+            raise StopRun
+
+
+def _edits(finding: Finding) -> tuple[Edit, ...]:
+    return finding.fix.edits if finding.fix is not None else ()
+
+
+def _worded(finding: Finding) -> str:
+    lines = [f"[{finding.code}] {finding.message}: {finding.label}" if finding.label else finding.message]
+    for related in finding.related:
+        where = f" ({related.site.file}:{related.site.line})" if related.site else ""
+        lines.append(f"{related.message}{where}")
+    if finding.fix:
+        lines.append(f"help: {finding.fix.message}")
+    return "\n".join(lines)
+
+
+_session: Session | None = None
+
+
+class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with gradscope.watch():`
+    """Watch the backward graphs of a block of code, or of every call of a decorated function.
+
+    ``raise_on="error"`` raises :class:`gradscope.FreedGraphError` or :class:`gradscope.StaleSavedTensorError` before the engine would
+    raise and before it touches any ``.grad``. ``hooks=False`` installs no saved-tensor hooks: graphs are then looked at
+    only when a backward call is made. ``save`` writes a recording to a file as it happens. ``on_finding`` is called with each
+    :class:`gradscope.model.Finding` the moment it is made. Watches may be nested.
+
+    Raises GradscopeError where ``save`` cannot be written, ValueError for another ``raise_on`` than a severity.
+
+    Example::
+
+        with gradscope.watch() as scope:
+            train()
+        print(scope.findings)
+    """
+
+    def __init__(
+        self,
+        raise_on: str | None = None,
+        *,
+        hooks: bool = True,
+        save: str | os.PathLike[str] | None = None,
+        stop_after: int | None = None,
+        on_finding: Callable[[Finding], None] | None = None,
+        on_call: Callable[[BackwardCall], None] | None = None,
+        header: Header | None = None,
+    ) -> None:
+        if raise_on is not None and raise_on not in [s.value for s in Severity]:
+            raise ValueError(f"raise_on={raise_on!r}: say one of {', '.join(s.value for s in Severity)}, or None")
+        self._raise_on = raise_on
+        self._hooks = hooks
+        self._save = None if save is None else Path(save)
+        self._stop_after = stop_after
+        self._on_finding = on_finding
+        self._on_call = on_call
+        self._header = header
+        self._entered: list[Scope] = []
+
+    def __enter__(self) -> Scope:
+        global _session
+        scope = Scope(
+            raise_on=self._raise_on,
+            save=self._save,
+            stop_after=self._stop_after,
+            on_finding=self._on_finding,
+            on_call=self._on_call,
+            header=self._header or _header(self._hooks),
+        )
+        if _session is not None and _session.process != os.getpid():
+            raise GradscopeError(
+                "a watch was inherited through fork(): start the watch in the child before forking, or not at all"
+            )
+        if _session is None:
+            try:
+                _session = Session(self._hooks)
+            except BaseException:
+                scope.writer.close()
+                raise
+        scope._session = _session
+        scope._first_call = _session.backward.calls
+        _session.scopes.append(scope)
+        self._entered.append(scope)
+        return scope
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        global _session
+        scope = self._entered.pop()
+        session = scope._session
+        assert session is not None
+        if session.scopes == [scope]:
+            session.observers.ask("at_end")
+        session.scopes.remove(scope)
+        if not session.scopes:
+            session.close()
+            _session = None
+        if scope.outcome is None:
+            if error is not None:
+                session.scopes.append(scope)
+                session.explain(error)
+                session.scopes.remove(scope)
+            text = None if error is None else f"{type(error).__name__}: {error}"
+            scope.outcome = Outcome(None, text, finished=True, ended=time.time())
+        scope.writer.finish(scope.outcome, session.summary())
+        scope._session = None
+
+
+def current() -> Session | None:
+    """The session of the watches in progress, if there is one."""
+    return _session
+
+
+def _header(hooks: bool) -> Header:
+    return Header(
+        gradscope=__version__,
+        torch=torch.__version__,
+        python=platform.python_version(),
+        script=sys.argv[0] if sys.argv else "",
+        argv=tuple(sys.argv[1:]),
+        started=time.time(),
+        hooks=hooks,
+        cwd=working_directory(),
+    )

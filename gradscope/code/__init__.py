@@ -1,0 +1,1 @@
+"""The user's source and bytecode, read without running it; no torch."""

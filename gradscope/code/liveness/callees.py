@@ -1,0 +1,44 @@
+"""The functions that a tracked call runs: how their code is named, and which parameters carry which marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import CodeType
+from typing import NamedTuple, TypeAlias
+
+from gradscope.code.liveness.values import NO_MARKS, Marks, Stack, union
+
+
+class Callee(NamedTuple):
+    """What a call runs: its code, the caller's path of the object it is bound to, and whether it runs under no_grad."""
+
+    code: CodeType
+    owner: str = ""
+    no_grad: bool = False
+
+
+Resolve: TypeAlias = Callable[[str], Callee | None]
+"""Finds the code behind a dotted name of the frame, None where it is not to be looked into."""
+
+
+def parameters(code: CodeType, arguments: Stack, keywords: tuple[str, ...], *, bound: bool) -> dict[str, Marks]:
+    """The marks that a function's parameters start with."""
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    positional = len(arguments) - len(keywords)
+    places = names[bound : code.co_argcount]
+    found = [(name, value.marks) for name, value in zip(places, arguments[:positional], strict=False)]
+    extra = code.co_varnames[len(names) : len(names) + 2]
+    rest = union(arguments[:positional][len(places) :])
+    if rest and code.co_flags & CO_VARARGS:
+        found.append((extra[0], rest))
+    for keyword, value in zip(keywords, arguments[positional:], strict=True):
+        if keyword in names:
+            found.append((keyword, value.marks))
+        elif code.co_flags & CO_VARKEYWORDS:
+            found.append((extra[-1] if not code.co_flags & CO_VARARGS else extra[1], value.marks))
+    parameters: dict[str, Marks] = {}
+    for name, marks in found:
+        if marks:
+            parameters[name] = parameters.get(name, NO_MARKS) | marks
+    return parameters

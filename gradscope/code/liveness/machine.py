@@ -1,0 +1,87 @@
+"""Runs bytecode on abstract values, with what it means that a name is read, stored or called left to the subclasses."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import CodeType
+
+from gradscope.code.liveness.flow import Flow, Instruction, flow_of
+from gradscope.code.liveness.rules import RULES
+from gradscope.code.liveness.values import NO_MARKS, UNKNOWN, Env, Kind, Mark, Marks, Role, Stack, State, Value
+
+
+class Machine(ABC):
+    """Executes one instruction at a time; subclasses say what reading, binding, forgetting, calling mean."""
+
+    def __init__(self, code: CodeType, *, grad_off: bool = False) -> None:
+        self.code = code
+        self.flow: Flow = flow_of(code)
+        self.grad_off = grad_off
+        self._plain: dict[tuple[str, str], Value] = {}
+
+    @abstractmethod
+    def load(self, env: Env, path: str, index: int) -> Marks:
+        """The marks of a path that is read at instruction ``index``."""
+
+    def narrow(self, marks: Marks, path: str, index: int) -> None:  # noqa: B027 - most machines need no note of it
+        """Of a container that was read, instruction ``index`` takes the element ``path``."""
+
+    @abstractmethod
+    def function(self, path: str) -> Value:
+        """A value whose ``codes`` and ``role`` say which functions the path may be."""
+
+    @abstractmethod
+    def bind(self, env: Env, path: str, value: Value, index: int, *, weak: bool = False, inner: bool = False) -> Env:
+        """``value`` is stored at ``path``; empty: somewhere.
+
+        ``weak``: what was there stays. ``inner``: into a variable of an inlined comprehension.
+        """
+
+    @abstractmethod
+    def forget(self, env: Env, path: str) -> Env:
+        """The path is deleted or emptied."""
+
+    @abstractmethod
+    def call(
+        self, env: Env, stack: Stack, callee: Value, arguments: Stack, keywords: tuple[str, ...], index: int
+    ) -> tuple[Env, Value]:
+        """What a call does to the environment, and its result; the last arguments are those named in ``keywords``."""
+
+    @abstractmethod
+    def gave(self, value: Value, *, awaiting: bool = False) -> None:
+        """The value was returned or yielded to the caller; ``awaiting`` if by what is awaited or yielded from."""
+
+    def execute(self, index: int, state: State, *, taken: bool = False) -> State:
+        """The state after an instruction; ``taken`` for the way of its jump."""
+        instruction = self.flow.instructions[index]
+        effect = instruction.jump_effect if taken else instruction.effect
+        return State(*RULES[instruction.action](self, instruction, index, state.env, state.stack, effect))
+
+    def derive(self, marks: Marks, stack: Stack) -> Marks:
+        """The marks of what is computed from marked values: none where gradients are off."""
+        if not marks or self.gradients_off(stack):
+            return NO_MARKS
+        return frozenset(m if m.kind is Kind.BUILT else Mark(m.name, Kind.DERIVED, m.read) for m in marks)
+
+    def gradients_off(self, stack: Stack) -> bool:
+        """Whether the instruction runs under ``no_grad``: its exit function is on the stack for just that long."""
+        return self.grad_off or any(value.role is Role.NO_GRAD_EXIT for value in stack)
+
+    def next_instruction(self, index: int) -> Instruction | None:
+        """The instruction that follows in the code."""
+        instructions = self.flow.instructions
+        return instructions[index + 1] if index + 1 < len(instructions) else None
+
+    def get(self, path: str, marks: Marks, name: str, owner: str) -> Value:
+        """The value of a variable or an attribute; those without marks are alike and made once."""
+        plain = self._plain.get((path, name))
+        if plain is None:
+            known = self.function(path)
+            plain = self._plain[path, name] = Value(path, NO_MARKS, name, owner, known.codes, role=known.role)
+        return plain._replace(marks=marks) if marks else plain
+
+    def read(self, env: Env, name: str, index: int) -> Value:
+        """The value of a variable that is read; no name stands for the cell of one, whose value is read later."""
+        if not name:
+            return UNKNOWN
+        return self.get(name, self.load(env, name, index), name, "")

@@ -1,0 +1,143 @@
+"""One pass over a code object that learns what no question changes: stacks, stores, calls, local functions."""
+
+from __future__ import annotations
+
+import heapq
+from types import CodeType
+from typing import NamedTuple
+
+from gradscope.code.liveness.flow import MISSING, flow_of
+from gradscope.code.liveness.machine import Machine
+from gradscope.code.liveness.values import NO_MARKS, UNKNOWN, Env, Kind, Mark, Marks, Role, Stack, State, Value, union
+from gradscope.code.liveness.words import CallKind, kind_of_call
+
+
+class CallFact(NamedTuple):
+    """A call as written: the dotted name that is called, those handed to it, its keywords, those that are computed."""
+
+    target: str
+    arguments: tuple[str, ...]
+    keywords: tuple[str, ...]
+    computed: frozenset[str]
+
+
+class Survey(NamedTuple):
+    """What the pass found, by instruction. A mark's name is here the path that was read, its read where it was."""
+
+    stacks: dict[int, Stack]
+    stores: dict[int, tuple[str, ...]]
+    calls: dict[int, CallFact]
+    functions: dict[str, Value]
+
+
+def survey_of(code: CodeType) -> Survey:
+    """The survey of a code object, made once."""
+    flow = flow_of(code)
+    if flow.survey is None:
+        flow.survey = _Surveyor(code).survey
+    survey: Survey = flow.survey
+    return survey
+
+
+class _Surveyor(Machine):
+    def __init__(self, code: CodeType) -> None:
+        super().__init__(code)
+        self.survey = Survey({}, {}, {}, {})
+        self._run()
+
+    def _run(self) -> None:
+        instructions, stacks, joins = self.flow.instructions, self.survey.stacks, self.flow.joins
+        states = {0: State({}, ())}
+        waiting = [(0, 0)]  # handlers last; the first way to reach an instruction is enough
+
+        def arrive(late: int, index: int, state: State) -> None:
+            if index not in states:
+                states[index] = state
+                heapq.heappush(waiting, (late, index))
+
+        while waiting:
+            late, index = heapq.heappop(waiting)
+            state = states[index]
+            while True:
+                stacks[index] = state.stack
+                instruction = instructions[index]
+                if instruction.handler >= 0:
+                    kept = state.stack[: instruction.handler_depth]
+                    arrive(1, instruction.handler, State({}, kept + (UNKNOWN,) * instruction.handler_pushes))
+                if instruction.jump >= 0:
+                    arrive(late, instruction.jump, self.execute(index, state, taken=True))
+                if not instruction.falls:
+                    break
+                state = self.execute(index, state)
+                index += 1
+                if index in joins:
+                    arrive(late, index, state)
+                    break
+
+    def load(self, env: Env, path: str, index: int) -> Marks:
+        """Every read marks its value with the path."""
+        return frozenset((Mark(path, Kind.SAME, index),))
+
+    def function(self, path: str) -> Value:
+        """A function that this code made, as far as the pass has come."""
+        return self.survey.functions.get(path, UNKNOWN)
+
+    def bind(self, env: Env, path: str, value: Value, index: int, *, weak: bool = False, inner: bool = False) -> Env:
+        """Remember where the path is stored."""
+        if path and not weak and not inner and value.role is not Role.SHADOWED:
+            self.survey.stores[index] = (*self.survey.stores.get(index, ()), path)
+            if value.codes:
+                known = self.survey.functions.get(path, UNKNOWN)
+                codes = tuple(dict.fromkeys((*known.codes, *value.codes)))
+                self.survey.functions[path] = Value(codes=codes, role=value.role)
+        return env
+
+    def forget(self, env: Env, path: str) -> Env:
+        """Nothing to do: the survey follows no variable."""
+        return env
+
+    def gave(self, value: Value, *, awaiting: bool = False) -> None:
+        """Nothing to do: the survey has no caller."""
+
+    def call(
+        self, env: Env, stack: Stack, callee: Value, arguments: Stack, keywords: tuple[str, ...], index: int
+    ) -> tuple[Env, Value]:
+        """Remember the call; its result carries what it was given, where it hands that on."""
+        named = dict(zip(keywords, arguments[len(arguments) - len(keywords) :], strict=False))
+        computed = frozenset(name for name, value in named.items() if value.constant is MISSING)
+        self.survey.calls[index] = CallFact(callee.path, tuple(a.path for a in arguments if a.path), keywords, computed)
+        kind = kind_of_call(callee.path, callee.attribute, dropped=False)
+        if kind is CallKind.NO_GRAD:
+            return env, no_grad(callee, arguments)
+        if (decorated := decorated_function(callee, arguments)) is not None:
+            return env, decorated
+        marks = union(arguments)
+        if kind is CallKind.HARMLESS or callee.role is Role.NO_GRAD_EXIT:
+            marks = NO_MARKS
+        elif kind is not CallKind.PART:
+            marks = self.derive(marks | callee.marks, stack)
+        return env, Value(marks=marks)
+
+
+def no_grad(callee: Value, arguments: Stack) -> Value:
+    """The result of ``no_grad()`` and its like: a context manager, or the function that it was put on bare."""
+    first = arguments[0] if arguments else UNKNOWN
+    if first.codes:
+        return Value(codes=first.codes, role=Role.NO_GRAD)
+    off = first.constant is False if callee.attribute == "set_grad_enabled" else True
+    if callee.attribute == "inference_mode":
+        off = first.constant is not False
+    return Value(role=Role.NO_GRAD) if off else UNKNOWN
+
+
+def decorated_function(callee: Value, arguments: Stack) -> Value | None:
+    """The function that a decorator was put on; None where the call is none of a decorator.
+
+    A ``def`` that is handed on before it has a name is taken to be decorated; what the decorator makes of it is called
+    as the function itself is.
+    """
+    if len(arguments) != 1 or not arguments[0].codes or arguments[0].path:
+        return None
+    if arguments[0].codes[0].co_name.startswith("<"):
+        return None  # a lambda or a comprehension
+    return arguments[0]._replace(role=Role.NO_GRAD if callee.role is Role.NO_GRAD else arguments[0].role)

@@ -1,0 +1,324 @@
+"""Follows named objects forward along every path until their names are rebound, and notes each read."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from inspect import CO_OPTIMIZED
+from types import CodeType
+from typing import TypeAlias
+
+from gradscope.code.liveness.callees import Callee, Resolve, parameters
+from gradscope.code.liveness.flow import Loop, level_after
+from gradscope.code.liveness.machine import Machine
+from gradscope.code.liveness.notes import Notes, Phase, Use
+from gradscope.code.liveness.opcodes import Action
+from gradscope.code.liveness.survey import decorated_function, no_grad, survey_of
+from gradscope.code.liveness.values import (
+    NO_MARKS,
+    UNKNOWN,
+    Env,
+    Kind,
+    Mark,
+    Marks,
+    Role,
+    Stack,
+    State,
+    Value,
+    covers,
+    is_element,
+    is_part,
+    join,
+    root_of,
+    union,
+)
+from gradscope.code.liveness.words import CallKind, kind_of_call
+
+_DEEPEST_CALL = 5
+_VISITS_PER_INSTRUCTION = 10  # far above what joins need; code that needs more is given up on
+
+
+_STORE_USE: Mapping[Kind, Use] = {Kind.SAME: Use.STORED, Kind.SUMMED: Use.SUMMED, Kind.DERIVED: Use.BUILT_ON}
+
+_Question: TypeAlias = tuple[int, bool, frozenset[tuple[str, Marks]]]  # a function, under no_grad?, what it starts with
+_Answer: TypeAlias = tuple[Env | None, Marks]  # what it leaves (None: it does not return), what it returns
+
+
+class Tracker(Machine):
+    """Follows marks through one code object, and into the functions that it calls where their code is known."""
+
+    def __init__(
+        self,
+        code: CodeType,
+        notes: Notes,
+        resolve: Resolve | None,
+        *,
+        caller: Tracker | None = None,
+        grad_off: bool = False,
+    ) -> None:
+        super().__init__(code, grad_off=grad_off)
+        self.notes = notes
+        self.resolve = resolve
+        self.functions: dict[str, Value] = {**(caller.functions if caller else {}), **survey_of(code).functions}
+        self.running: frozenset[CodeType] = (caller.running if caller else frozenset()) | {code}
+        self.answers: dict[_Question, _Answer] = caller.answers if caller else {}
+        self.is_top = caller is None
+        self.phase: Phase = caller.phase if caller else Phase()
+        self.loops: tuple[Loop, ...] = ()
+        self.distance: int = caller.distance if caller else 0
+        self.returned: Marks = NO_MARKS
+        self.left: State | None = None  # the environments at all returns, joined
+
+    def follow(self, starts: list[tuple[Phase, int, State]], loops: tuple[Loop, ...] = ()) -> None:
+        """Follow all paths from ``starts`` (phase, instruction, state); ``loops`` are around them, innermost first."""
+        instructions, joins = self.flow.instructions, self.flow.joins
+        self.loops = loops
+        states: dict[tuple[Phase, int], State] = {}
+        queued: set[tuple[Phase, int]] = set()
+        waiting: list[tuple[Phase, int, int]] = []
+        told: dict[tuple[Phase, int], Env] = {}  # handler -> the environment it was last told of
+
+        def arrive(phase: Phase, index: int, state: State) -> None:
+            for plainer in phase.plainer():
+                known = states.get((plainer, index))
+                if known is not None and covers(known, state):
+                    return
+            key = (phase, index)
+            states[key] = join(states[key], state) if key in states else state
+            if key not in queued:
+                queued.add(key)
+                heapq.heappush(waiting, (phase, self.distance, index))
+
+        for phase, index, state in starts:
+            arrive(phase, index, state)
+        for _ in range(_VISITS_PER_INSTRUCTION * len(instructions)):
+            if not waiting:
+                return
+            self.phase, self.distance, index = heapq.heappop(waiting)
+            queued.discard((self.phase, index))
+            state = states[self.phase, index]
+            while self._is_alive(state):
+                self.distance += 1
+                instruction = instructions[index]
+                if instruction.handler >= 0 and told.get((self.phase, instruction.handler)) is not state.env:
+                    told[self.phase, instruction.handler] = state.env
+                    kept = state.stack[: instruction.handler_depth] + (UNKNOWN,) * instruction.handler_pushes
+                    thrown = self._crossing(index, instruction.handler)._replace(on_exception=True)
+                    arrive(thrown, instruction.handler, State(state.env, kept))
+                if instruction.jump >= 0:
+                    after = self.execute(index, state, taken=True)
+                    arrive(self._crossing(index, instruction.jump), instruction.jump, after)
+                if not instruction.falls:
+                    if instruction.action in (Action.RETURN, Action.RETURN_CONSTANT):
+                        self._leave(self.execute(index, state))
+                    break
+                state = self.execute(index, state)
+                self.phase = self._crossing(index, index + 1)
+                index += 1
+                if index in joins:
+                    arrive(self.phase, index, state)
+                    break
+
+    def _crossing(self, source: int, target: int) -> Phase:
+        """The phase after a step."""
+        if not self.loops:  # in a callee the caller's holds
+            return self.phase
+        level = level_after(self.loops, self.phase.level, source, target)
+        return self.phase if level == self.phase.level else Phase(self.phase.on_exception, level)
+
+    def _is_alive(self, state: State) -> bool:
+        """Whether there is anything left to follow; if not, neither will there be at the return."""
+        if state.env or any(value.marks for value in state.stack):
+            return True
+        self.left = self.left or State({}, ())
+        return False
+
+    def _leave(self, state: State) -> None:
+        self.left = state if self.left is None else join(self.left, state)
+
+    def load(self, env: Env, path: str, index: int) -> Marks:
+        """The marks of the path and of its elements; a name that is read here gets a note."""
+        found = env.get(path, NO_MARKS)
+        for key, marks in env.items():
+            if key.startswith(path) and is_element(key, path):
+                found |= marks
+        if not found:
+            return NO_MARKS
+        return frozenset(self._taken(mark, path, index) for mark in found)
+
+    def _taken(self, mark: Mark, path: str, index: int) -> Mark:
+        if mark.kind is not Kind.SAME or mark.read >= 0:
+            return mark
+        return Mark(mark.name, Kind.SAME, self.notes.read(mark.name, path, self.code, index, self.phase, self.distance))
+
+    def narrow(self, marks: Marks, path: str, index: int) -> None:
+        """The read of a tracked element is where the element is taken, not where its container is loaded."""
+        for mark in marks:
+            if mark.name == path and mark.read >= 0 and (note := self.notes.all[mark.read]).code is self.code:
+                note.index, note.via = index, path
+
+    def function(self, path: str) -> Value:
+        """A function made by this code or by those that called it."""
+        return self.functions.get(path, UNKNOWN)
+
+    def bind(self, env: Env, path: str, value: Value, index: int, *, weak: bool = False, inner: bool = False) -> Env:
+        """Rebind the path: what it held is gone, what ``value`` carries is now under it, too."""
+        stored = self._stored(value.marks, local=inner or (not self.is_top and path.isidentifier()))
+        parts = {path + key[len(value.path) :]: env[key] for key in env if value.path and is_part(key, value.path)}
+        new = dict(env) if weak else dict(self.forget(env, path))
+        if path and stored:
+            new[path] = new.get(path, NO_MARKS) | stored
+        if path and value.path != path:
+            new.update(parts)
+        return env if new == env else new
+
+    def _stored(self, marks: Marks, *, local: bool = False) -> Marks:
+        """The marks under which a path carries what was stored; a callee's own variable does not count as a store."""
+        for mark in marks:
+            if mark.kind is not Kind.BUILT and not (local and mark.kind is Kind.SAME):
+                self.notes.use(mark, _STORE_USE[mark.kind])
+        return frozenset(
+            Mark(mark.name, Kind.SAME, mark.read if local else -1)
+            if mark.kind is Kind.SAME
+            else Mark(mark.name, Kind.BUILT, mark.read)
+            for mark in marks
+        )
+
+    def forget(self, env: Env, path: str) -> Env:
+        """Nothing is known under the path any more."""
+        gone = [key for key in env if key == path or is_part(key, path)]
+        return {key: marks for key, marks in env.items() if key not in gone} if gone else env
+
+    def gave(self, value: Value, *, awaiting: bool = False) -> None:
+        """Hand the marks to the caller; where there is none, the value is stored out of sight."""
+        if self.is_top:
+            self._stored(frozenset(m for m in value.marks if m.kind is Kind.SAME) if awaiting else value.marks)
+        self.returned |= value.marks
+
+    def call(
+        self, env: Env, stack: Stack, callee: Value, arguments: Stack, keywords: tuple[str, ...], index: int
+    ) -> tuple[Env, Value]:
+        """What a call does with the graphs that it is given."""
+        if callee.role is Role.NO_GRAD_EXIT:
+            return env, UNKNOWN
+        if (decorated := decorated_function(callee, arguments)) is not None:
+            return env, decorated
+        known = [Callee(code, no_grad=callee.role is Role.NO_GRAD) for code in callee.codes]
+        if not known and self.resolve is not None and callee.path:
+            found = self.resolve(callee.path)
+            known = [found] if found is not None else []
+        if known:
+            return self._run_all(known, env, stack, arguments, keywords)
+        follower = self.next_instruction(index)
+        dropped = follower is not None and follower.opname == "POP_TOP"
+        given = union(arguments)
+        match kind_of_call(callee.path, callee.attribute, dropped=dropped):
+            case CallKind.HARMLESS:
+                return env, UNKNOWN
+            case CallKind.NO_GRAD:
+                return env, no_grad(callee, arguments)
+            case CallKind.BACKWARD:
+                self._backward(callee.marks or self._roots(arguments, keywords), index)
+                return env, UNKNOWN
+            case CallKind.GRAD:
+                self._backward(self._roots(arguments, keywords), index)
+                return env, Value(marks=self.derive(given, stack) if "create_graph" in keywords else NO_MARKS)
+            case CallKind.PART:
+                return env, Value(marks=given | callee.marks)
+            case CallKind.APPEND if callee.owner not in ("self", "cls"):
+                return self.bind(env, callee.owner, Value(marks=given), index, weak=True), UNKNOWN
+            case CallKind.CLEAR | CallKind.DETACH_IN_PLACE:
+                return self.forget(env, callee.owner) if callee.owner else env, UNKNOWN
+            case CallKind.IN_PLACE:
+                summed = frozenset(
+                    mark if mark.kind is Kind.BUILT else Mark(mark.name, Kind.SUMMED, mark.read)
+                    for mark in self.derive(given, stack)
+                )
+                changed = Value(marks=summed | self.derive(callee.marks, stack))
+                return self.bind(env, callee.owner, changed, index, weak=True), changed
+        return self._unknown_call(env, stack, callee, arguments, dropped=dropped)
+
+    def _unknown_call(
+        self, env: Env, stack: Stack, callee: Value, arguments: Stack, *, dropped: bool
+    ) -> tuple[Env, Value]:
+        """A call of which nothing is known: its result is built on what it is given, and it may call that."""
+        marks = self.derive(union(arguments) | callee.marks, stack)
+        for argument in arguments:
+            if argument.codes:
+                called = [Callee(code, no_grad=argument.role is Role.NO_GRAD) for code in argument.codes]
+                marks |= self._run_all(called, env, stack, (), ())[1].marks
+            if dropped:
+                for mark in argument.marks:
+                    self.notes.use(mark, Use.STORED if mark.kind is not Kind.BUILT else Use.NOTHING)
+        return env, Value(marks=marks)
+
+    @staticmethod
+    def _roots(arguments: Stack, keywords: tuple[str, ...]) -> Marks:
+        """The marks of what ``backward(...)`` or ``grad(...)`` starts from."""
+        positional = len(arguments) - len(keywords)
+        named = dict(zip(keywords, arguments[positional:], strict=True))
+        roots = [*arguments[: min(positional, 1)], *(named[k] for k in ("tensors", "outputs", "loss") if k in named)]
+        return union(tuple(roots))
+
+    def _backward(self, marks: Marks, index: int) -> None:
+        for mark in marks:
+            self.notes.use(mark, Use.NOTHING if mark.kind is Kind.BUILT else Use.BACKWARD, (self.code, index))
+
+    def _run_all(
+        self, callees: list[Callee], env: Env, stack: Stack, arguments: Stack, keywords: tuple[str, ...]
+    ) -> tuple[Env, Value]:
+        result: State | None = None
+        marks = NO_MARKS
+        for callee in callees:
+            if callee.code in self.running or len(self.running) > _DEEPEST_CALL:
+                continue  # the outer run of the same function says it all
+            after, given = self._run_callee(callee, env, stack, arguments, keywords)
+            marks |= given
+            state = State(after, ())
+            result = state if result is None else join(result, state)
+        return (env if result is None else result.env), Value(marks=marks)
+
+    def _run_callee(
+        self, callee: Callee, env: Env, stack: Stack, arguments: Stack, keywords: tuple[str, ...]
+    ) -> tuple[Env, Marks]:
+        """Follow the marks through a function that is called here: what it returns, and what it leaves behind."""
+        code = callee.code
+        same_file = code.co_filename == self.code.co_filename
+        off = callee.no_grad or self.gradients_off(stack)
+        first = code.co_varnames[0] if callee.owner and code.co_argcount else ""
+        owned = {first + path[len(callee.owner) :]: path for path in env if first and is_part(path, callee.owner)}
+        shared = {  # what a method stores under its own name for the owner is stored under the caller's, too
+            path: marks
+            for path, marks in env.items()
+            if same_file and path not in owned.values() and self._is_shared(path, code)
+        }
+        start = {**shared, **{name: env[path] for name, path in owned.items()}}
+        for name, marks in parameters(code, arguments, keywords, bound=bool(first)).items():
+            start[name] = start.get(name, NO_MARKS) | marks
+        if not start:
+            return env, NO_MARKS
+        question = (id(code), off, frozenset(start.items()))
+        if question not in self.answers:
+            inner = Tracker(code, self.notes, self.resolve if same_file else None, caller=self, grad_off=off)
+            inner.follow([(self.phase, 0, State(start, ()))])
+            self.answers[question] = (inner.left.env if inner.left is not None else None, inner.returned)
+        left, returned = self.answers[question]
+        if left is None:
+            return env, returned
+        after = {path: marks for path, marks in env.items() if path not in shared and path not in owned.values()}
+        for path, marks in left.items():
+            if first and is_part(path, first):
+                after[callee.owner + path[len(first) :]] = marks
+            elif same_file and self._is_shared(path, code):
+                after[path] = marks
+        return after, returned
+
+    def _is_shared(self, path: str, code: CodeType) -> bool:
+        """Whether the path's first name means the same variable in this code and in a function of the same file."""
+        root = root_of(path)
+        if root in code.co_freevars:
+            return True
+        local = root in code.co_varnames or root in code.co_cellvars
+        own = self.code
+        mine = own.co_flags & CO_OPTIMIZED and root in (*own.co_varnames, *own.co_cellvars, *own.co_freevars)
+        return not local and not mine

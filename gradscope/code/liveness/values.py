@@ -1,0 +1,137 @@
+"""The abstract values of the bytecode machine: what is known of each value on the stack, and which graph it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from types import CodeType
+from typing import Any, NamedTuple, TypeAlias
+
+from gradscope.code.liveness.flow import MISSING
+
+
+class Kind(IntEnum):
+    """How a value is tied to the object that a tracked name held."""
+
+    SAME = 0  # that object itself, or a container or a part of it
+    SUMMED = 1  # it was added in place to something else
+    DERIVED = 2  # computed from it, in the expression at hand
+    BUILT = 3  # computed from it earlier, and stored since
+
+
+class Mark(NamedTuple):
+    """Says that a value carries the graph of ``name``; ``read`` numbers the read that it came by, -1 for none."""
+
+    name: str
+    kind: Kind
+    read: int
+
+
+Marks: TypeAlias = frozenset[Mark]
+Env: TypeAlias = Mapping[str, Marks]
+NO_MARKS: Marks = frozenset()
+
+
+class Role(IntEnum):
+    """What else there is to say about a value."""
+
+    PLAIN = 0
+    NULL = 1  # the filler of the call convention
+    NO_GRAD = 2  # a context manager that turns gradients off
+    NO_GRAD_EXIT = 3  # the same one, entered: gradients are off while this is on the stack
+    SHADOWED = 4  # the variable that an inlined comprehension has set aside: its name is the comprehension's meanwhile
+
+
+class Value(NamedTuple):
+    """One value: the path it was got by (``self.h``, ``losses[3]``), the marks it carries, the functions it may be."""
+
+    path: str = ""
+    marks: Marks = NO_MARKS
+    attribute: str = ""  # the last name of the path, known also where the path is not
+    owner: str = ""  # the path without it
+    codes: tuple[CodeType, ...] = ()
+    constant: Any = MISSING
+    role: Role = Role.PLAIN
+    items: tuple[Value, ...] = ()  # of a tuple or list that was just built
+
+
+UNKNOWN = Value()
+NULL = Value(role=Role.NULL)
+Stack: TypeAlias = tuple[Value, ...]
+
+
+class State(NamedTuple):
+    """What is known before an instruction: the marks of every path that carries any, and the stack."""
+
+    env: Env
+    stack: Stack
+
+
+def take(stack: Stack, count: int) -> tuple[Stack, Stack]:
+    """The stack without its ``count`` top values, and those. What is missing below (an unknown start) is unknown."""
+    if count > len(stack):
+        stack = (UNKNOWN,) * (count - len(stack)) + stack
+    cut = len(stack) - count
+    return stack[:cut], stack[cut:]
+
+
+def union(values: tuple[Value, ...]) -> Marks:
+    """The marks of all values."""
+    marked = [value.marks for value in values if value.marks]
+    return marked[0] if len(marked) == 1 else NO_MARKS.union(*marked)
+
+
+def is_part(path: str, whole: str) -> bool:
+    """Whether ``path`` is an attribute or element of ``whole``, at any depth."""
+    return path.startswith(whole) and path[len(whole) : len(whole) + 1] in (".", "[") and len(path) > len(whole)
+
+
+def root_of(path: str) -> str:
+    """The variable that a path starts at."""
+    return path.partition("[")[0].partition(".")[0]
+
+
+def is_element(path: str, container: str) -> bool:
+    """Whether ``path`` is an element (of an element …) of ``container``, with no attribute on the way."""
+    rest = path[len(container) :]
+    return rest.startswith("[") and rest.endswith("]") and "]." not in rest
+
+
+def covers(known: State, state: State) -> bool:
+    """Whether nothing new can come of ``state`` where ``known`` has been followed already."""
+    if known.env is not state.env and not all(
+        marks <= known.env.get(path, NO_MARKS) for path, marks in state.env.items()
+    ):
+        return False
+    if known.stack is state.stack:
+        return True
+    ours, theirs = known.stack[::-1], state.stack[::-1]  # aligned at the top
+    return all(
+        not value.marks or (depth < len(ours) and value.marks <= ours[depth].marks)
+        for depth, value in enumerate(theirs)
+    )
+
+
+def join(known: State, state: State) -> State:
+    """What holds of both ways to reach an instruction."""
+    env = dict(known.env)
+    for path, marks in state.env.items():
+        env[path] = env.get(path, NO_MARKS) | marks
+    depth = min(len(known.stack), len(state.stack))
+    pairs = zip(known.stack[len(known.stack) - depth :], state.stack[len(state.stack) - depth :], strict=True)
+    return State(env, tuple(a if a is b else _join_values(a, b) for a, b in pairs))
+
+
+def _join_values(a: Value, b: Value) -> Value:
+    if a == b:
+        return a
+    marks = a.marks | b.marks
+    same_path = a.path == b.path
+    return Value(
+        path=a.path if same_path else "",
+        marks=marks,
+        attribute=a.attribute if a.attribute == b.attribute else "",
+        owner=a.owner if same_path else "",
+        codes=tuple(dict.fromkeys((*a.codes, *b.codes))),
+        role=a.role if a.role is b.role else Role.PLAIN,
+    )

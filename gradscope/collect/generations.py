@@ -1,0 +1,53 @@
+"""When backward calls ended, in sequence numbers: that tells for every node between which calls it was built."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from bisect import bisect_right
+
+import torch
+
+from gradscope.program.sites import Place
+
+_sequence_nr = torch._C._autograd._get_sequence_nr
+_MOST = 1_000_000  # calls
+
+Boundary = tuple[int, Place | None]
+"""The sequence number at which a backward call ended, and the call's place."""
+
+
+class Generations:
+    """The backward calls of the thread that began the watch; torch numbers the nodes of each thread apart."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.newest = 0
+        """The sequence number at which the last call ended: every node with a smaller one was built before that."""
+        self.latest = 0
+        """The number of that call."""
+        self._ended_at = array("Q")
+        self._calls = array("Q")
+        self._places: list[Place | None] = []
+
+    def end(self, number: int, place: Place | None) -> None:
+        """A backward call has ended."""
+        if threading.get_ident() != self.thread or len(self._calls) >= _MOST:
+            return
+        self.newest = max(_sequence_nr(), self.newest)
+        self.latest = number
+        self._ended_at.append(self.newest)
+        self._calls.append(number)
+        self._places.append(place)
+
+    def of(self, sequence_nr: int) -> int:
+        """The number of the last backward call that had ended when a node with this number was built."""
+        ended = bisect_right(self._ended_at, sequence_nr)
+        return self._calls[ended - 1] if ended else 0
+
+    def around(self, sequence_nr: int) -> tuple[Boundary | None, Boundary | None]:
+        """The last backward call before a node was built, and the first after."""
+        i = bisect_right(self._ended_at, sequence_nr)
+        boundaries = list(zip(self._ended_at[max(i - 1, 0) : i + 1], self._places[max(i - 1, 0) : i + 1], strict=True))
+        earlier = boundaries.pop(0) if i else None
+        return earlier, boundaries[0] if boundaries else None

@@ -1,0 +1,73 @@
+"""Gives back what torch takes away under saved-tensor hooks: the identity of saved tensors, and the user's own hooks on one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradscope.collect.ledger import Ledger, Packed
+
+
+class FunctionTensors:
+    """Answers ``ctx.saved_tensors`` with the tensors that were saved, where torch would return those very objects.
+
+    Under hooks torch makes a new tensor of each: ``weight is ctx.saved_tensors[0]`` and attributes like
+    ``weight.main_grad`` are lost.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def read(self, ctx: Any, original: Callable[[Any], Any]) -> Any:
+        """``ctx.saved_tensors``."""
+        thread = threading.get_ident()
+        read: list[Packed] = []
+
+        def note(packed: Packed) -> None:
+            if threading.get_ident() == thread:
+                read.append(packed)
+            if before is not None:
+                before(packed)
+
+        before, self._ledger.reading = self._ledger.reading, note
+        try:
+            values = original(ctx)
+        finally:
+            self._ledger.reading = before
+        unpacked = iter(read)
+        if not isinstance(values, tuple):
+            return values
+        restored = []
+        for value in values:
+            packed = next(unpacked, None) if value is not None else None
+            same = packed is not None and packed.original and packed.tensor is not None
+            restored.append(packed.tensor if same and packed is not None else value)
+        return tuple(restored)
+
+
+def register_hooks(
+    original: Callable[..., None],
+    saved: Any,
+    pack: Callable[[torch.Tensor], Any],
+    unpack: Callable[[Any], torch.Tensor],
+) -> None:
+    """``SavedTensor.register_hooks`` where our default hooks are already on the saved tensor: put the user's inside ours."""
+    packed = saved.data
+    if not isinstance(packed, Packed) or packed.theirs is not None or packed.tensor is None:
+        original(saved, pack, unpack)
+        return
+    with torch.no_grad():
+        value = pack(packed.tensor.detach() if packed.original else packed.tensor)
+    packed.theirs = (value, unpack)
+    packed.tensor = None
+
+
+def unpack(original: Callable[[Any], torch.Tensor], ledger: Ledger, saved: Any) -> torch.Tensor:
+    """``SavedTensor.unpack``, by which a checkpoint reads its inputs again: the very tensor that was saved."""
+    packed = saved.data
+    if isinstance(packed, Packed) and packed.original and packed.tensor is not None:
+        return ledger.unpack(packed)
+    return original(saved)

@@ -1,0 +1,147 @@
+"""Remembers which optimizer step changed which parameter, and finds the line of any other change in place."""
+
+from __future__ import annotations
+
+import weakref
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradscope.code import statements
+from gradscope.code.statements import Statement
+from gradscope.model import BackwardCall, Site
+from gradscope.program.names import storage_of
+from gradscope.program.sites import Place, site_of
+from gradscope.rules.gs201 import ModifiedAt, ModifiedBetween, ModifiedByStep
+
+if TYPE_CHECKING:
+    from gradscope.collect.ledger import Packed
+    from gradscope.collect.marks import Stale, Token
+
+_MOST_STEPS = 128  # remembered
+
+
+class _Step:
+    """One step of an optimizer: the versions of its parameters before and after. It holds none of them."""
+
+    __slots__ = ("_after", "_before", "_optimizer", "place")
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._before = self._after = self._versions(optimizer)
+        self.place: Place | None = None
+
+    def end(self, optimizer: Any, place: Place | None) -> None:
+        self._after = self._versions(optimizer)
+        self.place = place
+
+    def is_of(self, optimizer: Any) -> bool:
+        return self._optimizer() is optimizer
+
+    def changed(self, tensor: torch.Tensor, version: int) -> bool:
+        """True when it was this step that changed a tensor while it had this version."""
+        optimizer = self._optimizer()
+        if optimizer is None:
+            return False
+        key = storage_of(tensor)
+        return bool(key) and any(
+            before <= version < after and storage_of(parameter) == key
+            for parameter, before, after in zip(_parameters(optimizer), self._before, self._after, strict=False)
+        )
+
+    @staticmethod
+    def _versions(optimizer: Any) -> array[int]:
+        return array("Q", [parameter._version for parameter in _parameters(optimizer)])
+
+
+class Mutations:
+    """Evidence about changes in place. Versions of parameters are compared only at optimizer steps, and only while some
+    graph still holds saved tensors: in a healthy loop it holds none by then.
+    """
+
+    def __init__(self) -> None:
+        self._step: _Step | None = None
+        self._steps: deque[_Step] = deque(maxlen=_MOST_STEPS)
+        self._seen: weakref.WeakKeyDictionary[Packed, Site] = weakref.WeakKeyDictionary()
+
+    def before_step(self, optimizer: Any) -> None:
+        """Note the versions of all parameters of an optimizer that is about to step."""
+        self._step = _Step(optimizer)
+
+    def after_step(self, optimizer: Any, place: Place | None) -> None:
+        """Note which of them the step has changed."""
+        step, self._step = self._step, None
+        if step is not None and step.is_of(optimizer):
+            step.end(optimizer, place)
+            self._steps.append(step)
+
+    def note(self, packed: Packed, site: Site) -> bool:
+        """Note the line that was seen to change a saved tensor; False if it was an optimizer's step, which is known already."""
+        assert packed.tensor is not None
+        if self._step_after(packed.tensor, packed.version) is not None:
+            return False
+        self._seen[packed] = site
+        return True
+
+    def _step_after(self, tensor: torch.Tensor, version: int) -> Site | None:
+        """The step that changed a tensor when it had this version."""
+        return next((site_of(step.place) for step in self._steps if step.changed(tensor, version)), None)
+
+    def who_modified(
+        self, stale: Stale, token: Token, call: BackwardCall, visible: frozenset[str]
+    ) -> ModifiedAt | ModifiedByStep | ModifiedBetween:
+        """What is known of the first change of a tensor since it was saved; ``visible`` are the program's names for it."""
+        step = self._step_after(stale.tensor, stale.version)
+        if step is not None:
+            return ModifiedByStep(step)
+        for packed in (reference() for reference in token.packs):
+            if packed is not None and packed.tensor is stale.tensor and packed in self._seen:
+                return ModifiedAt(self._seen[packed])
+        saved_at = site_of(token.place)
+        files = dict.fromkeys(s.file for s in (saved_at, call.site) if s is not None)
+        candidates = tuple(s for file in files for s in statements.in_place_statements(file))
+        candidates = statements.between(candidates, saved_at, call.site)
+        names = visible | (statements.names_at(saved_at) if saved_at is not None else frozenset())
+        found = likeliest(candidates, names, saved_at)
+        return ModifiedBetween(saved_at, call.site) if found is None else ModifiedAt(found.site)
+
+
+def node_site(built: Sequence[str | None], after: Site | None, before: Site | None) -> Site | None:
+    """Where a node was built of which no saved tensor was seen (a multiplication by a Python number), if it can be told.
+
+    ``built`` are the names of the nodes built one after the other since ``after``, where they are known, up to the node
+    in question; ``before`` is the next place that is known.
+    """
+    files = dict.fromkeys(s.file for s in (after, before) if s is not None)
+    candidates = tuple(s for file in files for s in statements.operations(file, built[-1] or ""))
+    found = likeliest(statements.between(candidates, after, before), frozenset(), after)
+    if found is not None:
+        return found.site
+    if after is None or before is None or (after.file, after.function) != (before.file, before.function):
+        return None
+    if after.line == before.line:
+        return after
+    return statements.aligned(after.file, after.function, after.line + 1, before.line - 1, built)
+
+
+def likeliest(candidates: tuple[Statement, ...], names: frozenset[str], near: Site | None) -> Statement | None:
+    """The one candidate that the evidence prefers to all others; None when it cannot be told.
+
+    A statement that changes something by a name the tensor is known by speaks loudest, then one in the function that saved it.
+    """
+
+    def weight(statement: Statement) -> tuple[bool, bool]:
+        return bool(statement.names & names), near is not None and statement.site.function == near.function
+
+    lines = {s.site.line: s for s in sorted(candidates, key=lambda s: (weight(s), -s.site.line))}
+    ranked = sorted(lines.values(), key=weight, reverse=True)
+    if not ranked or (len(ranked) > 1 and weight(ranked[0]) == weight(ranked[1])):
+        return None
+    return ranked[0]
+
+
+def _parameters(optimizer: Any) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

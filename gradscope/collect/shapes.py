@@ -1,0 +1,93 @@
+"""What is remembered of backward graphs that are alike: same call, same kinds of nodes, made at the same places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradscope.model import Graph
+from gradscope.program.sites import Place
+
+_MOST = 1_000
+_MOST_NODES = 1_000_000  # in all remembered signatures
+_MOST_PICTURED_NODES = 200_000
+
+Signature = tuple[Place | None, int, int, tuple[Any, ...], tuple[int, ...], tuple[bool, ...] | None]
+"""The call's place; bytes saved; edges left; kind and place of every node in turn; which were freed; which will run."""
+
+
+@dataclass(eq=False, slots=True)
+class Shape:
+    """Graphs with one signature. ``number`` stands for the signature where a short key is wanted."""
+
+    number: int
+    signature: Signature
+    graph: Graph | None = None
+    """The picture of one of them."""
+    returned: int | None = None
+    """Bytes whose memory came back when one of them was freed."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """What the record of the last call that met one said of it."""
+    freed: tuple[int, int, int] = (0, 0, 0)
+    """Saved tensors and bytes that this call released, and bytes whose memory came back."""
+    peak: int = 0
+    """Bytes alive at the most before this call, over those alive after it."""
+    alive: tuple[int, int] = (0, 0)
+    """Saved tensors and marked nodes that were alive after the last call that met one."""
+    nodes: int = 0
+    """How many nodes one has, leaves not counted: graphs share those."""
+    recognizable: bool | None = None
+    """Whether a walk without hooks and marks tells that a graph is of this shape; None until that was tried."""
+    offsets: dict[int, int] = field(default_factory=dict)
+    """Which node it is, by how much less its sequence number is than that of the root."""
+    intervals: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """What the ledger counted since the call before, by the number of nodes that had been built since."""
+
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """The types of the nodes, in depth-first order."""
+        return self.signature[3][::2]
+
+    @property
+    def places(self) -> tuple[Place | None, ...]:
+        """Where they were made."""
+        return self.signature[3][1::2]
+
+
+NO_SHAPE = Shape(0, (None, 0, 0, (), (), None))
+
+
+class Shapes:
+    """All shapes that were met; the oldest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Signature, Shape] = {}
+        self._met = 0
+        self._nodes = 0
+        self._pictured_nodes = 0
+
+    def __iter__(self) -> Iterator[Shape]:
+        return iter(self._shapes.values())
+
+    def meet(self, signature: Signature) -> Shape:
+        """The shape with this signature, made new if there is none."""
+        shape = self._shapes.get(signature)
+        if shape is None:
+            self._met += 1
+            self._nodes += len(signature[3]) // 2
+            while self._shapes and (len(self._shapes) >= _MOST or self._nodes > _MOST_NODES):
+                oldest = next(iter(self._shapes))
+                self._nodes -= len(oldest[3]) // 2
+                del self._shapes[oldest]
+            shape = self._shapes[signature] = Shape(self._met, signature)
+        return shape
+
+    def keep_picture(self, shape: Shape, graph: Graph) -> None:
+        """Remember a picture, and forget all others once there are too many nodes in them."""
+        self._pictured_nodes += len(graph.nodes)
+        if self._pictured_nodes > _MOST_PICTURED_NODES:
+            for other in self:
+                other.graph = None
+            self._pictured_nodes = len(graph.nodes)
+        shape.graph = graph

@@ -1,0 +1,302 @@
+"""Gathers what a finding about a graph that is about to be freed has to say, and what decides its fix."""
+
+from __future__ import annotations
+
+import ast
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradscope.code import source
+from gradscope.code.liveness import Effect, assignment_sites
+from gradscope.detect.foresight.held import Freeing, Held
+from gradscope.detect.foresight.objects import owner_path
+from gradscope.detect.foresight.reading import Reading
+from gradscope.detect.hazards import _built_at, _node
+from gradscope.model import BackwardCall, Site
+from gradscope.program.namespaces import derives, local_variables
+from gradscope.program.sites import place_in, site_of
+from gradscope.rules.gs102 import SharedGraph
+
+if TYPE_CHECKING:
+    from gradscope.collect.backward import Backward
+    from gradscope.collect.look import Look
+
+_MOST_NODES = 50
+_MOST_MADE = 3
+_MOST_OTHERS = 5
+_STEPS = ("step", "minimize")
+_APPENDS = ("append", "appendleft", "extend", "add", "insert", "push")
+
+
+def shared_graph(
+    watch: Backward,
+    look: Look,
+    record: BackwardCall,
+    freeing: Freeing,
+    found: list[tuple[Held, Reading]],
+    reached: list[Held],
+    frames: list[FrameType],
+) -> SharedGraph | None:
+    """The facts about the first of the holders; None where another check shows that it can do no harm."""
+    site = record.site
+    assert site is not None
+    found = [entry for entry in found if not _is_over(*entry, reached, site)]
+    if not found:
+        return None
+    held, reading = min(found, key=_rank)
+    if _runs_a_part(reading.backward) and not held.root:
+        return None
+    here = place_in(reading.frame).site
+    made = _made(watch, look, held.freed)
+    link = _link(reading, made)
+    loop = source.loop_around(here)
+    again = reading.backward == site or reading.again or reading.read.after_back_edge
+    same_root = held.root and held.own == _root_of(record)
+    statement = source.statement_at(link) if link is not None else None
+    shared = _shared(record, reading, reached)
+    return SharedGraph(
+        call=record,
+        holder=reading.name,
+        nodes=tuple(_node(look, None, i) for i in held.freed[:_MOST_NODES]),
+        made=made,
+        read=reading.read.site,
+        next_call=reading.backward,
+        link=link,
+        others=_others(found, reading, made),
+        same_root=same_root,
+        again=again,
+        carried=_is_carried(reading, loop),
+        elements=_elements(reading, site),
+        accumulated=same_root and reading.read.effect is Effect.AUGMENTED,
+        averaged=statement is not None
+        and link is not None
+        and any(m.line == link.line for m in made)
+        and _is_of_parameters(statement),
+        trained=_is_trained(freeing.leaves(held), frames),
+        stepped_between=_steps_between(site, reading.backward),
+        shared=shared,
+        only_shared=_leads_nowhere_else(record, shared, reached, freeing),
+        next_root=source.root_name(reading.backward),
+        alive=watch.ledger.live_bytes if watch.hooked else 0,
+    )
+
+
+def _others(
+    found: list[tuple[Held, Reading]], chosen: Reading, made: tuple[Site, ...]
+) -> tuple[tuple[str, Site | None], ...]:
+    """The other holders that meet the same fate, and where they were assigned."""
+    links = {r.name: _link(r, made) for _, r in found if r.name != chosen.name and r.backward == chosen.backward}
+    return tuple(sorted(links.items()))[:_MOST_OTHERS]
+
+
+def _rank(entry: tuple[Held, Reading]) -> tuple[bool, bool, int]:
+    """Those that something is built on tell more than a loss; then the shortest name."""
+    reading = entry[1]
+    return reading.read.after_back_edge, reading.read.effect is not Effect.BACKWARD, len(reading.name)
+
+
+def _is_over(held: Held, reading: Reading, reached: list[Held], site: Site) -> bool:
+    """Whether it is an element of the list that the loop around the call runs over, and its turn has been."""
+    if reading.backward != site or not _elements(reading, site):
+        return False
+    if held.root:
+        return True
+    container, place = _element(reading.name)
+    current = [_element(path.text) for other in reached if other.root for path in other.paths]
+    return any(name == container and 0 <= place <= at for name, at in current)
+
+
+def _element(name: str) -> tuple[str, int]:
+    container, _, rest = name.partition("[")
+    return container, int(rest[:-1]) if rest[:-1].isdigit() else -1
+
+
+def _runs_a_part(site: Site) -> bool:
+    return bool(source.keywords_of(site) & {"grad", "inputs"})
+
+
+def _root_of(record: BackwardCall) -> int | None:
+    return record.roots[0].node if len(record.roots) == 1 else None
+
+
+def _made(watch: Backward, look: Look, freed: list[int]) -> tuple[Site, ...]:
+    sites: dict[Site, None] = {}
+    for i in freed[:_MOST_NODES]:
+        place = look.tokens[i].place
+        site = site_of(place) if place is not None else _built_at(watch, look, i)
+        if site is not None:
+            sites[site] = None
+    return tuple(sites)[:_MOST_MADE]
+
+
+def _link(reading: Reading, made: tuple[Site, ...]) -> Site | None:
+    """Where the holder was assigned last before the call, as far as the code shows: in its frame, or where it is read."""
+    code = reading.frame.f_code
+    here = place_in(reading.frame).site
+    container = reading.name.partition("[")[0]
+    sites = assignment_sites(code, reading.name) or assignment_sites(code, container)
+    if not sites or "." in container or "[" in reading.name:
+        stored = _stored_in(reading)
+        if stored is not None or not sites:
+            return stored
+    lines = {site.line for site in made}
+    loop = source.loop_around(here)
+    again = range(loop.lineno, (loop.end_lineno or 0) + 1) if loop is not None else range(0)
+    before = [site for site in sites if site.line <= here.line]
+    for choice in ([s for s in sites if s.line in lines], [s for s in sites if s.line in again], before, sites):
+        if choice:
+            return choice[-1]
+    return None
+
+
+def _stored_in(reading: Reading) -> Site | None:
+    """The statement that stores an attribute or puts an element into a container: in the function that reads it, or its file."""
+    file = reading.read.site.file
+    container, key = _container(reading.name)
+    last = container.rpartition(".")[2]
+    regions = (source.function_around(reading.read.site), source.tree(file))
+    for region in regions:
+        for node in ast.walk(region):
+            if not isinstance(node, ast.stmt) or isinstance(getattr(node, "value", None), ast.Constant):
+                continue  # `self.cached = None` stores no tensor
+            if (
+                isinstance(node, ast.FunctionDef)
+                and reading.name == f"<lru_cache of {node.name}>"
+                and node.decorator_list
+            ):
+                return _site(node.decorator_list[0], file, reading.read.site.function)
+            stored = any(_names(t, last, key, "." in container) for t in source.targets_of(node))
+            if stored or (key and isinstance(node, ast.Expr) and _appends(node, last)):
+                return _site(node, file, reading.read.site.function)
+    return None
+
+
+def _container(name: str) -> tuple[str, bool]:
+    """The variable or attribute that holds the tensor, and whether as a container of it: ``states`` of ``states['a'][0]``."""
+    key = False
+    while name.endswith("]") and (owner := owner_path(name)[0]):
+        name, key = owner, True
+    return name, key
+
+
+def _names(target: str, last: str, has_key: bool, is_attribute: bool) -> bool:
+    """Whether a target of an assignment is the attribute or an element of the container of this name."""
+    owner, key = _container(target)
+    return owner.rpartition(".")[2] == last and key >= has_key and ("." in owner) == is_attribute
+
+
+def _appends(node: ast.Expr, last: str) -> bool:
+    call = node.value
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    return call.func.attr in _APPENDS and last in source.words_of(call.func.value)
+
+
+def _site(node: ast.stmt | ast.expr, file: str, function: str) -> Site:
+    return Site(file, node.lineno, node.col_offset + 1, node.end_lineno or 0, (node.end_col_offset or 0) + 1, function)
+
+
+def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
+    """Whether the holder is assigned again in each iteration: in the loop itself, or by the method or hook that stores it."""
+    if loop is None and not reading.again:
+        return False
+    if loop is not None and source.stores_in(loop, reading.name):
+        return True
+    if "." not in reading.name and "[" not in reading.name:
+        return False
+    stored = _stored_in(reading)
+    if stored is None:
+        return False
+    region = source.function_around(stored)
+    if not isinstance(region, ast.FunctionDef) or region.name == "__init__":
+        return False
+    container, key = _container(reading.name)
+    last = container.rpartition(".")[2]
+    names = [t for s in source.statements_of(region) for t in source.targets_of(s)]
+    return not any(_is_lazy(region, t) for t in names if _names(t, last, key, "." in container))
+
+
+def _is_lazy(region: ast.AST, name: str) -> bool:
+    """Whether the name is stored only where it is tested first: ``if self.cached is None: …``."""
+    last = name.rpartition(".")[2].partition("[")[0]
+    stores = {id(s) for s in source.stores_in(region, name)}
+    lazy = {
+        id(inner)
+        for outer in source.statements_of(region)
+        if isinstance(outer, ast.If) and last in source.words_of(outer.test)
+        for inner in source.statements_of(outer)
+    }
+    return bool(stores) and stores <= lazy
+
+
+def _elements(reading: Reading, site: Site) -> str:
+    """The list whose elements are the losses of the loop around the call."""
+    loop = source.loop_around(site)
+    if not isinstance(loop, ast.For) or reading.backward != site or reading.read.effect is not Effect.BACKWARD:
+        return ""
+    iterated = {ast.unparse(n) for n in ast.walk(loop.iter) if isinstance(n, ast.Name | ast.Attribute)}
+    container = reading.name.partition("[")[0]
+    return container if "[" in reading.name and container in iterated else ""
+
+
+def _is_of_parameters(statement: ast.stmt) -> bool:
+    names = {n.attr for n in ast.walk(statement) if isinstance(n, ast.Attribute)}
+    return bool(names & {"parameters", "named_parameters", "state_dict", "weight", "bias"})
+
+
+def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:
+    """Whether a module's parameter, or one that an optimizer in sight has, is among the leaves."""
+    if any(derives(type(leaf), torch.nn.Parameter) for leaf in leaves):
+        return True
+    ids = {id(leaf) for leaf in leaves}
+    optimizers = [
+        value
+        for frame in frames
+        for _, value in (*local_variables(frame), *frame.f_globals.items())
+        if derives(type(value), torch.optim.Optimizer)
+    ]
+    return not optimizers or any(id(p) in ids for o in optimizers for g in o.param_groups for p in g["params"])
+
+
+def _steps_between(first: Site, last: Site) -> bool:
+    """Whether an optimizer steps between two backward calls of one function."""
+    if first.file != last.file or not first.line < last.line:
+        return False
+    calls = source.calls_in(source.function_around(first))
+    return any(
+        isinstance(c.func, ast.Attribute) and c.func.attr in _STEPS and first.line <= c.lineno <= last.line
+        for c in calls
+    )
+
+
+def _shared(record: BackwardCall, reading: Reading, reached: list[Held]) -> str:
+    """The variable that the losses of both calls are computed from."""
+    assert record.site is not None
+    root = source.root_name(record.site)
+    first = _loaded(record.site, root)
+    if reading.name in first:
+        return reading.name
+    second = _loaded(record.site, reading.name) | {reading.name}
+    names = {path.text for held in reached for path in held.paths}
+    both = sorted(first & second & names)
+    return both[0] if both else ""
+
+
+def _leads_nowhere_else(record: BackwardCall, shared: str, reached: list[Held], freeing: Freeing) -> bool:
+    """Whether the call would have nothing to train if its loss took the shared tensor cut off."""
+    cut = next((held.own for held in reached for path in held.paths if path.text == shared), None)
+    return cut is not None and not freeing.has_leaf_without([root.node for root in record.roots], cut)
+
+
+def _loaded(site: Site, name: str) -> set[str]:
+    """The names read by the last statement before a site that assigns a name."""
+    before = [s for s in source.stores_in(source.function_around(site), name) if s.lineno <= site.line] if name else []
+    if not before:
+        return set()
+    return {
+        ast.unparse(n)
+        for n in ast.walk(before[-1])
+        if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load)
+    }

@@ -1,0 +1,190 @@
+"""When a backward call has freed what a variable leads to, and nobody could tell beforehand: is the variable built upon again?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from dis import opmap
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradscope.code import source
+from gradscope.code.liveness import Effect
+from gradscope.collect.marks import Call, Token, token_of
+from gradscope.detect.foresight.held import Freeing, Held, tensors_of
+from gradscope.detect.foresight.lines import LineWatch
+from gradscope.detect.foresight.observer import retains_if_computed
+from gradscope.detect.foresight.reading import Reading, dangerous_read
+from gradscope.detect.foresight.schedule import Schedule
+from gradscope.detect.observers import Observer
+from gradscope.model import BackwardCall, Finding, Site
+from gradscope.program.sites import place_in, site_of, user_frames
+from gradscope.program.tensors import node_of
+from gradscope.rules import gs103
+
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
+
+    from gradscope.collect.backward import Backward
+    from gradscope.collect.look import Look
+
+_MOST_NODES = 2_000  # that may be touched in one look
+_MOST_MADE = 3
+_MOST_NAMED = 20
+_MOST_EXPECTED = 64
+_MOST_CALLS = 8  # backward calls that an expected line is waited for
+_FOR_ITER = opmap["FOR_ITER"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A read that may build on a freed graph: where, and on the tensor of which node."""
+
+    read: Site
+    sequence_nr: int
+    record: BackwardCall
+    computed: bool
+
+
+class ForwardOnFreed(Observer):
+    """Makes the finding GS103.
+
+    At a call that frees it notes where the code reads what leads to the freed part, if only it still is what it is; at such a line it
+    looks again.
+    """
+
+    def __init__(self, watch: Backward, lines: LineWatch) -> None:
+        super().__init__(watch)
+        self._lines = lines
+        self._schedule = Schedule()
+        self._expected: dict[int, list[_Expected]] = {}  # by line
+        self._coming: list[_Expected] = []
+        self._told: set[tuple[Site, Site | None]] = set()
+
+    def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+        """Note who will build on what this call frees, where the code as it stands does not tell for certain."""
+        if call.parent is not None:
+            return ()
+        self._coming = []
+        if frame is None or call.keep or record.create_graph or look.freed or look.stale:
+            return ()
+        if record.number in self.watch.foreseen or not self._schedule.is_due(
+            (call.place, len(look.nodes), look.nbytes)
+        ):
+            return ()
+        with self._schedule:
+            self._coming = self._expect(look, record, frame)
+        return ()
+
+    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+        """Now it is freed."""
+        if call.parent is None and record.exception is None and record.freed_tensors:
+            self._forget(record.number - _MOST_CALLS)
+            for expected in self._coming:
+                if sum(map(len, self._expected.values())) < _MOST_EXPECTED:
+                    self._expected.setdefault(expected.read.line, []).append(expected)
+            if self._expected:
+                self._lines.wait(self, True)
+                self._lines.turn_on(frame)
+        return ()
+
+    def _forget(self, number: int) -> None:
+        """Wait no longer for what was expected at an older call."""
+        for line, expected in tuple(self._expected.items()):
+            self._expected[line] = [e for e in expected if e.record.number >= number]
+            if not self._expected[line]:
+                del self._expected[line]
+        self._lines.wait(self, bool(self._expected))
+
+    def _expect(self, look: Look, record: BackwardCall, frame: FrameType) -> list[_Expected]:
+        freeing = Freeing(look)
+        if not any(freeing.frees):
+            return []
+        frames = user_frames(frame)
+        found = []
+        for held in tensors_of(frames):
+            if freeing.trace(held):
+                reading = dangerous_read(held.paths, frames, doubting=False)
+                if reading is not None and _builds(reading):
+                    found.append(_Expected(reading.read.site, _number(held), record, retains_if_computed(frame)))
+        return found
+
+    def at_line(self, frame: FrameType) -> Iterable[Finding]:
+        """Look whether the expected comes true: the very tensor, at that line, on its way to a backward call."""
+        found = self._expected.get(frame.f_lineno)
+        if not found:
+            return ()
+        here = place_in(frame).site
+        expected = {e.sequence_nr: e for e in found if (e.read.file, e.read.function) == (here.file, here.function)}
+        if not expected or not torch.is_grad_enabled() or frame.f_code.co_code[frame.f_lasti] == _FOR_ITER:
+            return ()  # in its later iterations a loop does not read again what it runs over
+        del self._expected[frame.f_lineno]  # looked at once: a later call that frees will expect anew
+        self._lines.wait(self, bool(self._expected))
+        with self._schedule:
+            return self._examine(expected, user_frames(frame), here)
+
+    def _examine(self, expected: dict[int, _Expected], frames: list[FrameType], here: Site) -> list[Finding]:
+        for held in tensors_of(frames):
+            known = expected.get(_number(held))
+            freed = _freed_in(held) if known is not None else []
+            if known is None or not freed:
+                continue
+            reading = dangerous_read(held.paths, frames, at_line=True)
+            if reading is None or reading.read.site.line != here.line or not _builds(reading):
+                continue
+            if source.keywords_of(reading.backward) & {"inputs", "grad"}:
+                continue
+            cause = (reading.read.site, known.record.site)
+            if cause in self._told:
+                continue
+            self._told.add(cause)
+            return [gs103.finding(self._facts(known, reading, freed))]
+        return []
+
+    def _facts(self, known: _Expected, reading: Reading, freed: list[tuple[str, Token]]) -> gs103.ForwardOnFreed:
+        site = known.record.site
+        loop = source.loop_around(site) if site is not None else None
+        made = dict.fromkeys(s for s in (site_of(token.place) for _, token in freed) if s is not None)
+        return gs103.ForwardOnFreed(
+            read=reading.read.site,
+            holder=reading.name,
+            nodes=tuple(dict.fromkeys(name for name, _ in freed))[:_MOST_NAMED],
+            made=tuple(made)[:_MOST_MADE],
+            freed_by=known.record,
+            next_call=reading.backward,
+            after=self.watch.calls,
+            computed=known.computed,
+            again=reading.backward == site,
+            carried=loop is not None and bool(source.stores_in(loop, reading.name)),
+        )
+
+
+def _builds(reading: Reading) -> bool:
+    """Whether the read computes something new from the tensor itself, not from what may be another part of its container."""
+    return reading.read.effect in (Effect.FEEDS, Effect.AUGMENTED) and reading.read.via == reading.name
+
+
+def _number(held: Held) -> int:
+    """The sequence number of the node of a tensor; nodes are never renumbered."""
+    node = node_of(held.tensor)
+    return -1 if node is None else node._sequence_nr()
+
+
+def _freed_in(held: Held) -> list[tuple[str, Token]]:
+    """The nodes of a tensor's graph that have lost what they saved, the nearest first."""
+    start = node_of(held.tensor)
+    found = []
+    seen: set[Node] = set()
+    stack = [] if start is None else [start]
+    while stack and len(seen) < _MOST_NODES:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        token = token_of(node)
+        if token is not None and token.freed_by is not None:
+            found.append((node.name(), token))
+        stack += [following for following, _ in reversed(node.next_functions) if following is not None]
+    return found

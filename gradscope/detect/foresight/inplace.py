@@ -1,0 +1,137 @@
+"""When an operation in place has changed what a live graph saved: will the code still run that graph backward?"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradscope.code.statements import Statement, changed_by
+from gradscope.collect.ledger import Packed
+from gradscope.detect.foresight.lines import LineWatch
+from gradscope.detect.foresight.out_of_place import fix_for, fix_for_hidden
+from gradscope.detect.foresight.schedule import Schedule
+from gradscope.detect.foresight.stale import StaleGraphs
+from gradscope.detect.observers import Observer
+from gradscope.model import Finding, Site
+from gradscope.program.names import is_parameter
+from gradscope.program.sites import Place, user_frames
+from gradscope.program.tensors import is_leaf, requires_grad
+from gradscope.rules import gs202
+
+if TYPE_CHECKING:
+    from gradscope.collect.backward import Backward
+
+_TRIES = 3  # lines of one frame at which a change is looked into: at the first, a result may not have its name yet
+_MOST_WAITING = 16
+_DEEPEST = 1_000_000
+
+
+@dataclass(slots=True)
+class Change:
+    """Saved tensors that one place has changed; ``depth`` and ``tries`` tell in which frame their graphs were looked for last.
+
+    ``computed``: an operation of a graph made one of them; ``trained``: one is a parameter. ``hidden``: they were changed through
+    ``.data``, so that torch does not know.
+    """
+
+    statement: Statement
+    computed: bool
+    trained: bool
+    packs: list[weakref.ref[Packed]]
+    hidden: bool = False
+    depth: int = _DEEPEST
+    tries: int = 0
+
+    def alive(self) -> set[int]:
+        """The identities of those that a graph still has."""
+        return {id(packed) for packed in (reference() for reference in self.packs) if packed is not None}
+
+
+class InPlace(Observer):
+    """Makes the finding GS202 for operations in place: at the next line of the user's code, or as soon as a variable has the graph."""
+
+    def __init__(self, watch: Backward, lines: LineWatch) -> None:
+        super().__init__(watch)
+        self._lines = lines
+        self._schedule = Schedule()
+        self._changes: list[Change] = []
+        self._told: set[Site] = set()
+        lines.on_change = self._changed
+        lines.on_hidden_change = self._changed_unseen
+
+    def _changed(self, changed: list[Packed], place: Place) -> None:
+        """A line has changed these saved tensors."""
+        statement = changed_by(place.site)
+        mutations = self.watch.mutations
+        packs = [packed for packed in changed if mutations.note(packed, statement.site)]
+        self._look_into(statement, packs, place, hidden=False)
+
+    def _changed_unseen(self, changed: list[Packed], place: Place) -> None:
+        """A line has changed these saved tensors through ``.data``."""
+        self._look_into(changed_by(place.site), changed, place, hidden=True)
+
+    def _look_into(self, statement: Statement, packs: list[Packed], place: Place, *, hidden: bool) -> None:
+        if not packs or statement.site in self._told or len(self._changes) >= _MOST_WAITING:
+            return
+        if self._schedule.is_due(place):
+            computed = any(_is_computed(packed) for packed in packs)
+            trained = any(packed.tensor is not None and is_parameter(packed.tensor) for packed in packs)
+            references = [weakref.ref(packed) for packed in packs]
+            self._changes.append(Change(statement, computed, trained, references, hidden))
+            self._lines.wait(self, True)
+
+    def at_line(self, frame: FrameType) -> Iterable[Finding]:
+        """Look for the graphs of what was changed, in each frame that the code comes back to."""
+        findings: list[Finding] = []
+        if not self._changes:
+            return findings
+        frames = user_frames(frame)
+        for change in tuple(self._changes):
+            alive = change.alive()
+            over = not alive or change.statement.site in self._told
+            if not over and len(frames) <= change.depth:
+                change.tries = 1 if len(frames) < change.depth else change.tries + 1
+                change.depth = len(frames)
+                if change.tries <= _TRIES:
+                    with self._schedule:
+                        found = self._examine(change, alive, frames)
+                    findings += found
+                    over = bool(found)
+                else:
+                    over = len(frames) == 1
+            if over:
+                self._changes.remove(change)
+        self._lines.wait(self, bool(self._changes))
+        return findings
+
+    def _examine(self, change: Change, alive: set[int], frames: list[FrameType]) -> list[Finding]:
+        watch = self.watch
+
+        def name_of(tensor: torch.Tensor) -> str:
+            return watch.names.of_tensor(tensor) or change.statement.target.removesuffix(".data") or "a saved tensor"
+
+        watch.names.learn_variables(frames)
+        tolerant = gs202.TOLERANT if change.hidden else frozenset()
+        graphs = StaleGraphs(watch, lambda packed: id(packed) in alive, name_of, tolerant)
+        needed = graphs.needed(frames, at_line=True)
+        if needed is None:
+            return []
+        self._told.add(change.statement.site)
+        by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
+        facts = needed.facts(change.statement.site, watch.calls, by)
+        if not change.hidden:
+            return [gs202.finding(facts, fix_for(change.statement, needed.made, change.computed))]
+        return [gs202.finding(facts, None if change.trained else fix_for_hidden(change.statement, needed.made))]
+
+
+def _is_computed(packed: Packed) -> bool:
+    """Whether an operation of the graph made what was saved: a node's own output, or an input that has a graph."""
+    tensor = packed.tensor
+    if tensor is None or not packed.original:
+        return True
+    return requires_grad(tensor) and not is_leaf(tensor)

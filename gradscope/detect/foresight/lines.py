@@ -1,0 +1,223 @@
+"""Watches the user's code line by line while the shape of its graphs is new, to see which line changes a saved tensor."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradscope.collect.backward import Backward
+from gradscope.collect.ledger import Packed
+from gradscope.collect.marks import Call
+from gradscope.detect.foresight.memory import Contents, _checksum, checksums, contents_before
+from gradscope.detect.foresight.versions import Versions
+from gradscope.detect.observers import Observer
+from gradscope.hooks import Handle, erase, hide_trace, trace_thread
+from gradscope.model import BackwardCall, Finding
+from gradscope.program.sites import USER, Place, _codes, known_code, owner_of, place_at, user_frames
+
+if TYPE_CHECKING:
+    from gradscope.collect.look import Look
+
+_MOST_EVENTS = 200_000
+_MOST_SECONDS = 0.5
+_ENOUGH = 5  # calls in a row on graphs that are known: what the next iteration does was seen by then
+_COMPILER = torch.__path__[0] + "/_dynamo"
+_BACKWARD = Backward.run.__code__
+
+
+class _Thread(threading.local):
+    """One thread's trace, and the place in the user's code that runs now."""
+
+    handle: Handle | None = None
+    aside = False
+    code: CodeType | None = None
+    offset = -1
+    contents: Contents | None = None
+    """What saved tensors hold while a statement runs that may write to them through ``.data``."""
+
+
+class LineWatch(Observer):
+    """Traces a thread from the first saved tensor of an iteration to the backward call that frees it.
+
+    It is on only while new graphs come (and the ledger looks at them in detail), and within a budget of events and time.
+    Where somebody else traces the thread, or a compiler is at work, it stays off.
+    """
+
+    def __init__(self, watch: Backward) -> None:
+        super().__init__(watch)
+        self._versions = Versions()
+        self._thread = _Thread()
+        self._starts, self._inside = self._start, self._event  # one bound method each, to be recognised by identity
+        self._events = 0
+        self._seconds = 0.0
+        self._known = 0
+        self.on_change: Callable[[list[Packed], Place], None] = lambda changed, place: None
+        """Told of the saved tensors that were changed in place since the last look, and where the user's code was then."""
+        self.on_hidden_change: Callable[[list[Packed], Place], None] = lambda changed, place: None
+        """The same for saved tensors that were changed through ``.data``, which moves no version counter."""
+        self._waiting: set[Observer] = set()
+
+    def install(self) -> Handle:
+        """Begin; the handle ends it in this thread, the others end by themselves."""
+        self.watch.ledger.noticed = self._notice
+        hidden = hide_trace(self._starts)
+
+        def end() -> None:
+            self._turn_off()
+            hidden.remove()
+
+        return Handle(end)
+
+    def wait(self, observer: Observer, waits: bool) -> None:
+        """Ask an observer at every line from now on, even while no graph is alive; or no longer."""
+        if waits:
+            self._waiting.add(observer)
+        else:
+            self._waiting.discard(observer)
+
+    # on and off
+
+    def _notice(self, packed: Packed) -> None:
+        """A tensor was saved."""
+        if self._is_spent() or (self._known >= _ENOUGH and not self._waiting):
+            return
+        self._versions.add(packed)
+        if self._thread.handle is None:
+            self.turn_on(sys._getframe(2))
+
+    def _is_spent(self) -> bool:
+        return self._events > _MOST_EVENTS or self._seconds > _MOST_SECONDS
+
+    def turn_on(self, frame: FrameType | None) -> None:
+        """Trace this thread, if that can be done unseen."""
+        thread, ledger = self._thread, self.watch.ledger
+        if thread.aside or thread.handle is not None or not (ledger.active and ledger.detailed) or self._is_spent():
+            return
+        frames = [] if self.watch.is_running else user_frames(frame)
+        if frames:
+            thread.handle = trace_thread(self._starts, self._inside, frames)
+            thread.aside = thread.handle is None
+            thread.code, thread.offset = frames[0].f_code, frames[0].f_lasti
+
+    def _turn_off(self) -> None:
+        handle, self._thread.handle = self._thread.handle, None
+        self._thread.contents = None
+        if handle is not None:
+            handle.remove()
+
+    def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+        """The engine runs without us; where nobody has called it for us, it is the first to tell."""
+        self._turn_off()
+        return ()
+
+    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+        """Go on if the call left something to look after."""
+        self._known = 0 if call.exact or record.exception is not None else self._known + 1
+        self._thread.aside = False
+        if call.parent is None and (self.watch.ledger.live_tensors or self._waiting):
+            self.turn_on(frame)
+        return ()
+
+    def at_end(self) -> Iterable[Finding]:
+        """The watch ends."""
+        self._turn_off()
+        return ()
+
+    # what Python tells
+
+    def _start(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """A function begins, or a generator goes on: only the user's are followed."""
+        code = frame.f_code
+        try:
+            owner = (_codes.get(id(code)) or known_code(code)).owner
+        except RecursionError:  # the program is about to meet it
+            return None
+        if owner == USER:
+            return self._event(frame, event, argument)
+        if code is _BACKWARD:
+            self._event(frame, event, argument)
+            self._turn_off()
+            return None
+        self._events += 1
+        compiles = code.co_filename.startswith(_COMPILER)
+        if compiles or self._events > _MOST_EVENTS or not self.watch.ledger.active:
+            self._thread.aside = True
+            self._turn_off()
+        return None
+
+    def _event(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Something happens in the user's code; a failure of ours in it must not become the program's."""
+        if event == "exception":
+            return None
+        try:
+            self._look(frame, event)
+        except RecursionError:  # the program is about to meet it
+            return None
+        except BaseException as error:
+            if not isinstance(error, Exception) or _is_users(error):  # a signal's handler raised it
+                erase(error, _OURS)
+                raise
+            self._seconds = _MOST_SECONDS + 1
+            self._turn_off()
+            self.watch.ledger.notes.append(
+                f"the line watch failed and was switched off ({type(error).__name__}: {error}); please report this"
+            )
+        return None if self._thread.handle is None else self._inside
+
+    def _look(self, frame: FrameType, event: str) -> None:
+        thread, watch = self._thread, self.watch
+        if thread.handle is None:  # a frame of before that somebody else's trace has found
+            return
+        started = time.perf_counter()
+        self._events += 1
+        self._compare()
+        if event == "line":
+            thread.code, thread.offset = frame.f_code, frame.f_lasti
+            before = contents_before(frame, self._versions) if watch.ledger.live_tensors else None
+            if before is not None or (thread.contents is not None and thread.contents.code is frame.f_code):
+                thread.contents = before  # else a function runs that the statement calls
+            if self._waiting:
+                watch.observe("at_line", frame)
+        elif event == "return":
+            outer = frame.f_back
+            while outer is not None and owner_of(outer.f_code) != USER:
+                outer = outer.f_back
+            thread.code, thread.offset = (None, -1) if outer is None else (outer.f_code, outer.f_lasti)
+        self._seconds += time.perf_counter() - started
+        idle = not watch.ledger.live_tensors and not self._waiting
+        if idle or not watch.ledger.active or self._is_spent():
+            self._turn_off()
+
+    def _compare(self) -> None:
+        thread = self._thread
+        changed = self._versions.changed()
+        if changed and thread.code is not None:
+            self.on_change(changed, place_at(thread.code, thread.offset))
+        hidden = thread.contents.changed() if thread.contents is not None else ()
+        if hidden and thread.code is not None:
+            self.on_hidden_change(hidden, place_at(thread.code, thread.offset))
+
+
+def _is_users(error: BaseException) -> bool:
+    """Whether the exception came out of the user's code, which can only be a signal's handler."""
+    entry = error.__traceback__
+    while entry is not None:
+        if owner_of(entry.tb_frame.f_code) == USER:
+            return True
+        entry = entry.tb_next
+    return False
+
+
+_OURS = frozenset(
+    function.__code__
+    for function in (
+        *(LineWatch._start, LineWatch._event, LineWatch._look, LineWatch._compare, Versions.changed),
+        *(contents_before, Contents.__init__, Contents.changed, checksums, _checksum),
+    )
+)

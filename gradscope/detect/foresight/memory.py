@@ -1,0 +1,138 @@
+"""Reads the memory of saved tensors before and after a line of code, to see a change that no version counter tells of."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+import weakref
+import zlib
+from collections.abc import Iterable
+from itertools import product
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+from gradscope.code.through_data import data_lines
+from gradscope.collect.ledger import PLAIN, Packed
+from gradscope.detect.foresight.objects import MISSING, Objects
+from gradscope.detect.foresight.versions import Versions
+from gradscope.program.names import storage_of
+
+_MOST_READ = 64  # saved tensors before one line
+_MOST_PIECES = 256
+_PAGE = 4_096
+_MOST_PAGES = 256  # of one piece of memory that are read; of more than that, as many spread evenly
+_VARIABLE_INDEX = re.compile(r"\[([^\W\d]\w*)\]")
+
+
+class Contents:
+    """What the saved tensors in question hold before a statement runs, by checksum; it holds none of them."""
+
+    def __init__(self, code: CodeType, packs: list[Packed]) -> None:
+        self.code = code
+        self._packs = [weakref.ref(packed) for packed in packs]
+        self._before = checksums(packs)
+
+    def changed(self) -> list[Packed]:
+        """Those that hold something else now, though their version is what it was; each is told once."""
+        packs = [reference() for reference in self._packs]
+        before, now = self._before, checksums(packs)
+        self._before = now
+        changes = (None not in pair and pair[0] != pair[1] for pair in zip(before, now, strict=True))
+        return [packed for packed, is_changed in zip(packs, changes, strict=True) if packed is not None and is_changed]
+
+
+def contents_before(frame: FrameType, versions: Versions) -> Contents | None:
+    """What is saved of the tensors that the line about to run names with ``.data``; None where there are none.
+
+    Where a line writes to a tensor that cannot be told in advance, it is what was saved last.
+    """
+    lines = data_lines(frame.f_code.co_filename)
+    line = lines.get(frame.f_lineno) if lines else None
+    if line is None:
+        return None
+    objects = Objects(frame)
+    found = [_find(name, objects) for name in line.names]
+    if line.writes and any(value is MISSING for value in found):
+        packs = versions.newest(_MOST_READ)
+    else:
+        tensors = [each for value in found for each in (value if type(value) in (list, tuple) else (value,))]
+        storages = {storage_of(each) for each in tensors[:_MOST_READ] if issubclass(type(each), torch.Tensor)} - {0}
+        packs = [packed for storage in storages for packed in versions.of_storage(storage)]
+    return Contents(frame.f_code, packs[:_MOST_READ]) if packs else None
+
+
+def _find(path: str, objects: Objects) -> Any:
+    """What the path stands for; an index that is a variable counts as its value."""
+
+    def value_of(match: re.Match[str]) -> str:
+        value = objects.find(match[1])
+        return f"[{value!r}]" if type(value) in (int, str) else match[0]
+
+    return objects.find(_VARIABLE_INDEX.sub(value_of, path))
+
+
+class _Memory(NamedTuple):
+    """Where a tensor's elements lie: one piece, or several of the same length."""
+
+    address: int
+    nbytes: int
+    offsets: tuple[int, ...]
+
+
+def checksums(packs: Iterable[Packed | None]) -> list[int | None]:
+    """A checksum of each saved tensor's elements, of a very large one of samples, read without an operation of torch's.
+
+    None where that cannot be told: on another device than the CPU, in a layout of its own, or after a change that torch has seen.
+    """
+    known: dict[_Memory | None, int | None] = {None: None}
+    found = []
+    for packed in packs:
+        memory = _memory_of(packed) if packed is not None else None
+        if memory not in known and memory is not None:
+            known[memory] = _checksum(memory)
+        found.append(known[memory])
+    return found
+
+
+def _memory_of(packed: Packed) -> _Memory | None:
+    tensor = packed.tensor
+    if tensor is None or type(tensor) not in PLAIN:
+        return None
+    with torch._C.DisableTorchFunction():
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor._version != packed.version:
+            return None
+        size = tensor.element_size()
+        dimensions = sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        last = tensor.storage_offset() + sum((n - 1) * stride for stride, n in dimensions)
+        if not tensor.numel() or (last + 1) * size > tensor.untyped_storage().nbytes():
+            return None
+        try:
+            address = tensor.data_ptr()
+        except RuntimeError:  # a tensor that stands for another
+            return None
+    length = 1  # of the elements that lie one after the other
+    outer = []
+    for stride, n in dimensions:
+        if stride == length:
+            length *= n
+        elif n > 1 and stride:
+            outer.append(range(0, stride * n, stride))
+    if math.prod(map(len, outer)) > _MOST_PIECES:
+        return None
+    return _Memory(address, length * size, tuple(sum(each) * size for each in product(*outer)))
+
+
+def _checksum(memory: _Memory) -> int:
+    found = 0
+    for offset in memory.offsets:
+        start, nbytes = memory.address + offset, memory.nbytes
+        if nbytes <= _PAGE * _MOST_PAGES:
+            found = zlib.crc32((ctypes.c_char * nbytes).from_address(start), found)
+            continue
+        for i in range(_MOST_PAGES):
+            page = start + (nbytes - _PAGE) * i // (_MOST_PAGES - 1)
+            found = zlib.crc32((ctypes.c_char * _PAGE).from_address(page), found)
+    return found

@@ -1,0 +1,207 @@
+"""Looks up what a dotted name of a frame stands for, running none of the user's code, and the code that calling it runs."""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+from collections import OrderedDict
+from collections.abc import Iterator
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import torch
+
+from gradscope.code.liveness import Callee
+from gradscope.program import namespaces
+from gradscope.program.contents import layout_of
+from gradscope.program.sites import USER, owner_of
+
+MISSING: Any = object()
+
+_PART = re.compile(r"\.(?P<attribute>\w+)|\[(?P<item>-?\d+|'[^']*'|\"[^\"]*\")\]")
+_CONTEXT_FILE = torch.utils._contextlib.__file__
+_MOST_MODULES = 500
+
+
+def split(path: str) -> tuple[str, list[str]] | None:
+    """A path as its variable and its parts, ``.h`` and ``[3]``; None where it is not so simple."""
+    root = re.match(r"\w+", path)
+    if root is None:
+        return None
+    parts, end = [], root.end()
+    while end < len(path):
+        part = _PART.match(path, end)
+        if part is None:
+            return None
+        parts.append(part[0])
+        end = part.end()
+    return root[0], parts
+
+
+def owner_path(path: str) -> tuple[str, str]:
+    """The path without its last part, and that part; empty where it is a variable."""
+    known = split(path)
+    if known is None or not known[1]:
+        return "", ""
+    return path[: -len(known[1][-1])], known[1][-1]
+
+
+class Objects:
+    """The variables of one frame. It holds them, so let go of it at once."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self._variables = {**frame.f_globals, **dict(namespaces.local_variables(frame))}
+
+    def find(self, path: str) -> Any:
+        """What the path stands for, MISSING if that cannot be told quietly."""
+        known = split(path)
+        if known is None:
+            return MISSING
+        found = self._variables.get(known[0], MISSING)
+        for part in known[1]:
+            if found is MISSING:
+                return MISSING
+            found = attribute(found, part[1:]) if part[0] == "." else _item(found, part[1:-1])
+        return found
+
+
+def attribute(owner: Any, name: str) -> Any:
+    """An attribute as it is stored, descriptors unasked."""
+    layout = layout_of(type(owner))
+    if isinstance(owner, types.ModuleType):
+        return namespaces.module_variables(owner).get(name, MISSING)
+    if layout.has_dict or namespaces.derives(type(owner), torch.nn.Module):
+        namespace = object.__getattribute__(owner, "__dict__")
+        if name in namespace:
+            return namespace[name]
+        for kind in ("_parameters", "_buffers", "_modules"):
+            if type(namespace.get(kind)) in (dict, OrderedDict) and name in namespace[kind]:
+                return namespace[kind][name]
+    classes = namespaces.class_bases(owner if layout.is_class else type(owner))
+    return next((space[name] for cls in classes if name in (space := namespaces.class_namespace(cls))), MISSING)
+
+
+def _item(owner: Any, key: str) -> Any:
+    if namespaces.derives(type(owner), torch.nn.Module):
+        return attribute(owner, key)
+    if isinstance(owner, dict):
+        wanted: Any = key[1:-1] if key[0] in "'\"" else int(key)
+        return dict.get(owner, wanted, MISSING)
+    if isinstance(owner, list | tuple) and key.lstrip("-").isdigit() and -len(owner) <= int(key) < len(owner):
+        return owner[int(key)]
+    return MISSING
+
+
+def submodules(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
+    """A module and those in it, each with its path."""
+    for _, (name, each) in zip(range(_MOST_MODULES), torch.nn.Module.named_modules(module), strict=False):
+        parts = name.split(".") if name else []
+        yield path + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts), each
+
+
+def function_of(found: Any) -> tuple[CodeType, bool] | None:
+    """The user's code behind a function, and whether it is decorated to run under ``no_grad``."""
+    no_grad = False
+    for _ in range(8):
+        if isinstance(found, staticmethod | classmethod | types.MethodType):
+            found = found.__func__
+        elif isinstance(found, FunctionType) and owner_of(found.__code__) != USER:
+            inner = found.__dict__.get("__wrapped__")
+            if inner is None:
+                return None
+            no_grad = no_grad or (found.__code__.co_filename == _CONTEXT_FILE and _turns_off(found))
+            found = inner
+        else:
+            break
+    if isinstance(found, FunctionType) and owner_of(found.__code__) == USER:
+        return found.__code__, no_grad
+    return None
+
+
+def _turns_off(function: FunctionType) -> bool:
+    """Whether the context manager of a decorated function is ``no_grad`` or ``inference_mode``."""
+    for cell in function.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # not yet filled
+            continue
+        for each in (held, getattr(held, "__self__", None)):
+            if isinstance(each, torch.no_grad | torch.inference_mode):
+                return True
+    return False
+
+
+class Resolver:
+    """Tells liveness what code the calls of a frame run, as far as a tracked holder is concerned.
+
+    ``owner`` is the object that has the holder as an attribute, ``name`` the attribute, ``root`` the variable it starts from.
+    """
+
+    def __init__(self, objects: Objects, root: str, owner: Any = None, name: str = "") -> None:
+        self._objects = objects
+        self._root = root
+        self._owner = owner
+        self._name = name
+        self._last: Any = MISSING
+
+    def __call__(self, path: str) -> Callee | None:
+        """The code that calling the path runs; None where it is not the user's, or not to be told."""
+        found = self._objects.find(path)
+        if found is MISSING and path.startswith("self.") and self._last is not MISSING:
+            found = self._find_in_last(path)
+        if isinstance(found, functools._lru_cache_wrapper):
+            found = found.__wrapped__
+        if isinstance(found, torch.nn.Module):
+            return self._module(path, found)
+        known = function_of(found)
+        if known is not None:
+            owner = ""
+            if not isinstance(found, staticmethod):
+                holder = owner_path(path)[0]
+                above = self._objects.find(holder) if holder else MISSING
+                if above is not MISSING and not isinstance(above, types.ModuleType):
+                    owner, self._last = holder, above
+                elif above is MISSING and holder == "self":
+                    owner = holder
+            return Callee(known[0], owner, known[1])
+        if found is not MISSING and not isinstance(found, FunctionType | type):
+            call = function_of(attribute(found, "__call__"))
+            if call is not None:
+                self._last = found
+                return Callee(call[0], path, call[1])
+        return None
+
+    def _find_in_last(self, path: str) -> Any:
+        known = split(path)
+        found = self._last
+        for part in known[1] if known else ():
+            if found is MISSING:
+                break
+            found = attribute(found, part[1:]) if part[0] == "." else _item(found, part[1:-1])
+        return found
+
+    def _module(self, path: str, module: torch.nn.Module) -> Callee | None:
+        """The forward that reads the holder; else a hook that knows it; else the module's own forward."""
+        hooks = []
+        for at, each in submodules(module, path):
+            if each is self._owner and self._owner is not None:
+                known = _forward(each)
+                if known is not None and self._name in known[0].co_names:
+                    self._last = each
+                    return Callee(known[0], at, known[1])
+            namespace = object.__getattribute__(each, "__dict__")
+            hooks += [hook for kind in ("_forward_pre_hooks", "_forward_hooks") for hook in namespace[kind].values()]
+        for hook in hooks:
+            known = function_of(hook)
+            if known is not None and self._root in (*known[0].co_names, *known[0].co_freevars):
+                return Callee(known[0], "", known[1])
+        known = _forward(module)
+        if known is None:
+            return None
+        self._last = module
+        return Callee(known[0], path, known[1])
+
+
+def _forward(module: torch.nn.Module) -> tuple[CodeType, bool] | None:
+    return function_of(attribute(module, "forward"))

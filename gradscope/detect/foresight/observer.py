@@ -1,0 +1,94 @@
+"""At each backward call and optimizer step: does it free or change what the code will still run backward?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from gradscope.code.liveness import call_at
+from gradscope.collect.ledger import Packed
+from gradscope.collect.marks import Call
+from gradscope.detect.foresight.edits import edits_for
+from gradscope.detect.foresight.evidence import shared_graph
+from gradscope.detect.foresight.held import Freeing, Held, tensors_of
+from gradscope.detect.foresight.reading import Reading, dangerous_read
+from gradscope.detect.foresight.schedule import Schedule
+from gradscope.detect.foresight.stale import StaleGraphs
+from gradscope.detect.observers import Observer
+from gradscope.model import BackwardCall, Finding
+from gradscope.program.names import storage_of
+from gradscope.program.sites import Place, user_frames
+from gradscope.rules import gs102, gs202
+
+if TYPE_CHECKING:
+    from gradscope.collect.backward import Backward
+    from gradscope.collect.look import Look
+
+_MOST_FORESEEN = 10_000
+_MOST_READ = 12  # tensors for which the code is read in one look
+
+
+class Foresight(Observer):
+    """Makes the findings GS102 and GS202: looks at the user's variables, and reads the code that will use them."""
+
+    def __init__(self, watch: Backward) -> None:
+        super().__init__(watch)
+        self._schedule = Schedule()
+
+    def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+        """Ask of every held tensor that leads to what this call will free whether the code will run it backward."""
+        if frame is None or call.keep or record.create_graph or call.parent is not None or look.freed or look.stale:
+            return ()
+        if not self._schedule.is_due((call.place, len(look.nodes), look.nbytes)):
+            return ()
+        with self._schedule:
+            if retains_if_computed(frame):
+                return ()
+            return self._examine(look, record, user_frames(frame))
+
+    def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> Iterable[Finding]:
+        """Ask whether a graph that the code will still run backward has saved what the step changed."""
+        watch = self.watch
+        if frame is None or place is None or not watch.ledger.live_tensors or watch.is_running:
+            return ()
+        if not self._schedule.is_due((place, watch.ledger.live_tensors)):
+            return ()
+        with self._schedule:
+            frames = user_frames(frame)
+            watch.names.learn_variables(frames)
+            changed = {storage_of(p) for group in optimizer.param_groups for p in group["params"]} - {0}
+
+            def is_changed(packed: Packed) -> bool:
+                return packed.is_stale and packed.tensor is not None and storage_of(packed.tensor) in changed
+
+            needed = StaleGraphs(watch, is_changed, lambda p: watch.names.of_tensor(p) or "a parameter").needed(frames)
+            if needed is None:
+                return ()
+            return [gs202.finding(needed.facts(place.site, watch.calls, gs202.By.STEP))]
+
+    def _examine(self, look: Look, record: BackwardCall, frames: list[FrameType]) -> list[Finding]:
+        freeing = Freeing(look)
+        if not any(freeing.frees):
+            return []
+        reached = [held for held in tensors_of(frames) if freeing.trace(held)]
+        found: list[tuple[Held, Reading]] = []
+        for held in reached[:_MOST_READ]:
+            reading = dangerous_read(held.paths, frames)
+            if reading is not None:
+                found.append((held, reading))
+        if not found:
+            return []
+        facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
+        if facts is None:
+            return []
+        finding = gs102.finding(facts, edits_for(facts, [reading for _, reading in found]))
+        if len(self.watch.foreseen) < _MOST_FORESEEN:
+            self.watch.foreseen[record.number] = finding.fix
+        return [finding]
+
+
+def retains_if_computed(frame: FrameType) -> bool:
+    """Whether the call that the frame makes computes ``retain_graph``: then nobody can tell for later calls."""
+    call = call_at(frame.f_code, frame.f_lasti)
+    return call is not None and bool(call.computed & {"retain_graph", "create_graph"})

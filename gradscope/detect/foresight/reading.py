@@ -1,0 +1,316 @@
+"""Follows a held tensor from the frames of a backward call to the next backward call that will run through it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from gradscope.code import source
+from gradscope.code.liveness import RESULT, Effect, Read, all_reads, call_at, calls_after
+from gradscope.code.liveness.flow import flow_of, site_of
+from gradscope.code.liveness.leaving import left_after
+from gradscope.code.liveness.survey import survey_of
+from gradscope.code.liveness.values import root_of
+from gradscope.detect.foresight.objects import MISSING, Objects, Resolver, attribute, function_of, owner_path
+from gradscope.model import Site
+from gradscope.program.holders import Path
+from gradscope.program.namespaces import class_bases, class_namespace, is_module_level, is_user_class
+from gradscope.program.sites import USER, owner_of, place_in
+
+_MOST_NAMES = 6
+_MOST_FRAMES = 8
+_PLAIN = ("variable", "attribute", "item")
+_HARMLESS_CALLS = frozenset(
+    {"print", "len", "list", "tuple", "dict", "zip", "enumerate", "isinstance", "type", "id", "repr", "str"}
+)
+_WALKS = frozenset({"modules", "children", "named_modules", "named_children", "apply", "setattr", "__dict__"})
+"""Code that mentions one of these may change any part of a module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The read that leads to another backward call: of which name, in which of the user's frames, counted from the innermost.
+
+    ``again``: the code of the frame is run anew by a library that was handed it.
+    """
+
+    name: str
+    read: Read
+    frame: FrameType
+    again: bool = False
+
+    @property
+    def backward(self) -> Site:
+        """The backward call that will run through what was read."""
+        assert self.read.backward is not None
+        return self.read.backward
+
+
+def dangerous_read(
+    paths: Sequence[Path], frames: Sequence[FrameType], *, at_line: bool = False, doubting: bool = True
+) -> Reading | None:
+    """The nearest read of a tensor with these names that is seen to lead to another backward call; None where in doubt.
+
+    ``frames`` are the user's, innermost first. ``at_line`` says that the innermost is about to run the line it stands at. Without
+    ``doubting`` a read counts even if something else may have been put in the tensor's place by then.
+    """
+    alive: dict[str, str] = {}  # last steps of names that inner frames have, and whether they survive
+    carried: set[str] = set()
+    for depth, frame in enumerate(frames[:_MOST_FRAMES]):
+        code = frame.f_code
+        objects = Objects(frame)
+        names = _names_in(paths, frame, objects)
+        names = {name: tracked for name, tracked in names.items() if alive.get(_last(name), "kept") == "kept"}
+        for name in carried:
+            names.setdefault(name, Tracked(name))
+        for tracked in list(names.values())[:_MOST_NAMES]:
+            resolver = tracked.resolver(objects)
+            if tracked.cached:
+                reads = _reads_of_cache(tracked, frame, resolver)
+            else:
+                reads = all_reads(code, frame.f_lasti, (tracked.read,), resolver).get(tracked.read, ())
+            read = next((r for r in reads if r.is_dangerous), None)
+            starting = at_line and depth == 0
+            if read is not None and not (doubting and _in_doubt(tracked, read, frame, objects, resolver, starting)):
+                return Reading(_shown(tracked.name, frame), read, frame)
+            if read is not None:
+                return None
+        again = _is_run_again(frame)
+        if again:
+            for name, tracked in names.items():
+                root = root_of(name)
+                if root in code.co_varnames and root not in code.co_cellvars and root != "self":
+                    continue
+                found = all_reads(code, -1, (tracked.read,), tracked.resolver(objects)).get(tracked.read, ())
+                read = next((r for r in found if r.is_dangerous), None)
+                if read is not None:
+                    return Reading(tracked.name, read, frame, again=True)
+        carried = set()
+        survive: set[str] = set()
+        outer = frames[depth + 1] if depth + 1 < len(frames) else None
+        for name, tracked in list(names.items())[:_MOST_NAMES]:
+            left = left_after(code, frame.f_lasti, (tracked.read,), tracked.resolver(objects)).get(
+                tracked.read, frozenset()
+            )
+            if name in left or tracked.read in left:
+                survive.add(_last(name))
+            if outer is not None:
+                carried |= set(_in_caller(left - {name}, code, outer))
+            alive[_last(name)] = "kept" if _last(name) in survive else "rebound"
+    return None
+
+
+def _reads_of_cache(tracked: Tracked, frame: FrameType, resolver: Resolver) -> tuple[Read, ...]:
+    """What comes of the results of a cached function where the frame's code calls it again."""
+    code = frame.f_code
+    ahead = {(c.site, c.after_back_edge) for c in calls_after(code, frame.f_lasti) if c.target == tracked.cached}
+    instructions = flow_of(code).instructions
+    found: list[Read] = []
+    for index, fact in survey_of(code).calls.items():
+        offset = instructions[index].offset
+        site = site_of(code, offset)
+        if fact.target == tracked.cached and (site, True) in ahead | {(s, True) for s, _ in ahead}:
+            back = (site, False) not in ahead
+            reads = all_reads(code, offset, (RESULT,), resolver).get(RESULT, ())
+            found += [replace(r, name=tracked.name, site=site, after_back_edge=back) for r in reads]
+    return tuple(found)
+
+
+def _shown(name: str, frame: FrameType) -> str:
+    """A name for the user: what a call returns goes by the variable that it is assigned to."""
+    if name != RESULT:
+        return name
+    statement = source.statement_at(place_in(frame).site)
+    targets = sorted(source.targets_of(statement)) if statement is not None else []
+    return targets[0] if targets else "the result"
+
+
+def _last(name: str) -> str:
+    owner, last = owner_path(name)
+    return last if owner else name
+
+
+def _in_caller(left: frozenset[str], code: CodeType, outer: FrameType) -> Iterator[str]:
+    """Under which names the caller has what a function left behind."""
+    call = call_at(outer.f_code, outer.f_lasti)
+    for path in left:
+        if path == RESULT:
+            yield RESULT
+        elif call is not None and code.co_argcount and path.startswith(code.co_varnames[0] + "."):
+            owner = call.target.rpartition(".")[0]
+            if owner:
+                yield owner + path[len(code.co_varnames[0]) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """A name, what liveness is asked for in its place, and what the code that is called must be looked up by."""
+
+    name: str
+    read: str = ""
+    owner: Any = None
+    attribute: str = ""
+    cached: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.read:
+            object.__setattr__(self, "read", self.name)
+
+    def resolver(self, objects: Objects) -> Resolver:
+        """What tells liveness which code the calls run."""
+        return Resolver(objects, root_of(self.name), self.owner, self.attribute)
+
+
+def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict[str, Tracked]:
+    """The names of a tensor that the code of a frame could read it by."""
+    code = frame.f_code
+    found: dict[str, Tracked] = {}
+    for path in paths:
+        origin = path.origin
+        if origin.owner in ("local", "cell"):
+            if (origin.function, origin.line) != (
+                code.co_qualname,
+                code.co_firstlineno,
+            ) or origin.file != code.co_filename:
+                continue
+        elif origin.owner != "global" or origin.prefix or origin.file != _file_of(frame):
+            continue
+        if (
+            origin.owner == "global"
+            and not is_module_level(frame)
+            and path.root in (*code.co_varnames, *code.co_cellvars)
+        ):
+            continue
+        kinds = [step.kind for step in path.steps]
+        if kinds[-1:] == ["cache"] and all(kind in _PLAIN for kind in kinds[:-1]):
+            called = path.text.removeprefix("<lru_cache of ").removesuffix(">")
+            wrapper = objects.find(called)
+            if wrapper is not MISSING and _takes_no_arguments(wrapper) and not _is_cleared(called, frame):
+                found[path.text] = Tracked(path.text, cached=called)
+        elif all(kind in _PLAIN for kind in kinds):
+            owner, last = owner_path(path.text)
+            holder = objects.find(owner) if owner else None
+            name = last[1:] if last.startswith(".") else ""
+            found[path.text] = Tracked(path.text, owner=holder, attribute=name)
+            for getter in _getters(holder, name) if name and holder is not MISSING else ():
+                alias = f"{owner}.{getter}"
+                found[alias] = Tracked(path.text, alias, owner=holder, attribute=getter)
+    return found
+
+
+def _file_of(frame: FrameType) -> str:
+    file = frame.f_globals.get("__file__")
+    return file if type(file) is str else ""
+
+
+def _takes_no_arguments(wrapper: Any) -> bool:
+    known = function_of(getattr(wrapper, "__wrapped__", None))
+    return known is not None and known[0].co_argcount + known[0].co_kwonlyargcount == 0
+
+
+def _is_cleared(called: str, frame: FrameType) -> bool:
+    return any(
+        isinstance(call.func, ast.Attribute) and call.func.attr == "cache_clear"
+        for call in source.calls_in(source.tree(frame.f_code.co_filename))
+    )
+
+
+def _getters(holder: Any, name: str) -> Iterator[str]:
+    """The properties of an object that give what an attribute holds, if no other method than ``__init__`` stores that."""
+    if holder is None or not is_user_class(type(holder)):
+        return
+    getters, others = [], []
+    for cls in class_bases(type(holder)):
+        if not is_user_class(cls):
+            continue
+        for key, value in class_namespace(cls).items():
+            if isinstance(value, property):
+                known = function_of(value.fget)
+                if known is not None and name in known[0].co_names:
+                    getters.append((key, known[0]))
+            elif key != "__init__" and (known := function_of(value)) is not None:
+                others.append(known[0])
+    if any(_stores(code, name) for code in others):
+        return
+    for key, code in getters:
+        own = f"{code.co_varnames[0]}.{name}" if code.co_argcount else ""
+        if own and RESULT in left_after(code, -1, (own,)).get(own, ()):
+            yield key
+
+
+def _stores(code: CodeType, name: str) -> bool:
+    region = source.function_around(Site(code.co_filename, code.co_firstlineno + 1))
+    return any(t.rpartition(".")[2] == name for s in source.statements_of(region) for t in source.targets_of(s))
+
+
+def _is_run_again(frame: FrameType) -> bool:
+    """Whether the library that runs a frame's function, such as an optimizer its closure, calls the same thing once more."""
+    above = frame.f_back
+    while above is not None and owner_of(above.f_code) != USER:
+        here = call_at(above.f_code, above.f_lasti)
+        if (
+            here is not None
+            and here.target
+            and any(c.target == here.target for c in calls_after(above.f_code, above.f_lasti))
+        ):
+            return here.target not in _PASSES_ON
+        above = above.f_back
+    return False
+
+
+_PASSES_ON = frozenset({"func", "fn", "self", "super().__call__", "forward_call"})
+
+
+def _in_doubt(
+    tracked: Tracked, read: Read, frame: FrameType, objects: Objects, resolver: Resolver, starting: bool
+) -> bool:
+    """Whether code on the way may have put something else in the tensor's place: a branch, or a call that cannot be followed."""
+    site = place_in(frame).site
+    loop = source.loop_around(site)
+    region = loop if loop is not None else source.function_around(site)
+    ahead = read.site.line > site.line - starting
+    straight = not read.after_back_edge and read.site.function == site.function and ahead
+    until = read.site.line if straight and (starting or read.effect is Effect.BACKWARD) else 0
+    if source.stored_sometimes(
+        region, tracked.name, site.line, read.site.line, after=loop is None or bool(until), until=until
+    ):
+        return True
+    elsewhere = bool(read.site.file) and (read.site.file, read.site.function) != (site.file, site.function)
+    if elsewhere and read.via:
+        inside = source.function_around(read.site)
+        if source.stored_sometimes(inside, read.via, read.site.line, read.site.line):
+            return True
+    if read.after_back_edge and source.may_be_the_last(site):
+        return True
+    if isinstance(loop, ast.For) and read.site.line == loop.lineno and not source.runs_over_parts(loop):
+        return True
+    owner = owner_path(tracked.name)[0]
+    if not owner or not (isinstance(tracked.owner, torch.nn.Module) or is_user_class(type(tracked.owner))):
+        return False
+    calls = (call for call in source.calls_in(region) if loop is not None or call.lineno >= site.line)
+    return any(_may_change(call, {owner, root_of(tracked.name)}, objects, resolver) for call in calls)
+
+
+def _may_change(call: ast.Call, owners: set[str], objects: Objects, resolver: Resolver) -> bool:
+    """Whether a call may store an attribute of one of these objects in code that cannot be followed."""
+    target = ast.unparse(call.func)
+    receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    is_given = any(ast.unparse(argument) in owners for argument in call.args)
+    if not is_given and receiver not in owners:
+        return False
+    if isinstance(call.func, ast.Attribute) and call.func.attr in _WALKS:
+        return receiver in owners
+    if target in _HARMLESS_CALLS or isinstance(objects.find(target), torch.nn.Module):
+        return False
+    known = resolver(target)
+    if known is not None:
+        return is_given and bool(_WALKS & {*known.code.co_names})
+    holder = objects.find(receiver) if receiver in owners else MISSING
+    if isinstance(holder, torch.nn.Module) and isinstance(call.func, ast.Attribute):
+        return attribute(torch.nn.Module, call.func.attr) is MISSING  # net.parameters(), net.train() change no state
+    return True

@@ -1,0 +1,143 @@
+"""Finds the user's tensors whose graphs saved what has just been changed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from gradscope.code import source
+from gradscope.collect.ledger import Packed
+from gradscope.collect.marks import token_of
+from gradscope.collect.walk import held as saved_in
+from gradscope.collect.walk import kind_of
+from gradscope.detect.foresight.held import Held, tensors_of
+from gradscope.detect.foresight.reading import Reading, dangerous_read
+from gradscope.model import Site
+from gradscope.program.sites import site_of
+from gradscope.program.tensors import node_of
+from gradscope.rules import gs202
+
+if TYPE_CHECKING:
+    import weakref
+
+    from torch.autograd.graph import Node
+
+    from gradscope.collect.backward import Backward
+
+_MOST_NODES = 2_000  # that may be touched in one look
+_MOST_MADE = 3
+_MOST_NAMED = 20
+_SLICES = 4  # CopySlices comes this soon after the node that it wraps
+_NOTHING: tuple[weakref.ref[Packed], ...] = ()
+
+
+@dataclass(slots=True)
+class _Stale:
+    """What is out of date in one graph: the tensors' names, which nodes saved them, and where."""
+
+    tensors: dict[str, None] = field(default_factory=dict)
+    nodes: dict[str, None] = field(default_factory=dict)
+    made: dict[Site, None] = field(default_factory=dict)
+
+
+class Needed(NamedTuple):
+    """A graph that went stale and that the code will run backward all the same."""
+
+    reading: Reading
+    tensors: tuple[str, ...]
+    nodes: tuple[str, ...]
+    made: tuple[Site, ...]
+
+    def facts(self, changed_at: Site, after: int, by: gs202.By) -> gs202.StaleSoon:
+        """What the finding says of it: changed at a place, after so many backward calls."""
+        reading = self.reading
+        return gs202.StaleSoon(
+            changed_at,
+            reading.name,
+            self.tensors,
+            self.nodes,
+            self.made,
+            reading.read.site,
+            reading.backward,
+            after,
+            by,
+        )
+
+
+class StaleGraphs:
+    """One look after a change; it lives no longer than that.
+
+    ``is_changed`` picks the saved tensors in question, ``name_of`` says what a finding calls one of them, ``tolerant`` names the
+    kinds of node that the change does no harm to.
+    """
+
+    def __init__(
+        self,
+        watch: Backward,
+        is_changed: Callable[[Packed], bool],
+        name_of: Callable[[torch.Tensor], str],
+        tolerant: frozenset[str] = frozenset(),
+    ) -> None:
+        self._watch = watch
+        self._is_changed = is_changed
+        self._name_of = name_of
+        self._tolerant = tolerant
+        self._left = _MOST_NODES
+
+    def needed(self, frames: Sequence[FrameType], *, at_line: bool = False) -> Needed | None:
+        """The first graph that the code will run backward all the same; ``at_line`` as in ``dangerous_read``."""
+        for held in tensors_of(frames):
+            stale = self._stale_in(held)
+            if not stale.nodes:
+                continue
+            reading = dangerous_read(held.paths, frames, at_line=at_line)
+            if reading is None or source.keywords_of(reading.backward) & {"inputs", "grad"}:
+                continue
+            return Needed(
+                reading,
+                tuple(stale.tensors)[:_MOST_NAMED],
+                tuple(stale.nodes)[:_MOST_NAMED],
+                tuple(stale.made)[:_MOST_MADE],
+            )
+        return None
+
+    def _stale_in(self, held: Held) -> _Stale:
+        found = _Stale()
+        start = node_of(held.tensor)
+        seen: set[Node] = set()
+        stack = [] if start is None else [start]
+        while stack and self._left > 0:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            self._left -= 1
+            for packed in () if node.name() in self._tolerant else self._saved_by(node):
+                if packed.tensor is not None and self._is_changed(packed):
+                    found.tensors[self._name_of(packed.tensor)] = None
+                    found.nodes[node.name()] = None
+                    site = site_of(packed.place)
+                    if site is not None:
+                        found.made[site] = None
+            stack += [following for following, _ in reversed(node.next_functions) if following is not None]
+        return found
+
+    def _saved_by(self, node: Node) -> list[Packed]:
+        """The saved tensors of a node: tied to it, or waiting for the first look at it; a Function is asked itself."""
+        token, kind = token_of(node), kind_of(type(node))
+        pending = self._watch.ledger.pending
+        references: Iterable[weakref.ref[Packed]]
+        if token is not None:
+            references = token.packs
+        elif kind.is_function:
+            return [data for _, data in saved_in(node, kind) if isinstance(data, Packed)]
+        elif kind.is_slices:
+            number = node._sequence_nr()
+            references = [r for n in range(number - _SLICES, number + 1) for r in pending.get(n, _NOTHING)]
+        else:
+            references = pending.get(node._sequence_nr(), _NOTHING)
+        return [packed for packed in (reference() for reference in references) if packed is not None]

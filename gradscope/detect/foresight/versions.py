@@ -1,0 +1,82 @@
+"""Notices that saved tensors were changed in place, by comparing their versions."""
+
+from __future__ import annotations
+
+import weakref
+from threading import get_ident
+
+import torch
+
+from gradscope.collect.ledger import Packed
+from gradscope.program.names import storage_of
+
+_MOST_COMPARED = 256  # the newest saved tensors are compared at every line
+_MOST_KEPT = 8_192
+
+
+class Versions:
+    """The newest saved tensors of the live graphs, each until it is seen to be changed."""
+
+    def __init__(self) -> None:
+        self._recent: list[weakref.ref[Packed]] = []
+        self._by_storage: dict[int, list[weakref.ref[Packed]]] = {}
+        self._sorted = 0  # how many of the recent ones are in there
+
+    def add(self, packed: Packed) -> None:
+        """Look after one more."""
+        if len(self._recent) >= _MOST_KEPT:
+            del self._recent[: _MOST_KEPT // 2]
+            self._forget_storages()
+        self._recent.append(weakref.ref(packed))
+
+    def changed(self) -> list[Packed]:
+        """Those that this thread saved and that were changed since the last look; each is told once."""
+        recent, dead, found = self._recent, 0, []
+        with torch._C.DisableTorchFunction():
+            for reference in recent[-_MOST_COMPARED:]:
+                packed = reference()
+                if packed is None:
+                    dead += 1
+                    continue
+                tensor = packed.tensor
+                if tensor is not None and tensor._version != packed.version:
+                    found.append(packed)
+        if found or dead > _MOST_COMPARED // 2 or dead == len(recent):
+            known = {id(packed) for packed in found}
+            recent[:] = [r for r in recent if (p := r()) is not None and id(p) not in known]
+            self._forget_storages()
+        thread = get_ident()
+        return [packed for packed in found if packed.thread == thread]
+
+    def of_storage(self, storage: int) -> list[Packed]:
+        """Those that this thread saved and whose tensor has this memory."""
+        for reference in self._recent[self._sorted :]:
+            packed = reference()
+            if packed is not None and packed.tensor is not None:
+                self._by_storage.setdefault(storage_of(packed.tensor), []).append(reference)
+        self._sorted = len(self._recent)
+        alive = (reference() for reference in self._by_storage.get(storage, ()))
+        thread = get_ident()
+        return [
+            packed
+            for packed in alive
+            if packed is not None
+            and packed.thread == thread
+            and packed.tensor is not None
+            and storage_of(packed.tensor) == storage
+        ]
+
+    def newest(self, most: int) -> list[Packed]:
+        """Those that this thread saved last."""
+        thread, found = get_ident(), []
+        for reference in reversed(self._recent):
+            packed = reference()
+            if packed is not None and packed.thread == thread:
+                found.append(packed)
+                if len(found) == most:
+                    break
+        return found
+
+    def _forget_storages(self) -> None:
+        self._by_storage.clear()
+        self._sorted = 0

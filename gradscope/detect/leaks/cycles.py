@@ -1,0 +1,103 @@
+"""Finds reference cycles that keep graphs alive although no variable leads to them: through ctx, a hook, or ``.grad``."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradscope.detect.leaks.stores import find_calls, find_store
+from gradscope.detect.leaks.suspects import Name
+from gradscope.model import Site
+from gradscope.program import namespaces
+from gradscope.program.holders import contexts
+from gradscope.program.reach import Path
+from gradscope.program.tensors import is_leaf, node_of
+
+_FEWEST = 3  # tensors in the same kind of cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A kind of cycle: what closes it (``ctx``, ``hook`` or ``grad``), its name, the line that made it, how many there are."""
+
+    kind: str
+    name: str
+    site: Site | None
+    count: int
+
+
+def find_cycle(*, creates: bool) -> Cycle | None:
+    """The kind of cycle that keeps the most graphs alive; looks through all that Python's collector knows.
+
+    ``creates``: the program has called ``backward(create_graph=True)``.
+    """
+    found = [cycle for cycle in (_through_ctx(), _through_hooks(), _through_grad() if creates else None) if cycle]
+    found = [cycle for cycle in found if cycle.count >= _FEWEST]
+    return max(found, key=lambda cycle: cycle.count, default=None)
+
+
+def _through_ctx() -> Cycle | None:
+    counts: dict[Name, int] = {}
+
+    def take(path: Path, tensor: Tensor) -> None:
+        if _made_by_ctx(path, tensor):
+            name = Name(path.text, path.origin, path.root, str(path.steps[0].key))
+            counts[name] = counts.get(name, 0) + 1
+
+    contexts(take)
+    if not counts:
+        return None
+    name = max(counts, key=lambda each: counts[each])
+    return Cycle("ctx", name.text, find_store((name,), container=False), counts[name])
+
+
+def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
+    """True when the tensor is an output of the very Function on whose ctx it was stored."""
+    name = type(node_of(tensor)).__name__.removesuffix("Backward")
+    return bool(name) and name in path.origin.function.split(".")
+
+
+def _through_hooks() -> Cycle | None:
+    counts: dict[int, int] = {}
+    hooks: dict[int, FunctionType] = {}
+    for each in gc.get_objects():
+        if not namespaces.derives(type(each), Tensor):
+            continue
+        with torch._C.DisableTorchFunction():
+            installed = None if is_leaf(each) else each._backward_hooks
+        for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
+            if isinstance(hook, FunctionType) and _closes_over(hook, each):
+                hooks[id(hook.__code__)] = hook
+                counts[id(hook.__code__)] = counts.get(id(hook.__code__), 0) + 1
+    if not counts:
+        return None
+    most = max(counts, key=lambda key: counts[key])
+    code = hooks[most].__code__
+    calls = find_calls(code.co_filename, "register_hook")
+    lines = [site for site in calls if site.line <= code.co_firstlineno <= site.end_line]
+    site = lines[0] if lines else calls[0] if len(calls) == 1 else Site(code.co_filename, code.co_firstlineno)
+    return Cycle("hook", code.co_name, site, counts[most])
+
+
+def _closes_over(hook: FunctionType, tensor: Any) -> bool:
+    for cell in hook.__closure__ or ():
+        try:
+            if cell.cell_contents is tensor:
+                return True
+        except ValueError:  # an empty cell
+            continue
+    return any(default is tensor for default in hook.__defaults__ or ())
+
+
+def _through_grad() -> Cycle | None:
+    count = 0
+    for each in gc.get_objects():
+        if namespaces.derives(type(each), Tensor):
+            with torch._C.DisableTorchFunction():
+                count += is_leaf(each) and each.grad is not None and each.grad.requires_grad
+    return Cycle("grad", ".grad", None, count) if count else None

@@ -1,0 +1,193 @@
+"""Walks the graphs of held tensors: from which iterations their nodes are, how many there are and what they still hold."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.collect.marks import token_of
+from gradscope.collect.walk import held, kind_of
+from gradscope.program.names import is_parameter, storage_of
+from gradscope.program.sites import Place
+
+if TYPE_CHECKING:
+    from gradscope.collect.backward import Backward
+
+_NO_SEQUENCE = 2**64 - 1  # torch's number for AccumulateGrad
+_OLDEST = 127  # iterations told apart in one graph
+
+
+@dataclass(slots=True)
+class Extent:
+    """What a tensor, or several, keep alive: nodes, bytes still saved, and the lines that saved them."""
+
+    numbers: set[int] = field(default_factory=set)
+    nbytes: int = 0
+    places: set[Place] = field(default_factory=set)
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes, those of leaves not counted."""
+        return len(self.numbers)
+
+
+class Spans:
+    """Looks at graphs for as long as one scan lasts; it holds Nodes, so let go of it at once.
+
+    ``ticks`` are the sequence numbers at which the iterations so far ended. No more than ``most`` nodes are touched.
+    """
+
+    def __init__(self, watch: Backward, ticks: Sequence[int], most: int) -> None:
+        self._watch = watch
+        self._ticks = ticks
+        self._most = most
+        self._masks: dict[Node, int] = {}
+        self._followed: dict[Node, tuple[Node, ...]] = {}
+
+    @property
+    def touched(self) -> int:
+        """How many nodes were touched."""
+        return len(self._followed)
+
+    @property
+    def is_full(self) -> bool:
+        """True when no further node may be touched."""
+        return len(self._followed) >= self._most
+
+    def iteration(self, node: Node) -> int:
+        """Of how many iterations ago the node is; 0 if it was built after the last one ended."""
+        return len(self._ticks) - bisect_right(self._ticks, node._sequence_nr())
+
+    def iterations(self, root: Node) -> int:
+        """How many iterations the graph has nodes of."""
+        return self._mask(root).bit_count()
+
+    def extent(self, roots: Iterable[Node]) -> Extent:
+        """What these graphs hold together."""
+        found = Extent()
+        storages: dict[int, int] = {}
+        seen: set[Node] = set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            number = node._sequence_nr()
+            if number == _NO_SEQUENCE:
+                continue
+            found.numbers.add(number)
+            token = token_of(node)
+            for reference in self._watch.ledger.pending.get(number, ()) if token is None else token.packs:
+                packed = reference()
+                if packed is not None:
+                    if packed.storage:
+                        storages[packed.storage] = packed.nbytes
+                    if packed.place is not None:
+                        found.places.add(packed.place)
+            if token is None and self._watch.steady.was_lifted(number):
+                for _, data in held(node, kind_of(type(node))):
+                    if isinstance(data, torch.Tensor) and not is_parameter(data):
+                        storages[storage_of(data)] = data.nbytes
+            stack += self._following(node)
+        found.nbytes = sum(storages.values())
+        return found
+
+    def independent_terms(self, root: Node) -> int:
+        """How many terms were added up one after another, none of which was computed from the total before it.
+
+        That is a total over a loop whose iterations have nothing else in common; a recurrence has terms that depend.
+        """
+        terms = 0
+        node: Node | None = root
+        while node is not None:
+            following = [n for n in self._following(node) if n._sequence_nr() != _NO_SEQUENCE]
+            if len(following) == 1:
+                name = type(node).__name__
+                if name.startswith("Add") and terms:  # the first term was added to a constant
+                    return terms + 1
+                if not name.startswith(("Add", "Mul", "Div")):
+                    break
+                node = following[0]
+                continue
+            if len(following) != 2 or not type(node).__name__.startswith(("Add", "Sub")):
+                break
+            older, newer = sorted(following, key=lambda n: n._sequence_nr())
+            if min(self.extent((newer,)).numbers, default=0) <= older._sequence_nr():
+                break
+            terms += 1
+            node = older
+        return terms + 1 if terms else 0
+
+    def are_apart(self, roots: Sequence[Node]) -> int:
+        """How many of these graphs share no node, leaves apart, with those before them."""
+        seen: set[int] = set()
+        apart = 0
+        for root in roots:
+            numbers = self.extent((root,)).numbers
+            apart += seen.isdisjoint(numbers)
+            seen |= numbers
+        return apart
+
+    def _following(self, node: Node) -> tuple[Node, ...]:
+        known = self._followed.get(node)
+        if known is None:
+            if self.is_full:
+                return ()
+            known = self._followed[node] = tuple(n for n, _ in node.next_functions if n is not None)
+        return known
+
+    def _mask(self, root: Node) -> int:
+        """One bit for each iteration that the graph has nodes of."""
+        masks = self._masks
+        stack = [root]
+        entered: set[Node] = set()
+        while stack:
+            node = stack[-1]
+            if node in masks:
+                stack.pop()
+                continue
+            following = self._following(node)
+            unknown = [n for n in following if n not in masks]
+            if unknown and node not in entered:
+                entered.add(node)
+                stack += unknown
+                continue
+            stack.pop()
+            mask = 0 if node._sequence_nr() == _NO_SEQUENCE else 1 << min(self.iteration(node), _OLDEST)
+            for each in following:
+                mask |= masks.get(each, 0)
+            masks[node] = mask
+        return masks[root]
+
+
+class Room:
+    """How many nodes may still be touched: a Node that Python has seen is destroyed by recursion, which takes stack."""
+
+    _PER_SCAN = 20_000
+
+    def __init__(self, watch: Backward) -> None:
+        self._watch = watch
+        self._touched = 0
+        self._thread = threading.get_ident()
+
+    def left(self) -> int:
+        """The nodes that the next scan may touch, none in another thread than the watch's own."""
+        if threading.get_ident() != self._thread:
+            return 0
+        wanted = self._touched + self._PER_SCAN
+        limit = self._watch.stack_limit
+        room = limit.room_for(0)
+        if wanted > room:
+            room = limit.room_for(wanted)
+        return max(0, min(self._PER_SCAN, room - self._touched))
+
+    def take(self, touched: int) -> None:
+        """Note what a scan has touched."""
+        self._touched += touched

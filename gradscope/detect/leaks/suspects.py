@@ -1,0 +1,245 @@
+"""Scans the user's variables for those that hold the graphs of several iterations: containers that grow, and chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from types import FrameType
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from gradscope.collect.ledger import version_of
+from gradscope.detect.leaks.spans import Extent, Spans
+from gradscope.model import Site
+from gradscope.program.holders import Budget, visit
+from gradscope.program.namespaces import local_variables
+from gradscope.program.reach import Origin, Path, Step, render
+from gradscope.program.sites import Place
+from gradscope.program.tensors import node_of
+
+_BUDGET = Budget(max_objects=5_000, max_seconds=0.01, max_depth=12, max_items=100)
+_FEWEST = 3  # iterations that must be seen together before anything is suspected
+_MOST_CHAINS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A variable, or what it leads to, by one of its names: ``root`` is the variable, ``attribute`` the last of its attributes."""
+
+    text: str
+    origin: Origin
+    root: str
+    attribute: str | None = None
+    through_frame: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """What holds graphs of ``iterations`` iterations, under all its names, the shortest first.
+
+    A container holds one tensor or more of each iteration; else one tensor's own graph goes back that far.
+    ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of the graph of the call itself.
+    ``is_direct``: nothing lies between the name and the tensor, or between the container and its tensors. ``is_tuple``: the first
+    name is a variable that holds a tuple of tensors, as an LSTM's state.
+    """
+
+    names: tuple[Name, ...]
+    is_container: bool
+    iterations: int
+    nodes: int
+    nbytes: int
+    is_scalar: bool = False
+    in_graph: bool = False
+    is_direct: bool = False
+    is_tuple: bool = False
+
+    @property
+    def key(self) -> tuple[Origin, str]:
+        """What tells suspects of different scans apart."""
+        return self.names[0].origin, self.names[0].text
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What one scan found; ``named`` says which variable held what a line had saved."""
+
+    suspects: tuple[Suspect, ...]
+    named: dict[Place, Name]
+
+
+@dataclass(slots=True)
+class _Group:
+    """A container: its names, the tensors below it by their ids, and how many iterations these are of."""
+
+    names: list[Name]
+    members: list[int]
+    iterations: int
+    is_direct: bool
+
+
+_Found = dict[int, tuple[Tensor, Node, list[Path]]]
+
+
+def scan(
+    frames: Sequence[FrameType],
+    spans: Spans,
+    numbers: frozenset[int],
+    store_of: Callable[[tuple[Name, ...]], tuple[Site | None, bool]],
+    *,
+    between_calls: bool,
+) -> Scanned:
+    """What the variables of these frames hold. ``numbers`` are those of the nodes of the call that has just ended.
+
+    ``store_of`` names says the line that stores them, and whether that computes them from themselves: of what one line stores, as an
+    LSTM's output and its state, such come first.
+    ``between_calls``: no backward call marks the iterations, so only what was computed apart counts as another one.
+    """
+    found = _tensors(frames)
+    containers = _containers(found, spans, between_calls)
+    inside = {number for group in containers for number in group.members}
+    suspects = []
+    for group in containers:
+        extent = spans.extent(found[number][1] for number in group.members)
+        tensors = [found[number][0] for number in group.members]
+        names = tuple(sorted(group.names, key=lambda name: len(name.text)))
+        suspect = _suspect(names, extent, group.iterations, tensors, numbers, container=True)
+        suspects.append(replace(suspect, is_direct=group.is_direct))
+    chains = {n: held for n, held in found.items() if n not in inside}
+    suspects += _chains(chains, spans, numbers, frames, store_of, between_calls)
+    named: dict[Place, Name] = {}
+    if between_calls:
+        for _, node, paths in chains.values():
+            for place in spans.extent((node,)).places:
+                named.setdefault(place, _name(paths[0], len(paths[0].steps)))
+    return Scanned(tuple(suspects), named)
+
+
+def _tensors(frames: Sequence[FrameType]) -> _Found:
+    found: _Found = {}
+
+    def take(path: Path, tensor: Tensor) -> None:
+        known = found.get(id(tensor))
+        if known is not None:
+            known[2].append(path)
+        elif (node := _grad_fn(tensor)) is not None:
+            found[id(tensor)] = (tensor, node, [path])
+
+    visit(frames, _BUDGET, take)
+    return found
+
+
+def _grad_fn(tensor: Tensor) -> Node | None:
+    if tensor._is_view() and version_of(tensor):
+        return None  # torch would build a node to answer
+    return node_of(tensor)
+
+
+def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group]:
+    """The innermost containers that hold tensors of several iterations."""
+    groups: dict[tuple[Origin, str, tuple[Step, ...]], dict[int, Path]] = {}
+    for number, (_, _, paths) in found.items():
+        for path in paths:
+            for i, step in enumerate(path.steps):
+                if step.kind in ("item", "entry"):
+                    groups.setdefault((path.origin, path.root, path.steps[:i]), {}).setdefault(number, path)
+    chosen: dict[frozenset[int], _Group] = {}
+    taken: set[int] = set()
+    for (origin, root, steps), members in sorted(groups.items(), key=lambda item: -len(item[0][2])):
+        name = _name(next(iter(members.values())), len(steps))
+        known = chosen.get(frozenset(members))
+        if known is not None:
+            if all((n.origin, n.root) != (origin, root) for n in known.names):
+                known.names.append(name)
+            continue
+        left = [number for number in members if number not in taken]
+        iterations = _iterations(found, spans, left, between_calls) if len(left) >= _FEWEST else 0
+        if iterations >= _FEWEST:
+            direct = all(len(path.steps) == len(steps) + 1 for path in members.values())
+            chosen[frozenset(members)] = _Group([name], left, iterations, direct)
+            taken |= set(left)
+    return list(chosen.values())
+
+
+def _iterations(found: _Found, spans: Spans, numbers: Sequence[int], between_calls: bool) -> int:
+    """In how many iterations the tensors of one container were computed."""
+    roots = [found[number][1] for number in numbers]
+    return spans.are_apart(roots) if between_calls else len({spans.iteration(root) for root in roots})
+
+
+def _chains(
+    found: _Found,
+    spans: Spans,
+    numbers: frozenset[int],
+    frames: Sequence[FrameType],
+    store_of: Callable[[tuple[Name, ...]], tuple[Site | None, bool]],
+    between_calls: bool,
+) -> list[Suspect]:
+    """The tensors whose own graph goes back over several iterations, without those computed from another of them."""
+    lengths = {}
+    for number, (_, node, _) in found.items():
+        length = spans.independent_terms(node) if between_calls else spans.iterations(node)
+        if length >= _FEWEST:
+            lengths[number] = length
+    upstream = sorted(lengths, key=lambda n: found[n][1]._sequence_nr())[:_MOST_CHAINS]
+    names_of = {n: tuple(_name(path, _before_items(path)) for path in found[n][2]) for n in upstream}
+    stores = {n: store_of(names_of[n]) for n in upstream}
+    first = {stores[n][0] or n: place for place, n in reversed([*enumerate(upstream)])}
+    upstream.sort(key=lambda n: (first[stores[n][0] or n], not stores[n][1]))
+    suspects: list[Suspect] = []
+    explained: set[int] = set()  # sequence numbers of the chains' newest nodes
+    told: set[tuple[Origin, str]] = set()
+    for number in upstream:
+        tensor, node, paths = found[number]
+        extent = spans.extent((node,))
+        if not explained.isdisjoint(extent.numbers):
+            continue
+        explained.add(node._sequence_nr())
+        names = names_of[number]
+        if (names[0].origin, names[0].text) in told:
+            continue  # another tensor of the same dict or list
+        told.add((names[0].origin, names[0].text))
+        suspect = _suspect(names, extent, lengths[number], (tensor,), numbers, container=False)
+        direct = all(_before_items(path) == len(path.steps) for path in paths)
+        suspects.append(replace(suspect, is_direct=direct, is_tuple=_is_in_tuple(paths[0], frames)))
+    return suspects
+
+
+def _is_in_tuple(path: Path, frames: Sequence[FrameType]) -> bool:
+    if [step.kind for step in path.steps] != ["item"]:
+        return False
+    variables = chain.from_iterable((*local_variables(frame), *frame.f_globals.items()) for frame in frames)
+    held = next((value for name, value in variables if name == path.root), None)
+    return type(held) is tuple and all(isinstance(part, Tensor) for part in held)
+
+
+def _suspect(
+    names: tuple[Name, ...],
+    extent: Extent,
+    iterations: int,
+    tensors: Iterable[Tensor],
+    numbers: frozenset[int],
+    *,
+    container: bool,
+) -> Suspect:
+    with torch._C.DisableTorchFunction():
+        scalar = all(tensor.numel() == 1 for tensor in tensors)
+    in_graph = 2 * len(extent.numbers & numbers) > extent.nodes
+    return Suspect(names, container, iterations, extent.nodes, extent.nbytes, scalar, in_graph)
+
+
+def _before_items(path: Path) -> int:
+    length = len(path.steps)
+    while length and path.steps[length - 1].kind in ("item", "entry"):
+        length -= 1
+    return length
+
+
+def _name(path: Path, length: int) -> Name:
+    steps = path.steps[:length]
+    attributes = [str(step.key) for step in steps if step.kind == "attribute"]
+    last = attributes[-1] if steps and steps[-1].kind == "attribute" else None
+    through = any(step.kind == "frame" for step in path.steps)
+    return Name(render(path.origin, path.root, steps), path.origin, path.root, last, through)

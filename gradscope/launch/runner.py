@@ -1,0 +1,277 @@
+"""Runs a program exactly as Python's own command line would: a script, a module, or a piece of code."""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import os
+import pkgutil
+import platform
+import runpy
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
+from types import CodeType, ModuleType
+from typing import Any, Generic, Protocol, TypeVar
+
+from gradscope._version import __version__
+from gradscope.errors import GradscopeError
+from gradscope.launch.torch_import import when_torch_is_imported
+from gradscope.launch.uncaught import Ending, conclude, die_of_interrupt, remove_own_frames, wait_for_threads
+from gradscope.model import Header, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """``python path args``: a file, or a directory or zip file with a ``__main__.py``."""
+
+    path: str
+    args: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """``python -m name args``."""
+
+    name: str
+    args: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"-m {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """``python -c text args``."""
+
+    text: str
+    args: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "-c"
+
+
+Target = Script | Module | Code
+
+
+def header_of(target: Target, hooks: bool) -> Header:
+    """What a recording says of a program that is about to be run; it has no torch yet."""
+    from gradscope.record.writer import working_directory
+
+    return Header(
+        gradscope=__version__,
+        torch="",
+        python=platform.python_version(),
+        script=str(target),
+        argv=target.args,
+        started=time.time(),
+        hooks=hooks,
+        cwd=working_directory(),
+        code=target.text if isinstance(target, Code) else None,
+    )
+
+
+class Scope(Protocol):
+    """What a watch gives: it is told how the program ended while it is still watching."""
+
+    def look_back(self, main: ModuleType) -> None:
+        """Look at the variables of the main module once its code has run."""
+
+    def explain(self, error: BaseException) -> None:
+        """Look at the exception that ends the program, while its frames are there."""
+
+    def finish(self, outcome: Outcome) -> None:
+        """Take note of how the program ended."""
+
+
+ScopeT = TypeVar("ScopeT", bound=Scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Generic[ScopeT]):
+    """How a program ended; ``scope`` is None if it never imported torch, ``interrupted`` says that Ctrl-C ended it."""
+
+    outcome: Outcome
+    scope: ScopeT | None
+    interrupted: bool = False
+
+
+def run_program(target: Target, watch: Callable[[], AbstractContextManager[ScopeT]]) -> Ended[ScopeT]:
+    """
+    Run ``target`` as the interpreter's ``__main__``; return how it ended, once its threads have ended too.
+
+    ``watch`` is entered when the program imports torch. ``sys.argv``, ``sys.path`` and ``__main__`` stay
+    the program's: its exit handlers and destructors still have to run. A forked child of the program that comes
+    to its end leaves the interpreter from here.
+    """
+    process = os.getpid()
+    watching = ExitStack()
+    scopes: list[ScopeT] = []
+    failures: list[GradscopeError] = []
+
+    def start() -> None:
+        if os.getpid() != process:
+            return
+        try:
+            scopes.append(watching.enter_context(watch()))
+        except GradscopeError as failure:  # raised at the end: the program is not to fail for our sake
+            failures.append(failure)
+
+    program = _prepare(target)
+    watching.callback(when_torch_is_imported(start))
+    try:
+        ending = _run_to_its_end(program, target, scopes)
+    except GradscopeError:
+        watching.close()
+        raise
+    if os.getpid() != process:
+        if ending.interrupted:
+            die_of_interrupt()
+        raise SystemExit(ending.exit_status)
+    outcome = Outcome(ending.exit_status, ending.exception, finished=True, ended=time.time())
+    for scope in scopes:
+        scope.finish(outcome)
+    watching.close()
+    if failures:
+        raise failures[0]
+    return Ended(outcome, scopes[0] if scopes else None, ending.interrupted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A program that is ready to run in ``main``, which has become the interpreter's main module."""
+
+    main: ModuleType
+    run: Callable[[], None]
+
+
+def _run_to_its_end(program: _Program, target: Target, scopes: list[Any]) -> Ending:
+    """Run the program and its threads, and say of the exception that it left what Python says."""
+    error = _run(program)
+    if _was_not_found(error):
+        assert error is not None
+        reason = str(error.__context__).rstrip(".")
+        raise GradscopeError(f"cannot run {target}: {reason}; see that it can be imported from here") from None
+    if scopes and _is_stop(error):
+        error = None
+    for scope in scopes:
+        if error is None:
+            scope.look_back(program.main)
+        else:
+            scope.explain(error)
+    ending = conclude(error)
+    del error  # and with it the frames that it came through: Python has let go of them by now
+    if isinstance(target, Script) and not ending.by_exit:
+        program.main.__dict__.pop("__file__", None)  # which Python sets for the time that the script runs only
+        program.main.__dict__.pop("__cached__", None)
+    wait_for_threads()
+    return ending
+
+
+def _run(program: _Program) -> BaseException | None:
+    try:
+        program.run()
+    except BaseException as error:  # a program may end in any way
+        return error
+    return None
+
+
+def _is_stop(error: BaseException | None) -> bool:
+    from gradscope.api.watch import StopRun
+
+    return isinstance(error, StopRun)
+
+
+def _was_not_found(error: BaseException | None) -> bool:
+    """Whether runpy did not find what it should run; it exits with a text of its own then."""
+    if not isinstance(error, SystemExit) or type(error.__context__).__module__ != "runpy":
+        return False
+    remove_own_frames(error)
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None
+
+
+def _prepare(target: Target) -> _Program:
+    """Give the interpreter the state that it has for ``target``."""
+    match target:
+        case Script(path, args):
+            return _prepare_script(path, args)
+        case Module(name, args):
+            main = _become_main(["-m", *args], os.getcwd())
+            return _Program(main, partial(_runpy_main, name))
+        case Code(text, args):
+            main = _become_main(["-c", *args], "")
+            return _Program(main, partial(_run_code, text + "\n", main))
+
+
+def _prepare_script(path: str, args: tuple[str, ...]) -> _Program:
+    absolute = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    if pkgutil.get_importer(absolute) is not None:
+        main = _become_main([path, *args], absolute, even_if_safe=True)
+        return _Program(main, partial(_runpy_main, "__main__", alter_argv=False))
+    try:
+        content = SourceFileLoader("__main__", absolute).get_data(absolute)
+    except OSError as error:
+        raise GradscopeError(
+            f"cannot run {path}: {error.strerror} (looked for {absolute}); name a script that can be read"
+        ) from None
+    main = _become_main([path, *args], os.path.dirname(os.path.realpath(path)))
+    return _Program(main, partial(_run_script, absolute, content, main))
+
+
+def _become_main(argv: list[str], first_on_path: str, even_if_safe: bool = False) -> ModuleType:
+    """Replace gradscope's own ``__main__``, arguments and first place on the import path by the program's."""
+    main = ModuleType("__main__")
+    main.__loader__ = BuiltinImporter
+    if sys.version_info < (3, 14):
+        main.__annotations__ = {}
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    sys.argv = argv
+    if not sys.flags.safe_path:
+        sys.path[:1] = [first_on_path]
+    elif even_if_safe:
+        sys.path.insert(0, first_on_path)
+    return main
+
+
+_runpy_main: Callable[..., None] = runpy._run_module_as_main  # type: ignore[attr-defined]
+"""What ``python -m`` itself calls: its frames belong to the tracebacks of such a program."""
+
+
+def _run_script(path: str, content: bytes, main: ModuleType) -> None:
+    main.__file__ = path
+    main.__dict__["__cached__"] = None
+    try:
+        exec(_compile_script(path, content, main), main.__dict__)
+    finally:
+        for stream in (sys.stderr, sys.stdout):
+            with suppress(Exception):  # as Python does: the flush at its exit is the one that complains
+                stream.flush()
+
+
+def _compile_script(path: str, content: bytes, main: ModuleType) -> CodeType:
+    if path.endswith(".pyc"):
+        main.__loader__ = SourcelessFileLoader("__main__", path)
+        code = main.__loader__.get_code("__main__")
+        assert code is not None
+        return code
+    main.__loader__ = SourceFileLoader("__main__", path)
+    return compile(content, path, "exec", dont_inherit=True)
+
+
+def _run_code(text: str, main: ModuleType) -> None:
+    if sys.version_info >= (3, 14):
+        text = textwrap.dedent(text)
+    code = compile(text, "<string>", "exec", dont_inherit=True)
+    if sys.version_info >= (3, 13):
+        by_code = hasattr(linecache, "_interactive_cache")  # the first 3.13 keeps such sources under their file's name
+        linecache._register_code(code if by_code else "<string>", text, "<string>")  # type: ignore[attr-defined]
+    exec(code, main.__dict__)

@@ -1,0 +1,212 @@
+"""Which of the user's variables keep a backward graph alive, by the names a user would type."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import FrameType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradscope.errors import GradscopeError
+from gradscope.model import Site
+from gradscope.model.listing import Listing
+from gradscope.program import namespaces, referrers
+from gradscope.program.contents import Contents, layout_of
+from gradscope.program.reach import Budget, Path, Scan, Step, Walk, render
+from gradscope.program.tensors import node_of
+
+__all__ = ["Budget", "Holder", "Holders", "Path", "Scan", "contexts", "holders", "visit"]
+
+_ON_DEMAND = Budget(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items=20_000)
+_MOST_NODES = 20_000
+_MOST_SEARCHED = 16  # tensors for which the collector is asked: each time it goes through all of Python's objects
+_MOST_HOLDERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One name that keeps a tensor, or its graph, alive.
+
+    ``kind`` says what the name starts from: ``local``, ``cell`` (a closure's variable), ``global``, ``class``, ``ctx``
+    (of an autograd Function) or ``unnamed``. ``site`` is where that is defined. ``holds`` is ``tensor`` when the name
+    leads to the tensor itself, ``graph`` or ``part of graph`` when to another one that keeps all or part of its graph.
+    """
+
+    path: str
+    kind: str
+    site: Site | None
+    description: str
+    holds: str = "tensor"
+
+    def __str__(self) -> str:
+        return self.description
+
+
+class Holders(Listing[Holder]):
+    """Who keeps a tensor, or its graph, alive."""
+
+    __slots__ = ()
+    nothing = "no variable holds it"
+
+
+def visit(frames: Iterable[FrameType], budget: Budget, found: Callable[[Path, Tensor], None]) -> Scan:
+    """Call ``found`` for every tensor with a graph that the variables of these frames and their modules hold.
+
+    A tensor with several names is told of once for each, the shortest first. It runs no code of the user's, touches
+    no Node, and keeps nothing.
+    """
+    walk = Walk(budget)
+    walk.enter_frames(frames)
+    walk.run()
+    return walk.report(found)
+
+
+def contexts(found: Callable[[Path, Tensor], None]) -> None:
+    """Call ``found`` for every tensor with a graph that an autograd Function stored on its ``ctx`` as an attribute.
+
+    Looks through all objects that Python's collector knows: some tens of milliseconds.
+    """
+    reader = Contents(_ON_DEMAND.max_items)
+    for context in _tracked(torch._C._FunctionBase):
+        for kind, name, held in reader.of(context):
+            if kind == "attribute" and layout_of(type(held)).is_tensor and reader.look_at(held)[0]:
+                step = Step(kind, name)
+                origin = referrers.origin_of_context(context)
+                found(Path(render(origin, "ctx", (step,)), "ctx", origin, (step,)), held)
+
+
+def holders(tensor: Tensor, *, graph: bool = False, reaches: Callable[[Tensor], bool] | None = None) -> Holders:
+    """The names that keep ``tensor`` alive; with ``graph=True`` also those that keep its graph through other tensors.
+
+    Works anywhere, with no watch. ``reaches`` decides, with ``graph=True``, which other tensors keep the graph; by
+    default those whose own graph shares a node with it, as far as a walk of 20,000 nodes can tell.
+    """
+    if not namespaces.derives(type(tensor), Tensor):
+        raise GradscopeError(
+            f"gradscope.holders() takes a tensor, not {type(tensor).__name__}: give it one, such as the model's output"
+        )
+    walk = Walk(_ON_DEMAND, wanted=tensor)
+    walk.enter_frames(_frames(sys._getframe(1)), libraries=True)
+    walk.run()
+    found, how = _sharing(tensor, reaches) if graph else ([tensor], ["tensor"])
+    closure = reaches.__closure__ if isinstance(reaches, FunctionType) else None
+    own = {id(found), id(reaches), id(closure)}  # what was handed to us is no holder
+    named: dict[tuple[str, Site | None], Holder] = {}
+    for place in range(len(found)):
+        paths = list(walk.paths_to(found[place]))
+        if place < _MOST_SEARCHED:
+            paths += referrers.paths_to(found[place], walk, own)
+        for path in paths:
+            holder = _holder(path, how[place])
+            named.setdefault((holder.path, holder.site), holder)
+    return Holders(list(named.values())[:_MOST_HOLDERS])
+
+
+def tensors_with_graph() -> Iterator[Tensor]:
+    """All tensors with a graph that Python's collector knows; no Node is touched by asking."""
+    reader = Contents(_ON_DEMAND.max_items)
+    return (tensor for tensor in _tracked(Tensor) if reader.look_at(tensor)[0])
+
+
+def _sharing(tensor: Tensor, reaches: Callable[[Tensor], bool] | None) -> tuple[list[Tensor], list[str]]:
+    """The tensor and those that keep its graph, with what each of them keeps."""
+    share = _SharedGraph(tensor).share_of if reaches is None else lambda other: "graph" if reaches(other) else ""
+    found, how = [tensor], ["tensor"]
+    for other in tensors_with_graph():
+        if other is not tensor and (shared := share(other)):
+            found.append(other)
+            how.append(shared)
+    return found, how
+
+
+def _frames(caller: FrameType | None) -> Iterator[FrameType]:
+    """The caller's frames, innermost first, then those of other threads."""
+    here = threading.get_ident()
+    for top in (caller, *(frame for thread, frame in sys._current_frames().items() if thread != here)):
+        frame = top
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+
+
+def _tracked(base: type) -> list[Any]:
+    """All objects of this class, or one derived from it, that Python's collector knows."""
+    derived: dict[int, bool] = {}
+    found = []
+    for each in gc.get_objects():
+        cls = type(each)
+        if id(cls) not in derived:
+            derived[id(cls)] = namespaces.derives(cls, base)
+        if derived[id(cls)]:
+            found.append(each)
+    return found
+
+
+class _SharedGraph:
+    """Tells whether other tensors keep the graph of this one. It holds Nodes, so let go of it at once.
+
+    The nodes touched are counted over all questions: a Node that Python has seen is destroyed by recursion, and too
+    many of these in a row overflow the stack.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._left = _MOST_NODES
+        self._root = node_of(tensor)
+        self._apart: dict[int, Any] = {}
+        self._nodes: dict[int, Any] = {}
+        self._nodes = self._visit(self._root)
+
+    def share_of(self, other: Tensor) -> str:
+        """``graph`` when ``other`` keeps all of it, ``part of graph``, or nothing."""
+        seen = self._visit(node_of(other))
+        if id(self._root) in seen and self._root is not None:
+            return "graph"
+        if any(number in self._nodes for number in seen):
+            return "part of graph"
+        self._apart |= seen
+        return ""
+
+    def _visit(self, root: Any) -> dict[int, Any]:
+        """The nodes from here down to leaves and to nodes already known, by id and held so that ids stay true."""
+        seen: dict[int, Any] = {}
+        stack = [root]
+        while stack and self._left > 0:
+            node = stack.pop()
+            # A leaf's node is shared by all graphs that use the leaf, and keeps nothing of them.
+            if node is None or id(node) in seen or type(node).__name__ == "AccumulateGrad":
+                continue
+            seen[id(node)] = node
+            self._left -= 1
+            if id(node) not in self._nodes and id(node) not in self._apart:
+                stack += [following for following, _ in node.next_functions]
+        return seen
+
+
+_WHAT = {
+    "tensor": "this tensor",
+    "graph": "a tensor that keeps this one's graph",
+    "part of graph": "a tensor that keeps part of this one's graph",
+}
+
+
+def _holder(path: Path, holds: str) -> Holder:
+    origin = path.origin
+    file = origin.file if origin.file.startswith("<") or not origin.file else os.path.abspath(origin.file)
+    site = Site(file, max(1, origin.line), function=origin.function) if file else None
+    where = f" in {os.path.basename(file)}" if file else ""
+    of = {
+        "local": f"from a local variable of {origin.function}(){where},",
+        "cell": f"from a variable that the closure {origin.function}(){where} keeps,",
+        "global": f"from a global variable{where},",
+        "class": f"from the class {origin.function}{where},",
+        "ctx": f"on the ctx of the autograd Function {origin.function}{where},",
+        "unnamed": "which no variable leads to (a running iterator, a reference cycle or C++ keeps it),",
+    }[origin.owner]
+    return Holder(path.text, origin.owner, site, f"{path.text}, {of} holds {_WHAT[holds]}", holds)

@@ -1,0 +1,279 @@
+"""Walks from variables to the tensors they hold, breadth first and within a budget, and writes down the paths."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from gradscope.program import namespaces
+from gradscope.program.contents import OPAQUE, Contents, Kind, layout_of
+from gradscope.program.sites import USER, owner_of
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How far a walk may go; ``max_items`` is how many elements of one container it looks at."""
+
+    max_objects: int = 20_000
+    max_seconds: float = 0.05
+    max_depth: int = 16
+    max_items: int = 200
+
+
+class Step(NamedTuple):
+    """One step of a path: how the next object is held, and the name, key or index under which, if it can be told."""
+
+    kind: Kind
+    key: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a path starts: a frame's locals, a module's globals, a class, or what nothing names.
+
+    ``owner`` is ``local``, ``cell``, ``global``, ``class``, ``ctx`` or ``unnamed``; ``prefix`` is what a user has to
+    write before the variable, as in ``helpers.``; ``line`` is that of the definition.
+    """
+
+    owner: str
+    function: str
+    file: str
+    line: int
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The name by which a user reaches an object: ``text`` as a whole, ``root`` its variable, ``steps`` from there."""
+
+    text: str
+    root: str
+    origin: Origin
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a walk took; ``truncated`` is True when something was left unseen."""
+
+    objects: int
+    tensors: int
+    truncated: bool
+    seconds: float
+
+
+_LONGEST_KEY = 40
+
+
+def render(origin: Origin, root: str, steps: Iterable[Step]) -> str:
+    """The path as text: ``self.memory[3]``, ``<closure of hook>.acts``, ``errors[0].__traceback__ -> frame of f: z``"""
+    text, hook = origin.prefix + root, False
+    for kind, key in steps:
+        if kind == "attribute":
+            text += f".{key}"
+        elif kind == "item":
+            text += f"[{_key(key)}]"
+        elif kind == "entry":
+            text += f"[<{key}>]" if key else "[…]"
+        elif kind == "key":
+            text += " -> its key"
+        elif kind == "cell":
+            text = f"{text} -> closure {key}" if hook else f"<closure of {text}>.{key}"
+        elif kind == "default":
+            text = f"<default of {text}>.{key}"
+        elif kind == "cache":
+            text = f"<lru_cache of {text}>"
+        elif kind == "hook":
+            text += f".{key}"
+        elif kind == "frame":
+            text += f" -> frame of {key}"
+        elif kind == "variable":
+            text += f": {key}"
+        hook = kind == "hook"
+    return text
+
+
+def _key(key: object) -> str:
+    text = repr(key)
+    return text if len(text) <= _LONGEST_KEY else text[: _LONGEST_KEY - 1] + "…"
+
+
+_Link = tuple[int, Kind, Any]
+"""How an object is held: by the object of this number, or by the variables of the origin ``~number``; and as what."""
+
+_MOST_LINKS = 4  # other holders of the same object that are remembered
+_MOST_NAMES = 8  # names told of one tensor
+_MOST_WAYS = 64  # ways tried to find them
+_CLOCK = 32  # objects between two looks at the clock
+
+
+class Walk:
+    """One walk: enter frames, ``run``, then ``report``. It holds what it saw, so let go of it at once.
+
+    Objects are numbered, and holders named by number, so that letting go leaves no reference cycle behind.
+    """
+
+    def __init__(self, budget: Budget, wanted: Tensor | None = None) -> None:
+        self._budget = budget
+        self._wanted = wanted  # told of although it may hold no graph
+        self._contents = Contents(budget.max_items)
+        self._objects: list[Any] = []
+        self._links: list[_Link] = []
+        self._depths: list[int] = []
+        self._others: dict[int, list[_Link]] = {}
+        self._index: dict[int, int] = {}
+        self._tensors: list[int] = []
+        self._origins: list[Origin] = []
+        self._done = 0
+        self._truncated = False
+        self._started = time.perf_counter()
+
+    def enter_frames(self, frames: Iterable[FrameType], libraries: bool = False) -> None:
+        """The variables of these frames, then the globals of their modules, are where the walk starts.
+
+        With ``libraries`` the frames may be of any code, and only modules of the user's are entered.
+        """
+        frames = tuple(frames)
+        for frame in frames:
+            self._number(frame)
+            if not namespaces.is_module_level(frame):
+                self._enter_locals(frame)
+        for frame in frames:
+            if not libraries or owner_of(frame.f_code) == USER:
+                self.enter_globals(frame.f_globals, 0)
+
+    def _enter_locals(self, frame: FrameType) -> None:
+        code = frame.f_code
+        where = (code.co_qualname, code.co_filename, code.co_firstlineno)
+        owned, free = self._origin(Origin("local", *where)), self._origin(Origin("cell", *where))
+        for name, value in namespaces.local_variables(frame):
+            self._add(value, (free if name in code.co_freevars else owned, "variable", name), 0)
+
+    def enter_globals(self, variables: dict[str, Any], depth: int) -> None:
+        """The variables of a module."""
+        if id(variables) in self._index:
+            return
+        self._number(variables)
+        name, file = variables.get("__name__"), variables.get("__file__")
+        prefix = f"{name}." if depth and name != "__main__" else ""
+        origin = self._origin(Origin("global", "<module>", file if type(file) is str else "", 1, prefix))
+        for key, value in namespaces.named_first(variables):
+            self._add(value, (origin, "variable", key), depth)
+
+    def _enter_class(self, cls: type, depth: int) -> None:
+        if id(cls) in self._index or not namespaces.is_user_class(cls):
+            return
+        module = namespaces.class_namespace(cls)["__module__"]
+        name = namespaces.class_name(cls)
+        origin = self._origin(Origin("class", name, namespaces.module_file(str(module)), 1))
+        self._number(cls, (origin, "variable", name), depth)
+
+    def _origin(self, origin: Origin) -> int:
+        self._origins.append(origin)
+        return ~(len(self._origins) - 1)
+
+    def _number(self, found: object, link: _Link | None = None, depth: int = 0) -> int:
+        number = self._index[id(found)] = len(self._objects)
+        self._objects.append(found)
+        self._links.append(link or (-1, "globals", None))
+        self._depths.append(depth)
+        return number
+
+    def _add(self, found: Any, link: _Link, depth: int) -> None:
+        layout = layout_of(type(found))
+        if layout.opaque:
+            return
+        number = self._index.get(id(found))
+        if number is not None:
+            if layout.is_class and link[1] == "variable":  # a class goes by its own name
+                return
+            others = self._others.setdefault(number, [])
+            if len(others) < _MOST_LINKS:
+                others.append(link)
+            return
+        if layout.is_class:
+            self._enter_class(found, depth)
+        elif layout.is_tensor:
+            has_graph, has_more = self._contents.look_at(found)
+            if has_graph:
+                self._tensors.append(self._number(found, link, depth))
+            elif has_more or found is self._wanted:
+                self._number(found, link, depth)
+        else:
+            self._number(found, link, depth)
+
+    def run(self) -> None:
+        """Walk until all is seen or the budget is spent."""
+        budget, objects, add = self._budget, self._objects, self._add
+        while self._done < len(objects):
+            number = self._done
+            if number >= budget.max_objects or (
+                number % _CLOCK == 0 and time.perf_counter() - self._started > budget.max_seconds
+            ):
+                self._truncated = True
+                return
+            self._done += 1
+            link, depth = self._links[number], self._depths[number] + 1
+            if link[1] == "globals":  # a frame or a module's variables, already entered
+                continue
+            held = self._contents.of(objects[number])
+            if held and depth > budget.max_depth:
+                self._truncated = True
+                continue
+            for kind, key, value in held:
+                if id(type(value)) in OPAQUE:
+                    continue
+                if kind == "globals":
+                    self.enter_globals(value, depth)
+                else:
+                    add(value, (number, kind, key), depth)
+
+    def report(self, found: Callable[[Path, Tensor], None]) -> Scan:
+        """Tell of every tensor that holds a graph, under each of its names, the shortest first."""
+        truncated = self._truncated or self._contents.cut
+        scan = Scan(self._done, len(self._tensors), truncated, time.perf_counter() - self._started)
+        for number in self._tensors:
+            for path in self._paths(number):
+                found(path, self._objects[number])
+        return scan
+
+    def paths_to(self, found: object) -> Iterator[Path]:
+        """The names of an object; none for one that the walk did not see."""
+        number = self._index.get(id(found))
+        if number is not None and self._links[number][1] != "globals":
+            yield from self._paths(number)
+
+    @property
+    def own(self) -> set[int]:
+        """Ids of the containers in which the walk itself keeps what it saw."""
+        return {id(self._objects), id(self.__dict__), id(self)}
+
+    def _paths(self, number: int) -> Iterator[Path]:
+        """The names of an object, the shortest first."""
+        told: set[tuple[Origin, str]] = set()
+        ways: deque[tuple[int, list[_Link]]] = deque([(number, [])])
+        for _ in range(_MOST_WAYS):
+            if not ways or len(told) == _MOST_NAMES:
+                return
+            number, rest = ways.popleft()
+            for link in (self._links[number], *self._others.get(number, ())):
+                way = [link, *rest]
+                if link[0] >= 0:
+                    if all(link[0] != parent for parent, _, _ in rest):  # else it leads in a circle
+                        ways.append((link[0], way))
+                    continue
+                path = self._path(way)
+                if (path.origin, path.text) not in told:
+                    told.add((path.origin, path.text))
+                    yield path
+
+    def _path(self, way: list[_Link]) -> Path:
+        start, _, root = way[0]
+        steps = tuple(Step(kind, key) for _, kind, key in way[1:])
+        return Path(render(self._origins[~start], root, steps), root, self._origins[~start], steps)

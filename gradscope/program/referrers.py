@@ -1,0 +1,173 @@
+"""Asks Python's collector who refers to an object, up to a name: what no bounded walk from the variables reaches."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from gradscope.program import namespaces
+from gradscope.program.contents import Contents, layout_of
+from gradscope.program.reach import Origin, Path, Step, Walk, render
+
+_MOST_LEVELS = 12
+_MOST_REFERRERS = 300  # of one level: beyond that the names no longer help
+_LONGEST_JUMP = 4  # an object, its __dict__, _modules or a closure, a cell, then what it holds
+_MANY_ITEMS = 1_000_000
+
+
+def paths_to(found: object, walk: Walk, own: set[int]) -> list[Path]:
+    """Names of an object by way of whatever refers to it, where that leads to a variable or has no further referrer.
+
+    ``own`` are ids of containers of ours. Names that the walk knows are used where a way meets them.
+    """
+    modules = _module_namespaces()
+    chains = _chains(found, walk, own | walk.own, modules)
+    return [path for chain in chains if (path := _name(chain, walk, modules)) is not None]
+
+
+def _module_namespaces() -> dict[int, str]:
+    names: dict[int, str] = {}
+    for name, module in (("__main__", sys.modules["__main__"]), *tuple(sys.modules.items())):
+        if namespaces.derives(type(module), types.ModuleType):
+            names.setdefault(id(namespaces.module_variables(module)), name)
+    return names
+
+
+class _Referrer(NamedTuple):
+    """An object, what it refers to one level lower, and by which direct holder it leads to the object sought."""
+
+    itself: Any
+    below: Any
+    direct: int
+
+
+def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -> list[list[Any]]:
+    """Ways down to the object, each from the topmost holder; the shortest first."""
+    seen: dict[int, _Referrer] = {}
+    tops: list[Any] = []
+    level: tuple[Any, ...] = (found,)
+    own = own | {id(seen), id(tops)}
+    for _ in range(_MOST_LEVELS):
+        wanted = {id(held) for held in level}
+        held_by_any: set[int] = set()
+        above: list[Any] = []
+        for referrer in gc.get_referrers(*level):  # of a tuple no copy is made, which would itself be a referrer
+            if id(referrer) in own or referrer is level or referrer is above:
+                continue
+            held = [part for part in gc.get_referents(referrer) if id(part) in wanted]
+            held_by_any.update(map(id, held))
+            if not held or id(referrer) in seen or referrer is found:
+                continue
+            direct = id(referrer) if held[0] is found else seen[id(held[0])].direct
+            seen[id(referrer)] = entry = _Referrer(referrer, held[0], direct)
+            own.add(id(entry))
+            if id(referrer) in modules or _is_top(referrer) or next(walk.paths_to(referrer), None):
+                tops.append(referrer)
+            elif len(above) < _MOST_REFERRERS:
+                above.append(referrer)
+        tops += [held for held in level if id(held) not in held_by_any and held is not found]
+        if not above:
+            break
+        level = tuple(above)
+    tops += _tops_of_cycles(seen, {seen[id(top)].direct for top in tops})
+    return [_down(top, seen, found) for top in tops]
+
+
+def _is_top(referrer: object) -> bool:
+    layout = layout_of(type(referrer))
+    return layout.is_class or namespaces.derives(type(referrer), torch._C._FunctionBase)
+
+
+def _tops_of_cycles(seen: dict[int, _Referrer], named: set[int]) -> list[Any]:
+    """For each direct holder that nothing leads to, as it and its own holders refer to each other only: the object
+    nearest to it that is more than a plain container.
+    """
+    tops: dict[int, Any] = {}
+    for itself, _, direct in seen.values():
+        if direct not in named and (direct not in tops or type(tops[direct]) in _PLAIN):
+            tops[direct] = itself
+    return list(tops.values())
+
+
+_PLAIN = (dict, list, tuple, types.CellType)
+
+
+def _down(top: Any, seen: dict[int, _Referrer], found: object) -> list[Any]:
+    chain = [top]
+    while chain[-1] is not found:
+        chain.append(seen[id(chain[-1])].below)
+    return chain
+
+
+def _name(chain: list[Any], walk: Walk, modules: dict[int, str]) -> Path | None:
+    top = chain[0]
+    steps = list(_steps(chain))
+    known = next(walk.paths_to(top), None)
+    if known is not None:
+        origin, root = known.origin, known.root
+        steps = [*known.steps, *steps]
+    elif id(top) in modules:
+        name = modules[id(top)]
+        prefix = "" if name == "__main__" else f"{name}."
+        origin, root = Origin("global", "<module>", namespaces.module_file(name), 1, prefix), str(steps.pop(0).key)
+    elif type(top) is types.CellType:  # a variable of a running function: told of with its frame
+        return None
+    else:
+        origin, root = _unnamed(top)
+    return Path(render(origin, root, steps), root, origin, tuple(steps))
+
+
+def _steps(chain: list[Any]) -> Iterator[Step]:
+    """The steps of a way down, by the names that the walk would give them, past what a user does not write."""
+    contents, place = Contents(_MANY_ITEMS), 0
+    while place + 1 < len(chain):
+        ahead = {id(held): jump for jump, held in enumerate(chain[place + 1 : place + 1 + _LONGEST_JUMP], 1)}
+        held_here = contents.of(chain[place])
+        if held_here and held_here[0][0] == "frame":  # a generator refers to its variables without a frame between
+            held_here += contents.of(held_here[0][2])
+        jump, step = 1, Step("inside", None)
+        for kind, key, held in held_here:
+            if ahead.get(id(held), 0) > jump or (ahead.get(id(held)) == jump and step.kind == "inside"):
+                jump, step = ahead[id(held)], Step(kind, key)
+        yield step
+        place += jump
+
+
+def _unnamed(top: Any) -> tuple[Origin, str]:
+    cls = type(top)
+    if namespaces.derives(cls, torch._C._FunctionBase):
+        return origin_of_context(top), "ctx"
+    if layout_of(cls).is_class:
+        module = namespaces.class_namespace(top).get("__module__")
+        name = namespaces.class_name(top)
+        return Origin("class", name, namespaces.module_file(str(module)), 1), name
+    if cls in _HAVE_CODE:
+        code = getattr(top, _HAVE_CODE[cls])
+        text = f"<{cls.__name__} {code.co_name}>"
+        return Origin("unnamed", code.co_qualname, code.co_filename, code.co_firstlineno), text
+    return Origin("unnamed", "", "", 0), f"<{namespaces.class_name(cls)}>"
+
+
+_HAVE_CODE: dict[type, str] = {
+    types.GeneratorType: "gi_code",
+    types.CoroutineType: "cr_code",
+    types.AsyncGeneratorType: "ag_code",
+    types.FrameType: "f_code",
+}
+
+
+def origin_of_context(context: object) -> Origin:
+    """Where the ``ctx`` of a Python Function is from: its ``forward``."""
+    function = namespaces.class_namespace(type(context)).get("_forward_cls")
+    if isinstance(function, type):
+        for base in namespaces.class_bases(function):
+            forward = namespaces.class_namespace(base).get("forward")
+            code = getattr(getattr(forward, "__func__", None), "__code__", None)
+            if isinstance(code, types.CodeType):
+                return Origin("ctx", code.co_qualname, code.co_filename, code.co_firstlineno)
+    return Origin("ctx", namespaces.class_name(type(context)), "", 0)

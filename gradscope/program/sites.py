@@ -1,0 +1,172 @@
+"""Finds the user's source place of a call, skipping the frames of torch, gradscope and the standard library."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import site as site_packages
+import sysconfig
+from itertools import islice
+from types import CodeType, FrameType
+
+import torch
+
+from gradscope.model import Site
+
+
+class Place:
+    """An instruction of the user's code; one object per place, so that identity is equality and the site is found late."""
+
+    __slots__ = ("_site", "code", "last_sequence_nr", "offset")
+
+    def __init__(self, code: CodeType, offset: int) -> None:
+        self.code = code
+        self.offset = offset
+        self.last_sequence_nr = -1
+        """Sequence number of the last node seen to be built here, which tells whether the line has run again."""
+        self._site: Site | None = None
+
+    @property
+    def site(self) -> Site:
+        """The source place, with columns from ``co_positions`` (PEP 657)."""
+        if self._site is None:
+            self._site = _locate(self.code, self.offset)
+        return self._site
+
+
+_SEP = os.sep
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + _SEP
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + _SEP
+_PATHS = sysconfig.get_paths()
+_STANDARD = tuple({os.path.join(_PATHS[name], "") for name in ("stdlib", "platstdlib")})
+_INSTALLED = tuple(
+    {
+        os.path.join(path, "")
+        for path in (
+            _PATHS["purelib"],
+            _PATHS["platlib"],
+            *site_packages.getsitepackages(),
+            site_packages.getusersitepackages(),
+        )
+    }
+)
+
+USER, LIBRARY, HIDDEN = 2, 1, 0
+"""Whose code a frame runs: the user's, an installed library's, or that of torch, gradscope or Python itself."""
+
+
+class _Code:
+    """What is known of one code object. Kept by id, as hashing a code object hashes all its constants each time."""
+
+    __slots__ = ("code", "owner", "places")
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code  # keeps the id taken
+        self.owner = _classify(code.co_filename)
+        self.places: dict[int, Place] = {}
+
+
+_codes: dict[int, _Code] = {}
+_LARGEST_CACHE = 20_000  # notebooks and exec() make new code objects for ever
+
+
+def known_code(code: CodeType) -> _Code:
+    """Learn a code object."""
+    if len(_codes) > _LARGEST_CACHE:
+        _codes.clear()
+    entry = _codes[id(code)] = _Code(code)
+    return entry
+
+
+def owner_of(code: CodeType) -> int:
+    """Whose code this is: USER, LIBRARY or HIDDEN."""
+    return (_codes.get(id(code)) or known_code(code)).owner
+
+
+def _classify(filename: str) -> int:
+    if filename.startswith("<"):
+        # <frozen …> and torch's generated <eval_with_key> are machinery; <stdin>, <string> and <ipython-…> are people's
+        return (
+            HIDDEN
+            if filename.startswith(("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function"))
+            else USER
+        )
+    path = os.path.abspath(filename)
+    if path.startswith((_OWN, _TORCH)):
+        return HIDDEN
+    if path.startswith(_INSTALLED):
+        return LIBRARY
+    if path.startswith(_STANDARD):
+        return HIDDEN
+    return USER
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own code at or above ``frame``; failing that, of an installed library."""
+    library = None
+    while frame is not None:
+        owner = owner_of(frame.f_code)
+        if owner == USER:
+            return frame
+        if owner == LIBRARY and library is None:
+            library = frame
+        frame = frame.f_back
+    return library
+
+
+def user_frames(frame: FrameType | None) -> list[FrameType]:
+    """All frames of the user's own code at or above ``frame``, innermost first."""
+    frames = []
+    while frame is not None:
+        if owner_of(frame.f_code) == USER:
+            frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def place_in(frame: FrameType) -> Place:
+    """The place at which ``frame`` itself stands."""
+    return place_at(frame.f_code, frame.f_lasti)
+
+
+def place_at(code: CodeType, offset: int) -> Place:
+    """The place of an instruction."""
+    places = (_codes.get(id(code)) or known_code(code)).places
+    place = places.get(offset)
+    if place is None:
+        place = places[offset] = Place(code, offset)
+    return place
+
+
+def place_of(frame: FrameType | None) -> Place | None:
+    """The user's place in ``frame`` or its callers."""
+    found = user_frame(frame)
+    return None if found is None else place_in(found)
+
+
+def site_of(place: Place | None) -> Site | None:
+    """The source place; None stays None."""
+    return None if place is None else place.site
+
+
+def _locate(code: CodeType, offset: int) -> Site:
+    line = end_line = column = end_column = None
+    if offset >= 0:
+        line, end_line, column, end_column = next(islice(code.co_positions(), offset // 2, None), (None,) * 4)
+    line = line or code.co_firstlineno
+    end_line = end_line or line
+    path = code.co_filename
+    return Site(
+        file=path if path.startswith("<") else os.path.abspath(path),
+        line=line,
+        column=1 if column is None else _character(path, line, column) + 1,
+        end_line=end_line,
+        end_column=0 if end_column is None else _character(path, end_line, end_column) + 1,
+        function=code.co_qualname,
+    )
+
+
+def _character(path: str, line: int, column: int) -> int:
+    """``co_positions`` counts in bytes of UTF-8; people and editors count characters."""
+    text = linecache.getline(path, line)
+    return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))

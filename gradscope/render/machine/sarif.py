@@ -1,0 +1,156 @@
+"""SARIF 2.1.0, the exchange format of static analysis results, as code hosts and editors read it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_from_bytes
+
+from gradscope.model import Edit, Finding, Recording, Related, Severity, Site
+from gradscope.render.text.terminal import short_path
+from gradscope.rules import ALL_RULES
+from gradscope.rules.base import Rule
+
+SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
+ROOT = "%SRCROOT%"
+"""What relative addresses are relative to; code hosts take it for the repository."""
+
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "note"}
+_PRECISIONS = {"certain": "very-high", "predicted": "high", "observed": "high"}
+
+
+def to_sarif(recording: Recording) -> str:
+    """The findings of a run as a SARIF log."""
+    rules = _rules(recording.findings)
+    order = {rule["id"]: index for index, rule in enumerate(rules)}
+    driver = {"name": "gradscope", "version": recording.header.gradscope, "rules": rules}
+    run: dict[str, Any] = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {ROOT: {"uri": _folder_uri(), "description": {"text": "where the script was started"}}},
+        "invocations": [_invocation(recording)],
+        "results": [_result(finding, order) for finding in recording.findings],
+    }
+    return json.dumps({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _rules(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """All rules of this gradscope, and those of a newer one's recording as far as their findings tell."""
+    known = {rule.code: _rule(rule) for rule in ALL_RULES}
+    for finding in findings:
+        unknown = {"id": finding.code, "name": finding.name, "shortDescription": {"text": finding.name}}
+        known.setdefault(finding.code, unknown)
+    return [known[code] for code in sorted(known)]
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.code,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary},
+        "help": {"text": rule.explain, "markdown": rule.explain},
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+        "properties": {"precision": _PRECISIONS[rule.certainty], "tags": ["pytorch", "autograd"]},
+    }
+
+
+def _invocation(recording: Recording) -> dict[str, Any]:
+    header, outcome = recording.header, recording.outcome
+    invocation: dict[str, Any] = {
+        "arguments": [header.script, *header.argv],
+        "executionSuccessful": outcome.finished,
+        "toolExecutionNotifications": [
+            {"level": "note", "message": {"text": note}} for note in recording.summary.notes
+        ],
+    }
+    if outcome.exit_status is not None:
+        invocation["exitCode"] = outcome.exit_status
+    return invocation
+
+
+def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
+    message = f"{finding.message}: {finding.label}" if finding.label else finding.message
+    if finding.fix is not None:
+        message += f"\n{finding.fix.message}"
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": order[finding.code],
+        "level": _LEVELS[finding.severity],
+        "message": {"text": message},
+        "locations": [] if finding.site is None else [_location(finding.site)],
+        "relatedLocations": [_related(r, number) for number, r in enumerate(finding.related) if r.site is not None],
+        "occurrenceCount": finding.count,
+        "partialFingerprints": {"cause/v1": _fingerprint(finding)},
+        "properties": {
+            "certainty": finding.certainty.value,
+            "backwardCall": finding.backward_call,
+            "nodes": list(finding.nodes),
+            "saved": list(finding.saved),
+            "bytes": finding.bytes,
+            "caught": finding.caught,
+            "missed": finding.missed,
+        },
+    }
+    if finding.fix is not None and finding.fix.edits:
+        files = dict.fromkeys(edit.file for edit in finding.fix.edits)
+        changes = [_change(file, [e for e in finding.fix.edits if e.file == file]) for file in files]
+        result["fixes"] = [{"description": {"text": finding.fix.message}, "artifactChanges": changes}]
+    return result
+
+
+def _fingerprint(finding: Finding) -> str:
+    """Equal for one cause in two runs, wherever the files lie."""
+    sites = [finding.site, *(r.site for r in finding.related)]
+    named = [f"{short_path(s.file)}:{s.function}:{s.line}" for s in sites if s is not None]
+    return hashlib.sha256("\n".join([finding.code, *named]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _related(related: Related, number: int) -> dict[str, Any]:
+    assert related.site is not None
+    return {"id": number, **_location(related.site), "message": {"text": related.message}}
+
+
+def _location(site: Site) -> dict[str, Any]:
+    """A place; code that is in no file (``<string>``, ``<stdin>``) has a logical location only."""
+    function = {"name": site.function, "kind": "function"}
+    if re.fullmatch(r"<.*>", site.file):
+        return {"logicalLocations": [{**function, "fullyQualifiedName": f"{site.file}:{site.line}:{site.function}"}]}
+    region = {"startLine": site.line, "startColumn": site.column}
+    if site.end_line and site.end_column:
+        region |= {"endLine": site.end_line, "endColumn": site.end_column}
+    return {
+        "physicalLocation": {"artifactLocation": _artifact(site.file), "region": region},
+        "logicalLocations": [function],
+    }
+
+
+def _artifact(file: str) -> dict[str, Any]:
+    """The address of a file: relative where it lies below the working directory, else absolute."""
+    short = short_path(file)
+    if os.path.isabs(short):
+        return {"uri": Path(short).as_uri()}
+    return {"uri": quote_from_bytes(os.fsencode(short.replace(os.sep, "/")), safe="/"), "uriBaseId": ROOT}
+
+
+def _folder_uri() -> str:
+    try:
+        return Path.cwd().as_uri() + "/"
+    except OSError:  # the working directory was deleted
+        return "file:///"
+
+
+def _change(file: str, edits: list[Edit]) -> dict[str, Any]:
+    return {"artifactLocation": _artifact(file), "replacements": [_replacement(edit) for edit in edits]}
+
+
+def _replacement(edit: Edit) -> dict[str, Any]:
+    """A whole line, its end included, is deleted; what takes its place brings its own end."""
+    deleted = {"startLine": edit.line, "startColumn": 1, "endLine": edit.line + 1, "endColumn": 1}
+    if not edit.replacement:
+        return {"deletedRegion": deleted}
+    return {"deletedRegion": deleted, "insertedContent": {"text": edit.replacement + "\n"}}

@@ -1,0 +1,1 @@
+"""Pictures of graphs: what is shown, laid out, drawn."""

@@ -1,0 +1,215 @@
+"""What stands in the box of a node, and in the box of many folded nodes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from gradscope.model import Node, NodeState, SavedState, SavedTensor
+from gradscope.render.pictures.folding import Part
+from gradscope.render.pictures.merging import Merged
+from gradscope.render.pictures.picture import TIMES, Box, BoxKind, Row, one_line
+from gradscope.render.theme import NODE_STATES, SAVED_STATES
+from gradscope.units import counted, nbytes
+
+_ROWS = 6
+"""A box shows at most so many saved tensors, and so many leaves."""
+
+_GONE = (SavedState.FREED, SavedState.DROPPED)
+
+_TELLING = (
+    NodeState.STALE,
+    NodeState.FREED,
+    NodeState.RETAINED,
+    NodeState.LIVE,
+    NodeState.DESTROYED,
+    NodeState.BUFFERLESS,
+)
+"""A box of many nodes has the state that says most."""
+
+
+def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, sites: bool, group: int | None) -> Box:
+    """The box of one node with its saved tensors and the leaves that were written into it."""
+    node = merged.nodes[head]
+    written = {merged.nodes[leaf].variable for leaf in leaves} - {None}
+    # A parameter that is a leaf of this very box is said once, in the leaf's row.
+    twice = [s for s in node.saved if s.is_parameter and s.source in written and s.state is SavedState.SAVED]
+    rows = _saved_rows([s for s in node.saved if s not in twice])
+    for leaf in leaves[:_ROWS]:
+        names = [s.name or "" for s in twice if s.source == merged.nodes[leaf].variable]
+        rows.append(_leaf_row(merged, leaf, names[0] if names else ""))
+    if len(leaves) > _ROWS:
+        rows.append(Row(f"and {counted(len(leaves) - _ROWS, 'more leaf', 'more leaves')}", muted=True))
+    if sites and node.site is not None:
+        rows.append(Row(_site(node), muted=True))
+    if node.is_leaf:
+        users = len(set(merged.sources[head]))
+        shared = f"used by {counted(users, 'node')}" if users > 1 else "leaf"
+        label = (node.variable_label or "").removeprefix(node.variable or "").strip()
+        title = one_line(node.variable or "leaf")
+        return Box(
+            number, BoxKind.LEAF, title, None, shared, caption="", rows=(Row(one_line(label)), *rows), group=group
+        )
+    caption = one_line(f"{node.module} · {node.module_class}") if node.module_class else ""
+    return Box(
+        number,
+        BoxKind.NODE,
+        one_line(node.name),
+        node.state,
+        _state_note(node),
+        caption=caption,
+        rows=tuple(rows),
+        group=group,
+    )
+
+
+def fold_box(number: int, merged: Merged, part: Part, leaves: Sequence[int], *, group: int | None) -> Box:
+    """The box of many nodes: how many, in which states, how many bytes, of which operations, and how to open it."""
+    nodes = [merged.nodes[head] for head in part.heads]
+    states = Counter(node.state for node in nodes)
+    state = next(s for s in _TELLING if s in states)
+    rows = [Row(_contents(nodes))]
+    if len(states) > 1:
+        rows.append(Row(", ".join(f"{states[s]:,} {NODE_STATES[s].word}" for s in _TELLING if states[s])))
+    rows += _saved_total(nodes)
+    if leaves:
+        rows.append(Row(f"→ {counted(len(set(leaves)), 'leaf', 'leaves')}: {_leaf_names(merged, leaves)}", muted=True))
+    rows.append(Row(f"open: {open_key(part, nodes)}", muted=True))
+    return Box(
+        number, BoxKind.FOLD, fold_title(part, nodes), state, _fold_note(nodes, state), rows=tuple(rows), group=group
+    )
+
+
+def fold_title(part: Part, nodes: Sequence[Node]) -> str:
+    """What the fold is, in one line."""
+    calls = [node.built_after for node in nodes]
+    if part.why == "repeat":
+        modules, common = _modules(nodes), _common_module(nodes)
+        if min(calls) != max(calls):
+            return f"built after calls {min(calls)} to {max(calls)}: {part.times:,} alike"
+        names = sorted({node.name for node in nodes})
+        size = len(nodes) // part.times
+        what = modules or " · ".join(filter(None, (common, names[0] if len(names) == 1 else counted(size, "node"))))
+        return one_line(f"{what} {TIMES}{part.times:,}")
+    if part.why in ("exclusive", "module"):
+        kind = _class_of(part, nodes) if part.why == "module" else ""
+        return one_line(f"{part.title}  {kind}".strip())
+    return one_line(" · ".join(filter(None, (_common_module(nodes), counted(len(nodes), "node")))))
+
+
+def open_key(part: Part, nodes: Sequence[Node]) -> str:
+    """What to give as ``expand`` to see inside: a module, a root's name or a range of sequence numbers."""
+    if part.why == "module":
+        return part.title
+    if part.why == "exclusive":
+        return part.title.removeprefix("only ")
+    numbers = [node.sequence_nr for node in nodes if node.sequence_nr is not None]
+    return f"#{min(numbers)}-{max(numbers)}" if numbers else "--no-fold"
+
+
+def _modules(nodes: Sequence[Node]) -> str:
+    """``layers.0 … layers.4`` when the nodes are the calls of numbered modules."""
+    numbered: dict[str, set[int]] = {}
+    for node in nodes:
+        found = re.match(r"(.*?)(\d+)(?:\.|$)", node.module or "")
+        if not found:
+            return ""
+        numbered.setdefault(found[1], set()).add(int(found[2]))
+    ((stem, numbers), *others) = numbered.items()
+    if others or len(numbers) == 1:
+        return ""
+    return f"{stem}{min(numbers)} … {stem}{max(numbers)}"
+
+
+def _common_module(nodes: Sequence[Node]) -> str:
+    """The module that all the nodes belong to, however deep in it; empty when there is none."""
+    return ".".join(_common([(node.module or "").split(".") for node in nodes]))
+
+
+def _common(paths: Sequence[list[str]]) -> list[str]:
+    first, last = min(paths), max(paths)
+    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[:same]
+
+
+def _leaf_names(merged: Merged, leaves: Sequence[int]) -> str:
+    """The leaves' names, what they have in common said once: ``fc1: bias, weight``."""
+    names = sorted({merged.nodes[leaf].variable or "leaf" for leaf in leaves})
+    stem = ".".join(_common([name.split(".")[:-1] for name in names]))
+    rest = [name.removeprefix(stem + ".") for name in names] if stem else names
+    shown = ", ".join(rest[:3]) + (f" and {len(rest) - 3} more" if len(rest) > 3 else "")
+    return one_line(f"{stem}: {shown}" if stem else shown, 60)
+
+
+def _class_of(part: Part, nodes: Sequence[Node]) -> str:
+    return next((n.module_class for n in nodes if n.module == part.title and n.module_class), "")
+
+
+def _contents(nodes: Sequence[Node]) -> str:
+    names = Counter(re.sub(r"Backward\d*$", "", node.name) for node in nodes).most_common()
+    shown = ", ".join(f"{name} {TIMES}{count:,}" if count > 1 else name for name, count in names[:3])
+    more = ", …" if len(names) > 3 else ""
+    return f"{counted(len(nodes), 'node')}: {one_line(shown, 60)}{more}"
+
+
+def _saved_total(nodes: Iterable[Node]) -> list[Row]:
+    """One row for what is still held, one for what is gone; each storage counted once, parameters not."""
+    rows = []
+    tensors = [s for node in nodes for s in node.saved if not s.is_parameter]
+    kinds: tuple[tuple[str, SavedState, Callable[[SavedTensor], bool]], ...] = (
+        ("saved", SavedState.SAVED, lambda s: s.state not in _GONE),
+        ("freed", SavedState.FREED, lambda s: s.state in _GONE),
+    )
+    for word, state, belongs in kinds:
+        chosen = [s for s in tensors if belongs(s)]
+        if chosen:
+            size = sum({s.storage: s.nbytes for s in chosen}.values())
+            rows.append(Row(f"{counted(len(chosen), 'tensor')} {word}", nbytes(size), state))
+    return rows
+
+
+def _saved_rows(saved: Sequence[SavedTensor]) -> list[Row]:
+    rows = []
+    for tensor in saved[:_ROWS]:
+        word = SAVED_STATES[tensor.state].word
+        note = word if tensor.state is not SavedState.SAVED else ""
+        size = f"= {one_line(tensor.source, 28)}" if tensor.is_parameter and tensor.source else nbytes(tensor.nbytes)
+        size = "parameter" if tensor.is_parameter and not tensor.source else size
+        muted = tensor.is_parameter and tensor.state is SavedState.SAVED
+        rows.append(Row(one_line(tensor.label, 44), f"{size}  {note}".strip(), tensor.state, muted))
+    if len(saved) > _ROWS:
+        rest = saved[_ROWS:]
+        size = nbytes(sum({s.storage: s.nbytes for s in rest if not s.is_parameter}.values()))
+        rows.append(Row(f"and {len(rest)} more", size, muted=True))
+    return rows
+
+
+def _leaf_row(merged: Merged, leaf: int, saved_as: str) -> Row:
+    node = merged.nodes[leaf]
+    label = (node.variable_label or "").removeprefix(node.variable or "").strip()
+    users = len(set(merged.sources[leaf]))
+    notes = [f"saved as {saved_as}" if saved_as else "", f"used {TIMES}{users}" if users > 1 else ""]
+    text = f"→ {one_line(node.variable or 'leaf', 36)}  {one_line(label, 30)}"
+    return Row(text, ", ".join(filter(None, notes)), muted=True)
+
+
+def _state_note(node: Node) -> str:
+    word = NODE_STATES[node.state].word
+    return f"{word} by call {node.freed_by}" if node.freed_by is not None and node.state is NodeState.FREED else word
+
+
+def _fold_note(nodes: Sequence[Node], state: NodeState) -> str:
+    word = NODE_STATES[state].word
+    calls = sorted({node.freed_by for node in nodes if node.freed_by is not None and node.state is NodeState.FREED})
+    if state is not NodeState.FREED or not calls:
+        return word
+    return f"{word} by call {calls[0]}" if len(calls) == 1 else f"{word} by calls {calls[0]} to {calls[-1]}"
+
+
+def _site(node: Node) -> str:
+    site = node.site
+    if site is None:
+        return ""
+    name = site.file.replace("\\", "/").rpartition("/")[2]
+    return one_line(f"{name}:{site.line} in {site.function}", 52)

@@ -1,0 +1,299 @@
+"""Draws a placed picture as rectangles, lines and texts, which SVG and PDF then only have to write down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradscope.model import SavedState, Severity
+from gradscope.render.pictures.font import font
+from gradscope.render.pictures.layout import Placed, Point, Rect
+from gradscope.render.pictures.picture import TIMES, Box, BoxKind, Group, GroupKind, LinkKind, Picture
+from gradscope.render.theme import DARK, LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES, Look, Page, Tone
+
+TITLE, TEXT, SMALL = 13.0, 11.0, 10.0
+_PAD, _STRIP, _HEAD, _ROW = 9.0, 19.0, 22.0, 16.0
+_MARK = 15.0
+_MARGIN = 18.0
+_BETWEEN = 40.0
+_LINE = "      "
+"""Stands in the legend for a sample of a line of this width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A path with an outline, a fill, or both; three points after the first make one Bezier curve."""
+
+    points: tuple[Point, ...] = ()
+    rect: Rect | None = None
+    radius: float = 0.0
+    stroke: str | None = None
+    width: float = 1.0
+    dash: tuple[int, ...] = ()
+    fill: str | None = None
+    straight: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A line of text; ``y`` is its base line, ``end`` sets it flush right at ``x``."""
+
+    x: float
+    y: float
+    text: str
+    size: float
+    colour: str
+    end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything to be painted, in painting order."""
+
+    width: float
+    height: float
+    background: str
+    items: tuple[Shape | Text, ...]
+    title: str
+
+
+def size_of(box: Box) -> tuple[float, float]:
+    """Width and height that the texts of a box need."""
+    width = font().width
+    if box.kind is BoxKind.STUB:
+        return width(box.title, SMALL) + 2 * _PAD, 18.0
+    lines = [
+        _MARK + width(box.title, TITLE) + (18 + width(box.note, SMALL) if box.note else 0),
+        _MARK + width(box.caption, SMALL),
+    ]
+    lines += [width(strip, TEXT) for strip in (box.root, box.alarm)]
+    lines += [_MARK + width(row.text, TEXT) + (16 + width(row.note, SMALL) if row.note else 0) for row in box.rows]
+    rows = [row for row in box.rows if row.text]
+    height = _HEAD + _STRIP * (bool(box.root) + bool(box.alarm)) + (13 if box.caption else 0)
+    height += (_ROW * len(rows) + 6) if rows else 0
+    return round(max(90.0, *lines) + 2 * _PAD, 1), round(height + 4, 1)
+
+
+def draw_scene(columns: Sequence[Placed], whole: Picture, notes: Sequence[str], theme: str) -> Scene:
+    """Title, totals and legend above, the columns side by side below them, notes at the end."""
+    return _Painter(theme).scene(columns, whole, notes)
+
+
+class _Painter:
+    def __init__(self, theme: str) -> None:
+        self.page: Page = DARK if theme == "dark" else LIGHT
+        self.dark = theme == "dark"
+        self.items: list[Shape | Text] = []
+
+    def tone(self, look: Look) -> Tone:
+        return look.dark if self.dark else look.light
+
+    def scene(self, columns: Sequence[Placed], whole: Picture, notes: Sequence[str]) -> Scene:
+        content = sum(column.width for column in columns) + _BETWEEN * (len(columns) - 1)
+        measure = font().width
+        width = max(content, measure(whole.title, 16), measure(whole.subtitle, TEXT), 420.0)
+        self.items.append(Text(_MARGIN, 30, whole.title, 16, self.page.text))
+        self.items.append(Text(_MARGIN, 48, whole.subtitle, TEXT, self.page.muted))
+        top = self.legend(whole, columns, width, 66)
+        for note in notes:
+            for line in _broken(f"note: {note}", width, TEXT):
+                self.items.append(Text(_MARGIN, top, line, TEXT, self.tone(SEVERITIES[Severity.WARNING]).ink))
+                top += 16
+        x = _MARGIN + max(0.0, (width - content) / 2 if len(columns) == 1 else 0.0)
+        for column in columns:
+            self.column(column, x, top)
+            x += column.width + _BETWEEN
+        height = top + max(column.height for column in columns) + _MARGIN
+        # The layout makes no room for the counts that stand beside links.
+        texts = (
+            item.x + measure(item.text, item.size) for item in self.items if isinstance(item, Text) and not item.end
+        )
+        right = max(width + _MARGIN, *texts)
+        return Scene(round(right + _MARGIN), round(height), self.page.background, tuple(self.items), whole.title)
+
+    def legend(self, whole: Picture, columns: Sequence[Placed], width: float, top: float) -> float:
+        """One entry per state and kind of link that is in the picture; returns where the legend ends."""
+        entries: list[tuple[str, str, Look | None]] = []
+        entries += [(NODE_STATES[s].word, NODE_STATES[s].meaning, NODE_STATES[s]) for s in whole.states]
+        kinds = {link.kind for link in whole.links}
+        if LinkKind.BOUNDARY in kinds:
+            entries.append((_LINE, "enters the shared part", None))
+        if LinkKind.CARRIED in kinds:
+            entries.append((_LINE, "enters an older graph", None))
+        if any(box.kind is BoxKind.FOLD for box in whole.boxes):
+            entries.append(("double frame", "several nodes folded", None))
+        if any(box.kind is BoxKind.STUB for column in columns for box in column.picture.boxes):
+            entries.append(("to 1 / from 1", "a cut link, goes on at the same number", None))
+        x, y = _MARGIN, top
+        for word, meaning, look in entries:
+            long = font().width(f"{word}  {meaning}", SMALL) + (_MARK if look else 0) + 22
+            if x > _MARGIN and x + long > width + _MARGIN + 22:
+                x, y = _MARGIN, y + 17
+            left = x
+            if look is not None:
+                tone = self.tone(look)
+                self.items.append(
+                    Shape(rect=Rect(x, y - 10, 13, 13), radius=3, fill=tone.fill, stroke=tone.ink, dash=look.dash)
+                )
+                self.symbol(look.symbol, x + 6.5, y - 3.5, tone.ink)
+                left += _MARK + 3
+            if word == _LINE:
+                line = ((left, y - 3.5), (left + font().width(word, SMALL), y - 3.5))
+                self.items.append(Shape(points=line, stroke=self.page.accent, width=2.4, straight=True))
+            else:
+                self.items.append(Text(left, y, word, SMALL, self.tone(look).ink if look else self.page.text))
+            left += font().width(word + "  ", SMALL)
+            self.items.append(Text(left, y, meaning, SMALL, self.page.muted))
+            x += long
+        return y + 24
+
+    def column(self, placed: Placed, dx: float, dy: float) -> None:
+        def at(rect: Rect) -> Rect:
+            return Rect(rect.x + dx, rect.y + dy, rect.width, rect.height)
+
+        picture = placed.picture
+        for group in picture.groups:
+            if group.id in placed.frames:
+                rect = at(placed.frames[group.id])
+                shared = group.kind is GroupKind.SHARED
+                self.items.append(
+                    Shape(
+                        rect=rect,
+                        radius=9,
+                        stroke=self.page.accent if shared else self.page.rule,
+                        width=2.2 if shared else 1,
+                        dash=() if shared else (5, 4),
+                        fill=self.wash(group.kind),
+                    )
+                )
+        for link, route in zip(picture.links, placed.routes, strict=True):
+            self.link(tuple((x + dx, y + dy) for x, y in route), link.kind, link.count)
+        for group in picture.groups:
+            if group.id in placed.frames:
+                self.frame_title(at(placed.frames[group.id]), group)
+        for box, rect in zip(picture.boxes, placed.boxes, strict=True):
+            self.box(box, at(rect))
+
+    def frame_title(self, rect: Rect, group: Group) -> None:
+        """The title lies over the links, on a ground of its own, so that none runs through it."""
+        ground = Rect(rect.x + 5, rect.y + 5, font().width(group.title, 12) + 8, 16)
+        self.items.append(Shape(rect=ground, radius=4, fill=self.wash(group.kind)))
+        colour = self.page.accent if group.kind is GroupKind.SHARED else self.page.muted
+        self.items.append(Text(rect.x + 9, rect.y + 17, group.title, 12, colour))
+
+    def wash(self, kind: GroupKind) -> str:
+        """Fill of a frame: barely apart from the page, so that the states of the boxes stay what one sees."""
+        shared = kind is GroupKind.SHARED
+        if self.dark:
+            return "#1b2430" if shared else "#1b1e24"
+        return "#f3f8fc" if shared else "#fafafa"
+
+    def link(self, route: tuple[Point, ...], kind: LinkKind, count: int) -> None:
+        important = kind is not LinkKind.PLAIN
+        colour = self.page.accent if important else self.page.rule
+        self.items.append(Shape(points=route, stroke=colour, width=2.4 if important else 1.1))
+        (x0, y0), (x1, y1) = route[-2] if route[-2] != route[-1] else route[-3], route[-1]
+        if (x0, y0) == (x1, y1):
+            x0, y0 = x1, y1 - 1
+        length = ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5
+        ux, uy = (x1 - x0) / length, (y1 - y0) / length
+        size = 8.0 if important else 6.5
+        bx, by = x1 - ux * size, y1 - uy * size
+        half = size * 0.42
+        self.items.append(
+            Shape(
+                points=((x1, y1), (bx - uy * half, by + ux * half), (bx + uy * half, by - ux * half)),
+                fill=colour,
+                straight=True,
+            )
+        )
+        if count > 1:
+            mx, my = route[len(route) // 2]
+            self.items.append(Text(mx + 4, my, f"{TIMES}{count:,}", SMALL - 1, self.page.muted))
+
+    def box(self, box: Box, rect: Rect) -> None:
+        look = NODE_STATES[box.state] if box.state is not None else None
+        tone = self.tone(look) if look else Tone(self.page.muted, self.page.background)
+        if box.kind is BoxKind.STUB:
+            self.items.append(Shape(rect=rect, radius=9, stroke=self.page.accent, fill=self.page.background))
+            self.items.append(Text(rect.x + _PAD, rect.y + 12.5, box.title, SMALL, self.page.accent))
+            return
+        radius = 10.0 if box.kind is BoxKind.LEAF else 4.0
+        dash = look.dash if look else ()
+        heavy = 2.2 if look is not None and look.line == "bold" else 1.3
+        if box.kind is BoxKind.FOLD:
+            back = Rect(rect.x + 4, rect.y + 4, rect.width, rect.height)
+            self.items.append(Shape(rect=back, radius=radius, stroke=tone.ink, width=1, dash=dash, fill=tone.fill))
+        self.items.append(Shape(rect=rect, radius=radius, stroke=tone.ink, width=heavy, dash=dash, fill=tone.fill))
+        y = rect.y
+        alarm = self.tone(SEVERITIES[Severity.ERROR]).ink
+        for strip, colour in ((box.alarm, alarm), (box.root, self.page.accent)):
+            if strip:
+                self.items.append(Shape(rect=Rect(rect.x, y, rect.width, _STRIP), radius=radius, fill=colour))
+                self.items.append(Text(rect.x + _PAD, y + 13.5, strip, TEXT, self.page.background))
+                y += _STRIP
+        if box.alarm:
+            outer = Rect(rect.x - 3, rect.y - 3, rect.width + 6, rect.height + 6)
+            self.items.append(Shape(rect=outer, radius=radius + 2, stroke=alarm, width=2.5))
+        self.items.append(Text(rect.x + _PAD + _MARK, y + 16, box.title, TITLE, self.page.text))
+        self.symbol(look.symbol if look else "→", rect.x + _PAD + 5, y + 11.5, tone.ink)
+        self.items.append(Text(rect.x + rect.width - _PAD, y + 16, box.note, SMALL, tone.ink, end=True))
+        y += _HEAD
+        if box.caption:
+            self.items.append(Text(rect.x + _PAD + _MARK, y + 7, box.caption, SMALL, self.page.muted))
+            y += 13
+        rows = [row for row in box.rows if row.text]
+        if rows:
+            self.items.append(
+                Shape(points=((rect.x, y + 2), (rect.x + rect.width, y + 2)), stroke=tone.ink, width=0.5, straight=True)
+            )
+        for row in rows:
+            self.row(row.text, row.note, row.state, row.muted, rect, y + 15)
+            y += _ROW
+
+    def row(self, text: str, note: str, state: SavedState | None, muted: bool, rect: Rect, y: float) -> None:
+        look = SAVED_STATES[state] if state is not None else None
+        colour = self.page.muted if muted else self.page.text
+        left = rect.x + _PAD + _MARK
+        if look is not None:
+            self.symbol(look.symbol, rect.x + _PAD + 5, y - 3.8, self.page.muted if muted else self.tone(look).ink)
+        self.items.append(Text(left, y, text, TEXT, colour))
+        if state in (SavedState.FREED, SavedState.DROPPED) and look is not None:
+            end = left + font().width(text, TEXT)
+            self.items.append(
+                Shape(points=((left, y - 3.6), (end, y - 3.6)), stroke=self.tone(look).ink, width=0.9, straight=True)
+            )
+        note_colour = self.tone(look).ink if look is not None and not muted else self.page.muted
+        self.items.append(Text(rect.x + rect.width - _PAD, y, note, SMALL, note_colour, end=True))
+
+    def symbol(self, symbol: str, x: float, y: float, colour: str) -> None:
+        """The theme's symbol, centred; drawn as a shape where it has one, so that no font needs to have it."""
+        r = 3.4
+        k = r * 0.5523
+        circle = (
+            (x + r, y), (x + r, y + k), (x + k, y + r), (x, y + r), (x - k, y + r), (x - r, y + k), (x - r, y),
+            (x - r, y - k), (x - k, y - r), (x, y - r), (x + k, y - r), (x + r, y - k), (x + r, y),
+        )  # fmt: skip
+        if symbol == "●":
+            self.items.append(Shape(points=circle, fill=colour))
+        elif symbol == "○":
+            self.items.append(Shape(points=circle, stroke=colour, width=1.4))
+        elif symbol == "◆":
+            self.items.append(
+                Shape(points=((x, y - 4.4), (x + 4.4, y), (x, y + 4.4), (x - 4.4, y)), fill=colour, straight=True)
+            )
+        else:
+            size = 12.0
+            self.items.append(Text(x - font().width(symbol, size) / 2, y + 4.2, symbol, size, colour))
+
+
+def _broken(text: str, width: float, size: float) -> list[str]:
+    """The text in lines no wider than ``width``, broken between words."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and font().width(longer, size) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines

@@ -1,0 +1,195 @@
+"""Chooses which graphs of a recording belong in one picture, the earlier ones as they are at the moment it shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gradscope.errors import GradscopeError
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Finding,
+    Graph,
+    Node,
+    NodeState,
+    Recording,
+    Root,
+    SavedState,
+    Severity,
+)
+from gradscope.render.pictures.folding import COMFORTABLE
+from gradscope.units import counted
+
+MOST_CALLS = 4
+"""More graphs than these in one picture say less, not more."""
+
+_MOST_MARKED = 8
+"""Of more nodes than these only the first is marked, or the marks would be all one sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Graphs for one picture, oldest first; the last one is that of the call asked for.
+
+    ``failing`` and ``highlight`` are nodes of the last graph: where a backward call stops, and those of a finding.
+    ``moment`` says in words what time the picture shows, ``focus`` what to look at where the user did not say.
+    """
+
+    graphs: tuple[Graph, ...]
+    moment: str
+    failing: int | None = None
+    highlight: tuple[int, ...] = ()
+    focus: str | None = None
+
+
+def select(recording: Recording, call: int | None = None, *, of_finding: bool = False) -> Selection:
+    """The graph that backward call ``call`` met, with the graphs of earlier calls that share nodes with it.
+
+    Without a number it is the call of the gravest finding, or else the last one. ``of_finding`` asks for a finding's.
+    Raises GradscopeError where there is no such call, graph or finding.
+    """
+    finding = _finding(recording, call)
+    if of_finding and finding is None:
+        where = "the recording" if call is None else f"call {call}"
+        raise GradscopeError(f"{where} has no finding that speaks of a graph; leave the focus on it out")
+    if call is None and finding is not None:
+        call = finding.backward_call
+    row = _row(recording, call)
+    if row.graph not in recording.graphs:
+        number = row.number if call is None else call
+        raise GradscopeError(f"the graph of backward call {number} is not in the recording; {_stored(recording)}")
+    rows = [*_earlier(recording, row), row]
+    graphs = [recording.graphs[r.graph] for r in rows if r.graph is not None]
+    shown = [_after(graph, by) for graph, by in zip(graphs[:-1], rows[:-1], strict=True)] + graphs[-1:]
+    if len(rows) > 1:
+        shown = [_roots_named(graph, by.number) for graph, by in zip(shown, rows, strict=True)]
+    marked = tuple(node for node in finding.graph_nodes if node < len(graphs[-1].nodes)) if finding else ()
+    marked = marked if len(marked) <= _MOST_MARKED else marked[:1]
+    stops = finding is not None and finding.certainty is not Certainty.PREDICTED and not finding.missed
+    large = len(set.union(*map(_identities, graphs))) > COMFORTABLE
+    return Selection(
+        tuple(shown),
+        _moment(row, call),
+        failing=marked[0] if marked and stops else None,
+        highlight=marked,
+        focus="finding" if marked and large else None,
+    )
+
+
+def _finding(recording: Recording, call: int | None) -> Finding | None:
+    """The gravest finding that speaks of the nodes of a stored graph, of those made at this call if one is given."""
+    grave = list(Severity)
+    usable = [
+        f
+        for f in recording.findings
+        if f.graph in recording.graphs and f.graph_nodes and call in (None, f.backward_call)
+    ]
+    return min(usable, key=lambda f: grave.index(f.severity), default=None)
+
+
+def _row(recording: Recording, call: int | None) -> BackwardCall:
+    """The row of a call, or that of the last one whose graph is there."""
+    rows = recording.calls
+    if not rows:
+        raise GradscopeError("no backward call was made, so there is no graph to draw")
+    if call is None:
+        return max(rows, key=lambda row: (row.graph in recording.graphs, _last(row)))
+    around = [row for row in rows if row.number <= call <= _last(row)]
+    if not around:
+        last = max(map(_last, rows))
+        raise GradscopeError(f"there is no backward call {call} in the recording: it has {counted(last, 'call')}")
+    # Rows of calls that take turns overlap: the one whose turn it was comes in even steps.
+    return max(around, key=lambda row: (row.number == call, _in_step(row, call), row.number))
+
+
+def _in_step(row: BackwardCall, call: int) -> bool:
+    if row.count < 2:
+        return row.number == call
+    step, uneven = divmod(_last(row) - row.number, row.count - 1)
+    return not uneven and (call - row.number) % step == 0
+
+
+def _last(row: BackwardCall) -> int:
+    return max(row.number, row.last_number)
+
+
+def _stored(recording: Recording) -> str:
+    """Which calls can be drawn instead."""
+    numbers = sorted(row.number for row in recording.calls if row.graph in recording.graphs)
+    if not numbers:
+        return "it has none at all"
+    shown = ", ".join(f"{number:,}" for number in numbers[:5])
+    return f"draw one of calls {shown}{', …' if len(numbers) > 5 else ''}"
+
+
+def _moment(row: BackwardCall, call: int | None) -> str:
+    """When the graph looked so: ``as backward call 2 found it (train.py:42)``."""
+    number = row.number if call is None else call
+    name = row.site.file.replace("\\", "/").rpartition("/")[2] if row.site else ""
+    place = f" ({name}:{row.site.line})" if row.site else ""
+    alike = f", the first of {row.count:,} alike" if row.count > 1 and number == row.number else ""
+    alike = f", as alike call {row.number:,} did" if number != row.number else alike
+    return f"as {'autograd.grad' if row.kind == 'grad' else 'backward'} call {number:,} found it{place}{alike}"
+
+
+def _earlier(recording: Recording, row: BackwardCall) -> list[BackwardCall]:
+    """The calls just before this one whose graphs share a node with its graph, and the one that freed such a node.
+
+    A graph is stored at its first sight, so sequence numbers can be compared only between calls that were the first
+    to meet their graphs.
+    """
+    first: dict[int | None, int] = {}
+    for other in sorted(recording.calls, key=lambda call: call.number):
+        if other.graph in recording.graphs:
+            first.setdefault(other.graph, other.number)
+    by_number = {
+        other.number: other
+        for other in recording.calls
+        if other.thread == row.thread and other.number < row.number and first.get(other.graph) == other.number
+    }
+    if row.graph is None or first[row.graph] != row.number:
+        return []
+    whole = recording.graphs[row.graph]
+    identities = _identities(whole)
+    chosen: dict[int, BackwardCall] = {}
+    number = row.number - 1
+    while number in by_number and len(chosen) < MOST_CALLS - 1 and _shares(recording, by_number[number], identities):
+        chosen[number] = by_number[number]
+        number -= 1
+    for number in sorted({node.freed_by for node in whole.nodes if node.freed_by is not None}, reverse=True):
+        if number in by_number and len(chosen) < MOST_CALLS - 1 and _shares(recording, by_number[number], identities):
+            chosen[number] = by_number[number]
+    return [chosen[number] for number in sorted(chosen)]
+
+
+def _identities(graph: Graph) -> set[tuple[int, str]]:
+    return {(node.sequence_nr, node.name) for node in graph.nodes if node.sequence_nr is not None}
+
+
+def _shares(recording: Recording, row: BackwardCall, identities: set[tuple[int, str]]) -> bool:
+    return row.graph is not None and not identities.isdisjoint(_identities(recording.graphs[row.graph]))
+
+
+def _after(graph: Graph, call: BackwardCall) -> Graph:
+    """The graph that ``call`` met, as the call left it."""
+    if call.exception is not None:
+        return graph
+    return replace(graph, nodes=tuple(_left(node, call.number, call.retain_graph) for node in graph.nodes))
+
+
+def _left(node: Node, call: int, kept: bool) -> Node:
+    if not node.will_run or node.state not in (NodeState.LIVE, NodeState.RETAINED):
+        return node
+    if kept:
+        return replace(node, state=NodeState.RETAINED)
+    gone = tuple(replace(tensor, state=SavedState.FREED) for tensor in node.saved)
+    return replace(node, state=NodeState.FREED, saved=gone, freed_by=call)
+
+
+def _roots_named(graph: Graph, call: int) -> Graph:
+    """The same graph; its roots say whose they are, as many a loop calls them all ``loss``."""
+    return replace(graph, roots=tuple(_named(root, call) for root in graph.roots))
+
+
+def _named(root: Root, call: int) -> Root:
+    return replace(root, name=f"{root.name} (call {call:,})" if root.name else f"call {call:,}")

@@ -1,0 +1,113 @@
+"""A graph as a tree for the terminal: small, focused or folded, with the same folds as the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+from rich.tree import Tree
+
+from gradscope.model import Graph, Severity
+from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.folding import Options
+from gradscope.render.pictures.picture import Box, BoxKind, Link, LinkKind, Picture, Row, ranks
+from gradscope.render.theme import NODE_STATES, SAVED_STATES, SEVERITIES, Look
+
+_ENTERS = {LinkKind.BOUNDARY: "  enters the shared part", LinkKind.CARRIED: "  enters an older graph"}
+
+
+def graph_tree(
+    graphs: Sequence[Graph],
+    options: Options | None = None,
+    *,
+    sites: bool = False,
+    moment: str = "",
+    plain_ascii: bool = False,
+) -> Tree:
+    """The graphs as a rich tree: the longest way on follows below a node, shorter ones are indented.
+
+    Each box stands below the last of those that lead to it; the others name it by its number: ``→ see [3]``.
+    """
+    return _Writer(compose(graphs, options or Options(), sites=sites, moment=moment), plain_ascii).tree()
+
+
+class _Writer:
+    def __init__(self, picture: Picture, plain_ascii: bool) -> None:
+        self.picture = picture
+        self.plain_ascii = plain_ascii
+        rank = ranks(len(picture.boxes), picture.links)
+        self.parent: dict[int, Link] = {}
+        for link in picture.links:
+            known = self.parent.get(link.target)
+            if known is None or rank[link.source] > rank[known.source]:
+                self.parent[link.target] = link
+        self.others = [link for link in picture.links if self.parent[link.target] is not link]
+        self.number = {box: n for n, box in enumerate(sorted({link.target for link in self.others}), 1)}
+        self.height = [0] * len(picture.boxes)
+        self.children: dict[int, list[int]] = {}
+        for box in reversed(range(len(picture.boxes))):
+            if box in self.parent:
+                above = self.parent[box].source
+                self.height[above] = max(self.height[above], self.height[box] + 1)
+                self.children.setdefault(above, []).append(box)
+
+    def tree(self) -> Tree:
+        tree = Tree(Text(self.picture.title, style="bold"), guide_style="dim")
+        tree.add(Text(self.picture.subtitle, style="dim"))
+        for note in self.picture.notes:
+            tree.add(Text(f"note: {note}", style=SEVERITIES[Severity.WARNING].terminal))
+        waiting = [(box.id, tree, True) for box in reversed(self.picture.boxes) if box.id not in self.parent]
+        while waiting:
+            box, branch, first = waiting.pop()
+            own = branch.add(self.line(self.picture.boxes[box], first))
+            for row in self.picture.boxes[box].rows:
+                if row.text:
+                    own.add(self.row(row))
+            for link in self.others:
+                if link.source == box:
+                    own.add(self.see(link))
+            below = sorted(self.children.get(box, ()), key=lambda child: (self.height[child], child))
+            if below:
+                waiting.append((below[-1], branch, False))
+                waiting += [(child, own, True) for child in reversed(below[:-1])]
+        return tree
+
+    def symbol(self, look: Look) -> str:
+        return look.ascii if self.plain_ascii else look.symbol
+
+    def line(self, box: Box, first: bool) -> Text:
+        """One box: how it is reached, its state, what it is and, where others point to it, its number."""
+        text = Text("" if first else ("| " if self.plain_ascii else "↓ "), style="dim")
+        if box.root:
+            text.append(f"{box.root}  ", style="bold cyan")
+        if box.state is not None:
+            look = NODE_STATES[box.state]
+            text.append(f"{self.symbol(look)} ", style=look.terminal)
+        text.append(
+            box.title, style="italic" if box.kind is BoxKind.LEAF else "bold" if box.kind is BoxKind.FOLD else ""
+        )
+        if box.note:
+            text.append(f"  {box.note}", style=NODE_STATES[box.state].terminal if box.state is not None else "dim")
+        if box.caption:
+            text.append(f"  {box.caption}", style="dim")
+        if box.id in self.number:
+            text.append(f"  [{self.number[box.id]}]", style="cyan")
+        if box.id in self.parent:
+            text.append(_ENTERS.get(self.parent[box.id].kind, ""), style="cyan")
+        if box.alarm:
+            text.append(f"  <- {box.alarm}", style=SEVERITIES[Severity.ERROR].terminal)
+        return text
+
+    def row(self, row: Row) -> Text:
+        look = SAVED_STATES[row.state] if row.state is not None else None
+        text = Text(f"{self.symbol(look)} " if look else "", style=look.terminal if look and not row.muted else "dim")
+        text.append(row.text, style="dim" if row.muted else "")
+        text.append(f"  {row.note}" if row.note else "", style=look.terminal if look and not row.muted else "dim")
+        return text
+
+    def see(self, link: Link) -> Text:
+        target = self.picture.boxes[link.target]
+        arrow = "->" if self.plain_ascii else "→"
+        return Text(
+            f"{arrow} see [{self.number[link.target]}] {target.title}{_ENTERS.get(link.kind, '')}", style="cyan"
+        )

@@ -1,0 +1,181 @@
+"""What ``print`` shows of a graph, a finding, a backward call, a report: plain text without colour."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+
+from gradscope.model import (
+    BackwardCall,
+    Finding,
+    Graph,
+    Node,
+    NodeState,
+    Recording,
+    SavedState,
+    SavedTensor,
+    Summary,
+)
+from gradscope.record.compare import Changes
+from gradscope.render.text.calls import as_code
+from gradscope.render.text.report import print_finding, print_report
+from gradscope.render.text.terminal import plain
+from gradscope.render.theme import NODE_STATES, SAVED_STATES
+from gradscope.units import counted, nbytes
+
+_WIDTH = 100
+_MOST_NODES = 200
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells in columns, each as wide as it must be; a column without a cell is left out."""
+    lines = [header, *rows]
+    used = [i for i in range(len(header)) if any(line[i] for line in lines[1:])]
+    widths = [max(len(line[i]) for line in lines) for i in used]
+    return "\n".join(
+        "  ".join(f"{line[i]:<{width}}" for i, width in zip(used, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def graph_text(graph: Graph) -> str:
+    """What the graph is in one line, then a line for each node and each of its further saved tensors."""
+    console = _console()
+    roots = {root.node: root.name or "root" for root in graph.roots}
+    following: dict[int, list[str]] = {}
+    for edge in graph.edges:
+        following.setdefault(edge.source, []).append(f"[{edge.target}]")
+    rows = []
+    for node in graph.nodes[:_MOST_NODES]:
+        first, *rest = _saved_cells(node) or [""]
+        where = f"{os.path.basename(node.site.file)}:{node.site.line}" if node.site else ""
+        arrow = f"→ {' '.join(dict.fromkeys(following[node.index]))}" if node.index in following else ""
+        root, number = roots.get(node.index, ""), f"[{node.index}]"
+        rows.append((root, number, node.name, _state(node), first, arrow, where, node.module or ""))
+        rows += [("", "", "", "", saved, "", "", "") for saved in rest]
+    lines = [table(("", "", "node", "state", "saved", "next", "made at", "module"), rows)]
+    if len(graph.nodes) > _MOST_NODES:
+        lines.append(f"… and {counted(len(graph.nodes) - _MOST_NODES, 'more node')}")
+    if graph.not_looked_at:
+        lines.append(f"not looked at: what is behind {counted(graph.not_looked_at, 'more edge')}")
+    return "\n".join(plain(line, console) for line in [_headline(graph), *"\n".join(lines).split("\n")])
+
+
+def _headline(graph: Graph) -> str:
+    """``backward graph of loss f32[]: 5 nodes, 2 of them freed; 128 B held by saved tensors``."""
+    of = ", ".join(f"{root.name or ''} {root.label}".strip() for root in graph.roots)
+    states = [node.state for node in graph.nodes]
+    told = [
+        f"{states.count(state)} {NODE_STATES[state].word}"
+        for state in (NodeState.LIVE, NodeState.RETAINED, NodeState.FREED, NodeState.STALE, NodeState.DESTROYED)
+        if state in states
+    ]
+    nodes = counted(len(states), "node") + (f" ({', '.join(told)})" if told else "")
+    bare = all(state is NodeState.BUFFERLESS for state in states)
+    held = f"it holds {nbytes(graph.saved_bytes)} of saved tensors"
+    if bare:
+        held = "it saved nothing: backward may run any number of times"
+    return f"backward graph{' of ' if of else ''}{of}: {nodes}; {held}"
+
+
+def _state(node: Node) -> str:
+    if node.is_leaf:
+        return NODE_STATES[node.state].word if node.state is NodeState.DESTROYED else "leaf"
+    by = f" by call {node.freed_by}" if node.freed_by and node.state is NodeState.FREED else ""
+    return NODE_STATES[node.state].word + by
+
+
+def _saved_cells(node: Node) -> list[str]:
+    if node.is_leaf:
+        label = (node.variable_label or "").removeprefix(node.variable or "").strip()
+        return [f"gradient goes to {node.variable or 'a leaf'} {label}"]
+    cells = [saved_text(saved) for saved in node.saved]
+    return cells + ([f"(not needed: {', '.join(node.unneeded)})"] if node.unneeded else [])
+
+
+def saved_text(saved: SavedTensor) -> str:
+    """``self f32[8, 32]  1 KiB``; of a leaf whose it is, and of what is not simply there, what became of it."""
+    size = f"= {saved.source}, a leaf" if saved.is_parameter and saved.source else nbytes(saved.nbytes)
+    size = "a leaf" if saved.is_parameter and not saved.source else size
+    state = "" if saved.state is SavedState.SAVED else SAVED_STATES[saved.state].word
+    return "  ".join(filter(None, (saved.label, size, state)))
+
+
+def saved_tensors_text(pairs: Iterable[tuple[str, SavedTensor]]) -> str:
+    """One line for each saved tensor: its node, what it is, how large, and what became of it."""
+    rows = []
+    for node, saved in pairs:
+        size = f"{nbytes(saved.nbytes)}{' (a leaf)' if saved.is_parameter else ''}"
+        where = f"{os.path.basename(saved.site.file)}:{saved.site.line}" if saved.site else ""
+        rows.append((node, saved.label, size, SAVED_STATES[saved.state].word, saved.source or "", where))
+    return table(("node", "saved", "bytes", "state", "variable", "made at"), rows)
+
+
+def changes_text(changes: Changes) -> str:
+    """How many nodes and edges stayed, came and went, then a line for each node with the edges that leave it."""
+    rows = []
+    signs = {"stayed": "=", "added": "+", "gone": "-"}
+    for change in changes:
+        node = change.node
+        name = f"{node.name} of {node.variable}" if node.variable else node.name
+        arrows = ", ".join(f"{signs[what]}> {target}" for what, target in change.edges)
+        where = f"{os.path.basename(node.site.file)}:{node.site.line}" if node.site else ""
+        rows.append((f"{signs[change.what]} {change.what}", name, _state(node), arrows, where))
+    counts = [
+        f"{word} {counted(sum(c.what == word for c in changes), 'node')} and "
+        f"{counted(sum(what == word for c in changes for what, _ in c.edges), 'edge')}"
+        for word in signs
+    ]
+    return "; ".join(counts) + "\n" + table(("", "node", "state", "edges", "made at"), rows)
+
+
+def finding_text(finding: Finding) -> str:
+    """A finding as the report shows it."""
+    console = _console()
+    print_finding(finding, console)
+    return _written(console)
+
+
+def report_text(recording: Recording) -> str:
+    """The whole report."""
+    console = _console()
+    print_report(recording, console)
+    return _written(console)
+
+
+def call_text(call: BackwardCall) -> str:
+    """A backward call in one line: what was built before it and destroyed since the last, what it ran, freed and kept."""
+    console = _console()
+    site = f"  {os.path.basename(call.site.file)}:{call.site.line}" if call.site else ""
+    number = f"call {call.number}" if call.count == 1 else f"calls {call.number} to {call.last_number}"
+    raised = f"  raised {call.exception.partition(':')[0]}" if call.exception else ""
+    return plain(
+        f"{number}  {as_code(call)}{site}  built {call.nodes_built:,}  destroyed {call.nodes_destroyed:,}  "
+        f"run {call.nodes_run:,}  freed {call.freed_tensors:,} ({nbytes(call.freed_bytes)})  "
+        f"retained {nbytes(call.retained_bytes)}{raised}",
+        console,
+    )
+
+
+def summary_text(summary: Summary) -> str:
+    """The totals, a line each for nodes, saved tensors and bytes."""
+    s = summary
+    dropped = f", {s.dropped_tensors:,} dropped with their graph" if s.dropped_tensors else ""
+    return (
+        f"nodes          {s.nodes:,} built, {s.nodes_destroyed:,} destroyed\n"
+        f"saved tensors  {s.saved_tensors:,} saved, {s.freed_tensors:,} freed by backward{dropped}\n"
+        f"held           {nbytes(s.live_bytes)} now, {nbytes(s.peak_saved_bytes)} at the peak"
+    )
+
+
+def _console() -> Console:
+    """A console without colour that writes into memory, and can write every sign."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    return Console(file=stream, width=_WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+
+
+def _written(console: Console) -> str:
+    memory = console.file.buffer  # type: ignore[attr-defined]
+    return str(memory.getvalue(), "utf-8").strip("\n")

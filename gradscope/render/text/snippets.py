@@ -1,0 +1,120 @@
+"""Source places as a compiler shows them: the line, its number, and carets under the part that is meant."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Mapping
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from gradscope.model import Site
+from gradscope.render.text.terminal import cut, drawn, plain, prose, short_path, shorten, signs, wrapped
+
+_NARROWEST_LABEL = 24
+
+
+def source_line(site: Site, sources: Mapping[str, str] | None) -> str | None:
+    """The line of a site from the recorded sources, else from the file; None if it is not to be had or is blank."""
+    recorded = (sources or {}).get(site.file)
+    if recorded is None:
+        line = linecache.getline(site.file, site.line)
+    else:
+        lines = re.split(r"\r\n|\r|\n", recorded)  # as Python counts them: a form feed ends no line
+        line = lines[site.line - 1] if 0 < site.line <= len(lines) else ""
+    return line.rstrip() or None
+
+
+def location(site: Site, console: Console) -> str:
+    """``train.py:42:9``, never shortened, so that a terminal can open it."""
+    return plain(f"{short_path(site.file)}:{site.line}:{site.column}", console)
+
+
+def gutter_width(*sites: Site | None) -> int:
+    """Room for the largest line number among some sites."""
+    return max((len(str(site.line)) for site in sites if site is not None), default=1)
+
+
+def pointed(
+    site: Site, label: str, console: Console, sources: Mapping[str, str] | None, *, style: str, gutter: int
+) -> list[Text]:
+    """The place of a finding: where it is, its line, and carets with a label under it.
+
+    Without the source, the place and the label alone.
+    """
+    where = Text.assemble((" " * gutter + "--> ", "dim"), (location(site, console), "bold"))
+    if site.function != "<module>":
+        where.append(f" in {plain(site.function, console)}")
+    line = source_line(site, sources)
+    if line is None:
+        return [where, *_labelled(0, 0, label, console, style, gutter)]
+    room = console.width - gutter - 3
+    start, end = _span(site, line)
+    shown, cells = drawn(line, console)
+    shown, start, end = _clipped(shown, cells[start], cells[end], room, signs(console).ellipsis)
+    lines = [where, _bar(Text(), gutter), _bar(Text(shown), gutter, str(site.line))]
+    lines += _labelled(start, end, label, console, style, gutter)
+    if site.end_line > site.line:
+        lines.append(Text(signs(console).ellipsis.rjust(gutter), style="dim"))
+    return lines
+
+
+def mentioned(site: Site, console: Console, sources: Mapping[str, str] | None, *, gutter: int) -> list[Text]:
+    """A related place: where it is and its source, beside it where there is room, else below."""
+    where = Text.assemble((" " * gutter + "--> ", "dim"), location(site, console))
+    line = source_line(site, sources)
+    if line is None:
+        return [where]
+    shown = drawn(line.strip(), console)[0]
+    if where.cell_len + 3 + cell_len(shown) <= console.width:
+        return [where.append(f"   {shown}")]
+    indent = " " * (gutter + 4)
+    return [where, Text(indent + shorten(shown, console.width - len(indent), signs(console).ellipsis))]
+
+
+def _span(site: Site, line: str) -> tuple[int, int]:
+    """First character to underline and the one after the last, from 0; all code of the line where that is not known."""
+    code = len(line) - len(line.lstrip())
+    start = site.column - 1
+    if not code < start < len(line):
+        start = code
+    on_this_line = site.end_line in (0, site.line) and start < site.end_column - 1 <= len(line)
+    return start, site.end_column - 1 if on_this_line else len(line)
+
+
+def _clipped(shown: str, start: int, end: int, room: int, ellipsis: str) -> tuple[str, int, int]:
+    """A drawn line in ``room`` cells with the cells from ``start`` to ``end`` in view, and where these are then."""
+    width, mark = cell_len(shown), cell_len(ellipsis)
+    if width <= room:
+        return shown, start, end
+    offset = 0
+    if end > room - mark:
+        spare = max(room - 2 * mark - (end - start), 0)
+        offset = min(start - min(spare // 3, start), width - (room - mark))
+    left = ellipsis if offset else ""
+    right = ellipsis if width - offset > room - len(left) else ""
+    text = left + cut(shown, offset, room - len(left) - len(right)) + right
+    return text, start - offset + len(left), min(end - offset + len(left), room - len(right))
+
+
+def _labelled(start: int, end: int, label: str, console: Console, style: str, gutter: int) -> list[Text]:
+    """Carets and label on one line where they fit, else the label below them, or below the line's start."""
+    room = console.width - gutter - 3
+    carets = Text(" " * start + "^" * (end - start), style=style)
+    words = prose(label, console, style)
+    if not end:
+        return [_bar(part, gutter) for part in wrapped(words, room, console)]
+    if not label:
+        return [_bar(carets, gutter)]
+    if end + 1 + words.cell_len <= room:
+        return [_bar(Text.assemble(carets, " ", words), gutter)]
+    indent = start if room - start >= min(_NARROWEST_LABEL, words.cell_len) else 0
+    below = wrapped(words, room - indent, console)
+    return [_bar(carets, gutter), *(_bar(Text.assemble(" " * indent, part), gutter) for part in below)]
+
+
+def _bar(content: Text, gutter: int, number: str = "") -> Text:
+    """One line of a snippet: the line's number or nothing, a bar, the content."""
+    return Text.assemble((f"{number:>{gutter}} |", "dim"), " " if content.plain else "", content)

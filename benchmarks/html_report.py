@@ -59,18 +59,42 @@ class Builder:
     def operation(self, name: str, module: str | None, line: int, *consumers: int) -> int:
         """One node that saved a tensor, unless it only adds."""
         index = len(self.nodes)
-        saved = () if name == "AddBackward0" else (SavedTensor("self", (32, 256), "f32", "cpu", 32_768, storage=index),)
+        saved = (
+            ()
+            if name == "AddBackward0"
+            else (SavedTensor("self", (32, 256), "f32", "cpu", 32_768, storage=index),)
+        )
         state = NodeState.FREED if saved else NodeState.BUFFERLESS
         place = Site("model.py", line, 9, line, 30, "forward")
         order = self.size - index
-        self.nodes.append(Node(index, name, state, order, saved, place, module, "Block", freed_by=1 if saved else None))
+        self.nodes.append(
+            Node(
+                index,
+                name,
+                state,
+                order,
+                saved,
+                place,
+                module,
+                "Block",
+                freed_by=1 if saved else None,
+            )
+        )
         self.edges += (Edge(consumer, index) for consumer in consumers)
         return index
 
     def leaf(self, name: str, *consumers: int) -> int:
         """A parameter's AccumulateGrad."""
         index = len(self.nodes)
-        self.nodes.append(Node(index, "AccumulateGrad", NodeState.BUFFERLESS, variable=name, variable_label="f32[256]"))
+        self.nodes.append(
+            Node(
+                index,
+                "AccumulateGrad",
+                NodeState.BUFFERLESS,
+                variable=name,
+                variable_label="f32[256]",
+            )
+        )
         self.edges += (Edge(consumer, index, 1) for consumer in consumers)
         return index
 
@@ -134,7 +158,9 @@ def recording(graph: Graph, iterations: int, *, folded: bool = True) -> Recordin
         )
         for row in range(rows)
     )  # fmt: skip
-    samples = tuple(Sample(i * 0.005, (i % 2) * 4_000_000 + i * 10, 4096, i // 2) for i in range(iterations * 2))
+    samples = tuple(
+        Sample(i * 0.005, (i % 2) * 4_000_000 + i * 10, 4096, i // 2) for i in range(iterations * 2)
+    )
     return Recording(
         Header("0", "2.13.0", "3.11", "train.py"),
         Outcome(0, None, True, iterations * 0.01),
@@ -202,7 +228,9 @@ PAINTED = """
 def main() -> int:
     """Print one row for each case."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
+    parser.add_argument(
+        "--chromium", default=shutil.which("chromium") or shutil.which("google-chrome")
+    )
     parser.add_argument("--keep", type=Path, help="keep the reports in this folder")
     options = parser.parse_args()
     try:
@@ -215,9 +243,7 @@ def main() -> int:
         return 2
     folder = options.keep or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
-    heads = (
-        f"{'write s':>8} {'MB':>6} {'paint ms':>9} {'graph ms':>9} {'pan fps':>8} {'all open fps':>13} {'worst ms':>9}"
-    )
+    heads = f"{'write s':>8} {'MB':>6} {'paint ms':>9} {'graph ms':>9} {'pan fps':>8} {'all open fps':>13} {'worst ms':>9}"
     print(f"{'case':32} {heads}")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=FLAGS.split())
@@ -231,7 +257,9 @@ def main() -> int:
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.goto(path.absolute().as_uri(), wait_until="commit")
             graph = page.evaluate(PAINTED)
-            first = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? NaN")
+            first = page.evaluate(
+                "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? NaN"
+            )
             page.evaluate("document.getElementById('graph').scrollIntoView()")
             pan = page.evaluate(FRAMES, {"zoom": "home"})
             whole = page.evaluate(FRAMES, {"zoom": "all"})

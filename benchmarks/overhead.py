@@ -19,7 +19,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler is chatty otherwise; it must be set this early
+os.environ.setdefault(
+    "KINETO_LOG_LEVEL", "99"
+)  # torch's profiler is chatty otherwise; it must be set this early
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +80,12 @@ def transformer(device: torch.device, width: int, batch: int, length: int) -> It
 def convolutions(device: torch.device) -> Iteration:
     layers: list[nn.Module] = []
     for before, after in ((3, 32), (32, 64), (64, 64)):
-        layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [
+            nn.Conv2d(before, after, 3, padding=1),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 16, 10)).to(device)
     x, labels = torch.randn(16, 3, 32, 32, device=device), torch.randint(10, (16,), device=device)
     return trainer(model, lambda: F.cross_entropy(model(x), labels))
@@ -116,9 +123,13 @@ def mixed(x: Tensor, number: int) -> Tensor:
 
 
 WORKLOADS = (
-    Workload("Transformer, 6 layers d=256, batch 8x64", lambda d: transformer(d, 256, 8, 64), 1.05, 1),
+    Workload(
+        "Transformer, 6 layers d=256, batch 8x64", lambda d: transformer(d, 256, 8, 64), 1.05, 1
+    ),
     Workload("small conv net, batch 16x3x32x32", convolutions, 1.05, 4),
-    Workload("launch-bound Transformer d=32, batch 2x8", lambda d: transformer(d, 32, 2, 8), 1.3, 8),
+    Workload(
+        "launch-bound Transformer d=32, batch 2x8", lambda d: transformer(d, 32, 2, 8), 1.3, 8
+    ),
     Workload("LSTMCell over 50 steps", lstm_cell, 1.3, 8),
     Workload("1,000 x sin", lambda d: chain(d, lambda x, _: x.sin()), 1.8, 4),
     Workload("1,000 x multiply by a scalar", lambda d: chain(d, lambda x, _: x * 0.99), 1.8, 4),
@@ -149,7 +160,9 @@ def seconds_per_iteration(iteration: Iteration, count: int, device: torch.device
     return (time.perf_counter() - start) / count
 
 
-def measure_times(workload: Workload, ways: list[str], rounds: int, device: torch.device) -> dict[str, list[float]]:
+def measure_times(
+    workload: Workload, ways: list[str], rounds: int, device: torch.device
+) -> dict[str, list[float]]:
     """Seconds per iteration of each way, round by round; opening a watch and its first iterations are not timed."""
     torch.manual_seed(0)
     iteration = workload.build(device)
@@ -191,7 +204,9 @@ def peak_bytes(workload: Workload, way: str, device: torch.device) -> tuple[int,
         losses = losses_of(workload, way, device)
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()
-    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    changes = sorted(
+        (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
+    )
     return max(itertools.accumulate(size for _, size in changes)), losses
 
 
@@ -225,9 +240,15 @@ def line(row: Row) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what watching costs.")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--rounds", type=int, default=15, help="timed rounds of each way (default: 15)")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="what to measure besides plain")
-    parser.add_argument("--only", default="", help="measure only workloads whose name contains this")
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="timed rounds of each way (default: 15)"
+    )
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=list(WAYS), help="what to measure besides plain"
+    )
+    parser.add_argument(
+        "--only", default="", help="measure only workloads whose name contains this"
+    )
     parser.add_argument("--threads", type=int, default=1, help="torch's own threads (default: 1)")
     parser.add_argument("--json", metavar="FILE", help="write the rows to this file too")
     options = parser.parse_args()
@@ -236,7 +257,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
     ways = ["plain", *(way for way in options.ways if way != "plain")]
-    print(f"torch {torch.__version__}, {device}, {options.threads} threads, {options.rounds} rounds")
+    print(
+        f"torch {torch.__version__}, {device}, {options.threads} threads, {options.rounds} rounds"
+    )
     print(heading(ways))
     rows = []
     for workload in WORKLOADS:

@@ -129,7 +129,12 @@ class Block(nn.Module):
 
 def resnet() -> None:
     """Eight residual blocks."""
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *(Block(8) for _ in range(8)), nn.Flatten(), nn.Linear(512, 4))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        *(Block(8) for _ in range(8)),
+        nn.Flatten(),
+        nn.Linear(512, 4),
+    )
     loss = nn.functional.cross_entropy(model(torch.randn(4, 3, 8, 8)), torch.randint(4, (4,)))
     loss.backward()
 
@@ -177,13 +182,17 @@ def main() -> None:
     pictures.mkdir(exist_ok=True)
     sections, rows = [], []
     with TemporaryDirectory() as scratch:
-        gradscope.draw(_warm_up(), file=Path(scratch) / "warm.png")  # the layout engine is compiled once
+        gradscope.draw(
+            _warm_up(), file=Path(scratch) / "warm.png"
+        )  # the layout engine is compiled once
         for entry in ENTRIES:
             torch.manual_seed(0)
             loss = None
             with gradscope.watch() as scope, suppress(RuntimeError):
                 loss = entry.program()
-            graphs = select(scope.recording()).graphs if loss is None else (gradscope.snapshot(loss),)
+            graphs = (
+                select(scope.recording()).graphs if loss is None else (gradscope.snapshot(loss),)
+            )
             draw = scope.draw if loss is None else partial(gradscope.draw, *graphs)
             name = f"{entry.program.__name__}.svg"
             begun = process_time()
@@ -193,12 +202,16 @@ def main() -> None:
             draw(file=Path(scratch) / "picture.png", **entry.options)  # type: ignore[arg-type]
             png = process_time() - begun
             nodes = len(merge(graphs).nodes)
-            sections.append(f"## {entry.title}\n\n{entry.program.__doc__}\n\n![{entry.title}](pictures/{name})\n")
+            sections.append(
+                f"## {entry.title}\n\n{entry.program.__doc__}\n\n![{entry.title}](pictures/{name})\n"
+            )
             if entry.torchviz:
                 rows.append(
                     f"| {entry.title} | {nodes:,} | {drawing.boxes} | {svg:.2f} / {png:.2f} | {entry.torchviz} |\n"
                 )
-    (DOCS / "gallery.md").write_text(PAGE.format(rows="".join(rows), sections="\n".join(sections)), encoding="utf-8")
+    (DOCS / "gallery.md").write_text(
+        PAGE.format(rows="".join(rows), sections="\n".join(sections)), encoding="utf-8"
+    )
 
 
 def _warm_up() -> torch.Tensor:

@@ -69,7 +69,9 @@ def renewed(page: str) -> tuple[str, dict[str, str]]:
             return "```console\n" + "\n".join(lines) + "```"
 
         text = _CONSOLE.sub(block, page)
-        return text, {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.svg"))}
+        return text, {
+            path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.svg"))
+        }
 
 
 def commands(block: str) -> Iterator[str]:
@@ -85,7 +87,9 @@ def shown(command: str, folder: Path) -> str:
 def tidied(output: str, folder: Path) -> str:
     """Output without the folder's name, and a traceback as the first sentence of its last line."""
     output = output.replace(f"{folder}{os.sep}", "")
-    output = _TRACEBACK.sub(lambda found: re.sub(r"(\w)( \(or directly .*|\. .*)", r"\1 …", found[1]) + "\n", output)
+    output = _TRACEBACK.sub(
+        lambda found: re.sub(r"(\w)( \(or directly .*|\. .*)", r"\1 …", found[1]) + "\n", output
+    )
     return output if not output or output.endswith("\n") else output + "\n"
 
 
@@ -116,7 +120,9 @@ def _become(words: list[str], folder: Path, output: Path) -> None:
     target = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(target, 1)
     os.dup2(target, 2)
-    sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, encoding="utf-8", closefd=False) for fd in (1, 2))
+    sys.stdout, sys.stderr = (
+        os.fdopen(fd, "w", buffering=1, encoding="utf-8", closefd=False) for fd in (1, 2)
+    )
     os.environ |= {"COLUMNS": "80", "NO_COLOR": "1"}
     program, *arguments = words
     if program == "gradscope":
@@ -127,7 +133,10 @@ def _become(words: list[str], folder: Path, output: Path) -> None:
         sys.path.insert(0, str(folder))
         main_module = sys.modules["__main__"] = types.ModuleType("__main__")
         main_module.__file__ = arguments[0]
-        exec(compile(Path(arguments[0]).read_text(encoding="utf-8"), arguments[0], "exec"), vars(main_module))
+        exec(
+            compile(Path(arguments[0]).read_text(encoding="utf-8"), arguments[0], "exec"),
+            vars(main_module),
+        )
     else:
         raise SystemExit(f"{program}: a page runs python or gradscope")
 

@@ -20,10 +20,21 @@ def main() -> None:
     """Run the example, and draw its report as a terminal would show it."""
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "run.gscope"
-        command = [sys.executable, "-m", "gradscope", "run", "--output", f"{folder}/report", "--save", str(saved), SCRIPT]
+        command = [
+            sys.executable,
+            "-m",
+            "gradscope",
+            "run",
+            "--output",
+            f"{folder}/report",
+            "--save",
+            str(saved),
+            SCRIPT,
+        ]
         subprocess.run(command, cwd=HERE.parent, capture_output=True, check=False)
-        console = Console(record=True, width=100, file=open(f"{folder}/screen", "w"), force_terminal=True)  # noqa: SIM115
-        print_report(load(saved), console)
+        with open(f"{folder}/screen", "w") as screen:
+            console = Console(record=True, width=100, file=screen, force_terminal=True)
+            print_report(load(saved), console)
     picture = console.export_svg(title=f"$ gradscope run {SCRIPT}")
     (HERE / "pictures" / "terminal.svg").write_text(picture)
 

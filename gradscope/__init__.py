@@ -48,7 +48,9 @@ __all__ = ["__version__", *_WHERE]
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        raise AttributeError(f"module 'gradscope' has no attribute {name!r}; it has {', '.join(sorted(_WHERE))}")
+        raise AttributeError(
+            f"module 'gradscope' has no attribute {name!r}; it has {', '.join(sorted(_WHERE))}"
+        )
     value = getattr(import_module(_WHERE[name]), name)
     globals()[name] = value
     return value

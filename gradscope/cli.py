@@ -13,7 +13,15 @@ from typer.main import get_command
 
 from gradscope._version import __version__
 from gradscope.commands import run as commands
-from gradscope.commands.run import DrawRequest, Engine, FailOn, FixOptions, Format, RunOptions, Theme
+from gradscope.commands.run import (
+    DrawRequest,
+    Engine,
+    FailOn,
+    FixOptions,
+    Format,
+    RunOptions,
+    Theme,
+)
 from gradscope.errors import GradscopeError
 from gradscope.launch.runner import Code, Module, Script, Target
 
@@ -36,7 +44,12 @@ class ProgramCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Have the options end where ``-m`` or ``-c`` stands, as Python's own do."""
-        takes_value = {name for option in self.params if not getattr(option, "is_flag", True) for name in option.opts}
+        takes_value = {
+            name
+            for option in self.params
+            if not getattr(option, "is_flag", True)
+            for name in option.opts
+        }
         at = 0
         while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "--"):
             flag, rest = args[at][:2], args[at][2:]
@@ -67,23 +80,42 @@ def gradscope(
     options_metavar="[OPTIONS] [-m | -c]",
 )
 def run(
-    program: Annotated[str, typer.Argument(metavar="PROGRAM", help="A script, or what -m or -c takes.")],
-    args: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="The program's own.")] = None,
-    module: Annotated[bool, typer.Option("-m", help="PROGRAM is a module, as for python -m.")] = False,
+    program: Annotated[
+        str, typer.Argument(metavar="PROGRAM", help="A script, or what -m or -c takes.")
+    ],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="The program's own.")
+    ] = None,
+    module: Annotated[
+        bool, typer.Option("-m", help="PROGRAM is a module, as for python -m.")
+    ] = False,
     code: Annotated[bool, typer.Option("-c", help="PROGRAM is code, as for python -c.")] = False,
     format: Annotated[Format, typer.Option(help="How the report is written.")] = Format.TEXT,  # noqa: A002
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report here, not to stderr.")] = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the recording here.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an interactive report here.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report here, not to stderr.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Save the recording here.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an interactive report here.")
+    ] = None,
     draw: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the finding's graph, or the last: .svg .png .pdf .dot")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Draw the finding's graph, or the last: .svg .png .pdf .dot"
+        ),
     ] = None,
     stop_after: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="End the program after N backward calls.")
     ] = None,
     guard: Annotated[bool, typer.Option("--guard", help="Raise before the engine would.")] = False,
-    no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Install no saved-tensor hooks: see less.")] = False,
-    fail_on: Annotated[FailOn, typer.Option(help="The least finding that makes the exit status 1.")] = FailOn.ERROR,
+    no_hooks: Annotated[
+        bool, typer.Option("--no-hooks", help="Install no saved-tensor hooks: see less.")
+    ] = False,
+    fail_on: Annotated[
+        FailOn, typer.Option(help="The least finding that makes the exit status 1.")
+    ] = FailOn.ERROR,
 ) -> Job:
     """
     Run a program as Python would, and report on its backward graphs.
@@ -98,10 +130,16 @@ def run(
 
 @app.command()
 def report(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Recordings that `run --save` wrote.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Recordings that `run --save` wrote.")
+    ],
     format: Annotated[Format, typer.Option(help="How the report is written.")] = Format.TEXT,  # noqa: A002
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report here, not to stdout.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an interactive report here instead.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report here, not to stdout.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an interactive report here instead.")
+    ] = None,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
     return partial(commands.report, files, format, output, html)
@@ -109,21 +147,39 @@ def report(
 
 @app.command()
 def draw(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")
+    ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Draw to this .svg, .png, .pdf or .dot, not as a tree."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Draw to this .svg, .png, .pdf or .dot, not as a tree.",
+        ),
     ] = None,
-    call: Annotated[int | None, typer.Option(min=1, metavar="N", help="The graph that backward call N met.")] = None,
+    call: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The graph that backward call N met.")
+    ] = None,
     focus: Annotated[
         str | None,
-        typer.Option(metavar="WHAT", help="Show most of: shared, finding, or the name of a node, module, leaf, root."),
+        typer.Option(
+            metavar="WHAT",
+            help="Show most of: shared, finding, or the name of a node, module, leaf, root.",
+        ),
     ] = None,
     depth: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Fold the calls of modules at this depth of their path.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Fold the calls of modules at this depth of their path."
+        ),
     ] = None,
     expand: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Open a fold, by what it says behind `open:`; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Open a fold, by what it says behind `open:`; repeatable."
+        ),
     ] = None,
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Draw every node.")] = False,
     sites: Annotated[bool, typer.Option("--sites", help="Add the source lines.")] = False,
@@ -131,27 +187,41 @@ def draw(
     theme: Annotated[Theme, typer.Option(help="The colours.")] = Theme.LIGHT,
 ) -> Job:
     """Draw a graph of a saved recording: to a file, or as a tree."""
-    request = DrawRequest(call, focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme)
+    request = DrawRequest(
+        call, focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme
+    )
     return partial(commands.draw, file, output, request)
 
 
 @app.command()
 def fix(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")
+    ],
     finding: Annotated[
-        str | None, typer.Option(metavar="WHICH", help="Only this fix: its number in the list, or a finding's code.")
+        str | None,
+        typer.Option(
+            metavar="WHICH", help="Only this fix: its number in the list, or a finding's code."
+        ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run the program as it is and with the fix, and compare.")
+        bool,
+        typer.Option("--verify", help="Run the program as it is and with the fix, and compare."),
     ] = False,
     write: Annotated[
         bool, typer.Option("--write", help="Change the files, if --verify has nothing against it.")
     ] = False,
     stop_after: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="End each run after N backward calls (100, or as the findings need)."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="End each run after N backward calls (100, or as the findings need).",
+        ),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=1, metavar="S", help="End each run after S seconds.")] = 600,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="S", help="End each run after S seconds.")
+    ] = 600,
 ) -> Job:
     """
     Show what to do about the findings of a saved recording: in words, and as a diff where an edit does it.
@@ -162,7 +232,11 @@ def fix(
 
 
 @app.command()
-def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="A finding's code, as GS101, or name.")]) -> Job:
+def explain(
+    code: Annotated[
+        str, typer.Argument(metavar="CODE", help="A finding's code, as GS101, or name.")
+    ],
+) -> Job:
     """Explain a finding: what it says, why it is bad, and what cures it."""
     return partial(commands.explain, code)
 

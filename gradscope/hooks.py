@@ -14,7 +14,10 @@ import torch
 import torch.autograd.graph
 import torch.utils._python_dispatch
 from torch.autograd.function import BackwardCFunction
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
 Unpack: TypeAlias = Callable[[Any], torch.Tensor]
@@ -109,7 +112,11 @@ def wrap_engine(run: Callable[..., Any]) -> Handle:
     for module in (torch.autograd.graph, torch.autograd):
         original = module._engine_run_backward
         handles.add(
-            replace(module, "_engine_run_backward", functools.wraps(original)(functools.partial(run, original)))
+            replace(
+                module,
+                "_engine_run_backward",
+                functools.wraps(original)(functools.partial(run, original)),
+            )
         )
     return handles
 
@@ -187,7 +194,9 @@ def replace_saved_tensors_of_functions(read: Callable[[Any, Callable[[Any], Any]
     return replace(BackwardCFunction, "saved_tensors", property(lambda ctx: read(ctx, original)))
 
 
-def replace_register_hooks(register: Callable[[Callable[..., None], Any, Pack, Unpack], None]) -> Handle:
+def replace_register_hooks(
+    register: Callable[[Callable[..., None], Any, Pack, Unpack], None],
+) -> Handle:
     """Send ``SavedTensor.register_hooks`` through ``register(original, saved_tensor, pack, unpack)``."""
     original = _AUTOGRAD.SavedTensor.register_hooks
 
@@ -255,7 +264,10 @@ class DefaultHooks:
             try:
                 return pop_mode(*args, **kwargs)
             finally:
-                if torch._C._len_torch_dispatch_stack() == 0 and _AUTOGRAD._saved_tensors_hooks_is_enabled():
+                if (
+                    torch._C._len_torch_dispatch_stack() == 0
+                    and _AUTOGRAD._saved_tensors_hooks_is_enabled()
+                ):
                     self._step_back()
 
         handles.add(replace(dispatch, "_push_mode", push_mode_aside))
@@ -285,7 +297,10 @@ class DefaultHooks:
         """Put lifted hooks back, unless something else still wants them aside."""
         state = self._local
         state.lifted = False
-        if torch._C._len_torch_dispatch_stack() == 0 and _AUTOGRAD._saved_tensors_hooks_is_enabled():
+        if (
+            torch._C._len_torch_dispatch_stack() == 0
+            and _AUTOGRAD._saved_tensors_hooks_is_enabled()
+        ):
             self._step_back()
 
     def _enter(self) -> None:
@@ -310,7 +325,13 @@ class DefaultHooks:
             self._pop()
         for pair in state.pushed:  # what the program pushed stays in force, as it pushed it
             self._push(*pair)
-        state.entered, state.aside, state.lifted, state.base, state.beneath = False, False, False, None, None
+        state.entered, state.aside, state.lifted, state.base, state.beneath = (
+            False,
+            False,
+            False,
+            None,
+            None,
+        )
         state.pushed.clear()
 
     def _step_aside(self) -> bool:
@@ -328,7 +349,13 @@ class DefaultHooks:
 
     def _step_back(self) -> None:
         state = self._local
-        if state.entered and state.aside and not state.lifted and not state.pushed and state.base is not None:
+        if (
+            state.entered
+            and state.aside
+            and not state.lifted
+            and not state.pushed
+            and state.base is not None
+        ):
             state.aside = False
             if not self._is_on_top(state.base):
                 self._push(*state.base)
@@ -400,9 +427,13 @@ class StackLimit:
             and soft < self.LARGEST
             and (hard in (-1, resource.RLIM_INFINITY) or hard > soft)
         ):
-            raised = self.LARGEST if hard in (-1, resource.RLIM_INFINITY) else min(hard, self.LARGEST)
+            raised = (
+                self.LARGEST if hard in (-1, resource.RLIM_INFINITY) else min(hard, self.LARGEST)
+            )
             resource.setrlimit(resource.RLIMIT_STACK, (raised, hard))
-            self._handle = self._handle or Handle(lambda: resource.setrlimit(resource.RLIMIT_STACK, (soft, hard)))
+            self._handle = self._handle or Handle(
+                lambda: resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+            )
             soft = raised
         return soft // self.BYTES_PER_NODE
 

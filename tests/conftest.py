@@ -25,8 +25,13 @@ def state_of_the_host() -> dict[str, object]:
 
     autograd = torch._C._autograd
     names = ("push_saved_tensors_default", "pop_saved_tensors_default", "top_saved_tensors_default")
-    state: dict[str, object] = {f"_{name}_hooks": getattr(autograd, f"_{name}_hooks") for name in names}
-    state |= {name: getattr(autograd, name) for name in ("_saved_tensors_hooks_disable", "_saved_tensors_hooks_enable")}
+    state: dict[str, object] = {
+        f"_{name}_hooks": getattr(autograd, f"_{name}_hooks") for name in names
+    }
+    state |= {
+        name: getattr(autograd, name)
+        for name in ("_saved_tensors_hooks_disable", "_saved_tensors_hooks_enable")
+    }
     state |= {
         "top hooks": autograd._top_saved_tensors_default_hooks(False),
         "engine (graph)": torch.autograd.graph._engine_run_backward,
@@ -51,7 +56,9 @@ def state_of_python() -> dict[str, object]:
         "trace": sys.gettrace(),
         "asking for the trace": sys.gettrace,
         "thread trace": threading.gettrace(),
-        "monitoring tools": [sys.monitoring.get_tool(i) for i in range(6)] if sys.version_info >= (3, 12) else [],
+        "monitoring tools": [sys.monitoring.get_tool(i) for i in range(6)]
+        if sys.version_info >= (3, 12)
+        else [],
         "meta path": list(sys.meta_path),
     }
 

@@ -133,12 +133,21 @@ def draw_recording(
     chosen = select(recording, call, of_finding=options.get("focus") == "finding")
     options["focus"] = _focus(chosen, options)
     return draw_graphs(
-        chosen.graphs, file, failing=chosen.failing, highlight=chosen.highlight, moment=chosen.moment, **options
+        chosen.graphs,
+        file,
+        failing=chosen.failing,
+        highlight=chosen.highlight,
+        moment=chosen.moment,
+        **options,
     )
 
 
 def recording_tree(
-    recording: Recording, *, call: int | None = None, plain_ascii: bool = False, **options: Unpack[DrawOptions]
+    recording: Recording,
+    *,
+    call: int | None = None,
+    plain_ascii: bool = False,
+    **options: Unpack[DrawOptions],
 ) -> Tree:
     """The same graphs as a tree for the terminal; ``engine``, ``theme`` and ``limit_seconds`` mean nothing here."""
     chosen = select(recording, call, of_finding=options.get("focus") == "finding")
@@ -151,7 +160,9 @@ def recording_tree(
         chosen.highlight,
     )
     sites = options.get("sites", False)
-    return graph_tree(chosen.graphs, folding, sites=sites, moment=chosen.moment, plain_ascii=plain_ascii)
+    return graph_tree(
+        chosen.graphs, folding, sites=sites, moment=chosen.moment, plain_ascii=plain_ascii
+    )
 
 
 def draw_graphs(
@@ -182,9 +193,13 @@ def draw_graphs(
     if theme not in ("light", "dark"):
         raise GradscopeError(f"no theme is called {theme!r}: use light or dark")
     if not any(graph.nodes for graph in graphs):
-        raise GradscopeError("there is nothing to draw: the graph has no node (does the tensor require grad?)")
+        raise GradscopeError(
+            "there is nothing to draw: the graph has no node (does the tensor require grad?)"
+        )
     available_engine(engine)
-    too_many = not fold and suffix != ".dot" and sum(len(graph.nodes) for graph in graphs) > _MOST_UNFOLDED
+    too_many = (
+        not fold and suffix != ".dot" and sum(len(graph.nodes) for graph in graphs) > _MOST_UNFOLDED
+    )
     options = Options(focus, depth, tuple(expand), fold or too_many, failing, tuple(highlight))
     picture = compose(graphs, options, sites=sites, moment=moment)
     notes = list(picture.notes)
@@ -214,7 +229,9 @@ def place(picture: Picture, *, engine: str = "auto", limit_seconds: float = 10.0
 
 def _focus(chosen: Selection, options: DrawOptions) -> str | None:
     """What the user asked to see; of a large graph with a finding that he asked nothing of, the finding."""
-    asked = options.get("depth") is not None or options.get("expand") or not options.get("fold", True)
+    asked = (
+        options.get("depth") is not None or options.get("expand") or not options.get("fold", True)
+    )
     return options.get("focus") or (None if asked else chosen.focus)
 
 

@@ -39,7 +39,9 @@ class Life:
         self._key = f"gradscope life {next(_numbers)}"
         self._roots = [weakref.ref(root) for root in roots]
         self._graph = graph
-        nodes, _, _ = walk([node for root in roots if (node := root_node(root)) is not None], len(graph.nodes))
+        nodes, _, _ = walk(
+            [node for root in roots if (node := root_node(root)) is not None], len(graph.nodes)
+        )
         self._marks: list[weakref.ref[_Mark]] = []
         for node in nodes:
             mark = _Mark()
@@ -125,16 +127,22 @@ def follow(*roots: torch.Tensor) -> Life:
     """
     for place, root in enumerate(roots, 1):
         if not isinstance(root, torch.Tensor):
-            raise GradscopeError(f"argument {place} is a {type(root).__name__}: follow a tensor that has a grad_fn")
+            raise GradscopeError(
+                f"argument {place} is a {type(root).__name__}: follow a tensor that has a grad_fn"
+            )
     graph = snapshot(*roots)
     if graph.not_looked_at or len(graph.nodes) > _MOST_NODES:
-        raise GradscopeError(f"this graph is too large to follow: it has more than {_MOST_NODES:,} nodes")
+        raise GradscopeError(
+            f"this graph is too large to follow: it has more than {_MOST_NODES:,} nodes"
+        )
     return Life(roots, graph)
 
 
 def _destroyed(node: Node) -> Node:
     held = (SavedState.SAVED, SavedState.RETAINED, SavedState.STALE)
-    saved = tuple(replace(s, state=SavedState.DROPPED) if s.state in held else s for s in node.saved)
+    saved = tuple(
+        replace(s, state=SavedState.DROPPED) if s.state in held else s for s in node.saved
+    )
     return replace(node, state=NodeState.DESTROYED, saved=saved)
 
 
@@ -142,4 +150,6 @@ def _renewed(node: Node, now: Node) -> Node:
     """``node`` in its present state; what was freed is still told by name."""
     if now.state is NodeState.FREED and not now.saved:
         now = replace(now, saved=tuple(replace(s, state=SavedState.FREED) for s in node.saved))
-    return replace(node, state=now.state, saved=now.saved, freed_by=now.freed_by, unneeded=node.unneeded)
+    return replace(
+        node, state=now.state, saved=now.saved, freed_by=now.freed_by, unneeded=node.unneeded
+    )

@@ -77,10 +77,16 @@ class Session:
             self._handles.add(replace_saved_tensors_of_functions(functions.read))
             self._handles.add(replace_register_hooks(self._register_hooks))
             ledger = self.ledger
-            self._handles.add(replace_unpack(lambda original, saved: unpack(original, ledger, saved)))
+            self._handles.add(
+                replace_unpack(lambda original, saved: unpack(original, ledger, saved))
+            )
             default_hooks = DefaultHooks(ledger.pack, ledger.unpack, ledger.compose)
             steady = self.backward.steady
-            steady.lift, steady.lower, default_hooks.on_theirs = default_hooks.lift, default_hooks.lower, steady.leave
+            steady.lift, steady.lower, default_hooks.on_theirs = (
+                default_hooks.lift,
+                default_hooks.lower,
+                steady.leave,
+            )
             ledger.on_other_thread = steady.block
             self._handles.add(default_hooks.install())
             self._handles.add(self.lines.install())
@@ -142,7 +148,9 @@ class Session:
             scope.report(finding)
 
     def _refusal(self, finding: Finding) -> BaseException | None:
-        return next((r for r in (scope.refusal(finding) for scope in self.scopes) if r is not None), None)
+        return next(
+            (r for r in (scope.refusal(finding) for scope in self.scopes) if r is not None), None
+        )
 
     def _called(self, call: BackwardCall) -> None:
         for scope in tuple(self.scopes):

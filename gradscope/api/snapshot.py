@@ -39,7 +39,9 @@ def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
     most = room()
     if session is not None:
         with torch._C.DisableTorchFunction():
-            session.backward.looker.look(nodes)  # ties what the hooks saw to the nodes: sites, modules, generations
+            session.backward.looker.look(
+                nodes
+            )  # ties what the hooks saw to the nodes: sites, modules, generations
     walked, index, left = walk(nodes, most)
     called = _names_of(roots, frames)
     shown = [
@@ -55,10 +57,14 @@ def saved_tensors(*roots: torch.Tensor | GradientEdge) -> SavedTensors:
     Each tells its name in the derivative formula, shape, dtype, bytes, state (saved, retained, freed, stale) and, where a watch saw it,
     the line that saved it. Raises GradscopeError for a root that has no graph.
     """
-    return SavedTensors((node.name, saved) for node in snapshot(*roots).nodes for saved in node.saved)
+    return SavedTensors(
+        (node.name, saved) for node in snapshot(*roots).nodes for saved in node.saved
+    )
 
 
-def check(*roots: torch.Tensor | GradientEdge, inputs: Sequence[torch.Tensor | GradientEdge] | None = None) -> Hazards:
+def check(
+    *roots: torch.Tensor | GradientEdge, inputs: Sequence[torch.Tensor | GradientEdge] | None = None
+) -> Hazards:
     """What the engine would raise if backward were called on ``roots`` now; empty when it would run.
 
     ``inputs`` restricts the call as in ``backward(inputs=…)``. Nothing is run and nothing is changed. Without a watch it is not known
@@ -84,11 +90,15 @@ def _nodes(roots: Sequence[Any]) -> list[Node]:
     nodes = []
     for place, root in enumerate(roots, 1):
         if not isinstance(root, torch.Tensor | GradientEdge):
-            raise GradscopeError(f"argument {place} is a {type(root).__name__}: pass tensors (or GradientEdges)")
+            raise GradscopeError(
+                f"argument {place} is a {type(root).__name__}: pass tensors (or GradientEdges)"
+            )
         node = root_node(root)
         if node is None:
             reason = "it is a leaf" if root.requires_grad else "it does not require grad"  # type: ignore[union-attr]
-            raise GradscopeError(f"argument {place} has no backward graph: {reason}; pass a tensor with a grad_fn")
+            raise GradscopeError(
+                f"argument {place} has no backward graph: {reason}; pass a tensor with a grad_fn"
+            )
         nodes.append(node)
     return nodes
 

@@ -61,7 +61,9 @@ def time_graph(forward: Callable[[], torch.Tensor], *, duration: float = 1.0) ->
         print(gradscope.time_graph(lambda: loss_function(model(x), y)))
     """
     if current() is not None:
-        raise GradscopeError("time_graph() was called inside a watch, which would be timed too: call it outside")
+        raise GradscopeError(
+            "time_graph() was called inside a watch, which would be timed too: call it outside"
+        )
     leaves = _leaves(forward())
     rounds: list[tuple[float, float, float]] = []
     ends = time.perf_counter() + duration
@@ -70,7 +72,9 @@ def time_graph(forward: Callable[[], torch.Tensor], *, duration: float = 1.0) ->
             forward()  # so that each of the next two comes after a forward pass without a graph, not after a backward pass
             plain, _ = _timed(forward)
         recorded, loss = _timed(forward)
-        backward, _ = _timed(partial(torch.autograd.grad, loss, leaves, allow_unused=True), loss.device)
+        backward, _ = _timed(
+            partial(torch.autograd.grad, loss, leaves, allow_unused=True), loss.device
+        )
         del loss
         rounds.append((recorded, plain, backward))
     recorded, plain, backward = (median(column) for column in zip(*rounds, strict=True))
@@ -81,7 +85,9 @@ def _leaves(loss: Any) -> list[torch.Tensor]:
     """The tensors for which a backward pass of the loss computes gradients."""
     node = root_node(loss) if isinstance(loss, torch.Tensor) else None
     if node is None or loss.numel() != 1:
-        raise GradscopeError("the function returned no scalar with a graph: have it return the loss")
+        raise GradscopeError(
+            "the function returned no scalar with a graph: have it return the loss"
+        )
     nodes, _, _ = walk([node], _MOST_NODES)
     return [each.variable for each in nodes if type(each).__name__ == "AccumulateGrad"]  # type: ignore[attr-defined]
 

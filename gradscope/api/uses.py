@@ -41,10 +41,19 @@ class Uses(Listing[Use]):
         from gradscope.render.text.printed import table  # loaded only by whoever prints
 
         rows = [
-            (use.name, use.label, _answer(use.in_place, use.in_place_why), _answer(use.backward, use.backward_why))
+            (
+                use.name,
+                use.label,
+                _answer(use.in_place, use.in_place_why),
+                _answer(use.backward, use.backward_why),
+            )
             for use in self
         ]
-        return table(("tensor", "", "change in place?", "backward through it?"), rows) if rows else self.nothing
+        return (
+            table(("tensor", "", "change in place?", "backward through it?"), rows)
+            if rows
+            else self.nothing
+        )
 
     __repr__ = __str__
 
@@ -63,7 +72,9 @@ def uses(*roots: torch.Tensor) -> Uses:
     names = Names()
     names.learn_variables(frames)
     with torch._C.DisableTorchFunction():
-        nodes, _, _ = walk([node for root in roots if (node := root_node(root)) is not None], len(graph.nodes))
+        nodes, _, _ = walk(
+            [node for root in roots if (node := root_node(root)) is not None], len(graph.nodes)
+        )
         savers, sources = _savers(nodes, names)
         del nodes
         found: dict[str, torch.Tensor] = {}
@@ -79,7 +90,9 @@ def uses(*roots: torch.Tensor) -> Uses:
         return Uses(_use(name, tensor, savers) for name, tensor in found.items())
 
 
-def _savers(nodes: Iterable[Node], names: Names) -> tuple[dict[int, list[str]], dict[str, torch.Tensor]]:
+def _savers(
+    nodes: Iterable[Node], names: Names
+) -> tuple[dict[int, list[str]], dict[str, torch.Tensor]]:
     """Which nodes hold each memory as a saved tensor, in words; and the leaves among these tensors, by name."""
     savers: dict[int, list[str]] = {}
     leaves: dict[str, torch.Tensor] = {}
@@ -90,7 +103,9 @@ def _savers(nodes: Iterable[Node], names: Names) -> tuple[dict[int, list[str]], 
                 continue
             key = storage_of(tensor)
             if key:
-                savers.setdefault(key, []).append(f"{node.name().rsplit('::', 1)[-1]} saved it as `{name}`")
+                savers.setdefault(key, []).append(
+                    f"{node.name().rsplit('::', 1)[-1]} saved it as `{name}`"
+                )
             view_of = tensor._base if tensor._is_view() else None
             base = tensor if view_of is None else view_of  # what is saved is often `weight.t()`
             called = names.of_tensor(base)
@@ -117,13 +132,19 @@ def _backward(tensor: torch.Tensor) -> tuple[bool, str]:
     if hazards:
         return False, _refused(tensor, hazards)
     states = {node.state for node in snapshot(tensor).nodes}
-    return True, "any number of times" if states == {NodeState.BUFFERLESS} else "once, unless retain_graph=True"
+    return True, "any number of times" if states == {
+        NodeState.BUFFERLESS
+    } else "once, unless retain_graph=True"
 
 
 def _refused(tensor: torch.Tensor, hazards: Hazards) -> str:
     if hazards[0].code != "GS101":
         return f"what {listed(hazards[0].nodes)} saved was changed in place"
-    calls = {node.freed_by for node in snapshot(tensor).nodes if node.state is NodeState.FREED and node.freed_by}
+    calls = {
+        node.freed_by
+        for node in snapshot(tensor).nodes
+        if node.state is NodeState.FREED and node.freed_by
+    }
     by = f" by call {min(calls)}" if len(calls) == 1 else ""
     return f"what {listed(hazards[0].nodes)} saved was freed{by}"
 

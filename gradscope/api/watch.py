@@ -76,7 +76,11 @@ class Scope:
         from gradscope.render.text.printed import report_text
 
         recording = self.recording()
-        return report_text(recording if self._session is None else replace(recording, outcome=Outcome(finished=True)))
+        return report_text(
+            recording
+            if self._session is None
+            else replace(recording, outcome=Outcome(finished=True))
+        )
 
     def recording(self) -> Recording:
         """All that was seen so far, as plain data."""
@@ -85,7 +89,10 @@ class Scope:
         return self.writer.read()
 
     def draw(
-        self, file: str | os.PathLike[str] | None = None, call: int | None = None, **options: Unpack[DrawOptions]
+        self,
+        file: str | os.PathLike[str] | None = None,
+        call: int | None = None,
+        **options: Unpack[DrawOptions],
     ) -> Drawing:
         """Draw the graph that backward call ``call`` met, with those of earlier calls that share nodes with it.
 
@@ -114,7 +121,11 @@ class Scope:
         """Take a finding; its ``on_finding`` is told the first time a cause is met."""
         new = all(f.cause != finding.cause for f in self.findings)
         self.writer.finding(finding)
-        for place in (finding.site, *(related.site for related in finding.related), *_edits(finding)):
+        for place in (
+            finding.site,
+            *(related.site for related in finding.related),
+            *_edits(finding),
+        ):
             if place is not None:
                 self.writer.source(place.file)
         if new:
@@ -135,7 +146,11 @@ class Scope:
         """Take note of a backward call that has ended."""
         if self._on_call is not None:
             self._on_call(call)
-        if self.stop_after is not None and call.exception is None and call.number - self._first_call >= self.stop_after:
+        if (
+            self.stop_after is not None
+            and call.exception is None
+            and call.number - self._first_call >= self.stop_after
+        ):
             raise StopRun
 
 
@@ -144,7 +159,9 @@ def _edits(finding: Finding) -> tuple[Edit, ...]:
 
 
 def _worded(finding: Finding) -> str:
-    lines = [f"[{finding.code}] {finding.message}: {finding.label}" if finding.label else finding.message]
+    lines = [
+        f"[{finding.code}] {finding.message}: {finding.label}" if finding.label else finding.message
+    ]
     for related in finding.related:
         where = f" ({related.site.file}:{related.site.line})" if related.site else ""
         lines.append(f"{related.message}{where}")
@@ -185,7 +202,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         header: Header | None = None,
     ) -> None:
         if raise_on is not None and raise_on not in [s.value for s in Severity]:
-            raise ValueError(f"raise_on={raise_on!r}: say one of {', '.join(s.value for s in Severity)}, or None")
+            raise ValueError(
+                f"raise_on={raise_on!r}: say one of {', '.join(s.value for s in Severity)}, or None"
+            )
         self._raise_on = raise_on
         self._hooks = hooks
         self._save = None if save is None else Path(save)
@@ -222,7 +241,10 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         return scope
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         global _session
         scope = self._entered.pop()

@@ -79,9 +79,16 @@ def function_around(site: Site) -> ast.AST:
 def call_at(site: Site) -> ast.Call | None:
     """The call expression at a site."""
     for node in ast.walk(statement_at(site) or tree(site.file)):
-        if not isinstance(node, ast.Call) or (node.lineno, node.col_offset + 1) != (site.line, site.column):
+        if not isinstance(node, ast.Call) or (node.lineno, node.col_offset + 1) != (
+            site.line,
+            site.column,
+        ):
             continue
-        if not site.end_column or node.end_col_offset is None or node.end_col_offset + 1 == site.end_column:
+        if (
+            not site.end_column
+            or node.end_col_offset is None
+            or node.end_col_offset + 1 == site.end_column
+        ):
             return node
     return None
 
@@ -91,7 +98,11 @@ def keywords_of(site: Site) -> frozenset[str]:
     call = call_at(site)
     if call is None:
         return frozenset()
-    grad = {"grad"} if isinstance(call.func, ast.Attribute | ast.Name) and _name(call.func) == "grad" else set()
+    grad = (
+        {"grad"}
+        if isinstance(call.func, ast.Attribute | ast.Name) and _name(call.func) == "grad"
+        else set()
+    )
     return frozenset({k.arg for k in call.keywords if k.arg} | grad)
 
 
@@ -128,7 +139,11 @@ def _flat(target: ast.expr) -> Iterator[ast.expr]:
 
 def stores_in(region: ast.AST, name: str) -> list[ast.stmt]:
     """The statements of a region, its functions and classes left out, that store the name or what holds it."""
-    return [s for s in statements_of(region) if any(name == t or _is_owner(t, name) for t in targets_of(s))]
+    return [
+        s
+        for s in statements_of(region)
+        if any(name == t or _is_owner(t, name) for t in targets_of(s))
+    ]
 
 
 def _is_owner(owner: str, name: str) -> bool:
@@ -144,7 +159,9 @@ def statements_of(region: ast.AST) -> Iterator[ast.stmt]:
             yield from statements_of(child)
 
 
-def stored_sometimes(region: ast.AST, name: str, line: int, read: int, *, after: bool = False, until: int = 0) -> bool:
+def stored_sometimes(
+    region: ast.AST, name: str, line: int, read: int, *, after: bool = False, until: int = 0
+) -> bool:
     """Whether the region rebinds or resets the name under a condition that may hold, or in a loop that may not run.
 
     Then nobody can tell from the code whether the name still holds the same thing when it is read. The branch that ``line`` is
@@ -155,7 +172,9 @@ def stored_sometimes(region: ast.AST, name: str, line: int, read: int, *, after:
     always = isinstance(region, _LOOPS) and not any(
         isinstance(s, ast.If) and _spans(s, line) for s in statements_of(region)
     )
-    assigned = {t for s in (region, *statements_of(region)) for t in targets_of(s)} if always else set()
+    assigned = (
+        {t for s in (region, *statements_of(region)) for t in targets_of(s)} if always else set()
+    )
     for statement in statements_of(region):
         first, last = statement.lineno, statement.end_lineno or 0
         if _spans(statement, line) or (after and last < line) or (until and first > until):
@@ -163,7 +182,11 @@ def stored_sometimes(region: ast.AST, name: str, line: int, read: int, *, after:
         if isinstance(statement, ast.If):
             if always and _comes_and_goes(statement.test, assigned):
                 continue
-            parts = statement.orelse if _is_of_absence(statement.test, name) else [*statement.body, *statement.orelse]
+            parts = (
+                statement.orelse
+                if _is_of_absence(statement.test, name)
+                else [*statement.body, *statement.orelse]
+            )
         elif isinstance(statement, _LOOPS) and not _spans(statement, read):
             parts = statement.body
         else:
@@ -199,7 +222,11 @@ def _is_of_absence(test: ast.expr, name: str) -> bool:
         return False
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return True
-    return isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Is | ast.NotIn)
+    return (
+        isinstance(test, ast.Compare)
+        and len(test.ops) == 1
+        and isinstance(test.ops[0], ast.Is | ast.NotIn)
+    )
 
 
 def _comes_and_goes(test: ast.expr, assigned: set[str]) -> bool:
@@ -210,7 +237,9 @@ def _comes_and_goes(test: ast.expr, assigned: set[str]) -> bool:
         return False
     if isinstance(test.ops[0], ast.Eq):
         return True
-    return isinstance(test.ops[0], ast.Gt | ast.GtE) and not isinstance(test.comparators[0], ast.Constant)
+    return isinstance(test.ops[0], ast.Gt | ast.GtE) and not isinstance(
+        test.comparators[0], ast.Constant
+    )
 
 
 def words_of(node: ast.AST) -> set[str]:
@@ -254,12 +283,16 @@ def may_be_the_last(site: Site) -> bool:
         if not isinstance(node, ast.If) or node.lineno <= loop.lineno:
             continue
         other = node.orelse if any(_spans(s, site.line) for s in node.body) else node.body
-        if any(k.arg == "retain_graph" for s in other for call in calls_in(s) for k in call.keywords):
+        if any(
+            k.arg == "retain_graph" for s in other for call in calls_in(s) for k in call.keywords
+        ):
             return True
         test = node.test
         if any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(test)):
             continue
-        if {n.id for n in ast.walk(test) if isinstance(n, ast.Name)} & assigned and not _is_about_the_first(test):
+        if {
+            n.id for n in ast.walk(test) if isinstance(n, ast.Name)
+        } & assigned and not _is_about_the_first(test):
             return True
     return False
 
@@ -278,7 +311,11 @@ def _is_about_the_first(test: ast.expr) -> bool:
 def targets_at(file: str, line: int) -> frozenset[str]:
     """What the statement that begins at a line stores."""
     around = enclosing(file, line)
-    return targets_of(around[-1]) if around and getattr(around[-1], "lineno", 0) == line else frozenset()
+    return (
+        targets_of(around[-1])
+        if around and getattr(around[-1], "lineno", 0) == line
+        else frozenset()
+    )
 
 
 def root_name(site: Site) -> str:
@@ -286,7 +323,11 @@ def root_name(site: Site) -> str:
     call = call_at(site)
     if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
         return ""
-    return ast.unparse(call.func.value) if isinstance(call.func.value, ast.Name | ast.Attribute) else ""
+    return (
+        ast.unparse(call.func.value)
+        if isinstance(call.func.value, ast.Name | ast.Attribute)
+        else ""
+    )
 
 
 _HANDS_ON = frozenset({"zip", "enumerate", "reversed", "list", "tuple", "iter", "items", "values"})

@@ -21,7 +21,14 @@ _BINARY: dict[type[ast.operator], str] = {
     ast.MatMult: "matmul",
     ast.Mod: "remainder",
 }
-_ALSO_NAMED = {"rsub": "sub", "mm": "matmul", "bmm": "matmul", "mv": "matmul", "dot": "matmul", "addmm": "linear"}
+_ALSO_NAMED = {
+    "rsub": "sub",
+    "mm": "matmul",
+    "bmm": "matmul",
+    "mv": "matmul",
+    "dot": "matmul",
+    "addmm": "linear",
+}
 _NOT_IN_PLACE = frozenset(
     {"requires_grad_", "share_memory_", "retain_grad_", "rename_", "pin_memory_", "train_", "eval_"}
 )
@@ -57,14 +64,22 @@ def in_place_statements(file: str) -> tuple[Statement, ...]:
 
 def changed_by(site: Site) -> Statement:
     """The statement at a line that has modified a tensor: the one on it that does so by its looks, else all of it."""
-    found = [s for s in in_place_statements(site.file) if s.site.line <= site.line <= s.site.end_line]
+    found = [
+        s for s in in_place_statements(site.file) if s.site.line <= site.line <= s.site.end_line
+    ]
     found = [s for s in found if s.site.function == site.function]
     lines = {s.site: s for s in found}
     outer = [s for s in found if not any(_is_within(s.site, o.site) for o in found)]
     if outer and (len(outer) == 1 or len(lines) == 1):
         return outer[0]
-    around = [n for n in ast.walk(_tree(site.file) or ast.Module([], [])) if isinstance(n, ast.stmt)]
-    around = [n for n in around if n.lineno <= site.line <= (n.end_lineno or n.lineno) and not hasattr(n, "body")]
+    around = [
+        n for n in ast.walk(_tree(site.file) or ast.Module([], [])) if isinstance(n, ast.stmt)
+    ]
+    around = [
+        n
+        for n in around
+        if n.lineno <= site.line <= (n.end_lineno or n.lineno) and not hasattr(n, "body")
+    ]
     if not around:
         return Statement(site, frozenset())
     return Statement(_site(around[-1], site.file, site.function), frozenset())
@@ -72,7 +87,11 @@ def changed_by(site: Site) -> Statement:
 
 def _is_within(site: Site, other: Site) -> bool:
     start, end = (site.line, site.column), (site.end_line, site.end_column)
-    return site != other and (other.line, other.column) <= start and end <= (other.end_line, other.end_column)
+    return (
+        site != other
+        and (other.line, other.column) <= start
+        and end <= (other.end_line, other.end_column)
+    )
 
 
 def operations(file: str, node_name: str) -> tuple[Statement, ...]:
@@ -91,7 +110,9 @@ def operations(file: str, node_name: str) -> tuple[Statement, ...]:
     return _found(file, matches)
 
 
-def aligned(file: str, function: str, first: int, last: int, built: Sequence[str | None]) -> Site | None:
+def aligned(
+    file: str, function: str, first: int, last: int, built: Sequence[str | None]
+) -> Site | None:
     """Where the last of several nodes was built, by the order in which the operators of some lines are evaluated.
 
     ``built`` names the nodes that were built there one after the other, None where it is not known. It is told only if the
@@ -106,7 +127,9 @@ def aligned(file: str, function: str, first: int, last: int, built: Sequence[str
         ):
             name = _called(node) if isinstance(node, ast.Call) else _BINARY.get(type(node.op))
             if name in _BINARY.values():
-                operators.append((node.end_lineno or 0, node.end_col_offset or 0, -node.col_offset, name, node))
+                operators.append(
+                    (node.end_lineno or 0, node.end_col_offset or 0, -node.col_offset, name, node)
+                )
     operators.sort(key=lambda operator: operator[:3])
     if len(operators) < len(built):
         return None
@@ -130,7 +153,9 @@ def names_at(site: Site) -> frozenset[str]:
         return frozenset()
     smallest: ast.stmt | None = None
     for node in ast.walk(tree):
-        if isinstance(node, ast.stmt) and node.lineno <= site.line <= (node.end_lineno or node.lineno):
+        if isinstance(node, ast.stmt) and node.lineno <= site.line <= (
+            node.end_lineno or node.lineno
+        ):
             smallest = node if smallest is None or node.lineno >= smallest.lineno else smallest
     if smallest is None or isinstance(
         smallest, ast.FunctionDef | ast.ClassDef | ast.For | ast.While | ast.If | ast.With
@@ -139,7 +164,9 @@ def names_at(site: Site) -> frozenset[str]:
     return _dotted_names(smallest)
 
 
-def between(statements: tuple[Statement, ...], first: Site | None, last: Site | None) -> tuple[Statement, ...]:
+def between(
+    statements: tuple[Statement, ...], first: Site | None, last: Site | None
+) -> tuple[Statement, ...]:
     """Those that can have run after ``first`` and before ``last``.
 
     Where both lie in one function, those of that function in between: down the lines, or round the loop that holds both
@@ -156,7 +183,9 @@ def between(statements: tuple[Statement, ...], first: Site | None, last: Site | 
                 return first.line <= site.line <= last.line
             if first.line <= last.line:
                 return first.line <= site.line <= last.line or not any(
-                    first.line <= s.site.line <= last.line for s in statements if s.site.function == first.function
+                    first.line <= s.site.line <= last.line
+                    for s in statements
+                    if s.site.function == first.function
                 )
             if loop is not None:
                 return first.line <= site.line <= loop[1] or loop[0] <= site.line <= last.line
@@ -189,7 +218,14 @@ def _found(file: str, matches: Callable[[ast.AST], frozenset[str] | None]) -> tu
 
 
 def _site(node: Any, file: str, function: str) -> Site:
-    return Site(file, node.lineno, node.col_offset + 1, node.end_lineno or 0, (node.end_col_offset or -1) + 1, function)
+    return Site(
+        file,
+        node.lineno,
+        node.col_offset + 1,
+        node.end_lineno or 0,
+        (node.end_col_offset or -1) + 1,
+        function,
+    )
 
 
 def with_functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
@@ -230,7 +266,11 @@ def modified_names(node: ast.AST) -> frozenset[str] | None:
         for keyword in node.keywords:
             if keyword.arg == "out":
                 changed.append(keyword.value)
-            elif keyword.arg == "inplace" and isinstance(keyword.value, ast.Constant) and keyword.value.value:
+            elif (
+                keyword.arg == "inplace"
+                and isinstance(keyword.value, ast.Constant)
+                and keyword.value.value
+            ):
                 changed += node.args[:1]
     if not changed:
         return None
@@ -246,7 +286,11 @@ def _target(node: ast.AST) -> str:
         target = node.targets[0]
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         target = node.func.value
-        while isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute) and _called(target).endswith("_"):
+        while (
+            isinstance(target, ast.Call)
+            and isinstance(target.func, ast.Attribute)
+            and _called(target).endswith("_")
+        ):
             target = target.func.value  # self.mean.mul_(0.9).add_(x)
         first = target
         while isinstance(first, ast.Attribute):
@@ -256,7 +300,8 @@ def _target(node: ast.AST) -> str:
     while isinstance(target, ast.Subscript):
         target = target.value
     plain = isinstance(target, ast.Name) or (
-        isinstance(target, ast.Attribute) and not any(isinstance(n, ast.Call) for n in ast.walk(target))
+        isinstance(target, ast.Attribute)
+        and not any(isinstance(n, ast.Call) for n in ast.walk(target))
     )
     return ast.unparse(target) if plain and target is not None else ""
 
@@ -264,14 +309,20 @@ def _target(node: ast.AST) -> str:
 def _called(call: ast.Call) -> str:
     function = call.func
     return (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+        function.attr
+        if isinstance(function, ast.Attribute)
+        else function.id
+        if isinstance(function, ast.Name)
+        else ""
     )
 
 
 def _dotted_names(node: ast.AST) -> frozenset[str]:
     """Names and attribute chains in an expression, as written: ``queue``, ``self.u``; the called method's own name left out."""
     methods = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
-    inner = {id(n.value) for n in ast.walk(node) if isinstance(n, ast.Attribute) and id(n) not in methods}
+    inner = {
+        id(n.value) for n in ast.walk(node) if isinstance(n, ast.Attribute) and id(n) not in methods
+    }
     return frozenset(
         ast.unparse(n)
         for n in ast.walk(node)

@@ -34,21 +34,31 @@ def data_lines(file: str) -> dict[int, ThroughData]:
         return {}
     aliases: dict[str, set[str]] = {}
     loops: dict[int, set[str]] = {}
-    statements = [(n, function) for n, function in with_functions(source.tree(file)) if isinstance(n, ast.stmt)]
+    statements = [
+        (n, function)
+        for n, function in with_functions(source.tree(file))
+        if isinstance(n, ast.stmt)
+    ]
     statements.sort(key=lambda entry: entry[0].lineno)
     for node, function in statements:
         if isinstance(node, ast.For):
             loops.setdefault(node.lineno, set()).update(_names_stored([node.target]))
         value = node.iter if isinstance(node, ast.For) else getattr(node, "value", None)
         known = aliases.setdefault(function, set())
-        if isinstance(node, ast.For | ast.Assign) and value is not None and _with_data(value, known):
+        if (
+            isinstance(node, ast.For | ast.Assign)
+            and value is not None
+            and _with_data(value, known)
+        ):
             known |= _names_stored([node.target] if isinstance(node, ast.For) else node.targets)
     found: dict[int, ThroughData] = {}
     for node, function in statements:
         if hasattr(node, "body") or isinstance(node, ast.Match) or not _may_write(node):
             continue
         of_loop = loops.get(node.lineno, set())  # for p in net.parameters(): p.data -= 0.1
-        names = {"" if _root(name) in of_loop else name for name in _with_data(node, aliases[function])}
+        names = {
+            "" if _root(name) in of_loop else name for name in _with_data(node, aliases[function])
+        }
         writes = any(modified_names(n) or _is_data_stored(n) for n in ast.walk(node))
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1) if names else ():
             before = found.get(line, ThroughData(frozenset(), False))
@@ -57,12 +67,17 @@ def data_lines(file: str) -> dict[int, ThroughData]:
 
 
 def _is_data_stored(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "data" and isinstance(node.ctx, ast.Store)
+    return (
+        isinstance(node, ast.Attribute) and node.attr == "data" and isinstance(node.ctx, ast.Store)
+    )
 
 
 def _names_stored(targets: Sequence[ast.expr]) -> set[str]:
     return {
-        n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        n.id
+        for target in targets
+        for n in ast.walk(target)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
 
 
@@ -72,12 +87,18 @@ def _root(path: str) -> str:
 
 def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:
     """What the code takes ``.data`` of, gradients left out, and the names in it that stand for such a thing."""
-    data = {ast.unparse(n.value) for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr == "data"}
+    data = {
+        ast.unparse(n.value)
+        for n in ast.walk(node)
+        if isinstance(n, ast.Attribute) and n.attr == "data"
+    }
     known = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in aliases}
     return frozenset(name for name in data | known if not name.endswith(".grad"))
 
 
 def _may_write(statement: ast.stmt) -> bool:
     targets = getattr(statement, "targets", ())
-    stores = isinstance(statement, ast.AugAssign) or any(isinstance(t, ast.Attribute | ast.Subscript) for t in targets)
+    stores = isinstance(statement, ast.AugAssign) or any(
+        isinstance(t, ast.Attribute | ast.Subscript) for t in targets
+    )
     return stores or any(isinstance(n, ast.Call) for n in ast.walk(statement))

@@ -77,7 +77,9 @@ class Backward:
         self.stack_limit = StackLimit()
         self.generations = Generations()
         self.steady = Steady(ledger, self.census, self.generations)
-        self.looker = Looker(ledger, self.census, self.generations, self.steady, self.stack_limit, hooked)
+        self.looker = Looker(
+            ledger, self.census, self.generations, self.steady, self.stack_limit, hooked
+        )
         self.steady.room_for = self.stack_limit.room_for
         self.observe: Callable[..., None] = lambda point, *args: None
         self.on_call: Callable[[BackwardCall], None] = lambda record: None
@@ -97,7 +99,9 @@ class Backward:
         self._sequence_last = self.sequence_start
         self._built_before = self._destroyed_before = 0
 
-    def run(self, original: Callable[..., Any], t_outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def run(
+        self, original: Callable[..., Any], t_outputs: Sequence[Any], *args: Any, **kwargs: Any
+    ) -> Any:
         """Stands in for torch's ``_engine_run_backward``; leaves no frame in a traceback."""
         if not self.ledger.active or torch.compiler.is_compiling():
             return original(t_outputs, *args, **kwargs)
@@ -115,7 +119,9 @@ class Backward:
             self._conclude(call, None)
         return result
 
-    def _prepare(self, t_outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    def _prepare(
+        self, t_outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call | None:
         """Begin a call; None if that failed, which is our fault and must not be the program's."""
         depth = len(self._local.stack)
         try:
@@ -148,7 +154,9 @@ class Backward:
 
     # before the engine
 
-    def _begin(self, t_outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def _begin(
+        self, t_outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call:
         _, keep_graph, create_graph, inputs = (*args, None, None, None, None)[:4]
         keep = bool(kwargs.get("keep_graph", keep_graph))
         create = bool(kwargs.get("create_graph", create_graph))
@@ -168,10 +176,14 @@ class Backward:
         with torch._C.DisableTorchFunction():
             roots = [n for n in map(root_node, t_outputs) if n is not None]
             call.sequence_nr = _sequence_nr()
-            call.plain = not (keep or create or inputs or call.parent or call.thread != self.generations.thread)
+            call.plain = not (
+                keep or create or inputs or call.parent or call.thread != self.generations.thread
+            )
             if not (self.steady.on and self._recognize(call, roots)):
                 look = self.looker.look(roots, place)
-                call.roots = tuple(look.tokens[look.index[n]].sequence_nr for n in roots if n in look.index)
+                call.roots = tuple(
+                    look.tokens[look.index[n]].sequence_nr for n in roots if n in look.index
+                )
                 if inputs:
                     look.runs = self.looker.runs(look, inputs, captured_only=not accumulate)
                 call.findings = self._examine(call, look, t_outputs, inputs, kind, create)
@@ -214,18 +226,28 @@ class Backward:
         with torch._C.DisableTorchFunction():
             roots = [n for n in map(root_node, t_outputs) if n is not None]
             look = self.looker.look(roots, call.place)
-            call.roots = tuple(look.tokens[look.index[n]].sequence_nr for n in roots if n in look.index)
+            call.roots = tuple(
+                look.tokens[look.index[n]].sequence_nr for n in roots if n in look.index
+            )
             del roots
             if inputs:
                 look.runs = self.looker.runs(look, inputs, captured_only=False)
             if not (look.freed or look.stale or look.compiled):
                 return []
-            graph = picture(look.nodes, look.index, (), names=self.names, left=look.left, runs=look.will_run)
+            graph = picture(
+                look.nodes, look.index, (), names=self.names, left=look.left, runs=look.will_run
+            )
             record = BackwardCall(self.calls, "backward", site_of(call.place))
             return hazards.examine(self, call, look, record, graph)
 
     def _examine(
-        self, call: Call, look: Look, t_outputs: Sequence[Any], inputs: Sequence[Any], kind: str, create: bool
+        self,
+        call: Call,
+        look: Look,
+        t_outputs: Sequence[Any],
+        inputs: Sequence[Any],
+        kind: str,
+        create: bool,
     ) -> list[Finding]:
         """Book the call's beginning; the findings that are certain before the engine runs."""
         roots = self._name_roots(call.place, t_outputs, look)
@@ -244,7 +266,9 @@ class Backward:
         call.plain = call.plain and not wrong and look.oldest is None
         if look.unhooked:
             call.unhooked = look.count_unhooked()
-            call.plain = call.plain and self.steady.knows(shape.kinds)  # else it may hold what only hooks see
+            call.plain = call.plain and self.steady.knows(
+                shape.kinds
+            )  # else it may hold what only hooks see
         call.fields = {
             "number": call.number,
             "kind": kind,
@@ -267,12 +291,17 @@ class Backward:
             return []
         return hazards.examine(self, call, look, BackwardCall(**call.fields), graph)
 
-    def _picture(self, shape: Shape, look: Look, roots: tuple[Root, ...], place: Place | None) -> Graph | None:
+    def _picture(
+        self, shape: Shape, look: Look, roots: tuple[Root, ...], place: Place | None
+    ) -> Graph | None:
         """The graph as plain data: taken once for graphs that are alike, and always when something is wrong with it."""
         graph = shape.graph
         if graph is None:
             elapsed = time.perf_counter() - self.started
-            cheap = self._picture_seconds < _PICTURE_SHARE * elapsed or self._pictures_taken < _FREE_PICTURES
+            cheap = (
+                self._picture_seconds < _PICTURE_SHARE * elapsed
+                or self._pictures_taken < _FREE_PICTURES
+            )
             cheap = cheap and len(look.nodes) <= _LARGEST_PICTURE
             detailed, self.ledger.detailed = self.ledger.detailed, True
             # Without the modules, and without the places of what the hooks did not see, the next of its kind is pictured.
@@ -281,8 +310,12 @@ class Backward:
                 return None
             before = time.perf_counter()
             self.names.learn_variables(user_frames(sys._getframe(4)))
-            graph = picture(look.nodes, look.index, roots, names=self.names, left=look.left, runs=look.will_run)
-            assert self._sink is not None  # only a look outside a watch has none, and that takes no pictures
+            graph = picture(
+                look.nodes, look.index, roots, names=self.names, left=look.left, runs=look.will_run
+            )
+            assert (
+                self._sink is not None
+            )  # only a look outside a watch has none, and that takes no pictures
             self._sink.graph(shape.number, graph, site_of(place))
             self._shapes.keep_picture(shape, graph)
             self._pictures_taken += 1
@@ -294,12 +327,18 @@ class Backward:
                 token.graph, token.index = graph, i
         return graph
 
-    def _name_roots(self, place: Place | None, t_outputs: Sequence[Any], look: Look) -> tuple[Root, ...]:
+    def _name_roots(
+        self, place: Place | None, t_outputs: Sequence[Any], look: Look
+    ) -> tuple[Root, ...]:
         key = (id(place), len(t_outputs))
         named = self._roots.get(key)
         if named is None:
             frame = user_frame(sys._getframe(4))
-            found = {id(value): name for name, value in reversed(variables(frame))} if frame is not None else {}
+            found = (
+                {id(value): name for name, value in reversed(variables(frame))}
+                if frame is not None
+                else {}
+            )
             named = self._roots[key] = tuple(found.get(id(t)) for t in t_outputs)
         roots = []
         for name, output in zip(named, t_outputs, strict=True):
@@ -366,7 +405,9 @@ class Backward:
             shape.fields = fields
             shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
             shape.peak = record.peak_bytes - record.live_bytes
-            alike = call.plain and call.completed and call.number == self.calls and not call.findings
+            alike = (
+                call.plain and call.completed and call.number == self.calls and not call.findings
+            )
             self.steady.after_hooked(call, shape, built, alike and not call.exact)
         call.repeat = None
         self.generations.end(call.number, call.place)
@@ -383,7 +424,9 @@ class Backward:
         ledger, shape = self.ledger, call.shape
         tensors, nbytes = call.unhooked
         if tensors and call.completed and not call.keep:
-            returned = nbytes * ledger.returned_bytes // (ledger.freed_bytes or 1)  # as much as of all before
+            returned = (
+                nbytes * ledger.returned_bytes // (ledger.freed_bytes or 1)
+            )  # as much as of all before
             call.returned_bytes += returned
             ledger.returned_bytes += returned
             call.freed_tensors += tensors
@@ -424,6 +467,8 @@ class Backward:
 
 # One frame of ours lies between a backward call and the engine. Python's warnings do not count a frame of the import
 # machinery, which they know by its file's name (Python/_warnings.c, is_internal_filename): the program's stacklevel holds.
-Backward.run.__code__ = Backward.run.__code__.replace(co_filename=f"{__file__} (as importlib._bootstrap)")
+Backward.run.__code__ = Backward.run.__code__.replace(
+    co_filename=f"{__file__} (as importlib._bootstrap)"
+)
 
 _OURS = frozenset({Backward.run.__code__, Backward._announce.__code__, Ledger.unpack.__code__})

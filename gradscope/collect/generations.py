@@ -48,6 +48,12 @@ class Generations:
     def around(self, sequence_nr: int) -> tuple[Boundary | None, Boundary | None]:
         """The last backward call before a node was built, and the first after."""
         i = bisect_right(self._ended_at, sequence_nr)
-        boundaries = list(zip(self._ended_at[max(i - 1, 0) : i + 1], self._places[max(i - 1, 0) : i + 1], strict=True))
+        boundaries = list(
+            zip(
+                self._ended_at[max(i - 1, 0) : i + 1],
+                self._places[max(i - 1, 0) : i + 1],
+                strict=True,
+            )
+        )
         earlier = boundaries.pop(0) if i else None
         return earlier, boundaries[0] if boundaries else None

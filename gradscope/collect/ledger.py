@@ -29,7 +29,9 @@ _FUNCTION_APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]
 _CHECKPOINT = torch.utils.checkpoint.__file__
 _reference = weakref.ref
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_FRESH_REFERENCES = 4  # of a tensor that only C++ has seen, counted from inside a pack hook (asserted by a test)
+_FRESH_REFERENCES = (
+    4  # of a tensor that only C++ has seen, counted from inside a pack hook (asserted by a test)
+)
 
 
 LOOKS = 2_000
@@ -89,7 +91,9 @@ class Packed:
     @property
     def is_detached(self) -> bool:
         """True when the very tensor that was saved has been detached in place since."""
-        return self.original and not self.was_leaf and self.tensor is not None and is_leaf(self.tensor)
+        return (
+            self.original and not self.was_leaf and self.tensor is not None and is_leaf(self.tensor)
+        )
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -104,7 +108,9 @@ class Ledger:
     """Counts the saved tensors of a watch: those alive by node, and bytes once per storage (parameters are not counted)."""
 
     def __init__(self, names: Names) -> None:
-        self._new: type[Packed] = type("Packed", (Packed,), {"ledger": self})  # spares one attribute each
+        self._new: type[Packed] = type(
+            "Packed", (Packed,), {"ledger": self}
+        )  # spares one attribute each
         self.names = names
         self.active = True
         self.thread = get_ident()
@@ -163,7 +169,11 @@ class Ledger:
             frame = sys._getframe(1)
             # An input of the node torch keeps as it is; an output must be kept as an alias. A tensor that Python knew before
             # and nobody modified is an input; of others (or in a Python Function, whose outputs Python knows) it is asked.
-            if version or sys.getrefcount(tensor) <= _FRESH_REFERENCES or frame.f_code is _FUNCTION_APPLY:
+            if (
+                version
+                or sys.getrefcount(tensor) <= _FRESH_REFERENCES
+                or frame.f_code is _FUNCTION_APPLY
+            ):
                 packed.sequence_nr = _sequence_nr() - 1
                 packed.original = self._is_input(packed, tensor, frame)
                 packed.tensor = tensor if packed.original else tensor.detach()
@@ -182,7 +192,11 @@ class Ledger:
         packed.sequence_nr = _sequence_nr() - 1
         version = packed.version = tensor._version
         packed.was_leaf = leaf = tensor.is_leaf
-        known = version == 0 and frame.f_code is not _FUNCTION_APPLY and sys.getrefcount(tensor) > _FRESH_REFERENCES + 1
+        known = (
+            version == 0
+            and frame.f_code is not _FUNCTION_APPLY
+            and sys.getrefcount(tensor) > _FRESH_REFERENCES + 1
+        )
         packed.original = leaf or known or self._is_input(packed, tensor, frame)
         packed.tensor = tensor if packed.original else tensor.detach()
         self.saved_tensors += 1
@@ -200,7 +214,11 @@ class Ledger:
         thread = packed.thread = get_ident()
         if packed.sequence_nr == UNKNOWN:
             packed.sequence_nr = sequence_nr
-        if sequence_nr == self._last_sequence_nr and thread == self._last_thread and caller.f_code is self._last_code:
+        if (
+            sequence_nr == self._last_sequence_nr
+            and thread == self._last_thread
+            and caller.f_code is self._last_code
+        ):
             packed.place = self._last_place
             packed.module = self._last_module
             if self._last_untied:
@@ -227,7 +245,11 @@ class Ledger:
             place = packed.place = self._last_place = None if frame is None else place_in(frame)
             if place is not None:
                 place.last_sequence_nr = sequence_nr
-            self._last_sequence_nr, self._last_thread, self._last_code = sequence_nr, thread, caller.f_code
+            self._last_sequence_nr, self._last_thread, self._last_code = (
+                sequence_nr,
+                thread,
+                caller.f_code,
+            )
             if untied:
                 packed.sequence_nr = UNTIED
                 return
@@ -254,7 +276,9 @@ class Ledger:
         if frame.f_code is _FUNCTION_APPLY:
             return not _is_of(node, frame) or node._sequence_nr() < packed.sequence_nr
         if node._sequence_nr() != packed.sequence_nr:
-            return not node.name().startswith("Foreach")  # which builds all its nodes before it saves any result
+            return not node.name().startswith(
+                "Foreach"
+            )  # which builds all its nodes before it saves any result
         # The output of an in-place operation on a view: torch has built CopySlices around the operation's node, and
         # then a node for the view, and it is CopySlices that will ask for the tensor.
         packed.output = (node.name(), tensor.output_nr)
@@ -281,7 +305,10 @@ class Ledger:
                 key, nbytes = storage.data_ptr(), storage.nbytes()
             else:
                 key, nbytes = tensor.data_ptr(), tensor.nbytes
-        except (NotImplementedError, RuntimeError):  # sparse and opaque tensors have no storage of their own
+        except (
+            NotImplementedError,
+            RuntimeError,
+        ):  # sparse and opaque tensors have no storage of their own
             return
         packed.storage = key
         packed.nbytes = nbytes
@@ -302,7 +329,9 @@ class Ledger:
             self.on_growth(frame)
         except Exception as error:  # we are inside the program's own forward pass, which must go on
             self.on_growth = lambda frame: None
-            self.notes.append(f"looking for what grows failed and was switched off ({error}); please report this")
+            self.notes.append(
+                f"looking for what grows failed and was switched off ({error}); please report this"
+            )
 
     def unpack(self, packed: Packed) -> torch.Tensor:
         """The unpack hook: does the checks that torch leaves out under hooks, and raises torch's own errors."""
@@ -317,7 +346,9 @@ class Ledger:
         if same and (packed.was_leaf or not packed.original or not tensor.is_leaf):
             return tensor
         if self.checking:
-            if packed.is_detached and not isinstance(torch._C._current_autograd_node(), BackwardCFunction):
+            if packed.is_detached and not isinstance(
+                torch._C._current_autograd_node(), BackwardCFunction
+            ):
                 raise RuntimeError(DETACHED)
             if version_of(tensor) != packed.version:
                 raise RuntimeError(self.stale_message(packed))
@@ -371,7 +402,12 @@ class Ledger:
                 storages.pop(key, None)
                 nbytes = packed.nbytes
                 self.live_bytes -= nbytes
-                returned = call is not None and call.exact and packed.tensor is not None and _is_last_owner(packed)
+                returned = (
+                    call is not None
+                    and call.exact
+                    and packed.tensor is not None
+                    and _is_last_owner(packed)
+                )
         if token is not None and call is not None:
             token.freed_by = call
             self.freed_tensors += 1

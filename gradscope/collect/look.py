@@ -98,7 +98,9 @@ class Looker:
         self._steady = steady
         self._stack_limit = stack_limit
         self._hooked = hooked
-        self._token: type[Token] = type("Token", (Token,), {"census": census})  # spares one attribute each
+        self._token: type[Token] = type(
+            "Token", (Token,), {"census": census}
+        )  # spares one attribute each
         self._leaf_token: type[Token] = type("LeafToken", (LeafToken,), {"census": census})
 
     def look(self, roots: Sequence[Node], place: Place | None = None) -> Look:
@@ -151,7 +153,9 @@ class Looker:
                         look.compiled.append(i)
                     self._tie(look, token, node, known)
                 elif known.is_slices:
-                    if packs:  # claimed with those of its inner node, once the other nodes have theirs
+                    if (
+                        packs
+                    ):  # claimed with those of its inner node, once the other nodes have theirs
                         pending[sequence_nr] = packs
                     token.packs = ()
                     token.unseen = OPAQUE
@@ -187,7 +191,12 @@ class Looker:
                     tensor = packed.tensor
                     if tensor is not None and (
                         tensor._version != packed.version
-                        or (packed.original and not packed.was_leaf and not token.is_function and is_leaf(tensor))
+                        or (
+                            packed.original
+                            and not packed.was_leaf
+                            and not token.is_function
+                            and is_leaf(tensor)
+                        )
                     ):
                         look.stale.append((i, Stale(tensor, packed.version)))
                     elif tensor is None:
@@ -238,14 +247,18 @@ class Looker:
             else:
                 unseen.append((name.split("[", 1)[0], data))
         if lifted:
-            token.unhooked = tuple(_weight(data) for _, data in unseen if isinstance(data, torch.Tensor))
+            token.unhooked = tuple(
+                _weight(data) for _, data in unseen if isinstance(data, torch.Tensor)
+            )
             self._ledger.saved_tensors += len(token.unhooked)
             look.fresh.update(token.unhooked)
         token.packs = packs
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
         # a Python number that was wrapped into a tensor goes past the hooks, and nobody can modify it
         token.probed = any(
-            data.ndim > 0 or lifted or not self._hooked for _, data in unseen if isinstance(data, torch.Tensor)
+            data.ndim > 0 or lifted or not self._hooked
+            for _, data in unseen
+            if isinstance(data, torch.Tensor)
         )
         if not packs and not unseen and was_freed(node, kind):
             token.unseen = kind.names
@@ -318,7 +331,8 @@ class Looker:
         for tensor in inputs:
             node = root_node(tensor)
             if node is None and not isinstance(tensor, GradientEdge):
-                node = next((n for n in look.nodes if kind_of(type(n)).is_leaf and n.variable is tensor), None)  # type: ignore[attr-defined]
+                leaves = (n for n in look.nodes if kind_of(type(n)).is_leaf)
+                node = next((n for n in leaves if n.variable is tensor), None)  # type: ignore[attr-defined]
             if node is not None and node in look.index:
                 wanted.add(look.index[node])
         return will_run(edges, dependencies_last(edges), wanted, captured_only)
@@ -327,7 +341,9 @@ class Looker:
 def _weight(tensor: torch.Tensor) -> tuple[int, int]:
     """Address and bytes of a saved tensor, 0 for a parameter, which costs the graph no memory."""
     if not is_parameter(tensor):
-        with suppress(NotImplementedError, RuntimeError):  # sparse and opaque tensors have no storage of their own
+        with suppress(
+            NotImplementedError, RuntimeError
+        ):  # sparse and opaque tensors have no storage of their own
             return tensor.data_ptr(), tensor.nbytes
     return 0, 0
 

@@ -49,7 +49,9 @@ class _Step:
         key = storage_of(tensor)
         return bool(key) and any(
             before <= version < after and storage_of(parameter) == key
-            for parameter, before, after in zip(_parameters(optimizer), self._before, self._after, strict=False)
+            for parameter, before, after in zip(
+                _parameters(optimizer), self._before, self._after, strict=False
+            )
         )
 
     @staticmethod
@@ -88,7 +90,9 @@ class Mutations:
 
     def _step_after(self, tensor: torch.Tensor, version: int) -> Site | None:
         """The step that changed a tensor when it had this version."""
-        return next((site_of(step.place) for step in self._steps if step.changed(tensor, version)), None)
+        return next(
+            (site_of(step.place) for step in self._steps if step.changed(tensor, version)), None
+        )
 
     def who_modified(
         self, stale: Stale, token: Token, call: BackwardCall, visible: frozenset[str]
@@ -120,21 +124,29 @@ def node_site(built: Sequence[str | None], after: Site | None, before: Site | No
     found = likeliest(statements.between(candidates, after, before), frozenset(), after)
     if found is not None:
         return found.site
-    if after is None or before is None or (after.file, after.function) != (before.file, before.function):
+    if (
+        after is None
+        or before is None
+        or (after.file, after.function) != (before.file, before.function)
+    ):
         return None
     if after.line == before.line:
         return after
     return statements.aligned(after.file, after.function, after.line + 1, before.line - 1, built)
 
 
-def likeliest(candidates: tuple[Statement, ...], names: frozenset[str], near: Site | None) -> Statement | None:
+def likeliest(
+    candidates: tuple[Statement, ...], names: frozenset[str], near: Site | None
+) -> Statement | None:
     """The one candidate that the evidence prefers to all others; None when it cannot be told.
 
     A statement that changes something by a name the tensor is known by speaks loudest, then one in the function that saved it.
     """
 
     def weight(statement: Statement) -> tuple[bool, bool]:
-        return bool(statement.names & names), near is not None and statement.site.function == near.function
+        return bool(
+            statement.names & names
+        ), near is not None and statement.site.function == near.function
 
     lines = {s.site.line: s for s in sorted(candidates, key=lambda s: (weight(s), -s.site.line))}
     ranked = sorted(lines.values(), key=weight, reverse=True)

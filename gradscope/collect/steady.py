@@ -22,7 +22,10 @@ from gradscope.collect.walk import Kind, kind_of, stale_by_engine
 from gradscope.program.sites import Place
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
-_ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls, one after the other, that met what had been met before
+_ALIKE, _ALIKE_WITHOUT_STEPS = (
+    8,
+    24,
+)  # calls, one after the other, that met what had been met before
 _MOST_NODES = 50_000  # of one graph
 _MOST_KINDS = 5_000
 _MOST_INTERVALS = 64  # of one shape
@@ -61,8 +64,12 @@ class _Past:
         """Remember a call that has just ended."""
         shape, root = repeat.shape, call.roots[0]
         if not shape.offsets:
-            shape.offsets = {root - number: index for index, number in enumerate(repeat.numbers) if number}
-        for numbers, number in zip(self._columns, (call.number, call.steps, root, _sequence_nr()), strict=True):
+            shape.offsets = {
+                root - number: index for index, number in enumerate(repeat.numbers) if number
+            }
+        for numbers, number in zip(
+            self._columns, (call.number, call.steps, root, _sequence_nr()), strict=True
+        ):
             numbers.append(number)
         self._shapes.append(shape)
         if len(self._shapes) > _MOST_REMEMBERED:
@@ -81,7 +88,11 @@ class _Past:
             return None
         call = Call(self._calls[at], shape.signature[0], keep=False)
         call.open, call.completed = False, True
-        call.steps, call.sequence_nr, call.roots = self._steps[at], self._ends[at], (self._roots[at],)
+        call.steps, call.sequence_nr, call.roots = (
+            self._steps[at],
+            self._ends[at],
+            (self._roots[at],),
+        )
         call.fields = {**shape.fields, "number": call.number}
         return call, shape, index
 
@@ -111,7 +122,9 @@ class Steady:
         self._ledger = ledger
         self._census = census
         self._generations = generations
-        self._toggles = array("Q")  # sequence numbers at which the hooks were lifted and put back, in turn
+        self._toggles = array(
+            "Q"
+        )  # sequence numbers at which the hooks were lifted and put back, in turn
         self._readable: dict[type, tuple[str, ...]] = {}
         self._known: dict[_Key, Shape] = {}
         self._likes: dict[tuple[type, ...], Shape] = {}
@@ -133,7 +146,9 @@ class Steady:
         shape = self._known.get((place, nbytes, kinds))
         return None if shape is None else Repeat(shape, numbers)
 
-    def learn(self, shape: Shape, nodes: Sequence[Node], tokens: Sequence[Token], roots: Sequence[Node]) -> None:
+    def learn(
+        self, shape: Shape, nodes: Sequence[Node], tokens: Sequence[Token], roots: Sequence[Node]
+    ) -> None:
         """Find out whether a bare walk would recognize graphs of this shape; it has to see all that the hooks have seen."""
         shape.recognizable = False
         if len(nodes) > _MOST_NODES:
@@ -144,7 +159,9 @@ class Steady:
             tensors = _count(node, kind)
             if tensors is None or tensors < len(token.packs):
                 return
-            readable[type(node)] = _FUNCTION if kind.is_function else tuple("_saved_" + name for name in kind.names)
+            readable[type(node)] = (
+                _FUNCTION if kind.is_function else tuple("_saved_" + name for name in kind.names)
+            )
         if len(self._known) >= _MOST_KNOWN or len(self._readable) >= _MOST_KINDS:
             self._known.clear()
             self._likes.clear()
@@ -183,7 +200,9 @@ class Steady:
                     return None
                 kinds.append(kind)
                 if not names:
-                    numbers.append(0)  # it saves nothing: no matter when it was built and who runs it
+                    numbers.append(
+                        0
+                    )  # it saves nothing: no matter when it was built and who runs it
                 elif (number := node._sequence_nr()) < newest:
                     return None
                 else:
@@ -208,7 +227,10 @@ class Steady:
                     for target, _ in reversed(following):
                         if target is not None and target not in seen:
                             stack.append(target)
-        except (RuntimeError, TypeError):  # freed, stale, or not a list of tensors: the full look will tell
+        except (
+            RuntimeError,
+            TypeError,
+        ):  # freed, stale, or not a list of tensors: the full look will tell
             return None
         return tuple(kinds), numbers, nbytes
 
@@ -248,17 +270,27 @@ class Steady:
         counted = self._ledger.counts()
         if len(shape.intervals) >= _MOST_INTERVALS:
             del shape.intervals[next(iter(shape.intervals))]
-        shape.intervals[built] = tuple(now - then for now, then in zip(counted, self._counted, strict=True))
+        shape.intervals[built] = tuple(
+            now - then for now, then in zip(counted, self._counted, strict=True)
+        )
         self._counted = counted
         alive = (self._ledger.live_tensors, self._census.alive)
-        alike = alike and shape.recognizable is True and alive[0] <= shape.alive[0] and alive[1] <= shape.alive[1]
+        alike = (
+            alike
+            and shape.recognizable is True
+            and alive[0] <= shape.alive[0]
+            and alive[1] <= shape.alive[1]
+        )
         shape.alive = alive
         self._alike = self._alike + 1 if alike else 0
         if self._awaited is not None:
             waited_for, nodes = self._awaited
             if nodes in waited_for.intervals or call.number >= self._wait_until:
                 self._awaited = None
-        enough = self._alike >= (_ALIKE if call.steps else _ALIKE_WITHOUT_STEPS) and self._awaited is None
+        enough = (
+            self._alike >= (_ALIKE if call.steps else _ALIKE_WITHOUT_STEPS)
+            and self._awaited is None
+        )
         if enough and not (self.doubted or self.blocked) and self.lift():
             self.on = True
             self._baseline.clear()
@@ -310,11 +342,17 @@ class Steady:
         for shape in self._past.shapes:
             for place in shape.places:
                 if place is not None:
-                    place.last_sequence_nr = _sequence_nr()  # it ran in every iteration, so it has by now
+                    place.last_sequence_nr = (
+                        _sequence_nr()
+                    )  # it ran in every iteration, so it has by now
 
 
 def _module(shape: Shape, index: int) -> tuple[str, str] | None:
-    node = shape.graph.nodes[index] if shape.graph is not None and index < len(shape.graph.nodes) else None
+    node = (
+        shape.graph.nodes[index]
+        if shape.graph is not None and index < len(shape.graph.nodes)
+        else None
+    )
     return None if node is None or node.module is None else (node.module, node.module_class or "")
 
 

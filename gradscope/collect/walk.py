@@ -31,7 +31,9 @@ class Kind:
     __slots__ = ("is_compiled", "is_function", "is_leaf", "is_slices", "names", "saves")
 
     def __init__(self, kind: type) -> None:
-        self.names = tuple(a[len(_SAVED_ATTRIBUTE) :] for a in dir(kind) if a.startswith(_SAVED_ATTRIBUTE))
+        self.names = tuple(
+            a[len(_SAVED_ATTRIBUTE) :] for a in dir(kind) if a.startswith(_SAVED_ATTRIBUTE)
+        )
         self.is_leaf = kind.__name__ == "AccumulateGrad"
         self.saves = kind.__name__ not in ("AccumulateGrad", "CopyBackwards")
         self.is_slices = kind.__name__ == "CopySlices"
@@ -87,13 +89,18 @@ def walk(roots: Iterable[Node], most: int) -> tuple[list[Node], dict[Node, int],
 def edges_of(nodes: Sequence[Node], index: dict[Node, int]) -> list[tuple[Edge, ...]]:
     """The edges that leave each node, to nodes that were walked."""
     return [
-        tuple(Edge(i, index[n], nr) for n, nr in node.next_functions if n is not None and n in index)
+        tuple(
+            Edge(i, index[n], nr) for n, nr in node.next_functions if n is not None and n in index
+        )
         for i, node in enumerate(nodes)
     ]
 
 
 def will_run(
-    edges: Sequence[tuple[Edge, ...]], order: Sequence[int], inputs: Iterable[int], captured_only: bool
+    edges: Sequence[tuple[Edge, ...]],
+    order: Sequence[int],
+    inputs: Iterable[int],
+    captured_only: bool,
 ) -> list[bool]:
     """Which nodes the engine runs for ``inputs``: those on a path to one (torch/csrc/autograd/engine.cpp, ``init_to_execute``).
 
@@ -176,18 +183,32 @@ def _node(i: int, node: Node, names: Names | None, storages: Storages, runs: boo
         variable = node.variable  # type: ignore[attr-defined]
         called = names.of_tensor(variable) if names else None
         return model.Node(
-            i, name, NodeState.BUFFERLESS, variable=called, variable_label=describe(variable), will_run=runs
+            i,
+            name,
+            NodeState.BUFFERLESS,
+            variable=called,
+            variable_label=describe(variable),
+            will_run=runs,
         )
     saved = [_saved(attribute, data, names, storages) for attribute, data in held(node, kind)]
     state = _state(node, kind, token, bool(saved))
-    stale = any(s.state is SavedState.STALE for s in saved) or (token is None and bool(stale_by_engine(node, kind)))
+    stale = any(s.state is SavedState.STALE for s in saved) or (
+        token is None and bool(stale_by_engine(node, kind))
+    )
     if stale and state in (NodeState.LIVE, NodeState.RETAINED):
         state = NodeState.STALE
-    if not saved and token is not None and token.graph is not None and token.index < len(token.graph.nodes):
+    if (
+        not saved
+        and token is not None
+        and token.graph is not None
+        and token.index < len(token.graph.nodes)
+    ):
         saved = [_with_state(s, SavedState.FREED) for s in token.graph.nodes[token.index].saved]
     unneeded = () if state is NodeState.FREED else _unneeded(kind, saved)
     if token is None:
-        return model.Node(i, name, state, node._sequence_nr(), tuple(saved), will_run=runs, unneeded=unneeded)
+        return model.Node(
+            i, name, state, node._sequence_nr(), tuple(saved), will_run=runs, unneeded=unneeded
+        )
     module, module_class = token.module or (None, None)
     return model.Node(
         i,
@@ -217,7 +238,9 @@ def _with_state(saved: model.SavedTensor, state: SavedState) -> model.SavedTenso
 
 def _state(node: Node, kind: Kind, token: Token | None, has_saved: bool) -> NodeState:
     if has_saved:
-        kept = token is not None and token.call is not None and token.call.keep and not token.call.open
+        kept = (
+            token is not None and token.call is not None and token.call.keep and not token.call.open
+        )
         return NodeState.RETAINED if kept else NodeState.LIVE
     if token is not None and (token.freed_by is not None or token.has_buffers):
         return NodeState.FREED
@@ -233,7 +256,11 @@ def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
         except RuntimeError:  # the engine's own error for a list of saved tensors that was freed
             continue
         if isinstance(value, tuple | list):
-            found += [(f"{name}[{i}]", s.data) for i, s in enumerate(value) if s is not None and s.data is not None]
+            found += [
+                (f"{name}[{i}]", s.data)
+                for i, s in enumerate(value)
+                if s is not None and s.data is not None
+            ]
         elif value is not None and value.data is not None:
             found.append((name, value.data))
     return found
@@ -271,7 +298,9 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             value = getattr(node, _SAVED_ATTRIBUTE + name)
         except RuntimeError:  # a freed list
             continue
-        saved = [s for s in (value if isinstance(value, tuple | list) else (value,)) if s is not None]
+        saved = [
+            s for s in (value if isinstance(value, tuple | list) else (value,)) if s is not None
+        ]
         if not saved or any(type(s.data) not in PLAIN or s.unpack_hook is not None for s in saved):
             continue  # freed, under hooks, or of a subclass, whose own code would see the unpacking
         try:
@@ -317,7 +346,9 @@ def _saved(name: str, data: Any, names: Names | None, storages: Storages) -> mod
     packed = data if isinstance(data, Packed) else None
     tensor = packed.tensor if packed is not None else data
     if not isinstance(tensor, torch.Tensor):
-        return model.SavedTensor(shown, (), "packed", "", 0, site=site_of(packed.place) if packed else None)
+        return model.SavedTensor(
+            shown, (), "packed", "", 0, site=site_of(packed.place) if packed else None
+        )
     with torch._C.DisableTorchFunction():
         parameter = is_parameter(tensor)
         try:

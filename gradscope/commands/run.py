@@ -165,7 +165,9 @@ def report(
 
     if html is not None:
         if len(files) > 1:
-            raise GradscopeError("--html takes one recording: name one, and another --html file for each further one")
+            raise GradscopeError(
+                "--html takes one recording: name one, and another --html file for each further one"
+            )
         Page(html, "--html").write(load(files[0]), Console(file=sys.stdout))
         return 0
     recordings = [load(file) for file in files]
@@ -223,7 +225,9 @@ def fix(file: Path, options: FixOptions) -> int:
     if not plan.changes:
         console.print("nothing to try out: no fix here can be applied as an edit", soft_wrap=True)
         return 1
-    bounds = fixing.Bounds(options.stop_after or fixing.default_calls(plan.applied), options.timeout)
+    bounds = fixing.Bounds(
+        options.stop_after or fixing.default_calls(plan.applied), options.timeout
+    )
     try:
         verdict = fixing.verify(plan, recording, bounds, _telling(console))
     except KeyboardInterrupt:
@@ -239,7 +243,9 @@ def _write_fix(plan: Plan, console: Console) -> int:
     from gradscope.fixing.proposals import CODE
 
     if any(change.file == CODE for change in plan.changes):
-        console.print("nothing written: the program was given with -c, and is in no file", soft_wrap=True)
+        console.print(
+            "nothing written: the program was given with -c, and is in no file", soft_wrap=True
+        )
         return 1
     fixing.write(plan.changes)
     for change in plan.changes:
@@ -249,7 +255,11 @@ def _write_fix(plan: Plan, console: Console) -> int:
 
 def _telling(console: Console) -> Callable[[str], None]:
     """What says which run goes on, to whoever waits at a terminal."""
-    return (lambda doing: console.print(f"{doing} ...", style="dim")) if console.is_terminal else lambda doing: None
+    return (
+        (lambda doing: console.print(f"{doing} ...", style="dim"))
+        if console.is_terminal
+        else lambda doing: None
+    )
 
 
 def _print_next_of_fix(file: Path, options: FixOptions, console: Console) -> None:
@@ -265,7 +275,9 @@ def explain(code: str) -> int:
 
     from gradscope.rules import ALL_RULES
 
-    wanted = next((rule for rule in ALL_RULES if code.lower() in (rule.code.lower(), rule.name)), None)
+    wanted = next(
+        (rule for rule in ALL_RULES if code.lower() in (rule.code.lower(), rule.name)), None
+    )
     if wanted is None:
         known = ", ".join(rule.code for rule in ALL_RULES)
         raise GradscopeError(
@@ -338,10 +350,16 @@ def _printer(format: Format) -> Callable[[Recording, Console, Path | None], None
     if format is Format.TEXT:
         from gradscope.render.text.report import print_report
 
-        return lambda recording, console, saved: print_report(recording, console, None if saved is None else str(saved))
+        return lambda recording, console, saved: print_report(
+            recording, console, None if saved is None else str(saved)
+        )
     from gradscope.render.machine import json as machine
 
-    write = {Format.JSON: machine.to_json, Format.SARIF: machine.to_sarif, Format.GITHUB: machine.to_github}[format]
+    write = {
+        Format.JSON: machine.to_json,
+        Format.SARIF: machine.to_sarif,
+        Format.GITHUB: machine.to_github,
+    }[format]
 
     def print_text(recording: Recording, console: Console, saved: Path | None) -> None:
         text = write(recording)
@@ -354,7 +372,11 @@ def _printer(format: Format) -> Callable[[Recording, Console, Path | None], None
 def _print_unwatched(options: RunOptions, console: Console) -> None:
     """The report of a program that never imported torch."""
     files = [str(file) for file in (options.save, options.html, options.draw) if file is not None]
-    unsaved = f", and {' and '.join(files)} {'were' if len(files) > 1 else 'was'} not written" if files else ""
+    unsaved = (
+        f", and {' and '.join(files)} {'were' if len(files) > 1 else 'was'} not written"
+        if files
+        else ""
+    )
     text = f"gradscope: the program never imported torch: there was nothing to watch{unsaved}"
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -364,4 +386,7 @@ def _fails(findings: Iterable[Finding], fail_on: FailOn) -> bool:
     severities = list(Severity)
     if fail_on is FailOn.NEVER:
         return False
-    return any(severities.index(one.severity) <= severities.index(Severity(fail_on.value)) for one in findings)
+    return any(
+        severities.index(one.severity) <= severities.index(Severity(fail_on.value))
+        for one in findings
+    )

@@ -64,7 +64,9 @@ def opened(output: Path | None, otherwise: TextIO | io.TextIOBase) -> Iterator[T
     try:
         file = output.open("w", encoding="utf-8")
     except OSError as error:
-        raise GradscopeError(f"cannot write {output}: {error.strerror}; name another file with --output") from None
+        raise GradscopeError(
+            f"cannot write {output}: {error.strerror}; name another file with --output"
+        ) from None
     with file:
         yield file
 
@@ -76,7 +78,9 @@ def writable(file: Path, option: str) -> Path:
     try:
         path.open("ab").close()
     except OSError as error:
-        raise GradscopeError(f"cannot write {file}: {error.strerror}; name another file with {option}") from None
+        raise GradscopeError(
+            f"cannot write {file}: {error.strerror}; name another file with {option}"
+        ) from None
     if new:
         path.unlink()
     return path

@@ -69,7 +69,9 @@ class Image(View):
 
     word = "picture"
 
-    def __init__(self, file: Path, option: str, call: int | None = None, options: DrawOptions | None = None) -> None:
+    def __init__(
+        self, file: Path, option: str, call: int | None = None, options: DrawOptions | None = None
+    ) -> None:
         from gradscope.api.draw import draw_recording
         from gradscope.render.pictures.image import check_suffix
 

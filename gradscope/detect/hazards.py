@@ -16,7 +16,17 @@ from gradscope.collect.ledger import Packed, version_of
 from gradscope.collect.marks import OPAQUE, Call, Stale, token_of
 from gradscope.collect.mutations import node_site
 from gradscope.collect.walk import FREED_TEXT, describe, edges_of, held, kind_of
-from gradscope.model import BackwardCall, Edge, Finding, Graph, Node, NodeState, SavedState, SavedTensor, Site
+from gradscope.model import (
+    BackwardCall,
+    Edge,
+    Finding,
+    Graph,
+    Node,
+    NodeState,
+    SavedState,
+    SavedTensor,
+    Site,
+)
 from gradscope.program.names import storage_of, variables
 from gradscope.program.sites import USER, Place, owner_of, site_of, user_frames
 from gradscope.program.tensors import node_of
@@ -32,7 +42,9 @@ DONATED_TEXT = "compiled with non-empty donated buffers"
 _MOST_NODES_NAMED = 50
 
 
-def examine(watch: Backward, call: Call, look: Look, record: BackwardCall, graph: Graph | None) -> list[Finding]:
+def examine(
+    watch: Backward, call: Call, look: Look, record: BackwardCall, graph: Graph | None
+) -> list[Finding]:
     """The finding for what the engine will raise first, if it will raise.
 
     The order in which the engine runs nodes decides which of several hazards it meets, so it is played through.
@@ -42,7 +54,11 @@ def examine(watch: Backward, call: Call, look: Look, record: BackwardCall, graph
     for i, found in look.stale:
         if look.will_run(i) and _needs_saved(look, i):
             stale.setdefault(i, []).append(found)
-    donated = {i for i in look.compiled if look.will_run(i) and call_keeps(call, record) and _donates(look, i)}
+    donated = {
+        i
+        for i in look.compiled
+        if look.will_run(i) and call_keeps(call, record) and _donates(look, i)
+    }
     if not (freed or stale or donated):
         return []
     order = run_order(look, edges_of(look.nodes, look.index))
@@ -54,10 +70,18 @@ def examine(watch: Backward, call: Call, look: Look, record: BackwardCall, graph
         if token.unseen == OPAQUE and look.will_run(i) and not call_keeps(call, record):
             token.freed_by = call  # runs, and is freed, before the engine stops; afterwards it could not be asked
     if first in freed:
-        return [gs101.finding(_freed_graph(watch, call, look, record, graph, [i for i in order if i in freed]))]
+        return [
+            gs101.finding(
+                _freed_graph(watch, call, look, record, graph, [i for i in order if i in freed])
+            )
+        ]
     if first in stale:
         return [gs201.finding(_stale_tensor(watch, look, record, graph, first, stale))]
-    return [gs104.finding(gs104.DonatedGraph(record, tuple(_node(look, graph, i) for i in order if i in donated)))]
+    return [
+        gs104.finding(
+            gs104.DonatedGraph(record, tuple(_node(look, graph, i) for i in order if i in donated))
+        )
+    ]
 
 
 def call_keeps(call: Call, record: BackwardCall) -> bool:
@@ -93,7 +117,11 @@ def _needs_saved(look: Look, i: int) -> bool:
     if not look.tokens[i].is_function:
         return True
     cls = getattr(type(look.nodes[i]), "_forward_cls", None)
-    return cls is None or _mentions_saved(getattr(cls, "backward", None)) or _mentions_saved(getattr(cls, "vjp", None))
+    return (
+        cls is None
+        or _mentions_saved(getattr(cls, "backward", None))
+        or _mentions_saved(getattr(cls, "vjp", None))
+    )
 
 
 def _mentions_saved(function: Any) -> bool:
@@ -112,7 +140,10 @@ def _mentions_saved(function: Any) -> bool:
 def _donates(look: Look, i: int) -> bool:
     metadata = getattr(getattr(type(look.nodes[i]), "_forward_cls", None), "metadata", None)
     config = torch._functorch.config
-    return bool(config.donated_buffer) and getattr(metadata, "bw_donated_idxs", None) not in (None, [])
+    return bool(config.donated_buffer) and getattr(metadata, "bw_donated_idxs", None) not in (
+        None,
+        [],
+    )
 
 
 def _node(look: Look, graph: Graph | None, i: int) -> Node:
@@ -127,7 +158,12 @@ def _node(look: Look, graph: Graph | None, i: int) -> Node:
 
 
 def _freed_graph(
-    watch: Backward, call: Call, look: Look, record: BackwardCall, graph: Graph | None, freed: list[int]
+    watch: Backward,
+    call: Call,
+    look: Look,
+    record: BackwardCall,
+    graph: Graph | None,
+    freed: list[int],
 ) -> gs101.FreedGraph:
     token = look.tokens[freed[0]]
     by = token.freed_by
@@ -160,9 +196,13 @@ def _built_at(watch: Backward, look: Look, i: int) -> Site | None:
     for other in look.tokens:
         if other.place is None:
             continue
-        if other.sequence_nr < token.sequence_nr and (before is None or other.sequence_nr > before.sequence_nr):
+        if other.sequence_nr < token.sequence_nr and (
+            before is None or other.sequence_nr > before.sequence_nr
+        ):
             before = other
-        if other.sequence_nr > token.sequence_nr and (after is None or other.sequence_nr < after.sequence_nr):
+        if other.sequence_nr > token.sequence_nr and (
+            after is None or other.sequence_nr < after.sequence_nr
+        ):
             after = other
     start = before.sequence_nr if before is not None else -1
     first = site_of(before.place) if before is not None else None
@@ -191,9 +231,16 @@ def _stale_tensor(
     saved = next((s for s in node.saved if s.state is SavedState.STALE), None)
     if saved is None:
         shape = tuple(tensor.shape)
-        saved = SavedTensor(found.name, shape, describe(tensor).split("[")[0], str(tensor.device), tensor.nbytes)
+        saved = SavedTensor(
+            found.name, shape, describe(tensor).split("[")[0], str(tensor.device), tensor.nbytes
+        )
     token = look.tokens[first]
-    saved = replace(saved, version=found.version, site=site_of(token.place), source=watch.names.of_tensor(tensor))
+    saved = replace(
+        saved,
+        version=found.version,
+        site=site_of(token.place),
+        source=watch.names.of_tensor(tensor),
+    )
     return gs201.StaleTensor(
         call=record,
         node=node,
@@ -207,7 +254,9 @@ def _stale_tensor(
 def _names_of(tensor: torch.Tensor, watch: Backward) -> frozenset[str]:
     """The program's names for a tensor or for others that share its memory."""
     known = watch.names.of_tensor(tensor)
-    found = {known, known.rsplit(".", 1)[-1], f"self.{known.rsplit('.', 1)[-1]}"} if known else set()
+    found = (
+        {known, known.rsplit(".", 1)[-1], f"self.{known.rsplit('.', 1)[-1]}"} if known else set()
+    )
     storage = storage_of(tensor)
     for frame in user_frames(sys._getframe(1)):
         for name, value in variables(frame):
@@ -235,7 +284,11 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
         return None
     site = Place(innermost.tb_frame.f_code, innermost.tb_lasti).site
     for _, value in variables(innermost.tb_frame):
-        token = token_of(value) if issubclass(type(value), (torch._C._FunctionBase, AutogradNode)) else None
+        token = (
+            token_of(value)
+            if issubclass(type(value), (torch._C._FunctionBase, AutogradNode))
+            else None
+        )
         if token is not None and token.freed_by is not None:
             by = _record_of(token.freed_by)
             read = gs101.FreedRead(site, value.name(), site_of(token.place), by, calls)

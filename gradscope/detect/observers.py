@@ -25,7 +25,9 @@ class Observer:
     def __init__(self, watch: Backward) -> None:
         self.watch = watch
 
-    def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """A backward call is about to run: ``look`` has its nodes, ``frame`` is the user's frame that makes the call."""
         return ()
 
@@ -33,11 +35,15 @@ class Observer:
         """As before_call, for a graph that was recognized as the like of earlier ones while the hooks are lifted."""
         return ()
 
-    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+    def after_call(
+        self, call: Call, record: BackwardCall, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """A backward call has ended."""
         return ()
 
-    def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> Iterable[Finding]:
+    def after_step(
+        self, optimizer: Any, place: Place | None, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """An optimizer has stepped."""
         return ()
 
@@ -58,7 +64,10 @@ class Observers:
     """Asks every observer in turn, and sends what they find on; a failure of one is noted and ends that one only."""
 
     def __init__(
-        self, observers: list[Observer], report: Callable[[Finding], None], note: Callable[[str], None]
+        self,
+        observers: list[Observer],
+        report: Callable[[Finding], None],
+        note: Callable[[str], None],
     ) -> None:
         self._observers = observers
         self._report = report

@@ -4,4 +4,15 @@ from gradscope.fixing.proposals import Plan, Proposal, plan
 from gradscope.fixing.verify import Bounds, Loss, Run, Verdict, default_calls, verify
 from gradscope.fixing.write import write
 
-__all__ = ["Bounds", "Loss", "Plan", "Proposal", "Run", "Verdict", "default_calls", "plan", "verify", "write"]
+__all__ = [
+    "Bounds",
+    "Loss",
+    "Plan",
+    "Proposal",
+    "Run",
+    "Verdict",
+    "default_calls",
+    "plan",
+    "verify",
+    "write",
+]

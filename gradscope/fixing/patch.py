@@ -80,7 +80,9 @@ def apply(source: Source, edits: Iterable[Edit]) -> Change:
     lines: list[str] = []
     origin: list[int] = []
     for number, line in enumerate(source.lines, 1):
-        new = [line] if number not in by_line else _replaced(line, by_line[number].replacement, usual)
+        new = (
+            [line] if number not in by_line else _replaced(line, by_line[number].replacement, usual)
+        )
         lines += new
         origin += [number] * len(new)
     return Change(source, Source(source.file, tuple(lines), source.encoding), tuple(origin))
@@ -98,14 +100,21 @@ def _replaced(line: str, replacement: str, usual: str) -> list[str]:
 
 def shown_lines(edits: Iterable[Edit]) -> set[int]:
     """The numbers of all lines that a diff of these edits shows, as far as the file goes."""
-    return {line for edit in edits for line in range(edit.line - CONTEXT, edit.line + CONTEXT + 1) if line > 0}
+    return {
+        line
+        for edit in edits
+        for line in range(edit.line - CONTEXT, edit.line + CONTEXT + 1)
+        if line > 0
+    }
 
 
 def unified_diff(change: Change, name: str) -> list[str]:
     """The lines of the diff, each with its end, under the name that the file has for whoever applies it."""
     label = f"{name}\t" if " " in name else name  # so that patch(1) knows where the name ends
     lines: list[str] = []
-    for line in difflib.unified_diff(change.before.lines, change.after.lines, label, label, n=CONTEXT):
+    for line in difflib.unified_diff(
+        change.before.lines, change.after.lines, label, label, n=CONTEXT
+    ):
         if line.endswith("\n"):
             lines.append(line)
         else:

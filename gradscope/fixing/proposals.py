@@ -67,8 +67,14 @@ def plan(recording: Recording, chosen: str | None = None) -> Plan:
             taken |= {(edit.file, edit.line): proposal.number for edit in edits}
     edits = tuple(edit for proposal in settled if proposal.applies for edit in proposal.fix.edits)
     files = dict.fromkeys(edit.file for edit in edits)
-    changes = tuple(apply(sources[file], [edit for edit in edits if edit.file == file]) for file in files)
-    notes = tuple(f"{file} has changed since the recording, at other lines" for file in files if sources.is_newer(file))
+    changes = tuple(
+        apply(sources[file], [edit for edit in edits if edit.file == file]) for file in files
+    )
+    notes = tuple(
+        f"{file} has changed since the recording, at other lines"
+        for file in files
+        if sources.is_newer(file)
+    )
     return Plan(tuple(settled), changes, notes)
 
 
@@ -93,20 +99,27 @@ def _chosen(proposals: list[Proposal], chosen: str | None) -> list[Proposal]:
     picked = [
         proposal
         for proposal in proposals
-        if chosen == str(proposal.number) or chosen.upper() in {finding.code for finding in proposal.findings}
+        if chosen == str(proposal.number)
+        or chosen.upper() in {finding.code for finding in proposal.findings}
     ]
     if not picked:
-        known = [f"{p.number} ({listed(dict.fromkeys(f.code for f in p.findings))})" for p in proposals]
+        known = [
+            f"{p.number} ({listed(dict.fromkeys(f.code for f in p.findings))})" for p in proposals
+        ]
         there = f"choose one of {', '.join(known)}" if known else "the recording has none"
         raise GradscopeError(f"there is no finding {chosen!r}: {there}")
     return picked
 
 
 def _overlap(edits: Iterable[Edit], taken: Mapping[tuple[str, int], int]) -> str:
-    numbers = sorted({taken[edit.file, edit.line] for edit in edits if (edit.file, edit.line) in taken})
+    numbers = sorted(
+        {taken[edit.file, edit.line] for edit in edits if (edit.file, edit.line) in taken}
+    )
     if not numbers:
         return ""
-    return f"waits for fix {numbers[0]}, which changes the same lines: apply that one and record again"
+    return (
+        f"waits for fix {numbers[0]}, which changes the same lines: apply that one and record again"
+    )
 
 
 class _Sources:
@@ -119,7 +132,11 @@ class _Sources:
     def __getitem__(self, file: str) -> Source:
         if file not in self._now:
             code = self._recording.header.code
-            self._now[file] = Source(CODE, split(code + "\n")) if file == CODE and code is not None else read(file)
+            self._now[file] = (
+                Source(CODE, split(code + "\n"))
+                if file == CODE and code is not None
+                else read(file)
+            )
         return self._now[file]
 
     def problem(self, edits: tuple[Edit, ...]) -> str:
@@ -143,7 +160,9 @@ class _Sources:
         except (SyntaxError, ValueError):
             return f"cannot be applied: {file} is not Python source any more; record again"
         lines = tuple(bare(line) for line in now.lines)
-        if max(edit.line for edit in edits) > len(recorded) or not same_lines(lines, recorded, shown_lines(edits)):
+        if max(edit.line for edit in edits) > len(recorded) or not same_lines(
+            lines, recorded, shown_lines(edits)
+        ):
             return f"cannot be applied: {file} has changed at these lines since the recording; record again"
         try:
             apply(now, edits).after.data  # noqa: B018 - asked for the error

@@ -108,7 +108,12 @@ class Run:
         if self.recording is None:
             return 0
         # The totals of a killed run are a little older than its calls.
-        return max([self.recording.summary.backward_calls, *(call.last_number for call in self.recording.calls)])
+        return max(
+            [
+                self.recording.summary.backward_calls,
+                *(call.last_number for call in self.recording.calls),
+            ]
+        )
 
     @property
     def exception(self) -> str:
@@ -157,7 +162,11 @@ class Verdict:
     @property
     def reached(self) -> bool:
         """Whether the changed program got as far as where the findings were made."""
-        made = [found.backward_call for proposal in self.plan.applied if (found := self.met(proposal)) is not None]
+        made = [
+            found.backward_call
+            for proposal in self.plan.applied
+            if (found := self.met(proposal)) is not None
+        ]
         return self.after.exit_status is not None or self.after.calls >= max(made, default=0)
 
     @property
@@ -176,16 +185,24 @@ class Verdict:
 
 def default_calls(proposals: Sequence[Proposal]) -> int:
     """Enough calls for the findings to be made again, with room for an order of things that the fix has changed."""
-    return max([LEAST_CALLS, *(2 * finding.backward_call for p in proposals for finding in p.findings)])
+    return max(
+        [LEAST_CALLS, *(2 * finding.backward_call for p in proposals for finding in p.findings)]
+    )
 
 
-def verify(plan: Plan, recording: Recording, bounds: Bounds, tell: Callable[[str], None]) -> Verdict:
+def verify(
+    plan: Plan, recording: Recording, bounds: Bounds, tell: Callable[[str], None]
+) -> Verdict:
     """Run the recorded program as it is and with the changes of the plan; ``tell`` hears which of them begins."""
     header = recording.header
     if not header.cwd or not header.script:
-        raise GradscopeError("the recording does not say how the program was started: record it again, then --verify")
+        raise GradscopeError(
+            "the recording does not say how the program was started: record it again, then --verify"
+        )
     if not os.path.isdir(header.cwd):
-        raise GradscopeError(f"cannot run {header.script}: {header.cwd}, where it was started, is not there any more")
+        raise GradscopeError(
+            f"cannot run {header.script}: {header.cwd}, where it was started, is not there any more"
+        )
     tell("runs the program as it is")
     before = _run(recording, (), bounds)
     tell("runs the program with the fix")
@@ -195,19 +212,27 @@ def verify(plan: Plan, recording: Recording, bounds: Bounds, tell: Callable[[str
 def _run(recording: Recording, changes: Sequence[Change], bounds: Bounds) -> Run:
     header = recording.header
     sources = {change.file: change.after.data for change in changes if change.file != CODE}
-    code = next(("".join(change.after.lines) for change in changes if change.file == CODE), header.code)
+    code = next(
+        ("".join(change.after.lines) for change in changes if change.file == CODE), header.code
+    )
     with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
         place = Path(folder)
         files = place / "run.gscope", place / "losses"
         job = Job(header.script, header.argv, code, header.hooks, bounds.calls, *files, sources)
         (place / "job").write_bytes(pickle.dumps(job))
         with (place / "output").open("wb") as output:
-            status = _call(_START.format(_PACKAGES, str(place / "job")), header.cwd, output, bounds.seconds)
+            status = _call(
+                _START.format(_PACKAGES, str(place / "job")), header.cwd, output, bounds.seconds
+            )
         text = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
         found = None
         with suppress(GradscopeError):  # a program that never imports torch leaves none
             found = load(files[0])
-        losses = _losses(files[1], {change.file: change for change in changes}) if files[1].exists() else ()
+        losses = (
+            _losses(files[1], {change.file: change for change in changes})
+            if files[1].exists()
+            else ()
+        )
     return Run(found, losses, status, text)
 
 
@@ -243,7 +268,9 @@ def _losses(file: Path, changes: dict[str, Change]) -> tuple[Loss, ...]:
         with suppress(ValueError, TypeError):
             name, line, value = json.loads(row)
             values.setdefault((name, line), []).append(value)
-    return tuple(Loss(name, line, _text(name, line, changes), tuple(v)) for (name, line), v in values.items())
+    return tuple(
+        Loss(name, line, _text(name, line, changes), tuple(v)) for (name, line), v in values.items()
+    )
 
 
 def _text(file: str, line: int, changes: dict[str, Change]) -> str:

@@ -24,7 +24,9 @@ def write(changes: Sequence[Change]) -> None:
         try:
             _replace(os.path.realpath(change.file), change.after.data)
         except OSError as error:
-            raise GradscopeError(f"cannot write {change.file}: {error.strerror}; it is unchanged") from None
+            raise GradscopeError(
+                f"cannot write {change.file}: {error.strerror}; it is unchanged"
+            ) from None
 
 
 def _content(file: str) -> bytes | None:

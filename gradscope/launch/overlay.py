@@ -30,7 +30,12 @@ def overlay(sources: Mapping[str, bytes]) -> None:
         if content is None:
             return read_file(self, path)  # type: ignore[no-any-return]
         lines = [line.rstrip("\r\n") + "\n" for line in decoded(path, content).lines]
-        linecache.cache[path] = len(content), None, lines, path  # None: the file's date is not to be asked
+        linecache.cache[path] = (
+            len(content),
+            None,
+            lines,
+            path,
+        )  # None: the file's date is not to be asked
         return content
 
     def path_stats(self: SourceFileLoader, path: str) -> Any:
@@ -38,7 +43,9 @@ def overlay(sources: Mapping[str, bytes]) -> None:
             raise OSError(f"{path} is not taken from its file")
         return stat_file(self, path)
 
-    def print_exception(kind: type[BaseException], error: BaseException, entry: TracebackType | None) -> None:
+    def print_exception(
+        kind: type[BaseException], error: BaseException, entry: TracebackType | None
+    ) -> None:
         traceback.print_exception(kind, error, entry)
 
     loader.get_data, loader.path_stats = get_data, path_stats

@@ -22,7 +22,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from gradscope._version import __version__
 from gradscope.errors import GradscopeError
 from gradscope.launch.torch_import import when_torch_is_imported
-from gradscope.launch.uncaught import Ending, conclude, die_of_interrupt, remove_own_frames, wait_for_threads
+from gradscope.launch.uncaught import (
+    Ending,
+    conclude,
+    die_of_interrupt,
+    remove_own_frames,
+    wait_for_threads,
+)
 from gradscope.model import Header, Outcome
 
 
@@ -104,7 +110,9 @@ class Ended(Generic[ScopeT]):
     interrupted: bool = False
 
 
-def run_program(target: Target, watch: Callable[[], AbstractContextManager[ScopeT]]) -> Ended[ScopeT]:
+def run_program(
+    target: Target, watch: Callable[[], AbstractContextManager[ScopeT]]
+) -> Ended[ScopeT]:
     """
     Run ``target`` as the interpreter's ``__main__``; return how it ended, once its threads have ended too.
 
@@ -122,7 +130,9 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
             return
         try:
             scopes.append(watching.enter_context(watch()))
-        except GradscopeError as failure:  # raised at the end: the program is not to fail for our sake
+        except (
+            GradscopeError
+        ) as failure:  # raised at the end: the program is not to fail for our sake
             failures.append(failure)
 
     program = _prepare(target)
@@ -159,7 +169,9 @@ def _run_to_its_end(program: _Program, target: Target, scopes: list[Any]) -> End
     if _was_not_found(error):
         assert error is not None
         reason = str(error.__context__).rstrip(".")
-        raise GradscopeError(f"cannot run {target}: {reason}; see that it can be imported from here") from None
+        raise GradscopeError(
+            f"cannot run {target}: {reason}; see that it can be imported from here"
+        ) from None
     if scopes and _is_stop(error):
         error = None
     for scope in scopes:
@@ -170,7 +182,9 @@ def _run_to_its_end(program: _Program, target: Target, scopes: list[Any]) -> End
     ending = conclude(error)
     del error  # and with it the frames that it came through: Python has let go of them by now
     if isinstance(target, Script) and not ending.by_exit:
-        program.main.__dict__.pop("__file__", None)  # which Python sets for the time that the script runs only
+        program.main.__dict__.pop(
+            "__file__", None
+        )  # which Python sets for the time that the script runs only
         program.main.__dict__.pop("__cached__", None)
     wait_for_threads()
     return ending
@@ -253,7 +267,9 @@ def _run_script(path: str, content: bytes, main: ModuleType) -> None:
         exec(_compile_script(path, content, main), main.__dict__)
     finally:
         for stream in (sys.stderr, sys.stdout):
-            with suppress(Exception):  # as Python does: the flush at its exit is the one that complains
+            with suppress(
+                Exception
+            ):  # as Python does: the flush at its exit is the one that complains
                 stream.flush()
 
 
@@ -272,6 +288,8 @@ def _run_code(text: str, main: ModuleType) -> None:
         text = textwrap.dedent(text)
     code = compile(text, "<string>", "exec", dont_inherit=True)
     if sys.version_info >= (3, 13):
-        by_code = hasattr(linecache, "_interactive_cache")  # the first 3.13 keeps such sources under their file's name
+        by_code = hasattr(
+            linecache, "_interactive_cache"
+        )  # the first 3.13 keeps such sources under their file's name
         linecache._register_code(code if by_code else "<string>", text, "<string>")  # type: ignore[attr-defined]
     exec(code, main.__dict__)

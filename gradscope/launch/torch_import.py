@@ -40,7 +40,11 @@ class _TorchFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != "torch":
             return None
-        found = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        found = (
+            finder.find_spec(fullname, path, target)
+            for finder in sys.meta_path
+            if finder is not self
+        )
         spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             # Set on the instance, which keeps the loader's type: tools ask it for sources and resources.

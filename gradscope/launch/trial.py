@@ -35,7 +35,9 @@ def main(job_file: str) -> int:
             from gradscope.api.watch import watch
 
             note_losses(losses)
-            return watch(hooks=job.hooks, save=job.recording, stop_after=job.stop_after, header=header)
+            return watch(
+                hooks=job.hooks, save=job.recording, stop_after=job.stop_after, header=header
+            )
 
         try:
             ended = run_program(target, start)
@@ -66,11 +68,20 @@ def note_losses(losses: TextIO) -> None:
     process = os.getpid()
 
     def run(original: Any, t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        wanted = kwargs.get("accumulate_grad", True) and len(t_outputs) == 1 and os.getpid() == process
+        wanted = (
+            kwargs.get("accumulate_grad", True) and len(t_outputs) == 1 and os.getpid() == process
+        )
         if wanted and isinstance(t_outputs[0], torch.Tensor) and t_outputs[0].numel() == 1:
-            with suppress(Exception), torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+            with (
+                suppress(Exception),
+                torch._C.DisableTorchFunction(),
+                _disable_current_modes(),
+                torch.no_grad(),
+            ):
                 site = site_of(place_of(sys._getframe(1)))
-                losses.write(json.dumps([site.file, site.line, float(t_outputs[0])] if site else []) + "\n")
+                losses.write(
+                    json.dumps([site.file, site.line, float(t_outputs[0])] if site else []) + "\n"
+                )
         return original(t_outputs, *args, **kwargs)
 
     wrap_engine(run)

@@ -76,7 +76,9 @@ def _without_own_frames(entry: TracebackType | None) -> TracebackType | None:
                 kept.pop()
         entry = entry.tb_next
     for one, following in zip(kept, [*kept, None][1:], strict=True):
-        if one.tb_next is not following:  # each assignment costs a walk to the end: deep tracebacks stay as they are
+        if (
+            one.tb_next is not following
+        ):  # each assignment costs a walk to the end: deep tracebacks stay as they are
             one.tb_next = following
     return kept[0] if kept else None
 
@@ -130,7 +132,9 @@ def wait_for_threads() -> None:
     """Wait for the threads that are not daemons, as the interpreter does first of all when it exits."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
-    except BaseException as error:  # what the interpreter does with Ctrl-C in this place: it tells, and goes on
+    except (
+        BaseException
+    ) as error:  # what the interpreter does with Ctrl-C in this place: it tells, and goes on
         interruption = error
     else:
         return

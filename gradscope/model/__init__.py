@@ -172,7 +172,10 @@ class Graph:
         held = (SavedState.SAVED, SavedState.RETAINED, SavedState.STALE)
         return sum(
             {
-                s.storage: s.nbytes for n in self.nodes for s in n.saved if not s.is_parameter and s.state in held
+                s.storage: s.nbytes
+                for n in self.nodes
+                for s in n.saved
+                if not s.is_parameter and s.state in held
             }.values()
         )
 
@@ -290,7 +293,9 @@ class Finding:
     def cause(self) -> tuple[Any, ...]:
         """Two findings with the same cause are one finding met twice."""
         made = tuple(
-            (r.role, r.site) for r in self.related if r.role in ("created", "freed_by", "modified_by", "held_by")
+            (r.role, r.site)
+            for r in self.related
+            if r.role in ("created", "freed_by", "modified_by", "held_by")
         )
         return (self.code, self.site, made)
 

@@ -46,7 +46,17 @@ _grad = torch._C.TensorBase.__dict__["grad"].__get__
 class Layout:
     """What a type says about its instances: how to read them, and whether they have a ``__dict__`` and slots."""
 
-    __slots__ = ("cls", "fields", "has_dict", "is_class", "is_tensor", "of_user", "opaque", "read", "slots")
+    __slots__ = (
+        "cls",
+        "fields",
+        "has_dict",
+        "is_class",
+        "is_tensor",
+        "of_user",
+        "opaque",
+        "read",
+        "slots",
+    )
 
     def __init__(self, cls: type) -> None:
         self.cls = weakref.ref(cls)
@@ -66,7 +76,11 @@ class Layout:
         self.has_dict = not whole and type(names.get("__dict__")) in _C_DESCRIPTORS
         self.slots = () if whole or "__slots__" not in names else tuple(_slots(names, bases))
         fields = names.get("_fields")
-        if namespaces.derives(cls, tuple) and type(fields) is tuple and all(type(f) is str for f in fields):
+        if (
+            namespaces.derives(cls, tuple)
+            and type(fields) is tuple
+            and all(type(f) is str for f in fields)
+        ):
             self.fields = fields
         self.opaque = hidden or not (self.read or self.has_dict or self.slots or self.is_class)
 
@@ -117,7 +131,11 @@ class Contents:
         elif layout.is_class:
             self._of_class(holder, held)
         if layout.fields:
-            held = [("attribute", layout.fields[key], value) for _, key, value in held if key < len(layout.fields)]
+            held = [
+                ("attribute", layout.fields[key], value)
+                for _, key, value in held
+                if key < len(layout.fields)
+            ]
         if layout.has_dict:
             self.attributes(_get_attribute(holder, "__dict__"), held)
         for name in layout.slots:
@@ -160,7 +178,9 @@ class Contents:
     def attributes(self, namespace: object, held: list[Held]) -> None:
         """Add what an instance's ``__dict__`` holds."""
         if type(namespace) is dict:
-            held += [("attribute", name, value) for name, value in self.items(namespace, _MANY_NAMES)]
+            held += [
+                ("attribute", name, value) for name, value in self.items(namespace, _MANY_NAMES)
+            ]
 
     def items(self, mapping: Any, most: int) -> list[tuple[Any, object]]:
         """Up to ``most`` items of a dict or one derived from it."""
@@ -212,7 +232,10 @@ class Contents:
         base: Any = set if namespaces.derives(type(holder), set) else frozenset
         self.cut |= base.__len__(holder) > self.most
         try:
-            held += [("entry", None, member) for member in itertools.islice(base.__iter__(holder), self.most)]
+            held += [
+                ("entry", None, member)
+                for member in itertools.islice(base.__iter__(holder), self.most)
+            ]
         except RuntimeError:
             self.cut = True
 
@@ -230,7 +253,9 @@ class Contents:
                     if name == "_modules" and type(key) is str and key.isdigit():
                         held.append(("item", int(key), part))
                     else:
-                        held.append(("item" if keyed and name == "_modules" else "attribute", key, part))
+                        held.append(
+                            ("item" if keyed and name == "_modules" else "attribute", key, part)
+                        )
             elif type(name) is str and name.endswith("_hooks"):
                 held += [("hook", name, hook) for _, hook in self.items(value, _MANY_NAMES)]
             else:
@@ -242,7 +267,9 @@ class Contents:
             if type(part) is dict:
                 self.attributes(part, held)
             elif type(part) is collections.OrderedDict:
-                held += [("hook", "_backward_hooks", hook) for _, hook in self.items(part, self.most)]
+                held += [
+                    ("hook", "_backward_hooks", hook) for _, hook in self.items(part, self.most)
+                ]
         if self._is_leaf(holder):  # asked of any other tensor, .grad warns
             grad = self._grad_with_graph(holder)
             if grad is not None:
@@ -251,8 +278,14 @@ class Contents:
     def _of_class(self, holder: Any, held: list[Held]) -> None:
         if not namespaces.is_user_class(holder):
             return
-        held += [("attribute", name, value) for name, value in namespaces.class_namespace(holder).items()]
-        held += [("class", None, base) for base in namespaces.class_bases(holder)[1:] if namespaces.is_user_class(base)]
+        held += [
+            ("attribute", name, value) for name, value in namespaces.class_namespace(holder).items()
+        ]
+        held += [
+            ("class", None, base)
+            for base in namespaces.class_bases(holder)[1:]
+            if namespaces.is_user_class(base)
+        ]
 
     def _of_namespace(self, module: types.ModuleType, held: list[Held]) -> None:
         variables = namespaces.module_variables(module)
@@ -283,7 +316,17 @@ _WRITABLE = frozenset(id(cls) for cls in (str, int, float, bool, bytes, type(Non
 _WRAPPERS: tuple[Any, ...] = (
     *(enumerate, zip, map, filter, reversed, types.MappingProxyType, types.CellType),
     *(itertools.chain, itertools.cycle, itertools.islice, type(itertools.tee([])[0])),
-    *map(type, (iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(collections.deque()))),
+    *map(
+        type,
+        (
+            iter([]),
+            iter(()),
+            iter({}),
+            iter({}.values()),
+            iter({}.items()),
+            iter(collections.deque()),
+        ),
+    ),
 )
 
 _Reader = Callable[["Contents", Any, list[Held]], None]
@@ -319,14 +362,35 @@ _PLAIN = frozenset(id(cls) for cls in (torch.Tensor, torch.nn.Parameter))
 
 _C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
-_COMPLETE = frozenset(id(cls) for cls in (types.FunctionType, types.ModuleType, torch.nn.Module, torch.Tensor))
+_COMPLETE = frozenset(
+    id(cls) for cls in (types.FunctionType, types.ModuleType, torch.nn.Module, torch.Tensor)
+)
 """Types, with those derived from them, whose reader looks at the ``__dict__`` itself."""
 
 OPAQUE = frozenset(
     id(cls)
     for cls in (
-        *(int, float, complex, str, bytes, bytearray, range, memoryview, weakref.ref, weakref.ProxyType),
-        *(bool, type(None), torch.dtype, torch.device, torch.Size, torch.Generator, torch.UntypedStorage),
+        *(
+            int,
+            float,
+            complex,
+            str,
+            bytes,
+            bytearray,
+            range,
+            memoryview,
+            weakref.ref,
+            weakref.ProxyType,
+        ),
+        *(
+            bool,
+            type(None),
+            torch.dtype,
+            torch.device,
+            torch.Size,
+            torch.Generator,
+            torch.UntypedStorage,
+        ),
         *(logging.Logger, logging.Handler, threading.local),
     )
 )

@@ -56,7 +56,9 @@ class Holders(Listing[Holder]):
     nothing = "no variable holds it"
 
 
-def visit(frames: Iterable[FrameType], budget: Budget, found: Callable[[Path, Tensor], None]) -> Scan:
+def visit(
+    frames: Iterable[FrameType], budget: Budget, found: Callable[[Path, Tensor], None]
+) -> Scan:
     """Call ``found`` for every tensor with a graph that the variables of these frames and their modules hold.
 
     A tensor with several names is told of once for each, the shortest first. It runs no code of the user's, touches
@@ -82,7 +84,9 @@ def contexts(found: Callable[[Path, Tensor], None]) -> None:
                 found(Path(render(origin, "ctx", (step,)), "ctx", origin, (step,)), held)
 
 
-def holders(tensor: Tensor, *, graph: bool = False, reaches: Callable[[Tensor], bool] | None = None) -> Holders:
+def holders(
+    tensor: Tensor, *, graph: bool = False, reaches: Callable[[Tensor], bool] | None = None
+) -> Holders:
     """The names that keep ``tensor`` alive; with ``graph=True`` also those that keep its graph through other tensors.
 
     Works anywhere, with no watch. ``reaches`` decides, with ``graph=True``, which other tensors keep the graph; by
@@ -115,9 +119,15 @@ def tensors_with_graph() -> Iterator[Tensor]:
     return (tensor for tensor in _tracked(Tensor) if reader.look_at(tensor)[0])
 
 
-def _sharing(tensor: Tensor, reaches: Callable[[Tensor], bool] | None) -> tuple[list[Tensor], list[str]]:
+def _sharing(
+    tensor: Tensor, reaches: Callable[[Tensor], bool] | None
+) -> tuple[list[Tensor], list[str]]:
     """The tensor and those that keep its graph, with what each of them keeps."""
-    share = _SharedGraph(tensor).share_of if reaches is None else lambda other: "graph" if reaches(other) else ""
+    share = (
+        _SharedGraph(tensor).share_of
+        if reaches is None
+        else lambda other: "graph" if reaches(other) else ""
+    )
     found, how = [tensor], ["tensor"]
     for other in tensors_with_graph():
         if other is not tensor and (shared := share(other)):
@@ -129,7 +139,10 @@ def _sharing(tensor: Tensor, reaches: Callable[[Tensor], bool] | None) -> tuple[
 def _frames(caller: FrameType | None) -> Iterator[FrameType]:
     """The caller's frames, innermost first, then those of other threads."""
     here = threading.get_ident()
-    for top in (caller, *(frame for thread, frame in sys._current_frames().items() if thread != here)):
+    for top in (
+        caller,
+        *(frame for thread, frame in sys._current_frames().items() if thread != here),
+    ):
         frame = top
         while frame is not None:
             yield frame
@@ -198,7 +211,11 @@ _WHAT = {
 
 def _holder(path: Path, holds: str) -> Holder:
     origin = path.origin
-    file = origin.file if origin.file.startswith("<") or not origin.file else os.path.abspath(origin.file)
+    file = (
+        origin.file
+        if origin.file.startswith("<") or not origin.file
+        else os.path.abspath(origin.file)
+    )
     site = Site(file, max(1, origin.line), function=origin.function) if file else None
     where = f" in {os.path.basename(file)}" if file else ""
     of = {

@@ -51,7 +51,11 @@ class Names:
         key = storage_of(tensor)
         shared = self._storages.get(key)
         named = None if shared is None else shared[0]()
-        return shared[1] if shared is not None and named is not None and storage_of(named) == key else None
+        return (
+            shared[1]
+            if shared is not None and named is not None and storage_of(named) == key
+            else None
+        )
 
     def learn_variables(self, frames: Iterable[FrameType]) -> None:
         """Learn the modules and tensors that the global and local variables of the user's frames name directly."""
@@ -61,7 +65,11 @@ class Names:
                 if issubclass(type(value), Module):
                     self._learn_module(value, name)
             for name, value in found:
-                if issubclass(type(value), torch.Tensor) and not name.startswith("_") and is_leaf(value):
+                if (
+                    issubclass(type(value), torch.Tensor)
+                    and not name.startswith("_")
+                    and is_leaf(value)
+                ):
                     self._remember(value, name)
 
     def _learn(self, frame: FrameType, module: Module) -> None:
@@ -96,7 +104,10 @@ class Names:
     def _remember(self, tensor: torch.Tensor, name: str) -> None:
         known = self._tensors.get(id(tensor))
         if known is None or known[0]() is not tensor:
-            self._tensors[id(tensor)] = self._storages[storage_of(tensor)] = (weakref.ref(tensor), name)
+            self._tensors[id(tensor)] = self._storages[storage_of(tensor)] = (
+                weakref.ref(tensor),
+                name,
+            )
 
 
 def storage_of(tensor: torch.Tensor) -> int:
@@ -153,7 +164,9 @@ def _variable(frame: FrameType, value: Any) -> str | None:
             return name
     for name, candidate in variables(frame):
         if name == "self" and issubclass(type(candidate), object):
-            for attribute, held in vars(candidate).items() if hasattr(candidate, "__dict__") else ():
+            for attribute, held in (
+                vars(candidate).items() if hasattr(candidate, "__dict__") else ()
+            ):
                 if held is value:
                     return f"self.{attribute}"
     return None

@@ -66,11 +66,17 @@ def local_variables(frame: FrameType) -> Variables:
 
 def _of_module_or_class(frame: FrameType) -> Variables:
     namespace: Any = frame.f_locals
-    if type(namespace) is not dict and type(namespace) is not _PROXY:  # an exec() with a mapping of the user's
+    if (
+        type(namespace) is not dict and type(namespace) is not _PROXY
+    ):  # an exec() with a mapping of the user's
         return ()
     # During a comprehension in a module Python 3.12 shows a copy of the globals with its variables added.
     shared = frame.f_globals
-    return tuple((name, value) for name, value in namespace.items() if name not in shared or shared[name] is not value)
+    return tuple(
+        (name, value)
+        for name, value in namespace.items()
+        if name not in shared or shared[name] is not value
+    )
 
 
 def _shares_snapshot(code: CodeType) -> bool:
@@ -88,8 +94,14 @@ def _shares_snapshot(code: CodeType) -> bool:
 
 def named_first(variables: dict[str, Any]) -> list[tuple[str, object]]:
     """A module's variables, with those first that people name; ``_`` and ``_3`` come after, Python's own not at all."""
-    pairs = [pair for pair in tuple(dict.items(variables)) if type(pair[0]) is str and pair[0] not in _MACHINERY]
-    return [p for p in pairs if not p[0].startswith("_")] + [p for p in pairs if p[0].startswith("_")]
+    pairs = [
+        pair
+        for pair in tuple(dict.items(variables))
+        if type(pair[0]) is str and pair[0] not in _MACHINERY
+    ]
+    return [p for p in pairs if not p[0].startswith("_")] + [
+        p for p in pairs if p[0].startswith("_")
+    ]
 
 
 def class_namespace(cls: type) -> MappingProxyType[str, object]:

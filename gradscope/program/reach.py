@@ -162,7 +162,9 @@ class Walk:
         self._number(variables)
         name, file = variables.get("__name__"), variables.get("__file__")
         prefix = f"{name}." if depth and name != "__main__" else ""
-        origin = self._origin(Origin("global", "<module>", file if type(file) is str else "", 1, prefix))
+        origin = self._origin(
+            Origin("global", "<module>", file if type(file) is str else "", 1, prefix)
+        )
         for key, value in namespaces.named_first(variables):
             self._add(value, (origin, "variable", key), depth)
 

@@ -56,7 +56,9 @@ def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -
         wanted = {id(held) for held in level}
         held_by_any: set[int] = set()
         above: list[Any] = []
-        for referrer in gc.get_referrers(*level):  # of a tuple no copy is made, which would itself be a referrer
+        for referrer in gc.get_referrers(
+            *level
+        ):  # of a tuple no copy is made, which would itself be a referrer
             if id(referrer) in own or referrer is level or referrer is above:
                 continue
             held = [part for part in gc.get_referents(referrer) if id(part) in wanted]
@@ -114,7 +116,10 @@ def _name(chain: list[Any], walk: Walk, modules: dict[int, str]) -> Path | None:
     elif id(top) in modules:
         name = modules[id(top)]
         prefix = "" if name == "__main__" else f"{name}."
-        origin, root = Origin("global", "<module>", namespaces.module_file(name), 1, prefix), str(steps.pop(0).key)
+        origin, root = (
+            Origin("global", "<module>", namespaces.module_file(name), 1, prefix),
+            str(steps.pop(0).key),
+        )
     elif type(top) is types.CellType:  # a variable of a running function: told of with its frame
         return None
     else:
@@ -126,13 +131,20 @@ def _steps(chain: list[Any]) -> Iterator[Step]:
     """The steps of a way down, by the names that the walk would give them, past what a user does not write."""
     contents, place = Contents(_MANY_ITEMS), 0
     while place + 1 < len(chain):
-        ahead = {id(held): jump for jump, held in enumerate(chain[place + 1 : place + 1 + _LONGEST_JUMP], 1)}
+        ahead = {
+            id(held): jump
+            for jump, held in enumerate(chain[place + 1 : place + 1 + _LONGEST_JUMP], 1)
+        }
         held_here = contents.of(chain[place])
-        if held_here and held_here[0][0] == "frame":  # a generator refers to its variables without a frame between
+        if (
+            held_here and held_here[0][0] == "frame"
+        ):  # a generator refers to its variables without a frame between
             held_here += contents.of(held_here[0][2])
         jump, step = 1, Step("inside", None)
         for kind, key, held in held_here:
-            if ahead.get(id(held), 0) > jump or (ahead.get(id(held)) == jump and step.kind == "inside"):
+            if ahead.get(id(held), 0) > jump or (
+                ahead.get(id(held)) == jump and step.kind == "inside"
+            ):
                 jump, step = ahead[id(held)], Step(kind, key)
         yield step
         place += jump

@@ -88,7 +88,9 @@ def _classify(filename: str) -> int:
         # <frozen …> and torch's generated <eval_with_key> are machinery; <stdin>, <string> and <ipython-…> are people's
         return (
             HIDDEN
-            if filename.startswith(("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function"))
+            if filename.startswith(
+                ("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function")
+            )
             else USER
         )
     path = os.path.abspath(filename)
@@ -152,7 +154,9 @@ def site_of(place: Place | None) -> Site | None:
 def _locate(code: CodeType, offset: int) -> Site:
     line = end_line = column = end_column = None
     if offset >= 0:
-        line, end_line, column, end_column = next(islice(code.co_positions(), offset // 2, None), (None,) * 4)
+        line, end_line, column, end_column = next(
+            islice(code.co_positions(), offset // 2, None), (None,) * 4
+        )
     line = line or code.co_firstlineno
     end_line = end_line or line
     path = code.co_filename

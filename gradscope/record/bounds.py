@@ -150,17 +150,23 @@ class Curve:
 
     def _join(self) -> None:
         halves = iter(self._runs)
-        self._runs = [_envelope(*first, *second) for first, second in zip(halves, halves, strict=True)]
+        self._runs = [
+            _envelope(*first, *second) for first, second in zip(halves, halves, strict=True)
+        ]
         self._length *= 2
         self._changed_from = 0
 
     def take_changed(self) -> Iterator[tuple[int, Sample | None]]:
         """The points that have changed since the last time, each with its place; None where there is none any more."""
         newest = self._open or (self._runs[-1] if self._runs else ())
-        tail = self._open if self._last is None or self._last in newest else (*self._open, self._last)
+        tail = (
+            self._open if self._last is None or self._last in newest else (*self._open, self._last)
+        )
         runs = [*self._runs[self._changed_from :], tail]
         first = 2 * self._changed_from
-        points = {first + 2 * at + i: point for at, run in enumerate(runs) for i, point in enumerate(run)}
+        points = {
+            first + 2 * at + i: point for at, run in enumerate(runs) for i, point in enumerate(run)
+        }
         gone = {place: None for place in range(first, self._written) if place not in points}
         self._changed_from = len(self._runs)
         self._written = max(points, default=-1) + 1

@@ -127,7 +127,9 @@ class Decoder:
         hints = get_type_hints(kind)
         written = self._layout.get(kind.__name__, ())
         readers = [self._reader(hints[name]) if name in hints else _same for name in written]
-        required = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+        required = {
+            f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
+        }
         if missing := required.difference(written):
             raise ValueError(f"{kind.__name__} without {', '.join(sorted(missing))}")
 

@@ -55,7 +55,10 @@ def compare(before: Graph, after: Graph) -> Changes:
     known again by torch's sequence number, so both must have been built in one thread; a leaf's node by the leaf's name.
     """
     old_keys, new_keys = _identities(before), _identities(after)
-    old, new = dict(zip(old_keys, before.nodes, strict=True)), dict(zip(new_keys, after.nodes, strict=True))
+    old, new = (
+        dict(zip(old_keys, before.nodes, strict=True)),
+        dict(zip(new_keys, after.nodes, strict=True)),
+    )
     old_edges, new_edges = _edges(before, old_keys), _edges(after, new_keys)
     changes = []
     for what, nodes in (

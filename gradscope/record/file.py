@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gradscope.errors import GradscopeError
-from gradscope.model import SCHEMA, BackwardCall, Finding, Graph, Header, Outcome, Recording, Sample, Summary
+from gradscope.model import (
+    SCHEMA,
+    BackwardCall,
+    Finding,
+    Graph,
+    Header,
+    Outcome,
+    Recording,
+    Sample,
+    Summary,
+)
 from gradscope.record.codec import Decoder, parse
 
 Key: TypeAlias = tuple[str, "int | str"]
@@ -56,9 +66,13 @@ def _make_way(path: Path) -> Path:
     """Put an empty file at ``path``, but not in the place of anything else than a recording or an empty file."""
     if path.exists():
         if not path.is_file():
-            raise GradscopeError(f"{path}: not a regular file: choose another file for the recording")
+            raise GradscopeError(
+                f"{path}: not a regular file: choose another file for the recording"
+            )
         if path.stat().st_size and _application(_head(path)) != APPLICATION:
-            raise GradscopeError(f"{path}: exists and is not a gradscope recording: delete it or choose another file")
+            raise GradscopeError(
+                f"{path}: exists and is not a gradscope recording: delete it or choose another file"
+            )
         path.unlink()
     _journal(path).unlink(missing_ok=True)
     path.open("xb").close()
@@ -80,7 +94,10 @@ def write(connection: sqlite3.Connection, batch: Mapping[Key, Any]) -> None:
 
 def is_locked(error: sqlite3.Error) -> bool:
     """Did this fail only because another program is reading or writing the file just now?"""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+    )
 
 
 def pack(text: str) -> bytes:
@@ -94,11 +111,15 @@ def load(path: str | Path) -> Recording:
     _check(path)
     try:
         # Writable, so that SQLite can undo the half of a commit that a killed process left.
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=5)) as connection:
+        with closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=5)
+        ) as connection:
             return read(connection)
     except sqlite3.Error as error:
         if is_locked(error):
-            raise GradscopeError(f"{path}: locked by another program: try again in a moment") from error
+            raise GradscopeError(
+                f"{path}: locked by another program: try again in a moment"
+            ) from error
         raise _damaged(path, error) from error
     except (ValueError, zlib.error) as error:
         raise _damaged(path, error) from error
@@ -107,17 +128,27 @@ def load(path: str | Path) -> Recording:
 def _check(path: Path) -> None:
     if path.exists() and not path.is_file():
         kind = "a directory" if path.is_dir() else "not a regular file"
-        raise GradscopeError(f"{path}: is {kind}: give a file that `gradscope run --save FILE` wrote")
+        raise GradscopeError(
+            f"{path}: is {kind}: give a file that `gradscope run --save FILE` wrote"
+        )
     try:
         head = _head(path)
     except FileNotFoundError as error:
-        raise GradscopeError(f"{path}: no such file: record one with `gradscope run --save FILE SCRIPT`") from error
+        raise GradscopeError(
+            f"{path}: no such file: record one with `gradscope run --save FILE SCRIPT`"
+        ) from error
     except (OSError, ValueError) as error:
-        raise GradscopeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise GradscopeError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if not head.startswith(_MAGIC) or (len(head) == _HEAD and _application(head) != APPLICATION):
-        raise GradscopeError(f"{path}: not a gradscope recording: give a file that `gradscope run --save FILE` wrote")
+        raise GradscopeError(
+            f"{path}: not a gradscope recording: give a file that `gradscope run --save FILE` wrote"
+        )
     # A commit in progress, which has a journal, may have written the head and not yet what comes behind.
-    if len(head) < _HEAD or (not _journal(path.resolve()).exists() and path.stat().st_size < _size(head)):
+    if len(head) < _HEAD or (
+        not _journal(path.resolve()).exists() and path.stat().st_size < _size(head)
+    ):
         raise _damaged(path, "its end is missing")
     schema = int.from_bytes(head[60:64], "big")
     if schema > SCHEMA:
@@ -146,7 +177,9 @@ def _application(head: bytes) -> int:
 
 
 def _damaged(path: Path, reason: object) -> GradscopeError:
-    return GradscopeError(f"{path}: the recording is damaged or cut off ({reason}): record the run again")
+    return GradscopeError(
+        f"{path}: the recording is damaged or cut off ({reason}): record the run again"
+    )
 
 
 def read(connection: sqlite3.Connection) -> Recording:
@@ -157,7 +190,10 @@ def read(connection: sqlite3.Connection) -> Recording:
         raise ValueError("it has no header")
     decoder = Decoder(_layout(meta["layout"]))
     calls = [decoder.loads(BackwardCall, text) for text in tables["calls"].values()]
-    graphs = {number: _sound(decoder.loads(Graph, _unpack(value))) for number, value in tables["graphs"].items()}
+    graphs = {
+        number: _sound(decoder.loads(Graph, _unpack(value)))
+        for number, value in tables["graphs"].items()
+    }
     return Recording(
         header=decoder.loads(Header, meta["header"]),
         outcome=decoder.loads(Outcome, meta["outcome"]) if "outcome" in meta else Outcome(),
@@ -175,7 +211,11 @@ def _tables(connection: sqlite3.Connection) -> dict[str, dict[Any, Any]]:
     connection.execute("BEGIN")
     try:
         return {
-            table: dict(connection.execute(f"SELECT key, value FROM {table} WHERE value IS NOT NULL ORDER BY key"))
+            table: dict(
+                connection.execute(
+                    f"SELECT key, value FROM {table} WHERE value IS NOT NULL ORDER BY key"
+                )
+            )
             for table in TABLES
         }
     finally:
@@ -191,7 +231,8 @@ def _unpack(value: Any) -> bytes:
 def _layout(text: Any) -> dict[str, list[str]]:
     layout = parse(text)
     if not isinstance(layout, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in layout.values()
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+        for names in layout.values()
     ):
         raise ValueError("its layout is not one")
     return layout
@@ -206,7 +247,9 @@ def _source(value: Any) -> tuple[str, str]:
 
 def _sound(graph: Graph) -> Graph:
     """``graph``, once sure that it names no node that it does not have."""
-    named = [n for edge in graph.edges for n in (edge.source, edge.target)] + [root.node for root in graph.roots]
+    named = [n for edge in graph.edges for n in (edge.source, edge.target)] + [
+        root.node for root in graph.roots
+    ]
     if named and not 0 <= min(named) <= max(named) < len(graph.nodes):
         raise ValueError("a graph names a node that it does not have")
     return graph

@@ -56,7 +56,8 @@ COMMIT_EVERY = 0.05
 """Seconds."""
 
 _IN_GRAPH, _IN_NODE, _IN_SAVED = (
-    {name: at for at, name in enumerate(codec.LAYOUT[kind])} for kind in ("Graph", "Node", "SavedTensor")
+    {name: at for at, name in enumerate(codec.LAYOUT[kind])}
+    for kind in ("Graph", "Node", "SavedTensor")
 )
 
 
@@ -195,7 +196,9 @@ class RecordingWriter:
         with self._lock:
             self._summary = summary
             self._put("meta", "outcome", codec.dumps(replace(outcome, finished=True)))
-            self._connection.execute("PRAGMA busy_timeout = 5000")  # a reader may be at it, and nobody waits for us now
+            self._connection.execute(
+                "PRAGMA busy_timeout = 5000"
+            )  # a reader may be at it, and nobody waits for us now
             self._commit()
             if self._waiting and not self.problem:
                 self.problem = f"{self.path}: another program holds the recording locked; its end was not written"
@@ -272,7 +275,9 @@ class RecordingWriter:
                 if not isinstance(error, sqlite3.Error):
                     raise
                 if not is_locked(error):
-                    self.problem = f"{self.path}: the recording ends early, writing it failed: {error}"
+                    self.problem = (
+                        f"{self.path}: the recording ends early, writing it failed: {error}"
+                    )
         finally:
             self._committing = False
             self._committed = monotonic()
@@ -291,7 +296,9 @@ class RecordingWriter:
         if self._not_stored:
             notes.append(f"graphs not stored because too many others were: {self._not_stored:,}")
         if self._calls.mixed:
-            notes.append(f"backward calls counted only with others of their site: {self._calls.mixed:,}")
+            notes.append(
+                f"backward calls counted only with others of their site: {self._calls.mixed:,}"
+            )
         return notes
 
 

@@ -50,7 +50,9 @@ class Page:
     accent: str
 
 
-LIGHT = Page(background="#ffffff", text="#1a1a1a", muted="#595959", rule="#8c8c8c", accent="#005a8f")
+LIGHT = Page(
+    background="#ffffff", text="#1a1a1a", muted="#595959", rule="#8c8c8c", accent="#005a8f"
+)
 DARK = Page(background="#16181d", text="#e8e8e8", muted="#a6a6a6", rule="#6e6e6e", accent="#7cc4f0")
 
 _GREEN = (Tone("#00654a", "#d5efe6"), Tone("#3fc79e", "#0f3d30"))
@@ -63,10 +65,34 @@ _FAINT = (Tone("#6b6b6b", "#fafafa"), Tone("#949494", "#1e2127"))
 
 _LIVE = Look("live", "●", "*", "green", *_GREEN, meaning="all it saved is there")
 _SAVED = Look("saved", "●", "*", "green", *_GREEN, meaning="held by its graph")
-_RETAINED = Look("retained", "◆", "+", "blue", *_BLUE, line="bold", meaning="kept by a call with retain_graph=True")
-_FREED = Look("freed", "○", "o", "red", *_VERMILION, line="dashed", dash=(6, 4), meaning="let go of by a backward call")
+_RETAINED = Look(
+    "retained",
+    "◆",
+    "+",
+    "blue",
+    *_BLUE,
+    line="bold",
+    meaning="kept by a call with retain_graph=True",
+)
+_FREED = Look(
+    "freed",
+    "○",
+    "o",
+    "red",
+    *_VERMILION,
+    line="dashed",
+    dash=(6, 4),
+    meaning="let go of by a backward call",
+)
 _STALE = Look(
-    "stale", "≠", "!", "magenta", *_PURPLE, line="dotted", dash=(2, 3), meaning="modified in place after it was saved"
+    "stale",
+    "≠",
+    "!",
+    "magenta",
+    *_PURPLE,
+    line="dotted",
+    dash=(2, 3),
+    meaning="modified in place after it was saved",
 )
 _GONE = ("\N{MULTIPLICATION SIGN}", "x", "dim")
 
@@ -75,8 +101,12 @@ NODE_STATES: dict[NodeState, Look] = {
     NodeState.RETAINED: _RETAINED,
     NodeState.FREED: _FREED,
     NodeState.STALE: _STALE,
-    NodeState.BUFFERLESS: Look("bufferless", "·", ".", "", *_GREY, meaning="saved nothing: runs again at any time"),
-    NodeState.DESTROYED: Look("destroyed", *_GONE, *_FAINT, line="dotted", dash=(1, 4), meaning="no longer in memory"),
+    NodeState.BUFFERLESS: Look(
+        "bufferless", "·", ".", "", *_GREY, meaning="saved nothing: runs again at any time"
+    ),
+    NodeState.DESTROYED: Look(
+        "destroyed", *_GONE, *_FAINT, line="dotted", dash=(1, 4), meaning="no longer in memory"
+    ),
 }
 
 SAVED_STATES: dict[SavedState, Look] = {
@@ -85,12 +115,23 @@ SAVED_STATES: dict[SavedState, Look] = {
     SavedState.FREED: _FREED,
     SavedState.STALE: _STALE,
     SavedState.DROPPED: Look(
-        "dropped", *_GONE, *_FAINT, line="dotted", dash=(1, 4), meaning="went with its graph, without a backward call"
+        "dropped",
+        *_GONE,
+        *_FAINT,
+        line="dotted",
+        dash=(1, 4),
+        meaning="went with its graph, without a backward call",
     ),
 }
 
 SEVERITIES: dict[Severity, Look] = {
-    Severity.ERROR: Look("error", "✗", "x", "bold red", *_VERMILION, meaning="the backward call fails"),
-    Severity.WARNING: Look("warning", "▲", "!", "bold yellow", *_AMBER, meaning="it will fail or leak if this goes on"),
-    Severity.ADVICE: Look("advice", "i", "i", "bold cyan", *_BLUE, meaning="it works and could be cheaper"),
+    Severity.ERROR: Look(
+        "error", "✗", "x", "bold red", *_VERMILION, meaning="the backward call fails"
+    ),
+    Severity.WARNING: Look(
+        "warning", "▲", "!", "bold yellow", *_AMBER, meaning="it will fail or leak if this goes on"
+    ),
+    Severity.ADVICE: Look(
+        "advice", "i", "i", "bold cyan", *_BLUE, meaning="it works and could be cheaper"
+    ),
 }

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from gradscope.errors import GradscopeError
-from gradscope.rules import gs101, gs102, gs103, gs104, gs201, gs202, gs301, gs302, gs303, gs304, gs305
+from gradscope.rules import (
+    gs101,
+    gs102,
+    gs103,
+    gs104,
+    gs201,
+    gs202,
+    gs301,
+    gs302,
+    gs303,
+    gs304,
+    gs305,
+)
 from gradscope.rules.base import Rule
 
 __all__ = ["ALL_RULES", "Rule", "by_code"]
@@ -29,4 +41,6 @@ def by_code(code: str) -> Rule:
     for rule in ALL_RULES:
         if wanted in (rule.code.lower(), rule.name):
             return rule
-    raise GradscopeError(f"there is no rule {code!r}; the rules are {', '.join(rule.code for rule in ALL_RULES)}")
+    raise GradscopeError(
+        f"there is no rule {code!r}; the rules are {', '.join(rule.code for rule in ALL_RULES)}"
+    )

@@ -6,7 +6,16 @@ import inspect
 import re
 from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, SavedTensor, Severity, Site
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Finding,
+    Fix,
+    Related,
+    SavedTensor,
+    Severity,
+    Site,
+)
 
 HEADINGS = (
     "What it says",
@@ -78,9 +87,13 @@ class Rule:
         )
 
 
-def rule(docstring: str | None, code: str, name: str, severity: Severity, certainty: Certainty) -> Rule:
+def rule(
+    docstring: str | None, code: str, name: str, severity: Severity, certainty: Certainty
+) -> Rule:
     """The rule of the module whose docstring is given: its first line is the summary, all of it the page."""
-    page = inspect.cleandoc(docstring or "")  # Python drops docstrings under -OO; findings must work even so
+    page = inspect.cleandoc(
+        docstring or ""
+    )  # Python drops docstrings under -OO; findings must work even so
     summary, _, body = page.partition("\n")
     return Rule(
         code=code,
@@ -99,7 +112,9 @@ def missed(exception_text: str, site: Site | None, call: BackwardCall) -> Findin
 
     None where the error is not about a graph's life: that one is the user's, and says enough by itself.
     """
-    known = next(((code, name) for text, code, name in ENGINE_ERRORS if text in exception_text), None)
+    known = next(
+        ((code, name) for text, code, name in ENGINE_ERRORS if text in exception_text), None
+    )
     if known is None:
         return None
     code, name = known
@@ -113,7 +128,9 @@ def missed(exception_text: str, site: Site | None, call: BackwardCall) -> Findin
         label=f"failed as {name} does",
         related=(Related("failing_node", None, f"the engine said: {exception_text.strip()}"),),
         backward_call=call.number,
-        fix=Fix("report", "please report this, with the script or as much of it as fails in this way"),
+        fix=Fix(
+            "report", "please report this, with the script or as much of it as fails in this way"
+        ),
         missed=True,
         graph=call.graph,
     )

@@ -75,7 +75,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Node, Related, SavedState, Severity, Site
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Finding,
+    Fix,
+    Node,
+    Related,
+    SavedState,
+    Severity,
+    Site,
+)
 from gradscope.rules.base import activation_bytes, called, is_grad, place, rule
 from gradscope.units import counted, listed, nbytes
 
@@ -156,7 +166,10 @@ def finding_of_read(facts: FreedRead) -> Finding:
         label=f"reads what {facts.node or 'a node'} saved, already freed",
         related=tuple(notes),
         nodes=(facts.node,) if facts.node else (),
-        fix=Fix("reorder", "look at saved tensors before the backward call, or pass retain_graph=True to it"),
+        fix=Fix(
+            "reorder",
+            "look at saved tensors before the backward call, or pass retain_graph=True to it",
+        ),
     )
     return replace(found, site=facts.site, certainty=Certainty.OBSERVED, backward_call=facts.after)
 
@@ -165,8 +178,16 @@ def _related(facts: FreedGraph, freed_bytes: int) -> tuple[Related, ...]:
     """Where it was built, what freed it, and where the engine would stop if that is yet another line."""
     notes = []
     by = facts.freed_by
-    loop = facts.made_again or facts.freed_same_statement  # freed in an earlier iteration, not by a sibling loss
-    part = "the graph" if facts.same_root else "the freed part" if by is None or loop else "the shared part"
+    loop = (
+        facts.made_again or facts.freed_same_statement
+    )  # freed in an earlier iteration, not by a sibling loss
+    part = (
+        "the graph"
+        if facts.same_root
+        else "the freed part"
+        if by is None or loop
+        else "the shared part"
+    )
     names = listed(node.name for node in facts.nodes)
     what = f"{names}, {nbytes(freed_bytes)} saved" if freed_bytes else names
     once = ", once" if facts.freed_same_statement and not facts.made_again else ""
@@ -181,7 +202,11 @@ def _related(facts: FreedGraph, freed_bytes: int) -> tuple[Related, ...]:
         notes.append(Related("freed_by", by.site, f"freed by {called(by)}{again}{how}"))
     stops = facts.nodes[0] if facts.nodes else None
     if stops is not None and stops.site is not None and stops.site not in facts.made:
-        notes.append(Related("failing_node", stops.site, f"the engine would stop at {stops.name}, built here"))
+        notes.append(
+            Related(
+                "failing_node", stops.site, f"the engine would stop at {stops.name}, built here"
+            )
+        )
     return tuple(notes)
 
 
@@ -204,7 +229,10 @@ def _fix(facts: FreedGraph) -> Fix:
         message = "detach() what is carried from one iteration into the next, where it is stored"
         return Fix("detach", f"{message}; earlier iterations are then not trained through it")
     if is_grad(by) and not facts.freed_same_statement:
-        return Fix("retain_graph", f"pass retain_graph=True to the autograd.grad call at {place(by.site)}{_keeps(by)}")
+        return Fix(
+            "retain_graph",
+            f"pass retain_graph=True to the autograd.grad call at {place(by.site)}{_keeps(by)}",
+        )
     if facts.freed_same_statement:
         return _fix_made_once(facts)
     if facts.stepped_between:
@@ -224,18 +252,29 @@ def _fix_same_root(by: BackwardCall) -> Fix:
 def _fix_made_once(facts: FreedGraph) -> Fix:
     """A loop around the call, and something made before the loop."""
     if facts.call.retain_graph:
-        return Fix("retain_graph", "pass retain_graph=True to the earlier call, which frees; here it comes too late")
+        return Fix(
+            "retain_graph",
+            "pass retain_graph=True to the earlier call, which frees; here it comes too late",
+        )
     line = f"the line {place(facts.made[0])}" if facts.made else "what is shared"
-    return Fix("recompute", f"run {line} inside the loop, or detach() its result if it should not be trained")
+    return Fix(
+        "recompute",
+        f"run {line} inside the loop, or detach() its result if it should not be trained",
+    )
 
 
 def _fix_sibling(call: BackwardCall, by: BackwardCall) -> Fix:
     """Two losses over one forward pass."""
     first, second = (roots[0].name if len(roots) == 1 else None for roots in (by.roots, call.roots))
     if is_grad(call):
-        return Fix("retain_graph", f"pass retain_graph=True to the backward call at {place(by.site)}{_keeps(by)}")
+        return Fix(
+            "retain_graph",
+            f"pass retain_graph=True to the backward call at {place(by.site)}{_keeps(by)}",
+        )
     example = f": ({first} + {second}).backward()" if first and second else ""
-    instead = f"; retain_graph=True instead would keep {nbytes(by.freed_bytes)}" if by.freed_bytes else ""
+    instead = (
+        f"; retain_graph=True instead would keep {nbytes(by.freed_bytes)}" if by.freed_bytes else ""
+    )
     return Fix("sum_losses", f"add the losses and call backward once{example}{instead}")
 
 

@@ -65,11 +65,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Edit, Finding, Fix, Node, Related, Severity, Site
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Edit,
+    Finding,
+    Fix,
+    Node,
+    Related,
+    Severity,
+    Site,
+)
 from gradscope.rules.base import activation_bytes, called, is_grad, place, rule
 from gradscope.units import counted, listed, nbytes
 
-RULE = rule(__doc__, "GS102", "shared-graph-about-to-be-freed", Severity.WARNING, Certainty.PREDICTED)
+RULE = rule(
+    __doc__, "GS102", "shared-graph-about-to-be-freed", Severity.WARNING, Certainty.PREDICTED
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +144,27 @@ def _related(facts: SharedGraph, size: int) -> tuple[Related, ...]:
     names = listed(node.name for node in facts.nodes)
     what = f"{names}, {nbytes(size)} saved" if size else names
     for position, site in enumerate(facts.made):
-        notes.append(Related("created", site, "and here" if position else f"the shared part was built here: {what}"))
-    notes.append(Related("freed_by", facts.call.site, "this call frees it, as it runs without retain_graph=True"))
+        notes.append(
+            Related(
+                "created",
+                site,
+                "and here" if position else f"the shared part was built here: {what}",
+            )
+        )
+    notes.append(
+        Related(
+            "freed_by", facts.call.site, "this call frees it, as it runs without retain_graph=True"
+        )
+    )
     for holder, link in ((facts.holder, facts.link), *facts.others):
         if link is not None and link not in facts.made:
             notes.append(Related("held_by", link, f"`{holder}` holds it from here on"))
     notes.append(Related("next_read", facts.read, f"`{facts.holder}` is used again here"))
     if facts.next_call != facts.read:
         when = ", in its next run" if facts.again else ""
-        notes.append(Related("failing_node", facts.next_call, f"the backward call here will fail{when}"))
+        notes.append(
+            Related("failing_node", facts.next_call, f"the backward call here will fail{when}")
+        )
     return tuple(notes)
 
 
@@ -148,7 +172,9 @@ def fix_kind(facts: SharedGraph) -> str:
     """What an expert would do; the order of the questions matters."""
     if facts.accumulated:
         return "item"
-    if not facts.again and (is_grad(facts.call) or (facts.same_root and facts.call.inputs is not None)):
+    if not facts.again and (
+        is_grad(facts.call) or (facts.same_root and facts.call.inputs is not None)
+    ):
         return "retain_graph"
     if facts.elements:
         return "sum_losses"
@@ -168,10 +194,18 @@ def _cost(kind: str, facts: SharedGraph) -> str:
         return ""
     retaining = f"; retain_graph=True instead would keep {nbytes(keeps)}"
     if kind == "sum_losses":
-        peak = f" (holds {nbytes(facts.alive)} at the peak, as now)" if facts.alive and not facts.elements else ""
+        peak = (
+            f" (holds {nbytes(facts.alive)} at the peak, as now)"
+            if facts.alive and not facts.elements
+            else ""
+        )
         return f"{peak}{retaining} from one call to the next"
     if facts.again:
-        return f"{retaining} more with each iteration" if facts.carried else f"{retaining} from one call to the next"
+        return (
+            f"{retaining} more with each iteration"
+            if facts.carried
+            else f"{retaining} from one call to the next"
+        )
     return f"{retaining} until the later call"
 
 

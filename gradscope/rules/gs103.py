@@ -93,10 +93,18 @@ def finding(facts: ForwardOnFreed) -> Finding:
     """The finding in words."""
     names = listed(facts.nodes)
     notes = [
-        Related("created", site, "and here" if position else f"the freed part was built here: {names}")
+        Related(
+            "created", site, "and here" if position else f"the freed part was built here: {names}"
+        )
         for position, site in enumerate(facts.made)
     ]
-    notes.append(Related("freed_by", facts.freed_by.site, f"freed by {called(facts.freed_by)}, which did not keep it"))
+    notes.append(
+        Related(
+            "freed_by",
+            facts.freed_by.site,
+            f"freed by {called(facts.freed_by)}, which did not keep it",
+        )
+    )
     notes.append(Related("next_read", facts.next_call, "the backward call here will fail"))
     found = RULE.finding(
         "the forward pass goes on from a freed graph",
@@ -113,10 +121,14 @@ def _fix(facts: ForwardOnFreed) -> Fix:
     """What an expert would do, as far as these facts tell."""
     freed = f"the call at {place(facts.freed_by.site)}"
     if facts.computed:
-        return Fix("retain_graph", f"let {freed} keep the graph in every run but the last, or add the losses")
+        return Fix(
+            "retain_graph",
+            f"let {freed} keep the graph in every run but the last, or add the losses",
+        )
     if facts.carried:
         return Fix(
-            "detach", f"detach() `{facts.holder}` after {freed}; earlier iterations are then not trained through it"
+            "detach",
+            f"detach() `{facts.holder}` after {freed}; earlier iterations are then not trained through it",
         )
     if facts.again:
         return Fix(
@@ -124,5 +136,6 @@ def _fix(facts: ForwardOnFreed) -> Fix:
             f"compute `{facts.holder}` again for each backward call; or detach() it if it should not be trained",
         )
     return Fix(
-        "sum_losses", f"add this loss to that of {freed}, or detach() `{facts.holder}` here if it should not be trained"
+        "sum_losses",
+        f"add this loss to that of {freed}, or detach() `{facts.holder}` here if it should not be trained",
     )

@@ -112,13 +112,18 @@ def _related(facts: DonatedGraph) -> tuple[Related, ...]:
     """The calls of compiled functions that built the nodes, each once."""
     sites = dict.fromkeys(node.site for node in facts.nodes if node.site is not None)
     names = listed(node.name for node in facts.nodes)
-    return tuple(Related("created", site, f"the compiled graph was built here: {names}") for site in sites)
+    return tuple(
+        Related("created", site, f"the compiled graph was built here: {names}") for site in sites
+    )
 
 
 def _fix(call: BackwardCall, keeps: int) -> Fix:
     """Keep the graph without donating, or do without the compiler where a second derivative is wanted."""
     if call.create_graph:
-        return Fix("eager", "call the function without torch.compile here: a compiled graph has no second derivative")
+        return Fix(
+            "eager",
+            "call the function without torch.compile here: a compiled graph has no second derivative",
+        )
     price = f" (costs up to {nbytes(keeps)})" if keeps else ""
     return Fix(
         "donated_buffer_off",

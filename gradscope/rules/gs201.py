@@ -61,7 +61,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Node, Related, SavedTensor, Severity, Site
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Finding,
+    Fix,
+    Node,
+    Related,
+    SavedTensor,
+    Severity,
+    Site,
+)
 from gradscope.rules.base import activation_bytes, place, rule
 from gradscope.units import counted
 
@@ -130,7 +140,11 @@ def finding(facts: StaleTensor) -> Finding:
 
 def _subject(facts: StaleTensor) -> str:
     """The tensor by the best name there is: a parameter's own, or what the node calls it."""
-    return f"`{facts.saved.source}`" if facts.saved.source else f"`{facts.saved.label}` of {facts.node.name}"
+    return (
+        f"`{facts.saved.source}`"
+        if facts.saved.source
+        else f"`{facts.saved.label}` of {facts.node.name}"
+    )
 
 
 def _related(facts: StaleTensor) -> tuple[Related, ...]:
@@ -146,11 +160,21 @@ def _related(facts: StaleTensor) -> tuple[Related, ...]:
         case ModifiedAt(site):
             notes.append(Related("modified_by", site, "modified in place here"))
         case ModifiedBetween(None, None):
-            notes.append(Related("modified_by", None, f"{name} was modified in place, gradscope did not see where"))
+            notes.append(
+                Related(
+                    "modified_by",
+                    None,
+                    f"{name} was modified in place, gradscope did not see where",
+                )
+            )
         case ModifiedBetween(first, None):
-            notes.append(Related("modified_by", first, "modified in place some time after this line"))
+            notes.append(
+                Related("modified_by", first, "modified in place some time after this line")
+            )
         case ModifiedBetween(None, last):
-            notes.append(Related("modified_by", last, "modified in place by this line or before it"))
+            notes.append(
+                Related("modified_by", last, "modified in place by this line or before it")
+            )
         case ModifiedBetween(first, last):
             notes.append(Related("modified_by", first, "modified in place after this line"))
             notes.append(Related("modified_by", last, "and by this line or before it"))
@@ -165,5 +189,10 @@ def _fix(facts: StaleTensor) -> Fix:
         return Fix("reorder", message)
     if isinstance(facts.modified, ModifiedAt):
         where = f"at {place(facts.modified.site)}"
-        return Fix("clone", f"{where}, use the out-of-place form of the operation or change a clone()")
-    return Fix("clone", "use the out-of-place form of the operation that modifies it, or let it change a clone()")
+        return Fix(
+            "clone", f"{where}, use the out-of-place form of the operation or change a clone()"
+        )
+    return Fix(
+        "clone",
+        "use the out-of-place form of the operation that modifies it, or let it change a clone()",
+    )

@@ -133,20 +133,32 @@ class StaleSoon:
 def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
     """The finding in words; without a ``fix`` the order is to be changed."""
     names = listed(name if " " in name else f"`{name}`" for name in facts.tensors)
-    notes = [Related("created", site, f"{listed(facts.nodes)} saved {names} here") for site in facts.made]
+    notes = [
+        Related("created", site, f"{listed(facts.nodes)} saved {names} here") for site in facts.made
+    ]
     what = "this step modified" if facts.by is By.STEP else "this modified"
-    notes.append(Related("modified_by", facts.changed_at, f"{what} {names}{_HIDDEN if facts.by is By.DATA else ''}"))
+    notes.append(
+        Related(
+            "modified_by",
+            facts.changed_at,
+            f"{what} {names}{_HIDDEN if facts.by is By.DATA else ''}",
+        )
+    )
     notes.append(Related("next_read", facts.read, f"`{facts.holder}` is used here"))
     if facts.next_call != facts.read:
         fate = "compute a wrong gradient" if facts.by is By.DATA else "fail"
-        notes.append(Related("failing_node", facts.next_call, f"the backward call here will {fate}"))
+        notes.append(
+            Related("failing_node", facts.next_call, f"the backward call here will {fate}")
+        )
     label = f"modified {names} that the graph of `{facts.holder}` needs"
     match facts.by:
         case By.STEP:
             message = "the optimizer changed what a graph still to be run backward has saved"
             label = f"modified {counted(len(facts.tensors), 'parameter')} that the graph of `{facts.holder}` needs"
         case By.OPERATION:
-            message = "an operation in place changed what a graph still to be run backward has saved"
+            message = (
+                "an operation in place changed what a graph still to be run backward has saved"
+            )
         case By.DATA:
             message = "a write through .data changed what a graph has saved: backward will compute a wrong gradient, without an error"
     found = RULE.finding(
@@ -167,7 +179,5 @@ _HIDDEN = " through `.data`, which torch does not see: no version counter moved"
 def _reorder(facts: StaleSoon) -> Fix:
     step = place(facts.changed_at)
     what = "step" if facts.by is By.STEP else "write"
-    message = (
-        f"compute `{facts.holder}` after this {what}, or move the {what} at {step} after the backward call at {{}}"
-    )
+    message = f"compute `{facts.holder}` after this {what}, or move the {what} at {step} after the backward call at {{}}"
     return Fix("reorder", message.format(place(facts.next_call)))

@@ -123,23 +123,34 @@ def finding(facts: KeptAlive, edits: tuple[Edit, ...] = ()) -> Finding:
         bytes=facts.nbytes,
         fix=replace(_fix(facts), edits=edits),
     )
-    return replace(found, site=facts.stored or found.site, backward_call=found.backward_call or facts.after)
+    return replace(
+        found, site=facts.stored or found.site, backward_call=found.backward_call or facts.after
+    )
 
 
 def _fix(facts: KeptAlive) -> Fix:
     """What to store instead."""
     where = f" at {place(facts.stored)}" if facts.stored else ""
     if facts.through_frame:
-        return Fix("other", f"keep str(error) instead of the exception{where}: its traceback keeps the variables")
+        return Fix(
+            "other",
+            f"keep str(error) instead of the exception{where}: its traceback keeps the variables",
+        )
     if facts.call is None and not facts.is_container:
         return Fix(
             "no_grad",
             "run this loop under torch.no_grad(), or add up numbers (.item()); nothing then trains through it",
         )
     if facts.is_scalar:
-        return Fix("item", f"store .item() or .detach() of it{where}; the number is the same, the graph goes")
+        return Fix(
+            "item",
+            f"store .item() or .detach() of it{where}; the number is the same, the graph goes",
+        )
     if facts.is_container:
-        return Fix("detach", f"detach() what is stored in `{facts.holder}`{where}; nothing then trains through it")
+        return Fix(
+            "detach",
+            f"detach() what is stored in `{facts.holder}`{where}; nothing then trains through it",
+        )
     return Fix(
         "no_grad",
         f"update `{facts.holder}`{where} under torch.no_grad(), or detach() it; nothing then trains through it",

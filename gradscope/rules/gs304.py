@@ -141,7 +141,9 @@ def _fix(facts: KeptByCycle, site: Site | None) -> Fix:
                 f"use ctx.save_for_backward(){where} instead of an attribute, and ctx.saved_tensors in backward",
             )
         case "hook":
-            return Fix("detach", f"let the hook{where} use what it is given, or a detach() of the tensor")
+            return Fix(
+                "detach", f"let the hook{where} use what it is given, or a detach() of the tensor"
+            )
         case _:
             return Fix(
                 "other",

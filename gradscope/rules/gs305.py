@@ -90,7 +90,11 @@ class NeverBackpropagated:
 
 def finding(facts: NeverBackpropagated) -> Finding:
     """The finding in words."""
-    related = [Related("created", facts.made, f"{nbytes(facts.nbytes)} saved for backward by each forward pass")]
+    related = [
+        Related(
+            "created", facts.made, f"{nbytes(facts.nbytes)} saved for backward by each forward pass"
+        )
+    ]
     if facts.holder is not None:
         message = f"`{facts.holder}` holds the graph until it is assigned again"
         related.append(Related("held_by", facts.stored or facts.made, message))
@@ -101,7 +105,8 @@ def finding(facts: NeverBackpropagated) -> Finding:
         related=tuple(related),
         bytes=facts.nbytes,
         fix=Fix(
-            "no_grad", f"run {place(facts.stored or facts.made)} under torch.no_grad(); nothing then trains through it"
+            "no_grad",
+            f"run {place(facts.stored or facts.made)} under torch.no_grad(); nothing then trains through it",
         ),
     )
     return replace(found, site=facts.made, backward_call=facts.after)

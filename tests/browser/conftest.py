@@ -36,7 +36,9 @@ class Report:
         self.requests: list[str] = []
         page.on(
             "console",
-            lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None,
+            lambda message: (
+                self.errors.append(message.text) if message.type in ("error", "warning") else None
+            ),
         )
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
@@ -63,8 +65,14 @@ class Report:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed")
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright for Python is not installed"
+    )
+    path = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if path is None:
         pytest.skip("no Chromium on this machine")
     with sync_api.sync_playwright() as playwright:
@@ -82,7 +90,9 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Report]]:
         path = tmp_path / f"report-{len(contexts)}.html"
         path.write_text(to_html(recording), encoding="utf-8")
         context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
         )
         contexts.append(context)
         report = Report(context.new_page())

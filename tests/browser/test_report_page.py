@@ -29,7 +29,9 @@ RECORDINGS = {
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_opens_without_error_request_or_sideways_scrolling(show: Show, name: str, width: int, dark: bool) -> None:
+def test_opens_without_error_request_or_sideways_scrolling(
+    show: Show, name: str, width: int, dark: bool
+) -> None:
     report = show(RECORDINGS[name](), width=width, dark=dark)
     assert report.errors == []
     assert len(report.requests) == 1
@@ -60,7 +62,9 @@ def test_opening_a_finding_selects_its_call_and_marks_its_nodes(show: Show) -> N
     report.page.wait_for_timeout(100)
     assert "Call 2,005" in report.text("#call")
     assert "GS201" in report.text("#details")
-    assert report.page.locator("#details .marked li").all_text_contents() == ["AddmmBackward0 ≠stale"]
+    assert report.page.locator("#details .marked li").all_text_contents() == [
+        "AddmmBackward0 ≠stale"
+    ]
 
 
 def test_verdicts_without_findings(show: Show) -> None:
@@ -222,7 +226,10 @@ def test_memory_tables_lead_to_finding_and_node(show: Show) -> None:
 def test_prints_on_white_without_the_controls(show: Show) -> None:
     report = show(canned_recording(), dark=True)
     report.page.emulate_media(media="print")
-    assert report.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        report.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
     assert not report.page.locator("#graph-toolbar").is_visible()
     assert report.page.locator(".finding").first.is_visible()
 
@@ -252,7 +259,13 @@ def hostile_recording() -> Recording:
     leaf = Node(1, "AccumulateGrad", NodeState.BUFFERLESS, variable=HOSTILE, variable_label=HOSTILE)
     graph = Graph((node, leaf), (Edge(0, 1),), (Root(0, HOSTILE, HOSTILE),))
     call = replace(
-        whole.calls[-1], site=site, roots=graph.roots, graph=1, exception=HOSTILE, thread=HOSTILE, kind=HOSTILE
+        whole.calls[-1],
+        site=site,
+        roots=graph.roots,
+        graph=1,
+        exception=HOSTILE,
+        thread=HOSTILE,
+        kind=HOSTILE,
     )
     finding = replace(
         whole.findings[-1], name=HOSTILE, message=HOSTILE, label=HOSTILE, site=site, nodes=(HOSTILE,), saved=(HOSTILE,),
@@ -281,7 +294,9 @@ def test_a_graph_of_many_nodes_opens_folded_and_can_be_searched(show: Show) -> N
         )
         for i in range(size)
     )
-    graph = Graph(nodes, tuple(Edge(i, i + 1) for i in range(size - 1)), (Root(0, "loss", "f32[]"),))
+    graph = Graph(
+        nodes, tuple(Edge(i, i + 1) for i in range(size - 1)), (Root(0, "loss", "f32[]"),)
+    )
     whole = clean_recording()
     report = show(replace(whole, graphs={1: graph}))
     page = report.page

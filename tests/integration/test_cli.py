@@ -139,7 +139,11 @@ def test_a_finding_is_told_and_the_programs_own_status_and_traceback_stay(script
     assert plain.stderr.splitlines()[0] in done.stderr
     assert done.stderr.count("error[GS101]") == 2  # when it was made, and in the report
     assert f"{script}:9" in done.stderr
-    assert done.stderr.index("error[GS101]") < done.stderr.index("Traceback") < done.stderr.rindex("error[GS101]")
+    assert (
+        done.stderr.index("error[GS101]")
+        < done.stderr.index("Traceback")
+        < done.stderr.rindex("error[GS101]")
+    )
     quiet = gradscope("run", "--output", script.with_suffix(".txt"), script)
     assert quiet.stderr == plain.stderr
     assert script.with_suffix(".txt").read_text().count("error[GS101]") == 2
@@ -182,11 +186,17 @@ def test_the_machine_formats_stand_alone(script: Path, kind: str) -> None:
 
 def test_json_tells_what_was_run_and_how_it_ended(script: Path) -> None:
     script.write_text(TWICE)
-    found = json.loads(gradscope("run", "--format", "json", "--output", "/dev/stdout", script, "a", "--b").stdout[6:])
+    found = json.loads(
+        gradscope("run", "--format", "json", "--output", "/dev/stdout", script, "a", "--b").stdout[
+            6:
+        ]
+    )
     assert found["script"]["path"] == str(script)
     assert found["script"]["argv"] == ["a", "--b"]
     assert found["script"]["exit_status"] == 1
-    assert found["script"]["exception"].startswith("RuntimeError: Trying to backward through the graph a second time")
+    assert found["script"]["exception"].startswith(
+        "RuntimeError: Trying to backward through the graph a second time"
+    )
     assert found["summary"]["backward_calls"] == 2
 
 
@@ -211,7 +221,9 @@ def test_an_interrupted_run_leaves_a_report_and_a_recording(script: Path, tmp_pa
     script.write_text(INTERRUPTED)
     done = gradscope("run", "--save", tmp_path / "run.gscope", script)
     assert done.returncode == -signal.SIGINT
-    assert done.stderr.count("KeyboardInterrupt\n") == 2  # the program's own traceback, and the report
+    assert (
+        done.stderr.count("KeyboardInterrupt\n") == 2
+    )  # the program's own traceback, and the report
     assert "10 backward calls" in done.stderr
     assert "10 backward calls" in gradscope("report", tmp_path / "run.gscope").stdout
 
@@ -301,14 +313,19 @@ def test_help_and_version() -> None:
 
 
 def test_explain_and_rules() -> None:
-    assert gradscope("explain", "gs101").stdout == gradscope("explain", "backward-through-freed-graph").stdout
+    assert (
+        gradscope("explain", "gs101").stdout
+        == gradscope("explain", "backward-through-freed-graph").stdout
+    )
     listed = gradscope("rules").stdout
     for code in ("GS101", "GS201"):
         assert code in listed
         assert code in gradscope("explain", code).stdout
 
 
-@pytest.mark.parametrize("args", [["explain", "GS101"], ["rules"], ["report", "--help"], ["--version"], ["run", "-h"]])
+@pytest.mark.parametrize(
+    "args", [["explain", "GS101"], ["rules"], ["report", "--help"], ["--version"], ["run", "-h"]]
+)
 def test_what_needs_no_torch_does_not_import_it(args: list[str]) -> None:
     code = f"""
         import sys
@@ -318,12 +335,18 @@ def test_what_needs_no_torch_does_not_import_it(args: list[str]) -> None:
         print("torch" in sys.modules, "sqlite3" in sys.modules, file=sys.stderr)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=ENVIRONMENT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stderr == "False False\n"
 
 
 def test_nobody_reads_the_rules_to_their_end() -> None:
     command = f"{sys.executable} -m gradscope explain GS101 | head -c 1 > /dev/null"
-    done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
     assert "Traceback" not in done.stderr

@@ -467,7 +467,11 @@ def findings(path: Path) -> list[Finding]:
 
 
 def lines_of(source: str, mark: str) -> list[int]:
-    return [n for n, line in enumerate((OPENING + source).splitlines(), 1) if mark in line.partition("#")[2]]
+    return [
+        n
+        for n, line in enumerate((OPENING + source).splitlines(), 1)
+        if mark in line.partition("#")[2]
+    ]
 
 
 @pytest.mark.parametrize(("source", "kind"), WRONG.values(), ids=WRONG)
@@ -477,7 +481,11 @@ def test_a_wrong_gradient_is_foretold(source: str, kind: str | None, tmp_path: P
     found = findings(path)
     assert found
     finding = found[0]
-    assert (finding.code, finding.severity, finding.certainty) == ("GS202", Severity.WARNING, Certainty.PREDICTED)
+    assert (finding.code, finding.severity, finding.certainty) == (
+        "GS202",
+        Severity.WARNING,
+        Certainty.PREDICTED,
+    )
     assert "wrong gradient, without an error" in finding.message
     assert finding.site is not None
     assert [finding.site.line] == lines_of(source, "changed")

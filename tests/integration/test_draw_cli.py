@@ -99,7 +99,11 @@ def test_the_finding_is_drawn_with_the_graph_that_freed_it(tmp_path: Path) -> No
 def test_a_recording_gives_the_same_picture_as_the_run(tmp_path: Path) -> None:
     run = recorded(tmp_path, TWO_LOSSES, "--draw", "live.svg")
     done = gradscope("draw", run, "-o", tmp_path / "later.svg")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"picture: {tmp_path / 'later.svg'}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"picture: {tmp_path / 'later.svg'}\n",
+        "",
+    )
     assert (tmp_path / "later.svg").read_bytes() == (tmp_path / "live.svg").read_bytes()
 
 
@@ -114,10 +118,15 @@ def test_iterations_meet_in_the_one_shared_y(tmp_path: Path) -> None:
     assert "MmBackward0" in said[at : at + 3]
 
 
-@pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("dot", b"digraph gradscope {")])
+@pytest.mark.parametrize(
+    ("suffix", "begins"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("dot", b"digraph gradscope {")]
+)
 def test_formats(tmp_path: Path, suffix: str, begins: bytes) -> None:
     run = recorded(tmp_path, TWO_LOSSES)
-    assert gradscope("draw", run, "--theme", "dark", "-o", tmp_path / f"graph.{suffix}").returncode == 0
+    assert (
+        gradscope("draw", run, "--theme", "dark", "-o", tmp_path / f"graph.{suffix}").returncode
+        == 0
+    )
     assert (tmp_path / f"graph.{suffix}").read_bytes().startswith(begins)
 
 
@@ -145,7 +154,10 @@ def test_the_options_reach_the_picture(tmp_path: Path) -> None:
     assert "nodes folded" in focused
     named = gradscope("draw", run, "--focus", "head_b", "--call", "2").stdout
     assert "head_b · Linear" in named
-    assert "nothing in this graph is called 'nobody'" in gradscope("draw", run, "--focus", "nobody").stdout
+    assert (
+        "nothing in this graph is called 'nobody'"
+        in gradscope("draw", run, "--focus", "nobody").stdout
+    )
 
 
 def test_a_folded_row_stands_for_all_its_calls(tmp_path: Path) -> None:
@@ -158,7 +170,11 @@ def test_a_folded_row_stands_for_all_its_calls(tmp_path: Path) -> None:
 def test_a_page_from_a_run_and_from_its_recording(tmp_path: Path) -> None:
     run = recorded(tmp_path, TWO_LOSSES, "--html", "live.html")
     done = gradscope("report", run, "--html", tmp_path / "later.html")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"page: {tmp_path / 'later.html'}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"page: {tmp_path / 'later.html'}\n",
+        "",
+    )
     page = (tmp_path / "later.html").read_text(encoding="utf-8")
     assert page == (tmp_path / "live.html").read_text(encoding="utf-8")
     assert page.lower().startswith("<!doctype html>")
@@ -251,5 +267,7 @@ from gradscope.cli import main
 main()
 print("torch" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.endswith("False\n")

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.slow
 
 
 def run(script: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, script, "--steps", "100"], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, script, "--steps", "100"], capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -58,7 +58,17 @@ def recorded(folder: Path, *program: str, cwd: Path | None = None) -> Path:
 
 
 def findings(folder: Path, *program: str) -> set[tuple[str, str]]:
-    done = gradscope("run", "--format", "json", "--output", "found.json", "--fail-on", "never", *program, cwd=folder)
+    done = gradscope(
+        "run",
+        "--format",
+        "json",
+        "--output",
+        "found.json",
+        "--fail-on",
+        "never",
+        *program,
+        cwd=folder,
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads((folder / "found.json").read_text())
     return {(found["code"], found["severity"]) for found in report["findings"]}
@@ -88,9 +98,18 @@ def test_what_is_written_runs_clean(case: str, tmp_path: Path) -> None:
     assert written.stdout.endswith(f"the fix holds\nwritten: {tmp_path / 'train.py'}\n")
     after = (tmp_path / "train.py").read_text()
     (tmp_path / "train.py").write_text(before)
-    subprocess.run(["patch", "-p0"], input=shown.stdout, text=True, cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        ["patch", "-p0"],
+        input=shown.stdout,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
     assert (tmp_path / "train.py").read_text() == after != before
-    assert all(severity == "advice" for _, severity in findings(tmp_path, "--stop-after", "60", "train.py"))
+    assert all(
+        severity == "advice" for _, severity in findings(tmp_path, "--stop-after", "60", "train.py")
+    )
 
 
 def test_verify_tells_hazard_end_loss_and_memory(tmp_path: Path) -> None:
@@ -99,10 +118,19 @@ def test_verify_tells_hazard_end_loss_and_memory(tmp_path: Path) -> None:
     assert tried.returncode == 0, tried.stdout + tried.stderr
     assert (tmp_path / "train.py").read_text() == CARRIED
     words = " ".join(tried.stdout.partition("tried out")[2].split())
-    assert "train.py 30 as it is, and with the fix, each for at most 100 backward calls and 600 seconds" in words
+    assert (
+        "train.py 30 as it is, and with the fix, each for at most 100 backward calls and 600 seconds"
+        in words
+    )
     assert "gone: GS101 and GS102, in 30 backward calls (before, at backward call 1)" in words
-    assert "by itself, after 30 backward calls (before, raised RuntimeError after 2 backward calls)" in words
-    loss = re.search(r"loss `loss.backward\(\)` \(train.py:12\): (\S+) → (\S+) \(mean of the first 7 and the last 7", words)
+    assert (
+        "by itself, after 30 backward calls (before, raised RuntimeError after 2 backward calls)"
+        in words
+    )
+    loss = re.search(
+        r"loss `loss.backward\(\)` \(train.py:12\): (\S+) → (\S+) \(mean of the first 7 and the last 7",
+        words,
+    )
     assert loss is not None
     assert float(loss[2]) < float(loss[1])
     assert "of 30 calls): falls memory graphs held at most" in words
@@ -134,9 +162,13 @@ def test_the_run_can_be_bounded(tmp_path: Path) -> None:
 
 
 def test_a_run_that_does_not_end_is_ended(tmp_path: Path) -> None:
-    hangs = CARRIED.replace("for step", "import time\nfor step").replace("    print", "    step == 2 and time.sleep(600)\n    print")
+    hangs = CARRIED.replace("for step", "import time\nfor step").replace(
+        "    print", "    step == 2 and time.sleep(600)\n    print"
+    )
     (tmp_path / "train.py").write_text(hangs)
-    tried = gradscope("fix", recorded(tmp_path, "train.py", "30"), "--verify", "--timeout", "25", cwd=tmp_path)
+    tried = gradscope(
+        "fix", recorded(tmp_path, "train.py", "30"), "--verify", "--timeout", "25", cwd=tmp_path
+    )
     assert tried.returncode == 0, tried.stdout + tried.stderr
     assert "stopped after 25 seconds and 3 backward calls" in " ".join(tried.stdout.split())
 
@@ -152,7 +184,9 @@ def test_an_edit_in_an_imported_module_of_a_package_run_with_m(tmp_path: Path) -
         "train(int(Path(__file__).with_name('data.txt').read_text()), Path('here.txt').read_text())\n"
     )
     body = textwrap.indent(CARRIED.partition("torch.manual")[2].partition("\n")[2], "    ")
-    (package / "steps.py").write_text("import torch\n\ndef train(steps, _):\n" + body.replace("int(sys.argv[1])", "steps"))
+    (package / "steps.py").write_text(
+        "import torch\n\ndef train(steps, _):\n" + body.replace("int(sys.argv[1])", "steps")
+    )
     (tmp_path / "work" / "here.txt").touch()
     file = recorded(tmp_path, "-m", "pack", "x y", cwd=tmp_path / "work")
     compiled = next((package / "__pycache__").glob("steps.*.pyc")).read_bytes()
@@ -164,7 +198,9 @@ def test_an_edit_in_an_imported_module_of_a_package_run_with_m(tmp_path: Path) -
     assert findings(tmp_path / "work", "-m", "pack", "x y") == set()
 
 
-def test_what_does_not_hold_is_not_written_and_its_traceback_is_of_the_changed_source(tmp_path: Path) -> None:
+def test_what_does_not_hold_is_not_written_and_its_traceback_is_of_the_changed_source(
+    tmp_path: Path,
+) -> None:
     ends = "import inspect\nprint(inspect.getsource(sys.modules['__main__']))\nraise ValueError('at the end')\n"
     (tmp_path / "train.py").write_text(CARRIED + ends)
     tried = gradscope("fix", recorded(tmp_path, "train.py", "3"), "--write", cwd=tmp_path)
@@ -209,7 +245,9 @@ def test_nothing_to_fix(tmp_path: Path) -> None:
         (b"text", "not a gradscope recording"),
     ],
 )
-def test_a_recording_that_cannot_be_read(tmp_path: Path, content: bytes | None, complaint: str) -> None:
+def test_a_recording_that_cannot_be_read(
+    tmp_path: Path, content: bytes | None, complaint: str
+) -> None:
     if content is not None:
         (tmp_path / "run.gscope").write_bytes(content)
     done = gradscope("fix", "run.gscope", cwd=tmp_path)
@@ -225,7 +263,13 @@ def test_a_terminal_gets_colours_and_a_pipe_none(tmp_path: Path) -> None:
     assert "\x1b" not in gradscope("fix", file, cwd=tmp_path).stdout
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "gradscope", "fix", str(file)]
-    subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT | {"TERM": "xterm-256color"}, stdout=theirs, check=True)
+    subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=ENVIRONMENT | {"TERM": "xterm-256color"},
+        stdout=theirs,
+        check=True,
+    )
     os.close(theirs)
     shown = b""
     while True:
@@ -241,7 +285,11 @@ def test_a_terminal_gets_colours_and_a_pipe_none(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_cannot_hold_the_source_still_gets_a_diff(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(CARRIED.replace("loss.b", "# \u20ac\n    loss.b"), encoding="utf-8")
-    done = gradscope("fix", recorded(tmp_path, "train.py", "3"), cwd=tmp_path, PYTHONIOENCODING="ascii")
+    (tmp_path / "train.py").write_text(
+        CARRIED.replace("loss.b", "# \u20ac\n    loss.b"), encoding="utf-8"
+    )
+    done = gradscope(
+        "fix", recorded(tmp_path, "train.py", "3"), cwd=tmp_path, PYTHONIOENCODING="ascii"
+    )
     assert done.returncode == 0, done.stderr
     assert "\\u20ac" in done.stdout

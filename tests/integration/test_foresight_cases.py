@@ -610,7 +610,9 @@ def findings(source: str, folder: Path) -> list[Finding]:
 
 
 @pytest.mark.parametrize(("source", "holder", "fix"), FORESEEN.values(), ids=FORESEEN)
-def test_it_is_said_before_the_call_that_fails(source: str, holder: str | None, fix: str | None, tmp_path: Path) -> None:
+def test_it_is_said_before_the_call_that_fails(
+    source: str, holder: str | None, fix: str | None, tmp_path: Path
+) -> None:
     found = [f for f in findings(source, tmp_path) if f.code in ("GS101", "GS102")]
     assert [f.code for f in found[:2]] == ["GS102", "GS101"]
     early, late = found[:2]
@@ -644,5 +646,9 @@ def test_with_its_edits_made_the_program_runs_clean(name: str, tmp_path: Path) -
 @pytest.mark.parametrize("source", CLEAN.values(), ids=CLEAN)
 def test_a_healthy_program_is_left_in_peace(source: str, tmp_path: Path) -> None:
     codes = ("GS101", "GS102", "GS103", "GS201", "GS202")
-    found = [f for f in findings(source, tmp_path) if f.code in codes and f.severity is not Severity.ADVICE]
+    found = [
+        f
+        for f in findings(source, tmp_path)
+        if f.code in codes and f.severity is not Severity.ADVICE
+    ]
     assert found == []

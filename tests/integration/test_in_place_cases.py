@@ -498,11 +498,17 @@ def mended(text: str, edits: Sequence[Edit]) -> str:
 
 
 def lines_of(source: str, mark: str) -> list[int]:
-    return [n for n, line in enumerate((OPENING + source).splitlines(), 1) if mark in line.partition("#")[2]]
+    return [
+        n
+        for n, line in enumerate((OPENING + source).splitlines(), 1)
+        if mark in line.partition("#")[2]
+    ]
 
 
 @pytest.mark.parametrize(("source", "fixed"), STALE.values(), ids=STALE)
-def test_it_is_said_at_the_line_that_changes(source: str, fixed: str | None, tmp_path: Path) -> None:
+def test_it_is_said_at_the_line_that_changes(
+    source: str, fixed: str | None, tmp_path: Path
+) -> None:
     found = [f for f in findings(source, tmp_path) if f.severity is not Severity.ADVICE]
     assert [f.code for f in found] == ["GS202", "GS201"]
     early, late = found

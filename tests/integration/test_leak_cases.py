@@ -445,7 +445,9 @@ def findings_of(source: str, folder: Path) -> tuple[list[Finding], list[str], st
 
 
 def warnings_about_leaks(findings: list[Finding]) -> list[str]:
-    return [f.code for f in findings if f.severity is not Severity.ADVICE and f.code.startswith("GS3")]
+    return [
+        f.code for f in findings if f.severity is not Severity.ADVICE and f.code.startswith("GS3")
+    ]
 
 
 @pytest.mark.parametrize("name", LEAKS)

@@ -17,7 +17,10 @@ def live_objects() -> Counter[str]:
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.Tensor):
             kinds["tensors"] += 1
-        elif type(thing).__module__ == "gradscope.collect.ledger" and "Packed" in type(thing).__name__:
+        elif (
+            type(thing).__module__ == "gradscope.collect.ledger"
+            and "Packed" in type(thing).__name__
+        ):
             kinds["packed"] += 1
         elif type(thing).__name__.endswith(("Backward0", "AccumulateGrad")):
             kinds["nodes"] += 1

@@ -16,7 +16,11 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted(path for path in (Path(__file__).parent / "promise1").glob("*.py") if not path.name.startswith("_"))
+SCRIPTS = sorted(
+    path
+    for path in (Path(__file__).parent / "promise1").glob("*.py")
+    if not path.name.startswith("_")
+)
 TIMEOUT = 300
 EXTENSIONS = tempfile.TemporaryDirectory(prefix="promise1")
 """Where the C++ extension is built, once for all runs."""
@@ -30,10 +34,16 @@ LIMITS = {
     ("saved_field_identity", ()): "under hooks torch hands out another object for a saved field",
     ("node_metadata", ()): "the mark of a node is in its metadata",
     ("node_metadata", ("--no-hooks",)): "the mark of a node is in its metadata",
-    ("gc_counts", ("--no-hooks",)): "looking at a graph makes Python objects of tensors that only C++ knew",
+    (
+        "gc_counts",
+        ("--no-hooks",),
+    ): "looking at a graph makes Python objects of tensors that only C++ knew",
     ("anomaly", ()): RUNNER,
     ("anomaly", ("--no-hooks",)): RUNNER,
-    ("subclass_dispatch", ()): "under hooks torch copies what it restores, and a subclass sees the detach",
+    (
+        "subclass_dispatch",
+        (),
+    ): "under hooks torch copies what it restores, and a subclass sees the detach",
 }
 """What is known to differ, and why; the test fails if one of these no longer does."""
 
@@ -94,7 +104,9 @@ def test_nothing_changes(script: Path, options: tuple[str, ...], tmp_path: Path)
         pytest.skip("needs a C++ compiler and ninja")
     plain = run_plainly(script)
     report = tmp_path / "report.txt"
-    watched = run("-m", "gradscope", "run", "--fail-on", "never", "--output", report, *options, script)
+    watched = run(
+        "-m", "gradscope", "run", "--fail-on", "never", "--output", report, *options, script
+    )
     assert watched.stdout == plain.stdout
     assert watched.stderr == plain.stderr
     assert watched.status == plain.status

@@ -59,24 +59,64 @@ def test_page_shows_what_its_programs_draw(name: str, made: dict[str, Any]) -> N
 
 
 def test_every_question_has_its_page() -> None:
-    wanted = ["a1", "a2", "a3", "a4", "a5", "a6", "b1", "b2", "b3", "c1", "c2", "d1", "d2", "d3", "d4", "d5", "d6"]
-    assert [name.partition("-")[0] for name in PAGES] == [*wanted, "e1", "e2", "e3", "e4", "e5", "e6", "e7"]
+    wanted = [
+        "a1",
+        "a2",
+        "a3",
+        "a4",
+        "a5",
+        "a6",
+        "b1",
+        "b2",
+        "b3",
+        "c1",
+        "c2",
+        "d1",
+        "d2",
+        "d3",
+        "d4",
+        "d5",
+        "d6",
+    ]
+    assert [name.partition("-")[0] for name in PAGES] == [
+        *wanted,
+        "e1",
+        "e2",
+        "e3",
+        "e4",
+        "e5",
+        "e6",
+        "e7",
+    ]
 
 
 def test_index_has_every_page_with_its_title() -> None:
     index = (FOLDER / "README.md").read_text(encoding="utf-8")
     for name in PAGES:
-        code, _, title = (FOLDER / name).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").partition(". ")
+        code, _, title = (
+            (FOLDER / name)
+            .read_text(encoding="utf-8")
+            .splitlines()[0]
+            .removeprefix("# ")
+            .partition(". ")
+        )
         assert f"- [{code}]({name}) {title}\n" in index
 
 
 @pytest.mark.parametrize("name", ["b2-alias-or-detach.md", "e1-reused-by-mistake.md"])
 def test_the_shown_output_is_also_that_of_processes_of_their_own(name: str, tmp_path: Path) -> None:
     page = (FOLDER / name).read_text(encoding="utf-8")
-    for program, file in re.findall(r"^```python\n(# (\S+\.py)\n.*?)^```$", page, re.MULTILINE | re.DOTALL):
+    for program, file in re.findall(
+        r"^```python\n(# (\S+\.py)\n.*?)^```$", page, re.MULTILINE | re.DOTALL
+    ):
         (tmp_path / file).write_text(program, encoding="utf-8")
-    for command, output in re.findall(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
-        program = [sys.executable, *(["-m", "gradscope"] if command.startswith("gradscope") else [])]
+    for command, output in re.findall(
+        r"^```console\n\$ ([^\n]*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
+    ):
+        program = [
+            sys.executable,
+            *(["-m", "gradscope"] if command.startswith("gradscope") else []),
+        ]
         done = subprocess.run(
             [*program, *command.split()[1:]],
             cwd=tmp_path,

@@ -52,7 +52,9 @@ class Place:
         )
         return Run(_scrub(done.stdout), _scrub(done.stderr), done.returncode)
 
-    def same(self, *program: str, flags: tuple[str, ...] = (), stdin: str = "", **environment: str) -> Run:
+    def same(
+        self, *program: str, flags: tuple[str, ...] = (), stdin: str = "", **environment: str
+    ) -> Run:
         """Run ``program`` both ways, see that nothing differs, and return what it did."""
         plain = self.run(*flags, *program, stdin=stdin, **environment)
         watched = self.run(*flags, *self.watched, *program, stdin=stdin, **environment)
@@ -71,7 +73,8 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.mark.parametrize(
-    "path", ["identity.py", "./identity.py", "../here/identity.py", "package", "package/__main__.py"]
+    "path",
+    ["identity.py", "./identity.py", "../here/identity.py", "package", "package/__main__.py"],
 )
 def test_a_script_finds_the_state_that_python_gives_it(place: Place, path: str) -> None:
     done = place.same(path, "one", "--two", "-m", "--", "-c", "", stdin="typed")
@@ -97,23 +100,36 @@ def test_modules_packages_and_code(place: Place) -> None:
     place.same("-c", "def f():\n  raise ValueError(1)\nf()")
     place.same("-c", "x = 1 +")
     place.same("-c", "")
-    place.same("-c", "import inspect\ndef f(): pass\ntry: print(inspect.getsource(f))\nexcept OSError as e: print(e)")
+    place.same(
+        "-c",
+        "import inspect\ndef f(): pass\ntry: print(inspect.getsource(f))\nexcept OSError as e: print(e)",
+    )
 
 
 def test_archives_and_compiled_scripts(place: Place) -> None:
     with zipfile.ZipFile(place.path / "app.zip", "w") as archive:
-        archive.writestr("__main__.py", "import sys, helper\nprint(sys.argv, sys.path[0], __file__)\nhelper.fail()")
+        archive.writestr(
+            "__main__.py",
+            "import sys, helper\nprint(sys.argv, sys.path[0], __file__)\nhelper.fail()",
+        )
         archive.writestr("helper.py", "def fail():\n    raise ValueError('in the archive')")
     assert "in the archive" in place.same("app.zip", "x").stderr
     py_compile.compile(str(place.path / "chained.py"), cfile=str(place.path / "chained.pyc"))
     assert place.same("chained.pyc").status == 1
 
 
-@pytest.mark.parametrize("flags", [("-P",), ("-O",), ("-W", "error"), ("-X", "dev"), ("-u",), ("-B", "-bb", "-q")])
+@pytest.mark.parametrize(
+    "flags", [("-P",), ("-O",), ("-W", "error"), ("-X", "dev"), ("-u",), ("-B", "-bb", "-q")]
+)
 def test_the_interpreters_own_flags(place: Place, flags: tuple[str, ...]) -> None:
     place.same("identity.py", flags=flags)
     place.same("package", flags=flags)
-    place.same("-m", "package.nested.failing" if "-P" not in flags else "json.tool", flags=flags, stdin="{}")
+    place.same(
+        "-m",
+        "package.nested.failing" if "-P" not in flags else "json.tool",
+        flags=flags,
+        stdin="{}",
+    )
     place.same("-c", "import sys; print(sys.path, sys.flags)", flags=flags)
 
 
@@ -121,7 +137,9 @@ def test_a_safe_path_from_the_environment(place: Place) -> None:
     assert f"'{place.path}'" not in place.same("identity.py", PYTHONSAFEPATH="1").stdout
 
 
-@pytest.mark.parametrize("program", ["chained.py", "context.py", "group.py", "missing_import.py", "stack.py"])
+@pytest.mark.parametrize(
+    "program", ["chained.py", "context.py", "group.py", "missing_import.py", "stack.py"]
+)
 def test_tracebacks(place: Place, program: str) -> None:
     done = place.same(program)
     assert "Traceback" in done.stderr
@@ -181,14 +199,20 @@ def test_what_is_held_is_released_in_the_same_order(place: Place, how: str) -> N
     assert place.same("-m", "teardown", how).stdout.count("released") == 5
 
 
-@pytest.mark.parametrize("code", ["", "raise ValueError(1)", "raise KeyboardInterrupt", "sys.exit(3)"])
+@pytest.mark.parametrize(
+    "code", ["", "raise ValueError(1)", "raise KeyboardInterrupt", "sys.exit(3)"]
+)
 def test_exit_handlers(place: Place, code: str) -> None:
     assert "in an exit handler" in place.same("atexit_raises.py", code).stderr
 
 
 def test_threads(place: Place) -> None:
     done = place.same("threads.py")
-    assert done.stdout.splitlines() == ["main ends", "the thread ends False False", "exit handler 1 False"]
+    assert done.stdout.splitlines() == [
+        "main ends",
+        "the thread ends False False",
+        "exit handler 1 False",
+    ]
     assert place.same("executor.py").status == 0
 
 
@@ -211,7 +235,9 @@ def test_processes(place: Place, method: str, program: tuple[str, ...]) -> None:
     assert "Job(number=3)" in place.same(*program, method).stdout
 
 
-@pytest.mark.parametrize("code", ["pass", "sys.exit(5)", "raise ValueError('child')", "raise KeyboardInterrupt"])
+@pytest.mark.parametrize(
+    "code", ["pass", "sys.exit(5)", "raise ValueError('child')", "raise KeyboardInterrupt"]
+)
 def test_a_forked_child_that_comes_to_its_end(place: Place, code: str) -> None:
     done = place.same("children.py", "os.fork", code)
     assert done.stdout.count("child left with") == 1

@@ -168,18 +168,28 @@ FORWARD: dict[str, Operation] = {
     "addmm": Operation(is_square, lambda x, y, k: torch.addmm(x, x, y)),
     "einsum": Operation(is_matrix, lambda x, y, k: torch.einsum("ij,kj->ik", x, y)),
     "linear": Operation(is_square, lambda x, y, k: F.linear(x, y, x[0])),
-    "outer": Operation(has_dimensions, lambda x, y, k: torch.outer(x.flatten()[:2], y.flatten()[:3])),
-    "conv1d": Operation(is_matrix, lambda x, y, k: F.conv1d(x[None], y[:, None, :2], groups=x.shape[0])),
+    "outer": Operation(
+        has_dimensions, lambda x, y, k: torch.outer(x.flatten()[:2], y.flatten()[:3])
+    ),
+    "conv1d": Operation(
+        is_matrix, lambda x, y, k: F.conv1d(x[None], y[:, None, :2], groups=x.shape[0])
+    ),
     "conv2d": Operation(is_square, lambda x, y, k: F.conv2d(x[None, None], y[None, None, :2, :2])),
-    "attention": Operation(is_matrix, lambda x, y, k: F.scaled_dot_product_attention(x[None], y[None], x[None])[0]),
+    "attention": Operation(
+        is_matrix, lambda x, y, k: F.scaled_dot_product_attention(x[None], y[None], x[None])[0]
+    ),
     "lstm_cell": Operation(is_square, lambda x, y, k: lstm_cell(x, y)),
     # indexing
     "embedding": Operation(is_matrix, lambda x, y, k: F.embedding(rows(x, k), x)),
     "index": Operation(has_dimensions, lambda x, y, k: x[rows(x, k)]),
     "index_select": Operation(has_dimensions, lambda x, y, k: x.index_select(0, rows(x, k))),
     "index_add": Operation(has_dimensions, lambda x, y, k: x.index_add(0, rows(x, k), y[:2])),
-    "gather": Operation(has_dimensions, lambda x, y, k: x.gather(0, torch.zeros_like(x, dtype=torch.long))),
-    "scatter": Operation(has_dimensions, lambda x, y, k: x.scatter(0, torch.zeros_like(y, dtype=torch.long), y)),
+    "gather": Operation(
+        has_dimensions, lambda x, y, k: x.gather(0, torch.zeros_like(x, dtype=torch.long))
+    ),
+    "scatter": Operation(
+        has_dimensions, lambda x, y, k: x.scatter(0, torch.zeros_like(y, dtype=torch.long), y)
+    ),
     "masked_select": Operation(has_dimensions, lambda x, y, k: x[x >= x.min()]),
     # views
     "flatten": Operation(anything, lambda x, y, k: x.reshape(-1)),
@@ -199,7 +209,9 @@ FORWARD: dict[str, Operation] = {
     "foreach": Operation(anything, lambda x, y, k: foreach(x, y, k)),
     # complex numbers
     "complex": Operation(anything, lambda x, y, k: torch.complex(x, y).exp().real),
-    "polar": Operation(anything, lambda x, y, k: torch.view_as_real(torch.polar(x.abs() + 1, y)).sum(-1)),
+    "polar": Operation(
+        anything, lambda x, y, k: torch.view_as_real(torch.polar(x.abs() + 1, y)).sum(-1)
+    ),
     "fft": Operation(has_dimensions, lambda x, y, k: torch.fft.rfft(x).abs()),
     # custom Functions
     "save_input": Operation(anything, lambda x, y, k: custom(functions.SaveInput, 0.5)(x)),
@@ -210,7 +222,9 @@ FORWARD: dict[str, Operation] = {
     "two_outputs": Operation(anything, lambda x, y, k: custom(functions.TwoOutputs)(x, y)),
     "with_index": Operation(anything, lambda x, y, k: custom(functions.WithIndex)(x)[0]),
     "once": Operation(anything, lambda x, y, k: custom(functions.Once)(x)),
-    "separate_context": Operation(anything, lambda x, y, k: custom(functions.SeparateContext)(x, y)),
+    "separate_context": Operation(
+        anything, lambda x, y, k: custom(functions.SeparateContext)(x, y)
+    ),
     # graphs whose saved tensors are not where one expects them
     "checkpoint": Operation(anything, lambda x, y, k: checkpointed(x, reentrant=False)),
     "checkpoint_reentrant": Operation(anything, lambda x, y, k: checkpointed(x, reentrant=True)),

@@ -30,11 +30,23 @@ Step = tuple[str, int, int, int]
 Program = list[Step]
 
 SECOND_TIME = "Trying to backward through the graph a second time"
-IN_PLACE_ERRORS = ("modified by an inplace operation", "a saved tensor that has been detached in-place")
+IN_PLACE_ERRORS = (
+    "modified by an inplace operation",
+    "a saved tensor that has been detached in-place",
+)
 
 BACKWARD = ("backward", "backward_retain", "backward_create", "backward_inputs", "backward_several")
 GRAD = ("grad", "grad_retain", "grad_create", "grad_several", "grad_strict")
-OTHER = ("retain_grad", "hook", "leaf_hook", "del", "take_grad", "zero_grad", "sgd", "requires_grad_")
+OTHER = (
+    "retain_grad",
+    "hook",
+    "leaf_hook",
+    "del",
+    "take_grad",
+    "zero_grad",
+    "sgd",
+    "requires_grad_",
+)
 
 MAX_ELEMENTS = 48
 
@@ -143,7 +155,9 @@ class Machine:
     def pick(self, number: int, candidates: Sequence[Tensor]) -> Tensor:
         return candidates[-1 - number % len(candidates)]
 
-    def forward(self, name: str, operation: Operation, a: int, b: int, k: int, results: list[Tensor | None]) -> str:
+    def forward(
+        self, name: str, operation: Operation, a: int, b: int, k: int, results: list[Tensor | None]
+    ) -> str:
         candidates = [x for x in self.pool if operation.needs(x)]
         if not candidates:
             return f"{name} skipped"
@@ -186,13 +200,19 @@ class Machine:
         weight = torch.ones_like(root)
         if name == "backward_several":
             other = self.pick(b, roots)
-            torch.autograd.backward([root, other], [weight, torch.ones_like(other)], retain_graph=k % 2 == 0)
+            torch.autograd.backward(
+                [root, other], [weight, torch.ones_like(other)], retain_graph=k % 2 == 0
+            )
         elif name == "backward_inputs":
             wanted = [x for x in self.pool if x.requires_grad]
-            root.backward(weight, retain_graph=k % 3 == 0, inputs=[self.pick(b, wanted), self.leaves[k % 3]])
+            root.backward(
+                weight, retain_graph=k % 3 == 0, inputs=[self.pick(b, wanted), self.leaves[k % 3]]
+            )
         else:
             root.backward(
-                weight, retain_graph=name == "backward_retain" or None, create_graph=name == "backward_create"
+                weight,
+                retain_graph=name == "backward_retain" or None,
+                create_graph=name == "backward_create",
             )
 
     def grad(self, name: str, a: int, b: int, k: int, results: list[Tensor | None]) -> None:
@@ -217,7 +237,9 @@ class Machine:
         results.extend(gradients)
         # An input's gradient may be the very tensor of ones given above or one that another holds: a copy keeps
         # later accumulation, which happens inside a backward call, from changing what a graph of ours has saved.
-        self.pool.extend(g.clone() for g in gradients if g is not None and g.numel() <= MAX_ELEMENTS)
+        self.pool.extend(
+            g.clone() for g in gradients if g is not None and g.numel() <= MAX_ELEMENTS
+        )
 
     def other(self, name: str, a: int, b: int) -> str:
         x, leaf = self.pick(a, self.pool), self.pick(a, self.leaves)
@@ -248,7 +270,9 @@ class Machine:
             leaf.grad = None
 
 
-def run(program: Program, around: Callable[[Callable[[], Outcome]], Outcome] | None = None) -> list[Outcome]:
+def run(
+    program: Program, around: Callable[[Callable[[], Outcome]], Outcome] | None = None
+) -> list[Outcome]:
     """Run all steps; each backward step is handed to ``around``, which is to call it and to pass on its outcome."""
     outcomes = []
     with warnings.catch_warnings():
@@ -276,7 +300,9 @@ def show_statistics(count: int) -> None:
         program = random_program(seed)
         outcomes = run(program)
         steps.update(name for name, *_ in program)
-        refused.update(step[0] for step, outcome in zip(program, outcomes, strict=False) if outcome.error)
+        refused.update(
+            step[0] for step, outcome in zip(program, outcomes, strict=False) if outcome.error
+        )
         kinds = {(o.second_time, o.in_place, o.is_backward) for o in outcomes if o.error}
         share["second time"] += any(second for second, _, _ in kinds)
         share["in place"] += any(stale for _, stale, _ in kinds)
@@ -293,7 +319,11 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["--stats"]:
         show_statistics(int(arguments[1]))
         return
-    program = random_program(int(arguments[0])) if arguments[0].isdigit() else ast.literal_eval(arguments[0])
+    program = (
+        random_program(int(arguments[0]))
+        if arguments[0].isdigit()
+        else ast.literal_eval(arguments[0])
+    )
     print(program)
     show(run(program))
 

@@ -47,7 +47,11 @@ def comparable(outcome: Outcome) -> Outcome:
     Known limit: where views were modified in place torch has built that node anew, under another name, and under hooks the
     name cannot always be told. All else of the error's text is compared.
     """
-    error = None if outcome.error is None else re.sub(r", which is output \d+ of \S+,", "", outcome.error)
+    error = (
+        None
+        if outcome.error is None
+        else re.sub(r", which is output \d+ of \S+,", "", outcome.error)
+    )
     return replace(outcome, error=error)
 
 
@@ -59,11 +63,19 @@ def run_watched(program: Program, hooks: bool) -> tuple[list[Outcome], list[str]
         # A finding is told once per cause: a watch of its own sees those of this step.
         with gradscope.watch(hooks=hooks) as scope:
             outcome = step()
-        called = {finding.code for finding in scope.findings if is_certain(finding) and not finding.missed}
+        called = {
+            finding.code for finding in scope.findings if is_certain(finding) and not finding.missed
+        }
         missed = {finding.code for finding in scope.findings if finding.missed}
-        good = not missed and agrees(called, outcome) if hooks else agrees_without_hooks(called, missed, outcome)
+        good = (
+            not missed and agrees(called, outcome)
+            if hooks
+            else agrees_without_hooks(called, missed, outcome)
+        )
         if not good:
-            disagreements.append(f"step {outcome.number} {outcome.text}: called {called}, raised {outcome.error}")
+            disagreements.append(
+                f"step {outcome.number} {outcome.text}: called {called}, raised {outcome.error}"
+            )
         return outcome
 
     with gradscope.watch(hooks=hooks) as scope:
@@ -104,7 +116,11 @@ def test_called_exactly_when_the_engine_raises(hooks: bool, program: Program) ->
     plain = run(program)
     watched, disagreements = run_watched(program, hooks)
     pairs = zip(plain, watched, strict=True)
-    changes = [f"changed:\n  {one}\n  {other}" for one, other in pairs if comparable(one) != comparable(other)]
+    changes = [
+        f"changed:\n  {one}\n  {other}"
+        for one, other in pairs
+        if comparable(one) != comparable(other)
+    ]
     replay = f'replay: python -m tests.property.programs "{program}"'
     assert not [*disagreements, *changes], "\n".join([*disagreements, *changes, replay])
 
@@ -115,8 +131,13 @@ def test_called_exactly_when_the_engine_raises(hooks: bool, program: Program) ->
     derandomize="GRADSCOPE_PROGRAMS" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow],
 )
-@given(base=programs(), changes=st.lists(st.tuples(st.integers(0, 24), programs().map(lambda p: p[0])), max_size=3))
-def test_called_exactly_while_iterations_repeat(base: Program, changes: list[tuple[int, Step]]) -> None:
+@given(
+    base=programs(),
+    changes=st.lists(st.tuples(st.integers(0, 24), programs().map(lambda p: p[0])), max_size=3),
+)
+def test_called_exactly_while_iterations_repeat(
+    base: Program, changes: list[tuple[int, Step]]
+) -> None:
     """The same with the hooks lifted as soon as an iteration repeats."""
     iterations = repeated(with_plain_calls(base), changes)
     with (
@@ -126,7 +147,11 @@ def test_called_exactly_while_iterations_repeat(base: Program, changes: list[tup
         ran = [(program, *run_watched(program, True)) for program in iterations]
     for program, watched, disagreements in ran:
         pairs = zip(run(program), watched, strict=True)
-        changed = [f"changed:\n  {one}\n  {other}" for one, other in pairs if comparable(one) != comparable(other)]
+        changed = [
+            f"changed:\n  {one}\n  {other}"
+            for one, other in pairs
+            if comparable(one) != comparable(other)
+        ]
         # Known limit: without hooks nobody can tell that a saved tensor was detached in place since.
         wrong = [text for text in disagreements if "detached in-place" not in text]
         assert not [*wrong, *changed], "\n".join([*wrong, *changed, f"iterations = {iterations}"])

@@ -83,7 +83,9 @@ def indented(body: list[str]) -> str:
 def compound(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     body = st.lists(inner, min_size=1, max_size=4).map(indented)
     inside = st.lists(
-        st.one_of(inner, st.sampled_from(["if flip(): break", "if flip(): continue"])), min_size=1, max_size=4
+        st.one_of(inner, st.sampled_from(["if flip(): break", "if flip(): continue"])),
+        min_size=1,
+        max_size=4,
     )
     loop = inside.map(indented)
     return st.one_of(
@@ -92,9 +94,14 @@ def compound(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.builds("for k in some():\n{}\nelse:\n{}".format, loop, body),
         st.builds("while flip():\n{}".format, loop),
         st.builds("while True:\n{}\n    if not flip(): break".format, loop),
-        st.builds("try:\n{}\n    if flip(): raise KeyError\nexcept KeyError:\n{}".format, body, body),
         st.builds(
-            "try:\n{}\n    if flip(): raise KeyError\nexcept KeyError as {}:\n    {} = 0".format, body, names, names
+            "try:\n{}\n    if flip(): raise KeyError\nexcept KeyError:\n{}".format, body, body
+        ),
+        st.builds(
+            "try:\n{}\n    if flip(): raise KeyError\nexcept KeyError as {}:\n    {} = 0".format,
+            body,
+            names,
+            names,
         ),
         st.builds("try:\n{}\nfinally:\n{}".format, body, body),
     )
@@ -128,7 +135,11 @@ def test_every_read_that_happens_is_predicted(program: str, choices: list[bool])
 def test_straight_code_is_predicted_exactly(program: str) -> None:
     program = program.replace(" if flip() else None", "")
     for code, lasti, read in observed(program, []):
-        found = {name for name, reads in all_reads(code, lasti, NAMES).items() if not reads[0].only_on_exception}
+        found = {
+            name
+            for name, reads in all_reads(code, lasti, NAMES).items()
+            if not reads[0].only_on_exception
+        }
         assert found == read
 
 
@@ -142,7 +153,11 @@ def test_a_function_is_understood_as_the_module_is(program: str) -> None:
     def told(code: CodeType, shift: int) -> set[tuple[str, int, str]]:
         found = (read for reads in all_reads(code, -1, NAMES).values() for read in reads)
         # Where an exception can strike differs: an optimised local is never looked up in vain.
-        return {(read.name, read.site.line - shift, read.effect) for read in found if not read.only_on_exception}
+        return {
+            (read.name, read.site.line - shift, read.effect)
+            for read in found
+            if not read.only_on_exception
+        }
 
     assert told(module, 0) == told(function, 1)
 

@@ -11,7 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope import model
-from gradscope.model import BackwardCall, Edge, Finding, Graph, Header, Outcome, Recording, Root, Sample, Site, Summary
+from gradscope.model import (
+    BackwardCall,
+    Edge,
+    Finding,
+    Graph,
+    Header,
+    Outcome,
+    Recording,
+    Root,
+    Sample,
+    Site,
+    Summary,
+)
 from gradscope.record import codec
 from gradscope.record.bounds import CallFolder, Curve
 from gradscope.record.writer import RecordingWriter
@@ -30,7 +42,9 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         hints = get_type_hints(hint)
         return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint)})
     if get_origin(hint) is UnionType:
-        return st.one_of(*[st.none() if arg is type(None) else values(arg) for arg in get_args(hint)])
+        return st.one_of(
+            *[st.none() if arg is type(None) else values(arg) for arg in get_args(hint)]
+        )
     if get_origin(hint) is tuple:
         return st.lists(values(get_args(hint)[0]), max_size=2).map(tuple)
     if issubclass(hint, Enum):
@@ -60,7 +74,9 @@ def test_every_value_of_the_model_is_read_as_it_was_written(kind_and_value):
 @given(
     st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), VALUES[kind])),
     st.recursive(
-        st.none() | st.booleans() | st.integers() | TEXT, lambda inner: st.lists(inner, max_size=4), max_leaves=9
+        st.none() | st.booleans() | st.integers() | TEXT,
+        lambda inner: st.lists(inner, max_size=4),
+        max_leaves=9,
     ),
     st.data(),
 )
@@ -78,7 +94,11 @@ def test_a_text_that_does_not_fit_is_a_value_error_or_another_value(kind_and_val
 def sound(graph: Graph) -> Graph:
     """``graph`` with all its edges and roots inside it."""
     size = len(graph.nodes)
-    edges = tuple(Edge(e.source % size, e.target % size, e.input_nr) for e in graph.edges) if size else ()
+    edges = (
+        tuple(Edge(e.source % size, e.target % size, e.input_nr) for e in graph.edges)
+        if size
+        else ()
+    )
     roots = tuple(replace(root, node=root.node % size) for root in graph.roots) if size else ()
     return replace(graph, edges=edges, roots=roots)
 
@@ -93,7 +113,9 @@ def sound(graph: Graph) -> Graph:
     timeline=A_FEW[Sample],
     sources=st.dictionaries(TEXT, TEXT, max_size=2),
 )
-def test_a_whole_recording_is_read_as_it_was_written(header, outcome, summary, graphs, findings, timeline, sources):
+def test_a_whole_recording_is_read_as_it_was_written(
+    header, outcome, summary, graphs, findings, timeline, sources
+):
     writer = RecordingWriter(None, header)
     numbers = [writer.graph(at, graph) for at, graph in enumerate(graphs)]
     for finding in findings:
@@ -113,14 +135,21 @@ def test_a_whole_recording_is_read_as_it_was_written(header, outcome, summary, g
         outcome=replace(outcome, finished=True),
         summary=summary,
         graphs=first_of,
-        findings=tuple(replace(by_cause[c], count=counts[c]) for c in dict.fromkeys(f.cause for f in findings)),
+        findings=tuple(
+            replace(by_cause[c], count=counts[c]) for c in dict.fromkeys(f.cause for f in findings)
+        ),
         timeline=tuple(timeline),
         sources=sources,
     )
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["loss", "other"]), st.integers(1, 100)), max_size=200))
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 5), st.sampled_from(["loss", "other"]), st.integers(1, 100)),
+        max_size=200,
+    )
+)
 def test_folding_loses_no_call(turns):
     folder = CallFolder()
     number = 0
@@ -128,13 +157,21 @@ def test_folding_loses_no_call(turns):
     for line, root, distance in turns:
         number += distance
         numbers.append(number)
-        folder.add(BackwardCall(number, "backward", Site("a.py", line), (Root(0, root),), last_number=number))
+        folder.add(
+            BackwardCall(
+                number, "backward", Site("a.py", line), (Root(0, root),), last_number=number
+            )
+        )
     rows = [row for _, row in folder.take_changed()]
     assert list(folder.take_changed()) == []
     assert sum(row.count for row in rows) == len(turns)
     assert {row.number for row in rows} | {row.last_number for row in rows} <= set(numbers)
     for row in rows:
-        own = [n for n, turn in zip(numbers, turns, strict=True) if (row.site.line, row.roots[0].name) == turn[:2]]
+        own = [
+            n
+            for n, turn in zip(numbers, turns, strict=True)
+            if (row.site.line, row.roots[0].name) == turn[:2]
+        ]
         assert len([n for n in own if row.number <= n <= row.last_number]) == row.count
 
 
@@ -153,4 +190,6 @@ def test_the_changes_of_a_curve_add_up_to_it(levels_and_writes):
     at_once = [point for _, point in sorted(dict(whole.take_changed()).items())]
     assert [point for _, point in sorted(places.items()) if point is not None] == at_once
     if levels_and_writes:
-        assert max(point.live_bytes for point in at_once) == max(level for level, _ in levels_and_writes)
+        assert max(point.live_bytes for point in at_once) == max(
+            level for level, _ in levels_and_writes
+        )

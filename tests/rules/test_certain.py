@@ -29,20 +29,27 @@ FAILS = Site("/home/ann/train.py", 24, 5, 24, 30, "step")
 STEP = Site("/home/ann/train.py", 20, 5, 20, 30, "step")
 
 
-def saved(name: str, *shape: int, storage: int, state: SavedState = SavedState.FREED) -> SavedTensor:
+def saved(
+    name: str, *shape: int, storage: int, state: SavedState = SavedState.FREED
+) -> SavedTensor:
     nbytes = 4
     for size in shape:
         nbytes *= size
     return SavedTensor(name, shape, "f32", "cpu", nbytes, storage, state=state)
 
 
-TANH = Node(4, "TanhBackward0", NodeState.FREED, 7, (saved("result", 32, 256, storage=1),), MADE, freed_by=1)
+TANH = Node(
+    4, "TanhBackward0", NodeState.FREED, 7, (saved("result", 32, 256, storage=1),), MADE, freed_by=1
+)
 ADDMM = Node(
     5,
     "AddmmBackward0",
     NodeState.FREED,
     6,
-    (saved("mat1", 32, 100, storage=2), replace(saved("mat2", 100, 256, storage=3), is_parameter=True)),
+    (
+        saved("mat1", 32, 100, storage=2),
+        replace(saved("mat2", 100, 256, storage=3), is_parameter=True),
+    ),
     MADE,
     freed_by=1,
 )
@@ -74,13 +81,23 @@ def fix_of(facts: FreedGraph) -> tuple[str, str]:
 def test_a_freed_graph_is_told_in_full() -> None:
     finding = gs101.finding(SIBLINGS)
     check_wording(finding)
-    assert (finding.code, finding.severity, finding.certainty) == ("GS101", Severity.ERROR, Certainty.CERTAIN)
+    assert (finding.code, finding.severity, finding.certainty) == (
+        "GS101",
+        Severity.ERROR,
+        Certainty.CERTAIN,
+    )
     assert finding.message == "backward through a freed graph"
     assert finding.label == "needs 3 saved tensors of 2 nodes, already freed"
     assert (finding.site, finding.backward_call, finding.graph) == (FAILS, 2, 6)
     assert [(r.role, r.site) for r in finding.related] == [("created", MADE), ("freed_by", FREES)]
-    assert finding.related[0].message == "the shared part was built here: TanhBackward0, AddmmBackward0, 44.5 KiB saved"
-    assert finding.related[1].message == "freed by backward call 1, which ran without retain_graph=True"
+    assert (
+        finding.related[0].message
+        == "the shared part was built here: TanhBackward0, AddmmBackward0, 44.5 KiB saved"
+    )
+    assert (
+        finding.related[1].message
+        == "freed by backward call 1, which ran without retain_graph=True"
+    )
     assert finding.nodes == ("TanhBackward0", "AddmmBackward0")
     assert finding.saved == ("result f32[32, 256]", "mat1 f32[32, 100]", "mat2 f32[100, 256]")
     assert finding.bytes == 32 * 256 * 4 + 32 * 100 * 4, "a parameter is not activation memory"
@@ -89,7 +106,10 @@ def test_a_freed_graph_is_told_in_full() -> None:
 
 def test_only_what_is_freed_is_counted() -> None:
     half = replace(TANH, saved=(*TANH.saved, saved("self", 8, storage=9, state=SavedState.SAVED)))
-    assert gs101.finding(replace(SIBLINGS, nodes=(half,))).label == "needs 1 saved tensor of 1 node, already freed"
+    assert (
+        gs101.finding(replace(SIBLINGS, nodes=(half,))).label
+        == "needs 1 saved tensor of 1 node, already freed"
+    )
 
 
 def test_where_torch_shows_no_saved_tensors_none_are_invented() -> None:
@@ -106,7 +126,10 @@ def test_the_line_where_the_engine_stops_is_kept_apart_from_the_one_to_blame() -
 
 
 def test_sibling_losses_are_added() -> None:
-    assert fix_of(SIBLINGS) == ("sum_losses", "add the losses and call backward once: (loss_a + loss_b).backward()")
+    assert fix_of(SIBLINGS) == (
+        "sum_losses",
+        "add the losses and call backward once: (loss_a + loss_b).backward()",
+    )
     unnamed = replace(SIBLINGS, call=replace(SECOND, roots=(Root(9),)))
     assert fix_of(unnamed) == ("sum_losses", "add the losses and call backward once")
 
@@ -118,13 +141,17 @@ def test_a_sibling_of_another_optimizer_is_detached() -> None:
 
 
 def test_a_carried_state_is_detached_never_retained() -> None:
-    facts = replace(SIBLINGS, freed_by=replace(FIRST, site=FAILS), freed_same_statement=True, made_again=True)
+    facts = replace(
+        SIBLINGS, freed_by=replace(FIRST, site=FAILS), freed_same_statement=True, made_again=True
+    )
     assert fix_of(facts)[0] == "detach"
     assert fix_of(replace(facts, freed_same_statement=False))[0] == "detach"
     assert fix_of(replace(facts, call=replace(SECOND, retain_graph=True)))[0] == "detach"
     related = gs101.finding(facts).related
     assert related[0].message.startswith("the freed part was built here: ")
-    assert related[1].message.startswith("freed by backward call 1, an earlier run of this line, which ran")
+    assert related[1].message.startswith(
+        "freed by backward call 1, an earlier run of this line, which ran"
+    )
 
 
 def test_what_is_made_once_is_made_again() -> None:
@@ -132,7 +159,9 @@ def test_what_is_made_once_is_made_again() -> None:
     kind, message = fix_of(facts)
     assert kind == "recompute"
     assert "train.py:17" in message
-    assert gs101.finding(facts).related[0].message.startswith("the freed part was built here, once: ")
+    assert (
+        gs101.finding(facts).related[0].message.startswith("the freed part was built here, once: ")
+    )
 
 
 def test_retain_graph_on_the_call_that_frees_not_on_the_last() -> None:
@@ -147,7 +176,10 @@ def test_a_probe_keeps_the_graph() -> None:
     kind, message = fix_of(replace(SIBLINGS, freed_by=probe))
     assert kind == "retain_graph"
     assert "train.py:23" in message
-    assert "freed by autograd.grad call 1" in gs101.finding(replace(SIBLINGS, freed_by=probe)).related[1].message
+    assert (
+        "freed by autograd.grad call 1"
+        in gs101.finding(replace(SIBLINGS, freed_by=probe)).related[1].message
+    )
 
 
 def test_a_failing_autograd_grad_is_named_so_and_cannot_be_summed() -> None:
@@ -179,15 +211,34 @@ def test_a_graph_freed_before_the_watch() -> None:
 def test_a_read_of_a_freed_saved_tensor_is_explained_after_the_fact() -> None:
     finding = gs101.finding_of_read(FreedRead(FAILS, "MulBackward0", MADE, FIRST, after=1))
     check_wording(finding)
-    assert (finding.site, finding.certainty, finding.backward_call) == (FAILS, Certainty.OBSERVED, 1)
+    assert (finding.site, finding.certainty, finding.backward_call) == (
+        FAILS,
+        Certainty.OBSERVED,
+        1,
+    )
     assert [r.role for r in finding.related] == ["created", "freed_by"]
     check_wording(gs101.finding_of_read(FreedRead(None)))
 
 
 WEIGHT = SavedTensor(
-    "mat2", (256, 1), "f32", "cpu", 1024, 2, 3, SavedState.STALE, is_parameter=True, source="critic.weight"
+    "mat2",
+    (256, 1),
+    "f32",
+    "cpu",
+    1024,
+    2,
+    3,
+    SavedState.STALE,
+    is_parameter=True,
+    source="critic.weight",
 )
-STALE = StaleTensor(SECOND, Node(1, "AddmmBackward0", NodeState.STALE, 5, (WEIGHT,), MADE), WEIGHT, 4, ModifiedAt(STEP))
+STALE = StaleTensor(
+    SECOND,
+    Node(1, "AddmmBackward0", NodeState.STALE, 5, (WEIGHT,), MADE),
+    WEIGHT,
+    4,
+    ModifiedAt(STEP),
+)
 
 
 def test_a_step_is_named_with_the_parameter() -> None:
@@ -217,7 +268,9 @@ def test_an_in_place_operation_is_named_by_its_line() -> None:
     ("first", "last", "sites"),
     [(MADE, STEP, [MADE, STEP]), (None, STEP, [STEP]), (MADE, None, [MADE]), (None, None, [None])],
 )
-def test_what_is_not_known_exactly_is_said_so(first: Site | None, last: Site | None, sites: list[Site | None]) -> None:
+def test_what_is_not_known_exactly_is_said_so(
+    first: Site | None, last: Site | None, sites: list[Site | None]
+) -> None:
     finding = gs201.finding(replace(STALE, modified=ModifiedBetween(first, last)))
     check_wording(finding)
     modified = [r for r in finding.related if r.role == "modified_by"]
@@ -242,7 +295,9 @@ def test_a_compiled_graph_that_must_not_be_kept() -> None:
 
 
 def test_a_second_derivative_needs_an_uncompiled_function() -> None:
-    finding = gs104.finding(DonatedGraph(replace(SECOND, retain_graph=True, create_graph=True), (COMPILED,)))
+    finding = gs104.finding(
+        DonatedGraph(replace(SECOND, retain_graph=True, create_graph=True), (COMPILED,))
+    )
     check_wording(finding)
     assert finding.message == "create_graph=True on a compiled graph with donated buffers"
     assert finding.fix is not None

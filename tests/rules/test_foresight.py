@@ -37,7 +37,14 @@ FREES = Site("/home/ann/train.py", 23, 5, 23, 30)
 READ = Site("/home/ann/train.py", 24, 12, 24, 13)
 FAILS = Site("/home/ann/train.py", 25, 5, 25, 30)
 
-TANH = Node(4, "TanhBackward0", NodeState.LIVE, 7, (SavedTensor("result", (32, 256), "f32", "cpu", 32768, 1),), MADE)
+TANH = Node(
+    4,
+    "TanhBackward0",
+    NodeState.LIVE,
+    7,
+    (SavedTensor("result", (32, 256), "f32", "cpu", 32768, 1),),
+    MADE,
+)
 CALL = BackwardCall(1, "backward", FREES, (Root(0, "loss_a"),))
 SIBLING = SharedGraph(CALL, "loss_b", (TANH,), (MADE,), READ, FAILS, LINK, next_root="loss_b")
 CARRIED = replace(SIBLING, holder="h", next_call=FREES, again=True, carried=True)
@@ -57,11 +64,21 @@ def check_wording(finding: Finding) -> None:
 def test_a_prediction_names_the_five_things() -> None:
     finding = gs102.finding(SIBLING)
     check_wording(finding)
-    assert (finding.code, finding.severity, finding.certainty) == ("GS102", Severity.WARNING, Certainty.PREDICTED)
+    assert (finding.code, finding.severity, finding.certainty) == (
+        "GS102",
+        Severity.WARNING,
+        Certainty.PREDICTED,
+    )
     assert (finding.site, finding.backward_call, finding.bytes) == (FREES, 1, 32768)
     assert finding.message == "backward call 1 frees a graph that a later backward call needs"
     assert finding.label == "will free 1 node that `loss_b` leads to"
-    places = [("created", MADE), ("freed_by", FREES), ("held_by", LINK), ("next_read", READ), ("failing_node", FAILS)]
+    places = [
+        ("created", MADE),
+        ("freed_by", FREES),
+        ("held_by", LINK),
+        ("next_read", READ),
+        ("failing_node", FAILS),
+    ]
     assert [(r.role, r.site) for r in finding.related] == places
 
 
@@ -84,7 +101,11 @@ FIXES = [
     (SIBLING, "sum_losses", "(loss_a + loss_b).backward()"),
     (replace(SIBLING, stepped_between=True, shared="fake"), "detach", "fake.detach()"),
     (replace(SIBLING, call=PROBE), "retain_graph", "keeps 32 KiB"),
-    (replace(SIBLING, call=replace(CALL, inputs=("w",)), same_root=True), "retain_graph", "retain_graph=True"),
+    (
+        replace(SIBLING, call=replace(CALL, inputs=("w",)), same_root=True),
+        "retain_graph",
+        "retain_graph=True",
+    ),
     (replace(SIBLING, same_root=True), "recompute", "forward pass again"),
     (CARRIED, "detach", "detach() `h` after this call"),
     (replace(CARRIED, averaged=True), "no_grad", "torch.no_grad()"),
@@ -106,7 +127,9 @@ def test_the_fix_follows_from_the_facts(facts: SharedGraph, kind: str, words: st
 
 
 def test_a_step_is_told_with_the_parameters() -> None:
-    facts = StaleSoon(LINK, "actor_loss", ("critic.weight",), ("AddmmBackward0",), (MADE,), FAILS, FAILS, 3)
+    facts = StaleSoon(
+        LINK, "actor_loss", ("critic.weight",), ("AddmmBackward0",), (MADE,), FAILS, FAILS, 3
+    )
     finding = gs202.finding(facts)
     check_wording(finding)
     assert (finding.code, finding.site, finding.backward_call) == ("GS202", LINK, 3)
@@ -122,11 +145,20 @@ def test_a_step_is_told_with_the_parameters() -> None:
 
 
 def test_an_operation_in_place_is_told_with_its_tensor() -> None:
-    facts = StaleSoon(LINK, "loss", ("queue",), ("MmBackward0",), (MADE,), FAILS, FAILS, 3, By.OPERATION)
-    fix = Fix("clone", "let train.py:17 use `queue.clone()`", (Edit("train.py", 17, "x = queue.clone()"),))
+    facts = StaleSoon(
+        LINK, "loss", ("queue",), ("MmBackward0",), (MADE,), FAILS, FAILS, 3, By.OPERATION
+    )
+    fix = Fix(
+        "clone", "let train.py:17 use `queue.clone()`", (Edit("train.py", 17, "x = queue.clone()"),)
+    )
     finding = gs202.finding(facts, fix)
     check_wording(finding)
-    assert (finding.code, finding.site, finding.backward_call, finding.fix) == ("GS202", LINK, 3, fix)
+    assert (finding.code, finding.site, finding.backward_call, finding.fix) == (
+        "GS202",
+        LINK,
+        3,
+        fix,
+    )
     assert [(r.role, r.site) for r in finding.related] == [
         ("created", MADE),
         ("modified_by", LINK),
@@ -146,7 +178,9 @@ FREED_FIXES = [
 
 
 @pytest.mark.parametrize(("facts", "kind", "words"), FREED_FIXES)
-def test_what_is_built_on_a_freed_graph_is_told_with_its_fix(facts: ForwardOnFreed, kind: str, words: str) -> None:
+def test_what_is_built_on_a_freed_graph_is_told_with_its_fix(
+    facts: ForwardOnFreed, kind: str, words: str
+) -> None:
     finding = gs103.finding(facts)
     check_wording(finding)
     assert (finding.code, finding.site, finding.backward_call) == ("GS103", READ, 3)
@@ -174,15 +208,24 @@ def test_a_write_through_data_is_told_with_what_it_does() -> None:
     check_wording(finding)
     assert "wrong gradient, without an error" in finding.message
     assert "no version counter moved" in finding.related[1].message
-    assert [r.role for r in finding.related] == ["created", "modified_by", "next_read", "failing_node"]
+    assert [r.role for r in finding.related] == [
+        "created",
+        "modified_by",
+        "next_read",
+        "failing_node",
+    ]
     assert "fail" not in finding.related[-1].message
     assert finding.fix is not None
     assert (finding.fix.kind, finding.fix.edits) == ("reorder", ())
     assert "after the backward call at" in finding.fix.message
 
 
-@pytest.mark.parametrize(("rule", "later"), [(gs102.RULE, "GS101"), (gs103.RULE, "GS101"), (gs202.RULE, "GS201")])
-def test_the_bad_example_is_told_first_and_the_good_one_is_silent(rule: Rule, later: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rule", "later"), [(gs102.RULE, "GS101"), (gs103.RULE, "GS101"), (gs202.RULE, "GS201")]
+)
+def test_the_bad_example_is_told_first_and_the_good_one_is_silent(
+    rule: Rule, later: str, tmp_path: Path
+) -> None:
     assert run(rule.bad, tmp_path) == [rule.code, later]
     assert run(rule.good, tmp_path) == []
 

@@ -68,7 +68,9 @@ def test_nodes_and_bytes_are_told_apart(tmp_path: Path) -> None:
         kept.append(loss)
     """
     run = held_by(findings_of(loop.format(backward="loss.backward()"), tmp_path))
-    retained = held_by(findings_of(loop.format(backward="loss.backward(retain_graph=True)"), tmp_path))
+    retained = held_by(
+        findings_of(loop.format(backward="loss.backward(retain_graph=True)"), tmp_path)
+    )
     assert run.bytes == 0
     assert "no saved bytes" in run.label
     assert "`kept` holds" in run.related[0].message
@@ -80,10 +82,18 @@ def test_nodes_and_bytes_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "store", ["total = total + (loss if step > 400 else loss.item())", "kept += [loss] if step > 400 else []"]
+    "store",
+    [
+        "total = total + (loss if step > 400 else loss.item())",
+        "kept += [loss] if step > 400 else []",
+    ],
 )
-def test_a_leak_that_starts_late_is_seen(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradscope.detect.leaks.growth._SHARE", 1.0)  # whatever the scans cost on this machine
+def test_a_leak_that_starts_late_is_seen(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "gradscope.detect.leaks.growth._SHARE", 1.0
+    )  # whatever the scans cost on this machine
     monkeypatch.setattr("gradscope.detect.leaks.growth._SHARE_TO_CONFIRM", 1.0)
     source = f"""
     import torch
@@ -164,8 +174,14 @@ KEPT = gs302.KeptAlive(CALL, "losses", STORED, True, True, False, 8, 80, 0, 10.0
 def test_gs301_names_the_carrier_its_size_and_its_growth() -> None:
     finding = gs301.finding(CARRIED)
     assert finding.site == CALL.site
-    assert [(r.role, r.site) for r in finding.related] == [("held_by", STORED), ("linked_by", STORED)]
-    assert "480 nodes, 80 KiB saved; 60 nodes and 10 KiB more with each iteration" in finding.related[0].message
+    assert [(r.role, r.site) for r in finding.related] == [
+        ("held_by", STORED),
+        ("linked_by", STORED),
+    ]
+    assert (
+        "480 nodes, 80 KiB saved; 60 nodes and 10 KiB more with each iteration"
+        in finding.related[0].message
+    )
     assert finding.fix is not None
     assert "`self.h` where it is handed on (train.py:9)" in finding.fix.message
     assert "no gradient then goes back" in finding.fix.message
@@ -261,7 +277,10 @@ def test_a_name_that_nothing_stores_and_a_file_that_cannot_be_read(tmp_path: Pat
     file.write_text(STORES, encoding="utf-8")
     origin = Origin("global", "<module>", str(file), 1)
     assert find_store((Name("other", origin, "other"),), container=False) is None
-    assert find_store((Name("total", replace(origin, file="<string>"), "total"),), container=False) is None
+    assert (
+        find_store((Name("total", replace(origin, file="<string>"), "total"),), container=False)
+        is None
+    )
 
 
 def test_a_file_s_calls_and_its_writes_through_data(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ each_certain_rule = pytest.mark.parametrize("rule", CERTAIN, ids=lambda rule: ru
 def run(source: str, folder: Path) -> tuple[int, str, str, str]:
     script = folder / "example.py"
     script.write_text(source, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, cwd=folder)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, cwd=folder
+    )
     return done.returncode, done.stdout, done.stderr, str(script)
 
 
@@ -36,7 +38,9 @@ def test_a_page_has_the_sections_in_order(rule: Rule) -> None:
 
 @each_rule
 def test_a_page_opens_with_the_code_and_a_one_line_summary(rule: Rule) -> None:
-    opening = f"# {rule.code}: {rule.name}\n\n*{rule.severity}, {rule.certainty}*\n\n{rule.summary}."
+    opening = (
+        f"# {rule.code}: {rule.name}\n\n*{rule.severity}, {rule.certainty}*\n\n{rule.summary}."
+    )
     assert rule.explain.startswith(opening)
     assert rule.summary.count("\n") == 0
     assert 20 < len(rule.summary) < 120
@@ -53,7 +57,9 @@ def test_the_examples_differ_and_are_whole_programs(rule: Rule) -> None:
 
 
 @each_certain_rule
-def test_the_bad_example_fails_in_its_last_line_with_the_error_of_the_rule(rule: Rule, tmp_path: Path) -> None:
+def test_the_bad_example_fails_in_its_last_line_with_the_error_of_the_rule(
+    rule: Rule, tmp_path: Path
+) -> None:
     status, stdout, stderr, script = run(rule.bad, tmp_path)
     assert (status, stdout) == (1, "")
     lines = [int(line) for line in re.findall(rf'File "{re.escape(script)}", line (\d+)', stderr)]
@@ -103,7 +109,12 @@ def test_an_error_of_the_engine_that_was_not_called_first_is_shown_as_our_miss()
     call = BackwardCall(number=7, kind="backward", site=Site("train.py", 12), graph=3)
     finding = missed(text, call.site, call)
     assert finding is not None
-    assert (finding.code, finding.missed, finding.site, finding.backward_call) == ("GS101", True, call.site, 7)
+    assert (finding.code, finding.missed, finding.site, finding.backward_call) == (
+        "GS101",
+        True,
+        call.site,
+        7,
+    )
     assert text in finding.related[0].message
     assert finding.fix is not None
     assert "report" in finding.fix.message
@@ -111,4 +122,9 @@ def test_an_error_of_the_engine_that_was_not_called_first_is_shown_as_our_miss()
 
 def test_an_error_that_is_not_about_a_graph_s_life_is_no_miss() -> None:
     call = BackwardCall(number=1, kind="backward")
-    assert missed("RuntimeError: grad can be implicitly created only for scalar outputs", call.site, call) is None
+    assert (
+        missed(
+            "RuntimeError: grad can be implicitly created only for scalar outputs", call.site, call
+        )
+        is None
+    )

@@ -8,7 +8,9 @@ from dataclasses import replace
 from gradscope.model import Edge, Graph, Node, NodeState, Root, SavedState, SavedTensor, Site
 
 
-def saved(name: str, *shape: int, storage: int = 0, state: SavedState = SavedState.SAVED) -> SavedTensor:
+def saved(
+    name: str, *shape: int, storage: int = 0, state: SavedState = SavedState.SAVED
+) -> SavedTensor:
     size = 4
     for side in shape:
         size *= side
@@ -16,10 +18,18 @@ def saved(name: str, *shape: int, storage: int = 0, state: SavedState = SavedSta
 
 
 def leaf(index: int, name: str, shape: str = "f32[4]") -> Node:
-    return Node(index, "AccumulateGrad", NodeState.BUFFERLESS, variable=name, variable_label=f"{name} {shape}")
+    return Node(
+        index,
+        "AccumulateGrad",
+        NodeState.BUFFERLESS,
+        variable=name,
+        variable_label=f"{name} {shape}",
+    )
 
 
-def op(index: int, name: str, number: int, state: NodeState = NodeState.BUFFERLESS, **more: object) -> Node:
+def op(
+    index: int, name: str, number: int, state: NodeState = NodeState.BUFFERLESS, **more: object
+) -> Node:
     return Node(index, f"{name}Backward0", state, number, **more)  # type: ignore[arg-type]
 
 
@@ -53,7 +63,14 @@ def two_losses() -> Graph:
 def hostile() -> Graph:
     nodes = [
         op(0, '<b>evil</b>"|{}\\n\\', 2, NodeState.LIVE, saved=(saved('se"lf<i>', 1),)),
-        op(1, "a|b{c}\n</svg><script>alert(1)</script>", 1, NodeState.STALE, module="mod\\ule.0", module_class="C<"),
+        op(
+            1,
+            "a|b{c}\n</svg><script>alert(1)</script>",
+            1,
+            NodeState.STALE,
+            module="mod\\ule.0",
+            module_class="C<",
+        ),
     ]
     return graph(nodes, [(0, 1)], **{'lo"ss<>&\\': 0})
 
@@ -65,8 +82,12 @@ def iterations(count: int, length: int = 3) -> Graph:
     for index in range(total):
         age = count - 1 - index // length
         state = NodeState.LIVE if age == count - 1 else NodeState.FREED
-        nodes.append(op(index, ("Tanh", "Add", "Mm")[index % 3], total - index, state, built_after=age))
-    edges = [(n, n + 1) for n in range(total - 1)] + [(n, total) for n in range(total) if n % length == length - 1]
+        nodes.append(
+            op(index, ("Tanh", "Add", "Mm")[index % 3], total - index, state, built_after=age)
+        )
+    edges = [(n, n + 1) for n in range(total - 1)] + [
+        (n, total) for n in range(total) if n % length == length - 1
+    ]
     return graph([*nodes, leaf(total, "w")], edges, loss=0)
 
 

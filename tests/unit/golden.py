@@ -17,5 +17,9 @@ def assert_golden(name: str, text: str) -> None:
         return
     actual.parent.mkdir(parents=True, exist_ok=True)
     actual.write_text(text, encoding="utf-8")
-    changes = difflib.unified_diff(expected.splitlines(), text.splitlines(), "golden", "actual", lineterm="")
-    raise AssertionError("\n".join([f"{name} is not as it was; to accept: cp {actual} {golden}", *changes]))
+    changes = difflib.unified_diff(
+        expected.splitlines(), text.splitlines(), "golden", "actual", lineterm=""
+    )
+    raise AssertionError(
+        "\n".join([f"{name} is not as it was; to accept: cp {actual} {golden}", *changes])
+    )

@@ -8,7 +8,13 @@ import torch
 
 from gradscope.model import Edge, Graph, Node, NodeState, Root, SavedState, SavedTensor
 
-_NAMES = {torch.float32: "f32", torch.float64: "f64", torch.int64: "i64", torch.bool: "b8", torch.bfloat16: "bf16"}
+_NAMES = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.int64: "i64",
+    torch.bool: "b8",
+    torch.bfloat16: "bf16",
+}
 
 
 class Modules:
@@ -19,7 +25,9 @@ class Modules:
         self._open: list[int] = []
         for name, module in model.named_modules():
             if name:
-                module.register_forward_pre_hook(lambda *_: self._open.append(torch._C._autograd._get_sequence_nr()))
+                module.register_forward_pre_hook(
+                    lambda *_: self._open.append(torch._C._autograd._get_sequence_nr())
+                )
                 module.register_forward_hook(self._closer(name, type(module).__name__))
 
     def _closer(self, name: str, kind: str):
@@ -53,14 +61,20 @@ def graph_of(
             continue
         index[node] = len(order)
         order.append(node)
-        stack.extend(n for n, _ in reversed(node.next_functions) if n is not None and n not in index)
+        stack.extend(
+            n for n, _ in reversed(node.next_functions) if n is not None and n not in index
+        )
     nodes, edges = [], []
     for number, node in enumerate(order):
         for nr, (target, _) in enumerate(node.next_functions):
             if target is not None:
                 edges.append(Edge(number, index[target], nr))
         nodes.append(_node(number, node, known, modules, built_after, freed_by))
-    return Graph(tuple(nodes), tuple(edges), tuple(Root(index[t.grad_fn], n, label(t)) for n, t in roots.items()))
+    return Graph(
+        tuple(nodes),
+        tuple(edges),
+        tuple(Root(index[t.grad_fn], n, label(t)) for n, t in roots.items()),
+    )
 
 
 def label(tensor: torch.Tensor) -> str:
@@ -106,10 +120,21 @@ def _node(number, node, known, modules, built_after, freed_by) -> Node:
                 saved.append(SavedTensor(name, (), "?", "cpu", 0, state=SavedState.FREED))
     state = NodeState.BUFFERLESS
     if saved:
-        state = NodeState.FREED if any(s.state is SavedState.FREED for s in saved) else NodeState.LIVE
+        state = (
+            NodeState.FREED if any(s.state is SavedState.FREED for s in saved) else NodeState.LIVE
+        )
     nr = node._sequence_nr()
     module, kind = modules.of(nr) if modules else (None, None)
     by = freed_by if state is NodeState.FREED else None
     return Node(
-        number, node.name(), state, nr, tuple(saved), None, module, kind, freed_by=by, built_after=built_after(nr)
+        number,
+        node.name(),
+        state,
+        nr,
+        tuple(saved),
+        None,
+        module,
+        kind,
+        freed_by=by,
+        built_after=built_after(nr),
     )

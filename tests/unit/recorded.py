@@ -14,7 +14,9 @@ SITE = Site("train.py", 7, 5, 7, 20, "step")
 
 def rewrite(writer: RecordingWriter, whole: Recording) -> dict[int, int]:
     """Hand a recording to a writer as a run would; the numbers its graphs got."""
-    numbers = {number: writer.graph(("signature", number), graph) for number, graph in whole.graphs.items()}
+    numbers = {
+        number: writer.graph(("signature", number), graph) for number, graph in whole.graphs.items()
+    }
     for file, text in whole.sources.items():
         writer.source(file, text)
     for sample in whole.timeline:
@@ -22,7 +24,9 @@ def rewrite(writer: RecordingWriter, whole: Recording) -> dict[int, int]:
     for call in whole.calls:
         writer.call(call if call.graph is None else replace(call, graph=numbers[call.graph]))
     for finding in whole.findings:
-        writer.finding(finding if finding.graph is None else replace(finding, graph=numbers[finding.graph]))
+        writer.finding(
+            finding if finding.graph is None else replace(finding, graph=numbers[finding.graph])
+        )
     return numbers
 
 
@@ -31,18 +35,30 @@ def renumbered(whole: Recording, numbers: dict[int, int]) -> Recording:
     return replace(
         whole,
         graphs={numbers[number]: graph for number, graph in whole.graphs.items()},
-        calls=tuple(replace(c, graph=None if c.graph is None else numbers[c.graph]) for c in whole.calls),
-        findings=tuple(replace(f, graph=None if f.graph is None else numbers[f.graph]) for f in whole.findings),
+        calls=tuple(
+            replace(c, graph=None if c.graph is None else numbers[c.graph]) for c in whole.calls
+        ),
+        findings=tuple(
+            replace(f, graph=None if f.graph is None else numbers[f.graph]) for f in whole.findings
+        ),
     )
 
 
 def call_of(number: int, **more: object) -> BackwardCall:
-    return replace(BackwardCall(number, "backward", SITE, (Root(0, "loss"),), last_number=number), **more)
+    return replace(
+        BackwardCall(number, "backward", SITE, (Root(0, "loss"),), last_number=number), **more
+    )
 
 
 def chain(length: int, site: Site = SITE, *, sequence_nr: int = 0, built_after: int = 0) -> Graph:
     nodes = tuple(
-        Node(i, "MulBackward0", sequence_nr=sequence_nr + length - i, site=site, built_after=built_after)
+        Node(
+            i,
+            "MulBackward0",
+            sequence_nr=sequence_nr + length - i,
+            site=site,
+            built_after=built_after,
+        )
         for i in range(length)
     )
     return Graph(nodes, tuple(Edge(i, i + 1) for i in range(length - 1)), (Root(0, "loss"),))

@@ -16,7 +16,11 @@ Names = dict[str, Tensor]
 
 def scan(*frames: types.FrameType, budget: Budget = Budget(max_seconds=60)) -> tuple[Names, Scan]:  # noqa: B008
     found: Names = {}
-    result = visit(frames or (sys._getframe(1),), budget, lambda path, tensor: found.setdefault(path.text, tensor))
+    result = visit(
+        frames or (sys._getframe(1),),
+        budget,
+        lambda path, tensor: found.setdefault(path.text, tensor),
+    )
     return found, result
 
 

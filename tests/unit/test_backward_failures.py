@@ -18,8 +18,12 @@ def two_losses() -> tuple[torch.Tensor, torch.Tensor]:
     return shared.sin().sum(), shared.cos().sum()
 
 
-@pytest.mark.parametrize("part", [(Looker, "look"), (Backward, "_examine"), (Backward, "_finish")], ids=str)
-def test_a_failure_is_noted_and_the_call_runs(part: tuple[type, str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "part", [(Looker, "look"), (Backward, "_examine"), (Backward, "_finish")], ids=str
+)
+def test_a_failure_is_noted_and_the_call_runs(
+    part: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise ZeroDivisionError("made for this test")
 

@@ -9,8 +9,16 @@ import pytest
 from typer.main import get_command
 
 from gradscope.cli import UsageError, app
-from gradscope.commands.run import DrawRequest, Engine, FailOn, FixOptions, Format, RunOptions, Theme
 from gradscope.commands import run as commands
+from gradscope.commands.run import (
+    DrawRequest,
+    Engine,
+    FailOn,
+    FixOptions,
+    Format,
+    RunOptions,
+    Theme,
+)
 from gradscope.launch.runner import Code, Module, Script, Target
 
 
@@ -37,7 +45,10 @@ def target(*args: str) -> Target:
         (["a.py", "--", "x", "--"], Script("a.py", ("--", "x", "--"))),
         (["--", "-odd.py", "--guard"], Script("-odd.py", ("--guard",))),
         (["-m", "a.b"], Module("a.b")),
-        (["-m", "a", "--lr", "0.1", "-c", "-m", "--"], Module("a", ("--lr", "0.1", "-c", "-m", "--"))),
+        (
+            ["-m", "a", "--lr", "0.1", "-c", "-m", "--"],
+            Module("a", ("--lr", "0.1", "-c", "-m", "--")),
+        ),
         (["-ma.b", "-x"], Module("a.b", ("-x",))),
         (["--guard", "-m", "a", "--guard"], Module("a", ("--guard",))),
         (["--save", "-m", "a.py", "-m"], Script("a.py", ("-m",))),
@@ -70,7 +81,12 @@ def test_the_options_of_run() -> None:
 
 
 def test_the_other_commands() -> None:
-    assert parse("report", "a", "b", "--format", "json").args == ([Path("a"), Path("b")], Format.JSON, None, None)
+    assert parse("report", "a", "b", "--format", "json").args == (
+        [Path("a"), Path("b")],
+        Format.JSON,
+        None,
+        None,
+    )
     assert parse("report", "a", "--html", "b").args == ([Path("a")], Format.TEXT, None, Path("b"))
     assert parse("draw", "a").args == (Path("a"), None, DrawRequest())
     options = ["--call", "2", "--focus", "x", "--depth", "3", "--expand", "y", "--expand", "z"]
@@ -78,7 +94,9 @@ def test_the_other_commands() -> None:
     assert parse("draw", "a", "-o", "b.svg", *options, *flags).args == (
         Path("a"),
         Path("b.svg"),
-        DrawRequest(2, "x", 3, ("y", "z"), fold=False, sites=True, engine=Engine.DOT, theme=Theme.DARK),
+        DrawRequest(
+            2, "x", 3, ("y", "z"), fold=False, sites=True, engine=Engine.DOT, theme=Theme.DARK
+        ),
     )
     assert parse("fix", "a").args == (Path("a"), FixOptions())
     options = ["--finding", "2", "--verify", "--write", "--stop-after", "5", "--timeout", "9.5"]

@@ -18,7 +18,10 @@ def test_the_shared_part_stays_and_the_rest_is_exchanged() -> None:
     assert [node.name for node in changes.added] == ["SumBackward0", "MmBackward0"]
     assert [node.name for node in changes.gone] == ["SumBackward0", "MmBackward0"]
     first_line = str(changes).splitlines()[0]
-    assert first_line == "stayed 2 nodes and 1 edge; added 2 nodes and 2 edges; gone 2 nodes and 2 edges"
+    assert (
+        first_line
+        == "stayed 2 nodes and 1 edge; added 2 nodes and 2 edges; gone 2 nodes and 2 edges"
+    )
 
 
 def test_one_graph_at_two_moments_has_the_later_states() -> None:

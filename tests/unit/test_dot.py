@@ -28,7 +28,12 @@ from gradscope.render.pictures.font import font
 from gradscope.render.pictures.picture import one_line, span
 from gradscope.render.pictures.scene import size_of
 
-GRAPHS = {"two_losses": two_losses, "hostile": hostile, "iterations": lambda: iterations(3), "loop": lambda: chain(500)}
+GRAPHS = {
+    "two_losses": two_losses,
+    "hostile": hostile,
+    "iterations": lambda: iterations(3),
+    "loop": lambda: chain(500),
+}
 
 
 def svg_of(whole: Graph, tmp_path: Path, **options: object) -> str:
@@ -39,7 +44,8 @@ def svg_of(whole: Graph, tmp_path: Path, **options: object) -> str:
 
 def texts(svg: str) -> list[str]:
     return [
-        element.text or "" for element in ElementTree.fromstring(svg.encode()).iter("{http://www.w3.org/2000/svg}text")
+        element.text or ""
+        for element in ElementTree.fromstring(svg.encode()).iter("{http://www.w3.org/2000/svg}text")
     ]
 
 
@@ -156,7 +162,9 @@ def test_dark_and_light_differ_only_in_colour(tmp_path: Path) -> None:
 
 def test_long_lists_of_saved_tensors_are_cut(tmp_path: Path) -> None:
     many = tuple(saved(f"t{n}", 256, storage=n) for n in range(40))
-    said = texts(svg_of(graph([op(0, "Stack", 1, NodeState.LIVE, saved=many)], [], loss=0), tmp_path))
+    said = texts(
+        svg_of(graph([op(0, "Stack", 1, NodeState.LIVE, saved=many)], [], loss=0), tmp_path)
+    )
     assert "and 34 more" in said
     assert "34 KiB" in said
 
@@ -183,11 +191,17 @@ def test_bytes_in_the_totals_count_each_storage_once() -> None:
         ("graph.jpg", {}, "cannot draw to a .jpg: use one of .svg, .png, .pdf, .dot"),
         ("graph", {}, "cannot draw to a file without suffix: use one of .svg, .png, .pdf, .dot"),
         ("graph.svg", {"theme": "pink"}, "no theme is called 'pink': use light or dark"),
-        ("graph.svg", {"engine": "neato"}, "no layout engine is called 'neato': use one of auto, wasm, dot, simple"),
+        (
+            "graph.svg",
+            {"engine": "neato"},
+            "no layout engine is called 'neato': use one of auto, wasm, dot, simple",
+        ),
         ("nowhere/graph.svg", {}, "cannot write {}: No such file or directory"),
     ],
 )
-def test_wrong_use_gets_one_line(file: str, options: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_wrong_use_gets_one_line(
+    file: str, options: dict[str, str], message: str, tmp_path: Path
+) -> None:
     target = tmp_path / file
     with pytest.raises(GradscopeError) as caught:
         draw_graphs([two_losses()], target, **options)  # type: ignore[arg-type]
@@ -208,12 +222,20 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_too_many_boxes_for_an_image_are_folded_and_said(tmp_path: Path) -> None:
     result = draw_graphs([chain(25_000)], tmp_path / "graph.svg", fold=False)
     assert result.boxes == 2
-    assert result.notes == ("folded all the same: no one can read 20,000 boxes and more; a .dot has them all",)
+    assert result.notes == (
+        "folded all the same: no one can read 20,000 boxes and more; a .dot has them all",
+    )
 
 
 def test_the_font_has_the_widths_of_helvetica_and_its_licence_beside_it() -> None:
-    assert [font().width(ch, 1000) for ch in "AWi m"] == pytest.approx([667, 944, 222, 278, 833], abs=0.5)
-    licence = files("gradscope.render.pictures").joinpath("fonts/LICENSE-LiberationSans.txt").read_text(encoding="utf-8")
+    assert [font().width(ch, 1000) for ch in "AWi m"] == pytest.approx(
+        [667, 944, 222, 278, 833], abs=0.5
+    )
+    licence = (
+        files("gradscope.render.pictures")
+        .joinpath("fonts/LICENSE-LiberationSans.txt")
+        .read_text(encoding="utf-8")
+    )
     assert "SIL OPEN FONT LICENSE Version 1.1" in licence
 
 

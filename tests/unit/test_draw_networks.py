@@ -38,7 +38,9 @@ def lstm() -> Graph:
     for _ in range(200):
         h, c = model["cell"](torch.randn(2, 8), (h, c))
         outputs.append(model["out"](h))
-    return graph_of({"loss": torch.stack(outputs).mean()}, dict(model.named_parameters()), modules=modules)
+    return graph_of(
+        {"loss": torch.stack(outputs).mean()}, dict(model.named_parameters()), modules=modules
+    )
 
 
 def gan() -> Graph:
@@ -56,7 +58,9 @@ def maml() -> Graph:
     w, x, target = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4), torch.randn(3, 4)
     fast = w
     for _ in range(3):
-        (gradient,) = torch.autograd.grad((torch.tanh(x @ fast) - target).pow(2).mean(), fast, create_graph=True)
+        (gradient,) = torch.autograd.grad(
+            (torch.tanh(x @ fast) - target).pow(2).mean(), fast, create_graph=True
+        )
         fast = fast - 0.1 * gradient
     return graph_of({"meta_loss": (torch.tanh(x @ fast) - target).pow(2).mean()}, {"w": w})
 
@@ -67,12 +71,16 @@ def shared_y() -> Graph:
     loss0 = (t @ (x + y)).pow(2).sum()
     border = torch._C._autograd._get_sequence_nr()
     loss1 = (t @ (x + y)).pow(2).sum()
-    return graph_of({"loss0": loss0, "loss1": loss1}, {"a": a}, built_after=lambda number: int(number >= border))
+    return graph_of(
+        {"loss0": loss0, "loss1": loss1}, {"a": a}, built_after=lambda number: int(number >= border)
+    )
 
 
 @pytest.mark.parametrize("network", [transformer, lstm, gan, maml, shared_y])
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
-def test_default_pictures_are_small(network: Callable[[], Graph], suffix: str, tmp_path: Path) -> None:
+def test_default_pictures_are_small(
+    network: Callable[[], Graph], suffix: str, tmp_path: Path
+) -> None:
     result = draw_graphs([network()], tmp_path / f"graph{suffix}")
     assert result.boxes <= 2 * COMFORTABLE
     assert result.notes == ()
@@ -88,13 +96,17 @@ def test_transformer_shows_one_layer_and_folds_those_alike() -> None:
 
 def test_lstm_shows_one_step_of_two_hundred() -> None:
     picture = picture_of(lstm())
-    assert [group.title for group in picture.groups if group.kind is GroupKind.REPEAT] == ["1 of 200 alike"]
+    assert [group.title for group in picture.groups if group.kind is GroupKind.REPEAT] == [
+        "1 of 200 alike"
+    ]
     assert len(picture.boxes) < 25
 
 
 def test_gan_frames_what_both_losses_need() -> None:
     picture = picture_of(gan(), focus="shared")
-    assert [group.title.partition(":")[0] for group in picture.groups] == ["SHARED by d_loss and g_loss"]
+    assert [group.title.partition(":")[0] for group in picture.groups] == [
+        "SHARED by d_loss and g_loss"
+    ]
     shared = [row.text for box in picture.boxes if box.group is not None for row in box.rows]
     assert any("generator.0.weight" in text for text in shared)
     assert not any("discriminator" in text for text in shared)
@@ -105,4 +117,7 @@ def test_both_iterations_meet_in_the_one_shared_y() -> None:
     shared = {group.id for group in picture.groups if group.kind is GroupKind.SHARED}
     (y,) = [box for box in picture.boxes if box.group in shared]
     assert y.title == "MmBackward0"
-    assert {link.kind for link in picture.links if link.target == y.id} == {LinkKind.BOUNDARY, LinkKind.CARRIED}
+    assert {link.kind for link in picture.links if link.target == y.id} == {
+        LinkKind.BOUNDARY,
+        LinkKind.CARRIED,
+    }

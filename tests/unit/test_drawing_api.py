@@ -33,7 +33,9 @@ from gradscope.render.pictures.selection import select
 
 
 def texts(svg: bytes) -> list[str]:
-    return [e.text or "" for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    return [
+        e.text or "" for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    ]
 
 
 class Mark:
@@ -47,7 +49,9 @@ def losses() -> tuple[torch.Tensor, torch.Tensor]:
     return head_a(z).pow(2).mean(), head_b(z).exp().mean()
 
 
-def states(graphs: tuple[Graph, ...]) -> dict[tuple[str, int], tuple[NodeState, int | None, tuple[object, ...]]]:
+def states(
+    graphs: tuple[Graph, ...],
+) -> dict[tuple[str, int], tuple[NodeState, int | None, tuple[object, ...]]]:
     """What a picture of the graphs says of each node, counted from its oldest."""
     nodes = [node for node in merge(graphs).nodes if node.sequence_nr is not None]
     first = min(node.sequence_nr or 0 for node in nodes)
@@ -102,9 +106,9 @@ def test_gradient_edges_are_roots_too() -> None:
 
 def test_dot_text_is_what_a_dot_file_has(tmp_path: Path) -> None:
     gradscope.draw(two_losses(), file=tmp_path / "graph.dot", sites=True, fold=False)
-    assert gradscope.to_dot(two_losses(), sites=True, fold=False) == (tmp_path / "graph.dot").read_text(
-        encoding="utf-8"
-    )
+    assert gradscope.to_dot(two_losses(), sites=True, fold=False) == (
+        tmp_path / "graph.dot"
+    ).read_text(encoding="utf-8")
     loss_a, _ = losses()
     assert "loss_a" in gradscope.to_dot(loss_a)
 
@@ -159,7 +163,9 @@ def test_a_watch_draws_what_it_saw_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("retain", [False, True])
-def test_the_same_states_from_a_live_graph_and_from_the_recording(retain: bool, tmp_path: Path) -> None:
+def test_the_same_states_from_a_live_graph_and_from_the_recording(
+    retain: bool, tmp_path: Path
+) -> None:
     with gradscope.watch(save=tmp_path / "run.gscope") as scope:
         loss_a, loss_b = losses()
         loss_a.backward(retain_graph=retain)
@@ -188,7 +194,9 @@ def test_a_single_call_gives_the_very_same_picture_live_and_recorded() -> None:
 
 def recording_of(graphs: list[Graph], calls: list[BackwardCall], *findings: Finding) -> Recording:
     header = Header("0", "2", "3.11", "train.py")
-    return Recording(header, calls=tuple(calls), graphs=dict(enumerate(graphs, 1)), findings=findings)
+    return Recording(
+        header, calls=tuple(calls), graphs=dict(enumerate(graphs, 1)), findings=findings
+    )
 
 
 def call(number: int, graph: int | None = None, **more: object) -> BackwardCall:
@@ -200,7 +208,14 @@ def carried(calls: int) -> list[Graph]:
     graphs = []
     for k in range(1, calls + 1):
         nodes = [
-            op(i, "Mul", k - i, NodeState.LIVE, saved=(saved("self", 2, storage=i + 1),), built_after=k - i - 1)
+            op(
+                i,
+                "Mul",
+                k - i,
+                NodeState.LIVE,
+                saved=(saved("self", 2, storage=i + 1),),
+                built_after=k - i - 1,
+            )
             for i in range(k)
         ]
         graphs.append(graph([*nodes, leaf(k, "w")], [(i, i + 1) for i in range(k)], loss=0))
@@ -209,7 +224,9 @@ def carried(calls: int) -> list[Graph]:
 
 def found(call: int, *nodes: int, **more: object) -> Finding:
     values = {"severity": Severity.ERROR, "certainty": Certainty.CERTAIN, "graph": call, **more}
-    return Finding("GS101", "x", message="", site=None, backward_call=call, graph_nodes=nodes, **values)  # type: ignore[arg-type]
+    return Finding(
+        "GS101", "x", message="", site=None, backward_call=call, graph_nodes=nodes, **values
+    )  # type: ignore[arg-type]
 
 
 def test_earlier_graphs_are_shown_as_their_calls_left_them() -> None:
@@ -219,10 +236,21 @@ def test_earlier_graphs_are_shown_as_their_calls_left_them() -> None:
     assert chosen.graphs[0].nodes[0].freed_by == 1
     assert chosen.graphs[0].nodes[0].saved[0].state is SavedState.FREED
     assert chosen.graphs[1].nodes == graphs[1].nodes
-    assert [root.name for g in chosen.graphs for root in g.roots] == ["loss (call 1)", "loss (call 2)"]
+    assert [root.name for g in chosen.graphs for root in g.roots] == [
+        "loss (call 1)",
+        "loss (call 2)",
+    ]
     kept = select(recording_of(graphs, [call(1, retain_graph=True), call(2)])).graphs[0].nodes[0]
-    assert (kept.state, kept.freed_by, kept.saved[0].state) == (NodeState.RETAINED, None, SavedState.SAVED)
-    failed = select(recording_of(graphs, [call(1, exception="RuntimeError: no"), call(2)])).graphs[0].nodes[0]
+    assert (kept.state, kept.freed_by, kept.saved[0].state) == (
+        NodeState.RETAINED,
+        None,
+        SavedState.SAVED,
+    )
+    failed = (
+        select(recording_of(graphs, [call(1, exception="RuntimeError: no"), call(2)]))
+        .graphs[0]
+        .nodes[0]
+    )
     assert failed.state is NodeState.LIVE
 
 
@@ -245,7 +273,12 @@ def test_a_graph_met_again_is_not_joined_with_what_came_between() -> None:
 def test_calls_that_take_turns_have_rows_that_overlap() -> None:
     rows = [call(1, count=5, last_number=9), call(2, count=5, last_number=10)]
     recording = recording_of(carried(2), rows)
-    assert [len(select(recording, number).graphs[-1].nodes) for number in (3, 4, 9, 10)] == [2, 3, 2, 3]
+    assert [len(select(recording, number).graphs[-1].nodes) for number in (3, 4, 9, 10)] == [
+        2,
+        3,
+        2,
+        3,
+    ]
 
 
 def test_the_gravest_finding_is_shown() -> None:
@@ -255,7 +288,9 @@ def test_the_gravest_finding_is_shown() -> None:
     assert (chosen.failing, chosen.highlight, len(chosen.graphs)) == (1, (1, 0), 2)
     other = select(recording, 1)
     assert (other.failing, other.highlight) == (None, (0,))
-    boxes = compose(chosen.graphs, Options(failing=chosen.failing, highlight=chosen.highlight)).boxes
+    boxes = compose(
+        chosen.graphs, Options(failing=chosen.failing, highlight=chosen.highlight)
+    ).boxes
     assert [(box.alarm, box.root) for box in boxes if box.alarm] == [
         ("part of the finding", "loss (call 2) f32[]"),
         ("backward stops here", "loss (call 1) f32[]"),
@@ -280,8 +315,16 @@ def test_a_large_graph_is_focused_on_its_finding_unless_the_user_asked_otherwise
     [
         ([], None, "no backward call was made"),
         ([call(1)], 2, "no backward call 2 in the recording: it has 1 call"),
-        ([call(1), call(2, graph=7)], 2, "graph of backward call 2 is not in the recording; draw one of calls 1"),
-        ([call(1, graph=7)], None, "graph of backward call 1 is not in the recording; it has none at all"),
+        (
+            [call(1), call(2, graph=7)],
+            2,
+            "graph of backward call 2 is not in the recording; draw one of calls 1",
+        ),
+        (
+            [call(1, graph=7)],
+            None,
+            "graph of backward call 1 is not in the recording; it has none at all",
+        ),
     ],
 )
 def test_what_is_not_there(calls: list[BackwardCall], number: int | None, says: str) -> None:

@@ -18,7 +18,9 @@ TEXT = "".join(f"line {number}\n" for number in range(1, 13))
 
 
 def changed(text: str, *edits: tuple[int, str]) -> str:
-    return "".join(apply(Source("f.py", split(text)), [Edit("f.py", *edit) for edit in edits]).after.lines)
+    return "".join(
+        apply(Source("f.py", split(text)), [Edit("f.py", *edit) for edit in edits]).after.lines
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,12 +36,16 @@ def changed(text: str, *edits: tuple[int, str]) -> str:
         ("\u00e4 = '\u2028'\nb\n", [(2, "B")], "\u00e4 = '\u2028'\nB\n"),
     ],
 )
-def test_lines_are_those_of_python_and_keep_their_ends(text: str, edits: list[tuple[int, str]], expected: str) -> None:
+def test_lines_are_those_of_python_and_keep_their_ends(
+    text: str, edits: list[tuple[int, str]], expected: str
+) -> None:
     assert changed(text, *edits) == expected
 
 
 def test_new_lines_are_known_by_the_line_that_they_stand_for() -> None:
-    change = apply(Source("f.py", split("a\nb\nc\nd\n")), [Edit("f.py", 2, "b\nB"), Edit("f.py", 3, "")])
+    change = apply(
+        Source("f.py", split("a\nb\nc\nd\n")), [Edit("f.py", 2, "b\nB"), Edit("f.py", 3, "")]
+    )
     assert [change.old_line(line) for line in range(1, 5)] == [1, 2, 2, 4]
 
 
@@ -58,11 +64,15 @@ def test_a_file_is_written_as_it_was(tmp_path: Path, content: bytes, encoding: s
     assert (source.encoding, source.data) == (encoding, content)
 
 
-@pytest.mark.parametrize("tool", [["patch", "-p0", "--binary"], ["git", "apply", "-p0"]], ids=["patch", "git"])
+@pytest.mark.parametrize(
+    "tool", [["patch", "-p0", "--binary"], ["git", "apply", "-p0"]], ids=["patch", "git"]
+)
 @pytest.mark.parametrize("name", ["train.py", "my train.py"])
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", [True, False], ids=["ended", "no end at the end"])
-def test_the_diff_can_be_applied(tmp_path: Path, tool: list[str], name: str, ends: str, last: bool) -> None:
+def test_the_diff_can_be_applied(
+    tmp_path: Path, tool: list[str], name: str, ends: str, last: bool
+) -> None:
     before = (TEXT if last else TEXT[:-1]).replace("\n", ends)
     (tmp_path / name).write_bytes(before.encode())
     edits = [Edit(name, 2, ""), Edit(name, 5, "line 5\nand more"), Edit(name, 12, "the end")]
@@ -72,11 +82,17 @@ def test_the_diff_can_be_applied(tmp_path: Path, tool: list[str], name: str, end
     assert (tmp_path / name).read_bytes() == change.after.data != before.encode()
 
 
-def finding(code: str, line: int, fix: Fix | None, severity: Severity = Severity.WARNING) -> Finding:
-    return Finding(code, "name", severity, Certainty.PREDICTED, "message", Site("f.py", line), fix=fix)
+def finding(
+    code: str, line: int, fix: Fix | None, severity: Severity = Severity.WARNING
+) -> Finding:
+    return Finding(
+        code, "name", severity, Certainty.PREDICTED, "message", Site("f.py", line), fix=fix
+    )
 
 
-def planned(tmp_path: Path, *findings: Finding, now: str | None = TEXT, chosen: str | None = None) -> Plan:
+def planned(
+    tmp_path: Path, *findings: Finding, now: str | None = TEXT, chosen: str | None = None
+) -> Plan:
     """The plan for findings in a file that had TEXT when it was recorded; edits of ``f.py`` are of that file."""
     file = str(tmp_path / "f.py")
     if now is not None:
@@ -85,9 +101,15 @@ def planned(tmp_path: Path, *findings: Finding, now: str | None = TEXT, chosen: 
     for each in findings:
         fix = each.fix
         if fix is not None:
-            fix = Fix(fix.kind, fix.message, tuple(Edit(file, e.line, e.replacement) for e in fix.edits))
-        there.append(Finding(each.code, each.name, each.severity, each.certainty, "m", each.site, fix=fix))
-    return plan(Recording(Header("", "", "", "f.py"), findings=tuple(there), sources={file: TEXT}), chosen)
+            fix = Fix(
+                fix.kind, fix.message, tuple(Edit(file, e.line, e.replacement) for e in fix.edits)
+            )
+        there.append(
+            Finding(each.code, each.name, each.severity, each.certainty, "m", each.site, fix=fix)
+        )
+    return plan(
+        Recording(Header("", "", "", "f.py"), findings=tuple(there), sources={file: TEXT}), chosen
+    )
 
 
 ONE = Fix("detach", "detach it", (Edit("f.py", 5, "fixed"),))
@@ -96,7 +118,9 @@ APART = Fix("item", "take its value", (Edit("f.py", 11, "apart"),))
 WORDS = Fix("reorder", "call it earlier")
 
 
-def test_one_fix_of_a_prediction_and_its_failure_is_shown_once_under_the_failure(tmp_path: Path) -> None:
+def test_one_fix_of_a_prediction_and_its_failure_is_shown_once_under_the_failure(
+    tmp_path: Path,
+) -> None:
     found = planned(tmp_path, finding("GS102", 5, ONE), finding("GS101", 5, ONE, Severity.ERROR))
     (proposal,) = found.proposals
     assert [f.code for f in proposal.findings] == ["GS101", "GS102"]
@@ -105,7 +129,9 @@ def test_one_fix_of_a_prediction_and_its_failure_is_shown_once_under_the_failure
 
 
 def test_of_two_fixes_of_one_line_the_second_waits(tmp_path: Path) -> None:
-    found = planned(tmp_path, finding("GS102", 5, ONE), finding("GS302", 7, OTHER), finding("GS302", 11, APART))
+    found = planned(
+        tmp_path, finding("GS102", 5, ONE), finding("GS302", 7, OTHER), finding("GS302", 11, APART)
+    )
     assert [proposal.applies for proposal in found.proposals] == [True, False, True]
     assert found.proposals[1].problem.startswith("waits for fix 1")
     expected = TEXT.replace("line 5", "fixed").replace("line 11", "apart")
@@ -120,7 +146,9 @@ def test_one_is_chosen_by_number_or_code(tmp_path: Path, chosen: str) -> None:
 
 
 def test_a_choice_that_is_not_there_is_told_what_is(tmp_path: Path) -> None:
-    with pytest.raises(GradscopeError, match=r"no finding '7': choose one of 1 \(GS102\), 2 \(GS202\)"):
+    with pytest.raises(
+        GradscopeError, match=r"no finding '7': choose one of 1 \(GS102\), 2 \(GS202\)"
+    ):
         planned(tmp_path, finding("GS102", 5, ONE), finding("GS202", 7, WORDS), chosen="7")
 
 
@@ -141,7 +169,9 @@ def test_a_fix_in_words_changes_nothing(tmp_path: Path) -> None:
         ("# coding: nonsense\n", "is not Python source any more"),
     ],
 )
-def test_what_has_changed_since_is_left_alone(tmp_path: Path, now: str | None, problem: str) -> None:
+def test_what_has_changed_since_is_left_alone(
+    tmp_path: Path, now: str | None, problem: str
+) -> None:
     found = planned(tmp_path, finding("GS102", 5, ONE), now=now)
     assert problem in found.proposals[0].problem
     assert found.changes == ()
@@ -156,7 +186,10 @@ def test_a_change_elsewhere_is_only_told(tmp_path: Path) -> None:
 def test_an_edit_that_the_encoding_cannot_hold_is_not_made(tmp_path: Path) -> None:
     fix = Fix("detach", "detach it", (Edit("f.py", 5, "\u20ac"),))
     now = "# coding: latin-1\n" + TEXT.partition("\n")[2]
-    assert "has no place in the encoding" in planned(tmp_path, finding("GS102", 9, fix), now=now).proposals[0].problem
+    assert (
+        "has no place in the encoding"
+        in planned(tmp_path, finding("GS102", 9, fix), now=now).proposals[0].problem
+    )
 
 
 def test_a_file_is_replaced_with_its_mode(tmp_path: Path) -> None:
@@ -192,4 +225,6 @@ def test_code_given_with_c_is_a_source_too() -> None:
     header = Header("", "", "", "-c", code=TEXT)
     found = plan(Recording(header, findings=(finding("GS102", 5, fix),)))
     assert found.proposals[0].applies
-    assert "".join(found.changes[0].after.lines).startswith("line 1\nline 2\nline 3\nline 4\nfixed\nline 6\n")
+    assert "".join(found.changes[0].after.lines).startswith(
+        "line 1\nline 2\nline 3\nline 4\nfixed\nline 6\n"
+    )

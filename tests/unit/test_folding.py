@@ -44,9 +44,14 @@ def graphs(draw: st.DrawFn) -> Graph:
         )
     edges = []
     for index in range(size - 1):
-        edges += [(index, target) for target in {seed.randrange(index + 1, size) for _ in range(seed.randrange(1, 3))}]
+        edges += [
+            (index, target)
+            for target in {seed.randrange(index + 1, size) for _ in range(seed.randrange(1, 3))}
+        ]
     leaves = [leaf(size + n, f"p.{n}") for n in range(seed.randrange(4))]
-    edges += [(seed.randrange(size), node.index) for node in leaves for _ in range(seed.randrange(1, 6))]
+    edges += [
+        (seed.randrange(size), node.index) for node in leaves for _ in range(seed.randrange(1, 6))
+    ]
     roots = {f"loss{n}": seed.randrange(min(size, 5)) for n in range(draw(st.integers(1, 3)))}
     return graph([*nodes, *leaves], dict.fromkeys(edges), **roots)
 
@@ -83,7 +88,8 @@ def test_unfolded_shows_every_node_and_edge(whole: Graph) -> None:
     picture = compose([whole], Options(fold=False))
     assert len(picture.boxes) == len(whole.nodes)
     assert (
-        {(e.source, e.target) for e in whole.edges} and sum(link.count for link in picture.links) == len(whole.edges)
+        {(e.source, e.target) for e in whole.edges}
+        and sum(link.count for link in picture.links) == len(whole.edges)
     ) or not whole.edges
 
 
@@ -113,7 +119,9 @@ def test_a_loop_without_modules_shows_one_turn_and_how_many_more() -> None:
 def test_a_fold_names_the_key_that_opens_it() -> None:
     whole = chain(90, ("Add", "Mul", "Tanh"))
     picture = compose([whole], Options())
-    (row,) = [row.text for box in picture.boxes for row in box.rows if row.text.startswith("open: ")]
+    (row,) = [
+        row.text for box in picture.boxes for row in box.rows if row.text.startswith("open: ")
+    ]
     opened = compose([whole], Options(expand=(row.removeprefix("open: "),)))
     assert len(opened.boxes) == 90
 
@@ -139,7 +147,13 @@ def test_deep_chain() -> None:
 
 def test_small_graphs_are_drawn_as_they_are() -> None:
     picture = compose([two_losses()], Options())
-    assert titles(picture) == ["MseLossBackward0", "NllLossBackward0", "ReluBackward0", "AddmmBackward0", "fc1.weight"]
+    assert titles(picture) == [
+        "MseLossBackward0",
+        "NllLossBackward0",
+        "ReluBackward0",
+        "AddmmBackward0",
+        "fc1.weight",
+    ]
 
 
 def test_shared_part_is_framed_with_its_bytes_and_entered_by_emphasised_links() -> None:
@@ -147,7 +161,9 @@ def test_shared_part_is_framed_with_its_bytes_and_entered_by_emphasised_links() 
     (frame,) = [group for group in picture.groups if group.kind is GroupKind.SHARED]
     assert frame.title == "SHARED by loss_a and loss_b: 2 nodes, 32 KiB freed"
     inside = {box.id for box in picture.boxes if box.group == frame.id}
-    boundary = {(link.source, link.target) for link in picture.links if link.kind is LinkKind.BOUNDARY}
+    boundary = {
+        (link.source, link.target) for link in picture.links if link.kind is LinkKind.BOUNDARY
+    }
     assert boundary == {(0, 2), (1, 2)}
     assert inside == {2, 3}
 
@@ -156,10 +172,23 @@ def test_what_one_root_alone_needs_becomes_one_box() -> None:
     a = [op(n, "Mul", 90 - n) for n in range(40)]
     b = [op(40 + n, "Add", 50 - n) for n in range(40)]
     common = [op(80, "Relu", 1), leaf(81, "w")]
-    edges = [(n, n + 1) for n in range(39)] + [(39, 80)] + [(40 + n, 41 + n) for n in range(39)] + [(79, 80), (80, 81)]
+    edges = (
+        [(n, n + 1) for n in range(39)]
+        + [(39, 80)]
+        + [(40 + n, 41 + n) for n in range(39)]
+        + [(79, 80), (80, 81)]
+    )
     picture = compose([graph([*a, *b, *common], edges, loss_a=0, loss_b=40)], Options())
-    assert sorted(titles(picture)) == ["AddBackward0", "MulBackward0", "ReluBackward0", "only loss_a", "only loss_b"]
-    opened = compose([graph([*a, *b, *common], edges, loss_a=0, loss_b=40)], Options(expand=("loss_a",)))
+    assert sorted(titles(picture)) == [
+        "AddBackward0",
+        "MulBackward0",
+        "ReluBackward0",
+        "only loss_a",
+        "only loss_b",
+    ]
+    opened = compose(
+        [graph([*a, *b, *common], edges, loss_a=0, loss_b=40)], Options(expand=("loss_a",))
+    )
     assert "only loss_a" not in titles(opened)
     assert "only loss_b" in titles(opened)
 
@@ -183,7 +212,9 @@ def test_many_alike_iterations_are_one_box() -> None:
 def test_nodes_of_two_graphs_with_the_same_number_and_name_are_one() -> None:
     old = graph([op(0, "Sum", 3), op(1, "Mm", 1), leaf(2, "a")], [(0, 1), (1, 2)], loss0=0)
     new = graph(
-        [op(0, "Sum", 7, built_after=1), op(1, "Mm", 1, NodeState.FREED), leaf(2, "a")], [(0, 1), (1, 2)], loss1=0
+        [op(0, "Sum", 7, built_after=1), op(1, "Mm", 1, NodeState.FREED), leaf(2, "a")],
+        [(0, 1), (1, 2)],
+        loss1=0,
     )
     picture = compose([old, new], Options())
     assert sorted(titles(picture)) == ["MmBackward0", "SumBackward0", "SumBackward0", "a"]
@@ -205,7 +236,10 @@ def test_parameters_are_written_into_the_box_that_uses_them() -> None:
 
 
 def test_module_calls_fold_and_a_module_called_twice_stays_acyclic() -> None:
-    nodes = [op(n, "Mul" if n % 2 else "Add", 200 - n, module=("cell", "other")[(n // 20) % 2]) for n in range(80)]
+    nodes = [
+        op(n, "Mul" if n % 2 else "Add", 200 - n, module=("cell", "other")[(n // 20) % 2])
+        for n in range(80)
+    ]
     picture = compose([graph(nodes, [(n, n + 1) for n in range(79)], loss=0)], Options(depth=1))
     assert titles(picture)[1:] == ["cell", "other", "cell", "other"]
     assert all(link.source < link.target for link in picture.links)

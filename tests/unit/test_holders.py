@@ -65,14 +65,20 @@ def test_variables_of_a_function_and_of_its_closure() -> None:
 
 
 def test_the_variable_of_a_comprehension_in_a_module() -> None:
-    namespace: dict[str, Any] = {"made": made, "look": lambda: scan(sys._getframe(1))[0], "__name__": "__main__"}
+    namespace: dict[str, Any] = {
+        "made": made,
+        "look": lambda: scan(sys._getframe(1))[0],
+        "__name__": "__main__",
+    }
     exec(compile("seen = [look() for batch in [made()]]", "<stdin>", "exec"), namespace)
     assert list(namespace["seen"][0]) == ["batch"]
 
 
 def test_only_tensors_with_a_graph_are_told_of() -> None:
     parameter = nn.Parameter(torch.ones(2))
-    found = scan_variables(loss=made(), plain=torch.ones(2), parameter=parameter, detached=made().detach())
+    found = scan_variables(
+        loss=made(), plain=torch.ones(2), parameter=parameter, detached=made().detach()
+    )
     assert list(found) == ["loss"]
 
 
@@ -91,8 +97,23 @@ def test_containers() -> None:
         by_tensor={t * 1: 0},
     )
     assert set(found) == {
-        *("losses[1]", "replay[3][1]", "cache['k'][0]", "cache[('a', 1)]", "cache[3]", "queue[0]", "ordered['x']"),
-        *("default['y'][0]", "pair.mean", "pair.scale", "members[…]", "frozen[…]", "by_tensor -> its key"),
+        *(
+            "losses[1]",
+            "replay[3][1]",
+            "cache['k'][0]",
+            "cache[('a', 1)]",
+            "cache[3]",
+            "queue[0]",
+            "ordered['x']",
+        ),
+        *(
+            "default['y'][0]",
+            "pair.mean",
+            "pair.scale",
+            "members[…]",
+            "frozen[…]",
+            "by_tensor -> its key",
+        ),
     }
     assert found["losses[1]"] is t
 
@@ -124,10 +145,17 @@ def test_modules_are_named_as_they_are_used() -> None:
     net.center = made()
     net.layers[1].state = made()
     net.named["a b"].state = [made()]
-    net.cell.weight.grad = torch.autograd.grad((net.cell.weight**2).sum(), net.cell.weight, create_graph=True)[0]
+    net.cell.weight.grad = torch.autograd.grad(
+        (net.cell.weight**2).sum(), net.cell.weight, create_graph=True
+    )[0]
     chain = nn.Sequential(nn.Identity(), net)
     assert set(scan_variables(chain=chain)) == {
-        *("chain[1].memory", "chain[1].center", "chain[1].layers[1].state", "chain[1].named['a b'].state[0]"),
+        *(
+            "chain[1].memory",
+            "chain[1].center",
+            "chain[1].layers[1].state",
+            "chain[1].named['a b'].state[0]",
+        ),
         "chain[1].cell.weight.grad",
     }
 
@@ -179,7 +207,12 @@ def test_functions_and_what_wraps_them() -> None:
     assert {name for name in found if "__globals__" not in name} >= {
         *("<closure of hook>.acts[0]", "<default of hook>.kept", "<default of hook>.also"),
         *("<lru_cache of prototypes>", "<lru_cache of bounded>", "counted.cache['k']"),
-        *("partial.args[0]", "partial.keywords['sep']", "append.__self__[0]", "method.__self__.state"),
+        *(
+            "partial.args[0]",
+            "partial.keywords['sep']",
+            "append.__self__[0]",
+            "method.__self__.state",
+        ),
     }
 
 
@@ -214,7 +247,11 @@ def test_frames_of_generators_and_exceptions() -> None:
     found = scan_variables(stream=stream, numbered=numbered, failures=failures, coroutine=coroutine)
     coroutine.close()
     assert set(found) >= {
-        *("stream -> frame of batches: z", "numbered -> frame of batches: z", "coroutine -> frame of waiting: held"),
+        *(
+            "stream -> frame of batches: z",
+            "numbered -> frame of batches: z",
+            "coroutine -> frame of waiting: held",
+        ),
         "failures[0].__traceback__ -> frame of fail: out",
     }
 
@@ -248,7 +285,9 @@ def test_modules_of_the_user_are_entered_and_installed_ones_are_not(
 
     user_helpers.CACHE["k"] = made()
     monkeypatch.setattr(torch, "kept_here", made(), raising=False)
-    assert set(scan_variables(user_helpers=user_helpers, torch=torch)) == {"user_helpers.CACHE['k']"}
+    assert set(scan_variables(user_helpers=user_helpers, torch=torch)) == {
+        "user_helpers.CACHE['k']"
+    }
     assert set(scan_variables(use=user_helpers.use)) == {"user_helpers.CACHE['k']"}
     monkeypatch.delitem(sys.modules, "user_helpers")
 
@@ -272,7 +311,13 @@ def test_every_name_of_a_tensor_is_told_shortest_first() -> None:
     owner = types.SimpleNamespace(memory=memory, parent=None)
     owner.parent = owner
     names: list[str] = []
-    namespace = {"owner": owner, "memory": memory, "state": state, "__name__": "__main__", "sys": sys}
+    namespace = {
+        "owner": owner,
+        "memory": memory,
+        "state": state,
+        "__name__": "__main__",
+        "sys": sys,
+    }
     exec(compile("frame = sys._getframe()", "<stdin>", "exec"), namespace)
     frame: Any = namespace.pop("frame")
     visit([frame], Budget(), lambda path, tensor: names.append(path.text))
@@ -281,7 +326,14 @@ def test_every_name_of_a_tensor_is_told_shortest_first() -> None:
 
 def test_names_that_people_give_come_before_underscores() -> None:
     t = made()
-    namespace: dict[str, Any] = {"_": t, "_3": t, "Out": {3: t}, "loss": t, "__name__": "__main__", "sys": sys}
+    namespace: dict[str, Any] = {
+        "_": t,
+        "_3": t,
+        "Out": {3: t},
+        "loss": t,
+        "__name__": "__main__",
+        "sys": sys,
+    }
     names: list[str] = []
     exec(compile("frame = sys._getframe()", "<stdin>", "exec"), namespace)
     visit([namespace.pop("frame")], Budget(), lambda path, tensor: names.append(path.text))

@@ -130,7 +130,9 @@ class Proxy:
 
 
 def test_hostile_objects_are_read_past() -> None:
-    meta = types.new_class("Odd", (), {"metaclass": HostileMeta}, lambda body: body.update(kept=made()))
+    meta = types.new_class(
+        "Odd", (), {"metaclass": HostileMeta}, lambda body: body.update(kept=made())
+    )
     odd = object.__new__(meta)
     found = scan_variables(
         hostile=Hostile(),
@@ -170,7 +172,9 @@ def test_tensor_subclasses_and_modes_are_not_called() -> None:
     class Mode(torch.overrides.TorchFunctionMode):
         calls = 0
 
-        def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             Mode.calls += 1
             return function(*args, **(kwargs or {}))
 

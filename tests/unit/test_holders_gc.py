@@ -130,7 +130,11 @@ def test_a_function_that_runs_exec_is_left_alone() -> None:
     def function() -> Any:
         number = 1
         namespace: dict[str, Any] = {}
-        exec("made_there = 5\nlook()\nafter = made_there", {"look": lambda: names(sys._getframe(2))}, namespace)
+        exec(
+            "made_there = 5\nlook()\nafter = made_there",
+            {"look": lambda: names(sys._getframe(2))},
+            namespace,
+        )
         return namespace, number
 
     assert function() == ({"made_there": 5, "after": 5}, 1)
@@ -220,8 +224,13 @@ def test_names_in_reach_with_their_sites() -> None:
     found = holders(hidden)
     assert paths(found) == {"hidden", "memory['k'][0]"}
     assert {(h.kind, h.holds) for h in found} == {("local", "tensor")}
-    assert all(h.site is not None and h.site.file == __file__ and h.site.function.startswith("test_") for h in found)
-    assert found[0].description.startswith("hidden, from a local variable of test_names_in_reach_with_their_sites()")
+    assert all(
+        h.site is not None and h.site.file == __file__ and h.site.function.startswith("test_")
+        for h in found
+    )
+    assert found[0].description.startswith(
+        "hidden, from a local variable of test_names_in_reach_with_their_sites()"
+    )
     assert memory
 
 
@@ -326,7 +335,10 @@ def test_other_tensors_that_keep_the_graph() -> None:
     assert found == {"hidden": "tensor", "losses[0]": "graph", "losses[1]": "graph"}
     found = {h.path: h.holds for h in holders(target, graph=True)}
     assert found == {"target": "tensor", "shared": "part of graph", "other": "part of graph"}
-    found = {h.path: h.holds for h in holders(target, graph=True, reaches=lambda tensor: tensor is sibling)}
+    found = {
+        h.path: h.holds
+        for h in holders(target, graph=True, reaches=lambda tensor: tensor is sibling)
+    }
     assert found == {"target": "tensor", "sibling": "graph"}
     assert losses
     assert other is not None
@@ -359,7 +371,9 @@ def test_many_holders_are_told_up_to_a_limit() -> None:
 
 @pytest.mark.parametrize("wrong", [3, None, "loss", torch.nn.Linear(1, 1)])
 def test_anything_but_a_tensor_gets_one_clear_line(wrong: Any) -> None:
-    with pytest.raises(GradscopeError, match=r"^gradscope\.holders\(\) takes a tensor, not \w+: .+$"):
+    with pytest.raises(
+        GradscopeError, match=r"^gradscope\.holders\(\) takes a tensor, not \w+: .+$"
+    ):
         holders(wrong)
 
 
@@ -378,5 +392,7 @@ def test_a_deep_graph_survives_the_question() -> None:
         del x, middle, other
         print("alive")
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr

@@ -31,7 +31,14 @@ from gradscope.model import (
 from gradscope.render.html import page as page_module
 from gradscope.render.html import to_html
 from gradscope.render.html.lifetimes import MAX_LANES, lifetimes, run_end
-from gradscope.render.html.payload import MAX_NODES, MAX_SAMPLES, graph_data, page_data, thinned, verdict
+from gradscope.render.html.payload import (
+    MAX_NODES,
+    MAX_SAMPLES,
+    graph_data,
+    page_data,
+    thinned,
+    verdict,
+)
 from gradscope.render.html.placing import ROOT, Placing, place
 
 RECORDINGS = [canned_recording, clean_recording, empty_recording, unfinished_recording]
@@ -42,14 +49,17 @@ def data(page: str, name: str) -> Any:
     found = re.search(rf'<script type="([^"]+)" id="{name}">([^<]*)</script>', page)
     assert found, name
     kind, text = found.groups()
-    return json.loads(text if kind == "application/json" else zlib.decompress(base64.b64decode(text)))
+    return json.loads(
+        text if kind == "application/json" else zlib.decompress(base64.b64decode(text))
+    )
 
 
 def chain(length: int, **module: str) -> Graph:
     """A chain of nodes that each saved a tensor; ``module`` maps ``n3`` to the module of node 3."""
     saved = (SavedTensor("other", (2,), "f32", "cpu", 8),)
     nodes = tuple(
-        Node(i, "MulBackward0", NodeState.LIVE, length - i, saved, module=module.get(f"n{i}")) for i in range(length)
+        Node(i, "MulBackward0", NodeState.LIVE, length - i, saved, module=module.get(f"n{i}"))
+        for i in range(length)
     )
     return Graph(nodes, tuple(Edge(i, i + 1) for i in range(length - 1)), (Root(0, "loss"),))
 
@@ -97,7 +107,11 @@ def test_findings_carry_their_lines_and_places() -> None:
     freed = next(finding for finding in findings if finding["code"] == "GS101")
     line = freed["at"]["site"][1]
     assert [line, "    loss_age.backward()"] in freed["at"]["lines"]
-    assert [related["role"] for related in freed["related"]] == ["created", "freed_by", "failing_node"]
+    assert [related["role"] for related in freed["related"]] == [
+        "created",
+        "freed_by",
+        "failing_node",
+    ]
     assert freed["graph"] == TWO_LOSS
     assert freed["graphNodes"] == [4, 5]
 
@@ -114,15 +128,26 @@ def test_graph_columns_agree_with_the_graph() -> None:
     graph = recording.graphs[TWO_LOSS]
     columns = data(to_html(recording), f"graph-{TWO_LOSS}")
     assert [columns["names"][i] for i in columns["name"]] == [node.name for node in graph.nodes]
-    assert [columns["states"][i] for i in columns["state"]] == [node.state.value for node in graph.nodes]
+    assert [columns["states"][i] for i in columns["state"]] == [
+        node.state.value for node in graph.nodes
+    ]
     assert columns["savedCount"] == [len(node.saved) for node in graph.nodes]
-    targets = [source + step for source, step in zip(columns["edgeSource"], columns["edgeStep"], strict=True)]
+    targets = [
+        source + step
+        for source, step in zip(columns["edgeSource"], columns["edgeStep"], strict=True)
+    ]
     assert targets == [edge.target for edge in graph.edges]
 
 
-def test_graphs_that_do_not_fit_are_left_out_but_not_those_of_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_that_do_not_fit_are_left_out_but_not_those_of_findings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     recording = replace(canned_recording(), findings=canned_recording().findings[-1:])
-    block = len(page_module._data_block(f"graph-{TWO_LOSS}", graph_data(recording.graphs[TWO_LOSS], recording.sources)))
+    block = len(
+        page_module._data_block(
+            f"graph-{TWO_LOSS}", graph_data(recording.graphs[TWO_LOSS], recording.sources)
+        )
+    )
     monkeypatch.setattr(page_module, "GRAPH_BUDGET", block)
     page = to_html(recording)
     assert data(page, "report-data")["embedded"] == [TWO_LOSS]
@@ -156,11 +181,25 @@ def test_thinned_keeps_first_last_and_peak() -> None:
 
 
 def run(*calls: BackwardCall, samples: tuple[Sample, ...] = (), **summary: int) -> Recording:
-    return Recording(Header("0", "2", "3", "x.py"), Outcome(0, None, True), Summary(**summary), calls, {}, (), samples)
+    return Recording(
+        Header("0", "2", "3", "x.py"),
+        Outcome(0, None, True),
+        Summary(**summary),
+        calls,
+        {},
+        (),
+        samples,
+    )
 
 
 def call(number: int, started: float, **facts: Any) -> BackwardCall:
-    facts = {"started": started, "ended": started + 0.1, "nodes_built": 3, "last_number": number, **facts}
+    facts = {
+        "started": started,
+        "ended": started + 0.1,
+        "nodes_built": 3,
+        "last_number": number,
+        **facts,
+    }
     return BackwardCall(number=number, kind="backward", **facts)
 
 
@@ -181,7 +220,12 @@ def test_retained_graph_is_kept_until_it_runs_again() -> None:
 
 
 def test_retained_graph_is_kept_until_less_is_held() -> None:
-    samples = (Sample(1.1, 100, 0, 1), Sample(2.0, 100, 0, 1), Sample(2.5, 10, 0, 1), Sample(5.0, 10, 0, 1))
+    samples = (
+        Sample(1.1, 100, 0, 1),
+        Sample(2.0, 100, 0, 1),
+        Sample(2.5, 10, 0, 1),
+        Sample(5.0, 10, 0, 1),
+    )
     (bar,) = lifetimes(run(call(1, 1, retained_bytes=100), samples=samples))
     assert bar.kept == 2.5
 
@@ -210,7 +254,10 @@ def ranks_go_down(graph: Graph, placing: Placing) -> bool:
     """Whether every arrow between boxes of one group points to a lower rank."""
     rank = {index: placing.rank[index] for index in range(len(graph.nodes))}
     for edge in graph.edges:
-        inside = placing.parent[edge.source] == placing.parent[edge.target] and placing.beside[edge.target] < 0
+        inside = (
+            placing.parent[edge.source] == placing.parent[edge.target]
+            and placing.beside[edge.target] < 0
+        )
         if inside and rank[edge.source] >= rank[edge.target]:
             return False
     return True
@@ -240,7 +287,13 @@ def test_nodes_that_saved_nothing_join_the_module_around_them() -> None:
     nodes = (
         Node(0, "AddmmBackward0", NodeState.LIVE, 5, saved, module="net.head"),
         Node(1, "TBackward0", NodeState.BUFFERLESS, 4),
-        Node(2, "AccumulateGrad", NodeState.BUFFERLESS, variable="net.head.weight", variable_label="f32[2]"),
+        Node(
+            2,
+            "AccumulateGrad",
+            NodeState.BUFFERLESS,
+            variable="net.head.weight",
+            variable_label="f32[2]",
+        ),
         Node(3, "ViewBackward0", NodeState.BUFFERLESS, 3),
         Node(4, "MulBackward0", NodeState.LIVE, 2, saved, module="net.body"),
         Node(5, "MulBackward0", NodeState.LIVE, 1, saved, module="net.body"),
@@ -252,7 +305,9 @@ def test_nodes_that_saved_nothing_join_the_module_around_them() -> None:
 
 
 def test_graph_carried_over_calls_is_grouped_by_what_was_built_when() -> None:
-    nodes = tuple(Node(i, "MulBackward0", sequence_nr=9 - i, built_after=int(i < 3)) for i in range(6))
+    nodes = tuple(
+        Node(i, "MulBackward0", sequence_nr=9 - i, built_after=int(i < 3)) for i in range(6)
+    )
     placing = place(Graph(nodes, tuple(Edge(i, i + 1) for i in range(5)), (Root(0),)))
     labels = [group.label for group in placing.groups[1:]]
     assert labels == ["built after backward call 1", "built before the first backward call"]

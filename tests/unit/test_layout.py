@@ -45,7 +45,12 @@ def inside(inner: Rect, outer: Rect) -> bool:
 
 
 def overlap(a: Rect, b: Rect) -> bool:
-    return a.x < b.x + b.width and b.x < a.x + a.width and a.y < b.y + b.height and b.y < a.y + a.height
+    return (
+        a.x < b.x + b.width
+        and b.x < a.x + a.width
+        and a.y < b.y + b.height
+        and b.y < a.y + a.height
+    )
 
 
 def wide() -> Graph:
@@ -88,21 +93,27 @@ def test_links_go_from_box_to_box_downwards(engine: str) -> None:
 def test_the_time_limit_stops_the_engine_and_the_picture_is_placed_simply() -> None:
     wasm.run("digraph { a }", "json0", 30)  # compiled now, so that only the layout is timed
     picture = picture_of(chain(6000, ("Add", "Mul")), fold=False)
-    placed = lay_out(picture, [(40.0, 20.0)] * len(picture.boxes), engine="wasm", limit_seconds=0.01)
+    placed = lay_out(
+        picture, [(40.0, 20.0)] * len(picture.boxes), engine="wasm", limit_seconds=0.01
+    )
     assert placed.notes == ("no layout within 0.01 s: placed in simple rows",)
     assert placed.engine == "simple"
     assert len(placed.boxes) == 6001
     assert wasm.run("digraph { a }", "json0", 30)  # a stopped engine works again
 
 
-def test_what_happened_in_the_layout_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_happened_in_the_layout_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stopped(*_: object) -> bytes:
         raise wasm.LayoutError("no layout within 1 s")
 
     monkeypatch.setattr(wasm, "run", stopped)
     result = draw_graphs([two_losses()], tmp_path / "graph.svg", engine="wasm")
     assert result.notes == ("no layout within 1 s: placed in simple rows",)
-    assert "note: no layout within 1 s: placed in simple rows" in (tmp_path / "graph.svg").read_text(encoding="utf-8")
+    assert "note: no layout within 1 s: placed in simple rows" in (
+        tmp_path / "graph.svg"
+    ).read_text(encoding="utf-8")
 
 
 def test_a_chain_too_deep_for_the_engine_is_placed_simply() -> None:
@@ -122,7 +133,9 @@ def test_a_hopeless_layout_is_not_even_tried(monkeypatch: pytest.MonkeyPatch) ->
     assert placed.notes == ("too large for a careful layout: placed in simple rows",)
 
 
-def test_without_any_engine_there_is_still_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_engine_there_is_still_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(wasm, "is_installed", lambda: False)
     monkeypatch.setenv("PATH", "")
     result = draw_graphs([two_losses()], tmp_path / "graph.svg")
@@ -142,7 +155,9 @@ def test_the_compiled_engine_is_kept_only_where_nobody_else_can_write(
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     (compiled,) = folder.iterdir()
     assert stat.S_IMODE(compiled.stat().st_mode) == 0o600
-    compiled.write_bytes(b"not machine code")  # cut short, or of another build: compiled anew and written over
+    compiled.write_bytes(
+        b"not machine code"
+    )  # cut short, or of another build: compiled anew and written over
     wasm._engine_and_module.cache_clear()
     assert wasm.run("digraph { a -> b }", "svg", 60)
     assert compiled.stat().st_size > 100_000
@@ -176,7 +191,9 @@ def test_tall_pictures_stand_in_columns_joined_by_numbered_stubs() -> None:
 
 def test_a_very_long_link_becomes_two_stubs() -> None:
     nodes = [op(n, "Mul", 99 - n) for n in range(40)]
-    picture = picture_of(graph(nodes, [*((n, n + 1) for n in range(39)), (0, 39)], loss=0), fold=False)
+    picture = picture_of(
+        graph(nodes, [*((n, n + 1) for n in range(39)), (0, 39)], loss=0), fold=False
+    )
     titles = [box.title for column in wrap(picture, [(60.0, 20.0)] * 40) for box in column.boxes]
     assert "to 1: MulBackward0" in titles
     assert "from 1" in titles

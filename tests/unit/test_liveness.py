@@ -42,7 +42,11 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 def place(source: str, marker: str = "# <-") -> tuple[CodeType, int]:
     """The code object and offset of the last call on the marked line: what a frame would stand at."""
     source = textwrap.dedent(source)
-    line = next(number for number, text in enumerate(source.splitlines(), 1) if text.rstrip().endswith(marker))
+    line = next(
+        number
+        for number, text in enumerate(source.splitlines(), 1)
+        if text.rstrip().endswith(marker)
+    )
     found = [
         (code, instruction.offset)
         for code in codes(compile(source, "<program>", "exec"))
@@ -106,7 +110,10 @@ def test_looking_at_values_is_harmless(use: str, where: str) -> None:
     if where == "module":
         found = reads(f"loss.backward()  # <-\n{use}\nprint(x)\n", "loss")
     else:
-        found = reads(f"def f(loss, best, running):\n    loss.backward()  # <-\n    {use}\n    return x\n", "loss")
+        found = reads(
+            f"def f(loss, best, running):\n    loss.backward()  # <-\n    {use}\n    return x\n",
+            "loss",
+        )
     assert found["loss"].effect is HARMLESS
     assert found["loss"].backward is None
 
@@ -167,7 +174,12 @@ def test_uses_that_build_or_keep(use: str, effect: Effect) -> None:
 
 def test_the_place_of_a_read() -> None:
     read = reads("loss.backward()  # <-\nx = (other + loss) * 2\n", "loss")["loss"]
-    assert (read.site.line, read.site.column, read.site.end_line, read.site.end_column) == (2, 14, 2, 18)
+    assert (read.site.line, read.site.column, read.site.end_line, read.site.end_column) == (
+        2,
+        14,
+        2,
+        18,
+    )
     assert (read.site.file, read.site.function) == ("<program>", "<module>")
 
 
@@ -192,21 +204,37 @@ def test_detach_in_place_and_clear_end_the_life_of_a_name() -> None:
 
 
 LOOPS = {
-    "carried state": ("h = 0\nfor x in xs:\n    h = cell(x, h)\n    crit(h).backward()  # <-\n", (FEEDS, 3, 4), True),
+    "carried state": (
+        "h = 0\nfor x in xs:\n    h = cell(x, h)\n    crit(h).backward()  # <-\n",
+        (FEEDS, 3, 4),
+        True,
+    ),
     "detached state": (
         "h = 0\nfor x in xs:\n    h = cell(h.detach())\n    crit(h).backward()  # <-\n",
         (HARMLESS, 3, None),
         True,
     ),
-    "made outside": ("h = net(x)\nfor y in ys:\n    loss = f(h, y)\n    loss.backward()  # <-\n", (FEEDS, 3, 4), True),
+    "made outside": (
+        "h = net(x)\nfor y in ys:\n    loss = f(h, y)\n    loss.backward()  # <-\n",
+        (FEEDS, 3, 4),
+        True,
+    ),
     "while": ("h = net(x)\nwhile go():\n    f(h).backward()  # <-\n", (BACKWARD, 3, 3), True),
     "while true": (
         "while True:\n    loss = f(h)\n    loss.backward()  # <-\n    if done: break\n    n = 1\n",
         (FEEDS, 2, 3),
         True,
     ),
-    "after the loop": ("for x in xs:\n    f(x).backward()  # <-\nh.backward()\n", (BACKWARD, 3, 3), False),
-    "for else": ("for x in xs:\n    f(x).backward()  # <-\nelse:\n    y = g(h)\n", (FEEDS, 4, None), False),
+    "after the loop": (
+        "for x in xs:\n    f(x).backward()  # <-\nh.backward()\n",
+        (BACKWARD, 3, 3),
+        False,
+    ),
+    "for else": (
+        "for x in xs:\n    f(x).backward()  # <-\nelse:\n    y = g(h)\n",
+        (FEEDS, 4, None),
+        False,
+    ),
     "continue": (
         "for x in xs:\n    f(x).backward()  # <-\n    if x: continue\n    h = 0\nh.backward()\n",
         (BACKWARD, 5, 5),
@@ -232,7 +260,9 @@ LOOPS = {
 
 @pytest.mark.parametrize("wrap", ["", "def f(xs, h=None):\n"], ids=["module", "function"])
 @pytest.mark.parametrize(("source", "expected", "later"), LOOPS.values(), ids=LOOPS)
-def test_loops(source: str, expected: tuple[Effect, int, int | None], later: bool, wrap: str) -> None:
+def test_loops(
+    source: str, expected: tuple[Effect, int, int | None], later: bool, wrap: str
+) -> None:
     shift = 0
     if wrap:
         source, shift = wrap + textwrap.indent(source, "    "), 1
@@ -318,7 +348,10 @@ def test_gradients_are_on_elsewhere(source: str) -> None:
 
 
 def test_backward_under_no_grad_is_a_backward() -> None:
-    assert reads("h.backward()  # <-\nwith torch.no_grad():\n    h.backward()\n", "h")["h"].effect is BACKWARD
+    assert (
+        reads("h.backward()  # <-\nwith torch.no_grad():\n    h.backward()\n", "h")["h"].effect
+        is BACKWARD
+    )
 
 
 ALIASES = {
@@ -359,23 +392,51 @@ def test_sibling_names_are_kept_apart() -> None:
 
 
 CONTAINERS = {
-    "other constant element": ("losses[0].backward()  # <-\nlosses[2].backward()\n", "losses[1]", False),
-    "this constant element": ("losses[0].backward()  # <-\nlosses[1].backward()\n", "losses[1]", True),
+    "other constant element": (
+        "losses[0].backward()  # <-\nlosses[2].backward()\n",
+        "losses[1]",
+        False,
+    ),
+    "this constant element": (
+        "losses[0].backward()  # <-\nlosses[1].backward()\n",
+        "losses[1]",
+        True,
+    ),
     "computed element": ("losses[0].backward()  # <-\nlosses[i].backward()\n", "losses[1]", True),
     "all elements": ("losses[0].backward()  # <-\nsum(losses).backward()\n", "losses[1]", True),
     "other key": ("x.backward()  # <-\ncache['b'].backward()\n", "cache['a']", False),
     "this key": ("x.backward()  # <-\ncache['a'].backward()\n", "cache['a']", True),
     "path": ("x.backward()  # <-\nreplay[3][1].backward()\n", "replay[3][1]", True),
-    "element rebound": ("x.backward()  # <-\ncache['a'] = 0\ncache['a'].backward()\n", "cache['a']", False),
-    "element deleted": ("x.backward()  # <-\ndel cache['a']\ncache['a'].backward()\n", "cache['a']", False),
-    "container rebound": ("x.backward()  # <-\ncache = {}\ncache['a'].backward()\n", "cache['a']", False),
+    "element rebound": (
+        "x.backward()  # <-\ncache['a'] = 0\ncache['a'].backward()\n",
+        "cache['a']",
+        False,
+    ),
+    "element deleted": (
+        "x.backward()  # <-\ndel cache['a']\ncache['a'].backward()\n",
+        "cache['a']",
+        False,
+    ),
+    "container rebound": (
+        "x.backward()  # <-\ncache = {}\ncache['a'].backward()\n",
+        "cache['a']",
+        False,
+    ),
     "attribute": ("x.backward()  # <-\nself.h.backward()\n", "self.h", True),
     "other attribute": ("x.backward()  # <-\nself.g.backward()\n", "self.h", False),
     "attribute of an element": ("x.backward()  # <-\nnets[0].h.backward()\n", "nets[0].h", True),
     "attribute rebound": ("x.backward()  # <-\nself.h = 0\nself.h.backward()\n", "self.h", False),
     "attribute deleted": ("x.backward()  # <-\ndel self.h\nself.h.backward()\n", "self.h", False),
-    "owner has an alias": ("x.backward()  # <-\nm = self.net\nm.h.backward()\n", "self.net.h", True),
-    "alias then elements": ("x.backward()  # <-\nm = cache\nm['a'].backward()\n", "cache['a']", True),
+    "owner has an alias": (
+        "x.backward()  # <-\nm = self.net\nm.h.backward()\n",
+        "self.net.h",
+        True,
+    ),
+    "alias then elements": (
+        "x.backward()  # <-\nm = cache\nm['a'].backward()\n",
+        "cache['a']",
+        True,
+    ),
 }
 
 
@@ -450,7 +511,11 @@ def test_a_function_that_resets_is_seen_to() -> None:
 
 def test_defining_a_closure_is_not_reading() -> None:
     assert (
-        reads("def f(h):\n    h.backward()  # <-\n    def g():\n        return h * 2\n    k = lambda: h\n", "h") == {}
+        reads(
+            "def f(h):\n    h.backward()  # <-\n    def g():\n        return h * 2\n    k = lambda: h\n",
+            "h",
+        )
+        == {}
     )
 
 
@@ -461,8 +526,13 @@ def test_capturing_two_variables_at_once_is_not_reading() -> None:
 
 
 def test_a_comprehension_variable_is_its_own() -> None:
-    assert reads("def f(h, hs):\n    g(h).backward()  # <-\n    return [h * 2 for h in hs]\n", "h") == {}
-    later = "def f(h, hs):\n    g(h).backward()  # <-\n    x = [h * 2 for h in hs]\n    h.backward()\n"
+    assert (
+        reads("def f(h, hs):\n    g(h).backward()  # <-\n    return [h * 2 for h in hs]\n", "h")
+        == {}
+    )
+    later = (
+        "def f(h, hs):\n    g(h).backward()  # <-\n    x = [h * 2 for h in hs]\n    h.backward()\n"
+    )
     assert summary(reads(later, "h")["h"]) == (BACKWARD, 4, 4)
 
 
@@ -477,20 +547,30 @@ def test_nonlocal_and_global_names() -> None:
 
 def test_generators_and_returns_hand_out() -> None:
     assert reads("def f(h):\n    h.backward()  # <-\n    yield h\n", "h")["h"].effect is STORES
-    assert reads("def f(h):\n    h.backward()  # <-\n    x = yield\n    y = x + h\n", "h")["h"].effect is FEEDS
+    assert (
+        reads("def f(h):\n    h.backward()  # <-\n    x = yield\n    y = x + h\n", "h")["h"].effect
+        is FEEDS
+    )
     assert reads("def f(h):\n    h.backward()  # <-\n    return h\n", "h")["h"].effect is STORES
     assert reads("def f(h):\n    h.backward()  # <-\n    return h * 2\n", "h")["h"].effect is FEEDS
-    assert reads("def f(h):\n    h.backward()  # <-\n    return h.item()\n", "h")["h"].effect is HARMLESS
+    assert (
+        reads("def f(h):\n    h.backward()  # <-\n    return h.item()\n", "h")["h"].effect
+        is HARMLESS
+    )
     assert reads("def f(h):\n    h.backward()  # <-\n    yield from h\n", "h")["h"].effect is STORES
 
 
 def test_what_the_pending_call_returns() -> None:
-    assert summary(next_reads(*place("loss = step(x)  # <-\n(loss * 2).backward()\n"), [RESULT])[RESULT]) == (
+    assert summary(
+        next_reads(*place("loss = step(x)  # <-\n(loss * 2).backward()\n"), [RESULT])[RESULT]
+    ) == (
         BACKWARD,
         2,
         2,
     )
-    assert next_reads(*place("loss = step(x)  # <-\nprint(loss)\n"), [RESULT])[RESULT].effect is STORES
+    assert (
+        next_reads(*place("loss = step(x)  # <-\nprint(loss)\n"), [RESULT])[RESULT].effect is STORES
+    )
     assert next_reads(*place("print(step(x).item())\nstep(x)  # <-\n"), [RESULT]) == {}
     assert next_reads(*place("total += step(x)  # <-\n"), [RESULT])[RESULT].effect is AUGMENTED
 
@@ -555,12 +635,18 @@ def test_method_reads() -> None:
 
 
 def test_resolved_methods_link_the_owner_to_self() -> None:
-    source = METHODS + "\n    for x in xs:\n        loss = model(x)\n        loss.backward()  # <-\n"
+    source = (
+        METHODS + "\n    for x in xs:\n        loss = model(x)\n        loss.backward()  # <-\n"
+    )
     code, offset = place(source)
     targets = {"model": "forward"}
 
     def resolve(path: str) -> Callee | None:
-        return Callee(function(source, f"Net.{targets[path]}"), owner="model") if path in targets else None
+        return (
+            Callee(function(source, f"Net.{targets[path]}"), owner="model")
+            if path in targets
+            else None
+        )
 
     read = next_reads(code, offset, ["model.memory"], resolve)["model.memory"]
     assert (read.site.function, read.effect) == ("Net.forward", FEEDS)
@@ -572,7 +658,9 @@ def test_resolved_methods_link_the_owner_to_self() -> None:
 
 
 def test_attribute_reads() -> None:
-    code, offset = place("x.backward()  # <-\na.h.backward()\nb.h = 0\ny = b.h * 2\nz = c.h * 2\nu = xs[3] + 1\n")
+    code, offset = place(
+        "x.backward()  # <-\na.h.backward()\nb.h = 0\ny = b.h * 2\nz = c.h * 2\nu = xs[3] + 1\n"
+    )
     found = attribute_reads(code, offset, ["a", "b", "c"], "h")
     assert {owner: read.effect for owner, read in found.items()} == {"a": BACKWARD, "c": FEEDS}
     assert attribute_reads(code, offset, ["xs"], "[3]")["xs"].effect is FEEDS
@@ -592,7 +680,9 @@ def test_calls_after() -> None:
 
 
 def test_call_at_tells_computed_keywords() -> None:
-    call = call_at(*place("torch.autograd.grad(y[i], x, retain_graph=i < 3, create_graph=True)  # <-\n"))
+    call = call_at(
+        *place("torch.autograd.grad(y[i], x, retain_graph=i < 3, create_graph=True)  # <-\n")
+    )
     assert call is not None
     assert (call.target, call.keywords, call.computed) == (
         "torch.autograd.grad",
@@ -627,7 +717,9 @@ def test_loops_around_an_instruction() -> None:
 
 
 def test_assignment_sites() -> None:
-    code, _ = place("h = 0\nh, self.m = f()\nfor h in hs:\n    c['k'] = h\ndel h\nh.backward()  # <-\n")
+    code, _ = place(
+        "h = 0\nh, self.m = f()\nfor h in hs:\n    c['k'] = h\ndel h\nh.backward()  # <-\n"
+    )
     assert [site.line for site in assignment_sites(code, "h")] == [1, 2, 3]
     assert [(site.line, site.column) for site in assignment_sites(code, "self.m")] == [(2, 4)]
     assert [site.line for site in assignment_sites(code, "c['k']")] == [4]
@@ -641,7 +733,9 @@ def test_lasti_may_point_into_inline_caches() -> None:
 
 
 def test_code_objects_are_not_kept_alive() -> None:
-    code = compile("def f(h):\n    h.backward()\n    g = [h for _ in x]\n", "<program>", "exec").co_consts[0]
+    code = compile(
+        "def f(h):\n    h.backward()\n    g = [h for _ in x]\n", "<program>", "exec"
+    ).co_consts[0]
     assert isinstance(code, CodeType)
     next_reads(code, -1, ["h"])
     gone = weakref.ref(code)

@@ -21,12 +21,19 @@ from gradscope.render.machine.json import to_github, to_json, to_sarif
 from gradscope.rules import ALL_RULES
 
 RECORDINGS = [canned_recording(), clean_recording(), empty_recording(), unfinished_recording()]
-each_recording = pytest.mark.parametrize("recording", RECORDINGS, ids=["canned", "clean", "empty", "unfinished"])
+each_recording = pytest.mark.parametrize(
+    "recording", RECORDINGS, ids=["canned", "clean", "empty", "unfinished"]
+)
 CANNED = RECORDINGS[0]
 
 
 def with_finding(**fields: object) -> Recording:
-    values = {"severity": Severity.ERROR, "certainty": Certainty.CERTAIN, "message": "message", "site": Site("a.py", 1)}
+    values = {
+        "severity": Severity.ERROR,
+        "certainty": Certainty.CERTAIN,
+        "message": "message",
+        "site": Site("a.py", 1),
+    }
     finding = Finding(code="GS101", name="name", **(values | fields))  # type: ignore[arg-type]
     return replace(CANNED, findings=(finding,))
 
@@ -50,7 +57,9 @@ def commands(recording: Recording) -> list[tuple[str, dict[str, str], str]]:
         assert found, line
         level, properties, message = found.groups()
         pairs = dict(pair.split("=", 1) for pair in properties.split(","))
-        parsed.append((level, {key: unquote(value) for key, value in pairs.items()}, unquote(message)))
+        parsed.append(
+            (level, {key: unquote(value) for key, value in pairs.items()}, unquote(message))
+        )
     return parsed
 
 
@@ -60,13 +69,31 @@ def commands(recording: Recording) -> list[tuple[str, dict[str, str], str]]:
 @each_recording
 def test_json_has_the_documented_shape(recording: Recording) -> None:
     report = json.loads(to_json(recording))
-    assert list(report) == ["schema", "gradscope", "torch", "script", "summary", "findings", "calls"]
+    assert list(report) == [
+        "schema",
+        "gradscope",
+        "torch",
+        "script",
+        "summary",
+        "findings",
+        "calls",
+    ]
     assert report["schema"] == 1
     outcome = recording.outcome
     assert report["script"]["path"] == recording.header.script
     assert report["script"]["argv"] == list(recording.header.argv)
-    assert (report["script"]["exit_status"], report["script"]["exception"]) == (outcome.exit_status, outcome.exception)
-    summary = {"backward_calls", "nodes", "saved_tensors", "saved_bytes", "freed_bytes", "peak_saved_bytes"}
+    assert (report["script"]["exit_status"], report["script"]["exception"]) == (
+        outcome.exit_status,
+        outcome.exception,
+    )
+    summary = {
+        "backward_calls",
+        "nodes",
+        "saved_tensors",
+        "saved_bytes",
+        "freed_bytes",
+        "peak_saved_bytes",
+    }
     for key in summary:
         assert report["summary"][key] == getattr(recording.summary, key)
     assert len(report["findings"]) == len(recording.findings)
@@ -91,7 +118,12 @@ def test_json_tells_a_finding_in_full() -> None:
     ]
     assert (freed["code"], freed["severity"], freed["certainty"]) == ("GS101", "error", "certain")
     assert (freed["nodes"], freed["bytes"]) == (["TanhBackward0", "AddmmBackward0"], 45_568)
-    assert (freed["backward_call"], freed["count"], freed["caught"], freed["missed"]) == (2007, 1, False, False)
+    assert (freed["backward_call"], freed["count"], freed["caught"], freed["missed"]) == (
+        2007,
+        1,
+        False,
+        False,
+    )
     assert freed["fix"]["kind"] == "sum_losses"
     assert freed["fix"]["edits"][1] == {"file": "train.py", "line": 63, "replacement": ""}
     assert report["findings"][2]["caught"] is True
@@ -105,14 +137,20 @@ def test_json_keeps_calls_folded_and_marks_what_is_unknown() -> None:
         None,
         [{"name": "loss_d", "label": "f32[]"}],
     )
-    nowhere = json.loads(to_json(with_finding(site=None, related=(Related("freed_by", None, "long ago"),))))
+    nowhere = json.loads(
+        to_json(with_finding(site=None, related=(Related("freed_by", None, "long ago"),)))
+    )
     assert nowhere["findings"][0]["location"] is None
-    assert nowhere["findings"][0]["related"] == [{"role": "freed_by", "location": None, "message": "long ago"}]
+    assert nowhere["findings"][0]["related"] == [
+        {"role": "freed_by", "location": None, "message": "long ago"}
+    ]
     assert nowhere["findings"][0]["fix"] is None
 
 
 def test_a_site_without_an_end_ends_where_it_begins() -> None:
-    location = json.loads(to_json(with_finding(site=Site("/abs/a.py", 3, 7))))["findings"][0]["location"]
+    location = json.loads(to_json(with_finding(site=Site("/abs/a.py", 3, 7))))["findings"][0][
+        "location"
+    ]
     assert (location["file"], location["end_line"], location["end_column"]) == ("/abs/a.py", 3, 7)
 
 
@@ -121,7 +159,9 @@ def test_a_site_without_an_end_ends_where_it_begins() -> None:
 
 @pytest.mark.parametrize("render", [to_json, to_sarif, to_github])
 @each_recording
-def test_every_format_renders_every_recording(render: Callable[[Recording], str], recording: Recording) -> None:
+def test_every_format_renders_every_recording(
+    render: Callable[[Recording], str], recording: Recording
+) -> None:
     text = render(recording)
     assert text == "" or text.endswith("\n")
     assert (text == "") == (render is to_github and not recording.findings)
@@ -157,7 +197,10 @@ def test_sarif_results_point_at_their_rules(recording: Recording) -> None:
     assert len(run["results"]) == len(recording.findings)
     for result, finding in zip(run["results"], recording.findings, strict=True):
         assert result["ruleId"] == finding.code == rules[result["ruleIndex"]]["id"]
-        assert result["level"] == {"error": "error", "warning": "warning", "advice": "note"}[finding.severity]
+        assert (
+            result["level"]
+            == {"error": "error", "warning": "warning", "advice": "note"}[finding.severity]
+        )
         assert result["occurrenceCount"] == finding.count
 
 
@@ -181,7 +224,12 @@ def test_sarif_has_places_related_places_and_fixes() -> None:
     assert len({r["id"] for r in related}) == 3
     (change,) = result["fixes"][0]["artifactChanges"]
     first, second = change["replacements"]
-    assert first["deletedRegion"] == {"startLine": 62, "startColumn": 1, "endLine": 63, "endColumn": 1}
+    assert first["deletedRegion"] == {
+        "startLine": 62,
+        "startColumn": 1,
+        "endLine": 63,
+        "endColumn": 1,
+    }
     assert first["insertedContent"]["text"] == "    (loss_animal + loss_age).backward()\n"
     assert "insertedContent" not in second
 
@@ -208,18 +256,27 @@ def test_sarif_names_code_that_is_in_no_file_without_an_address(file: str) -> No
 
 
 def test_sarif_says_whether_the_run_was_finished() -> None:
-    assert [sarif(r)["invocations"][0]["executionSuccessful"] for r in RECORDINGS] == [True, True, True, False]
+    assert [sarif(r)["invocations"][0]["executionSuccessful"] for r in RECORDINGS] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     assert [sarif(r)["invocations"][0].get("exitCode") for r in RECORDINGS] == [1, 0, 0, None]
 
 
-def test_sarif_knows_one_cause_again_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sarif_knows_one_cause_again_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prints = []
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         monkeypatch.chdir(tmp_path / folder)
         result = only_result(with_finding(site=Site(str(tmp_path / folder / "a.py"), 1)))
         prints.append(result["partialFingerprints"])
-    other = only_result(with_finding(site=Site(str(tmp_path / "two" / "a.py"), 2)))["partialFingerprints"]
+    other = only_result(with_finding(site=Site(str(tmp_path / "two" / "a.py"), 2)))[
+        "partialFingerprints"
+    ]
     assert prints[0] == prints[1] != other
 
 
@@ -230,18 +287,31 @@ def test_github_shows_each_finding_at_its_line() -> None:
     parsed = commands(CANNED)
     assert [level for level, _, _ in parsed] == ["notice", "warning", "error", "warning", "error"]
     level, properties, message = parsed[-1]
-    expected = {"file": "train.py", "line": "63", "col": "5", "title": "GS101 backward-through-freed-graph"}
+    expected = {
+        "file": "train.py",
+        "line": "63",
+        "col": "5",
+        "title": "GS101 backward-through-freed-graph",
+    }
     assert (level, properties) == ("error", expected)
     lines = message.splitlines()
-    assert lines[0] == "backward through a freed graph: needs 2 saved tensors of 2 nodes, already freed"
-    assert "note: freed by backward call 2006, which ran without retain_graph=True (train.py:62)" in lines
+    assert (
+        lines[0]
+        == "backward through a freed graph: needs 2 saved tensors of 2 nodes, already freed"
+    )
+    assert (
+        "note: freed by backward call 2006, which ran without retain_graph=True (train.py:62)"
+        in lines
+    )
     assert lines[-1].startswith("help: add the losses")
 
 
 def test_github_commands_are_escaped() -> None:
     site = Site("a,b:c%.py", 1, end_line=3)
     text = to_github(with_finding(message="100%\r\nof it: a,b", site=site))
-    assert text == ("::error file=a%2Cb%3Ac%25.py,line=1,col=1,endLine=3,title=GS101 name::100%25%0D%0Aof it: a,b\n")
+    assert text == (
+        "::error file=a%2Cb%3Ac%25.py,line=1,col=1,endLine=3,title=GS101 name::100%25%0D%0Aof it: a,b\n"
+    )
 
 
 def test_github_takes_a_finding_without_a_place() -> None:

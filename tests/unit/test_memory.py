@@ -49,7 +49,9 @@ LAYOUTS = {
 def test_a_write_through_data_is_seen_in_any_layout(tensor: torch.Tensor) -> None:
     assert changed(tensor, "t.data.add_(1)" if tensor.stride() != (0,) else "t.data[:1].add_(1)")
     assert changed(tensor, "t.data[(-1,) * t.dim()] = 77")
-    assert not changed(tensor, "t.data.view_as(t)[:1].mul_(1)" if tensor.dim() else "t.data.mul_(1)")
+    assert not changed(
+        tensor, "t.data.view_as(t)[:1].mul_(1)" if tensor.dim() else "t.data.mul_(1)"
+    )
 
 
 def test_what_lies_next_to_a_view_is_not_the_view() -> None:
@@ -124,7 +126,9 @@ LINES = [
 
 
 @pytest.mark.parametrize(("line", "names", "writes"), LINES)
-def test_the_lines_that_may_write_through_data(line: str, names: set[str], writes: bool, tmp_path: Path) -> None:
+def test_the_lines_that_may_write_through_data(
+    line: str, names: set[str], writes: bool, tmp_path: Path
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"def f():\n    {line}\n", encoding="utf-8")
     found = data_lines(str(script))

@@ -24,7 +24,9 @@ def test_graph() -> None:
 
 def test_graph_without_saved_tensors() -> None:
     loss = torch.rand(2, requires_grad=True).sum()
-    assert "2 nodes; it saved nothing: backward may run any number of times" in str(gradscope.snapshot(loss))
+    assert "2 nodes; it saved nothing: backward may run any number of times" in str(
+        gradscope.snapshot(loss)
+    )
 
 
 def test_graph_that_is_very_large_is_cut() -> None:
@@ -76,7 +78,10 @@ def test_check_of_one_loss_twice_says_to_run_the_forward_again() -> None:
 def test_holders() -> None:
     kept = [torch.rand(2, requires_grad=True).exp()]
     printed = str(gradscope.holders(kept[0]))
-    assert printed == "kept[0], from a local variable of test_holders() in test_printed.py, holds this tensor"
+    assert (
+        printed
+        == "kept[0], from a local variable of test_holders() in test_printed.py, holds this tensor"
+    )
 
 
 def test_calls_findings_and_report(capsys: pytest.CaptureFixture[str]) -> None:

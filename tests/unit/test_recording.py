@@ -82,7 +82,11 @@ def test_strings_that_are_hard_to_store(tmp_path):
     writer.call(call_of(1, exception=hard))
     writer.close()
     found = load(tmp_path / "run.gscope")
-    assert (found.header.argv, found.sources, found.calls[0].exception) == ((hard,), {hard: hard}, hard)
+    assert (found.header.argv, found.sources, found.calls[0].exception) == (
+        (hard,),
+        {hard: hard},
+        hard,
+    )
 
 
 def test_a_writer_that_is_dropped_unclosed_warns_of_nothing(tmp_path):
@@ -162,7 +166,9 @@ def test_graphs_that_differ_only_in_when_they_were_built_are_one():
     assert writer.graph("b", chain(3, sequence_nr=500, built_after=8)) == first
     assert writer.graph("c", chain(4)) != first
     carried = replace(chain(3).nodes[2], built_after=0)
-    older_tail = replace(chain(3, built_after=8), nodes=(*chain(3, built_after=8).nodes[:2], carried))
+    older_tail = replace(
+        chain(3, built_after=8), nodes=(*chain(3, built_after=8).nodes[:2], carried)
+    )
     assert writer.graph("d", older_tail) != first
     freed = tuple(replace(node, state=NodeState.FREED, freed_by=1) for node in chain(3).nodes)
     assert writer.graph("e", replace(chain(3), nodes=freed)) != first
@@ -192,7 +198,9 @@ def test_large_graphs_use_up_the_room_of_their_site_sooner(monkeypatch):
 def test_all_graphs_together_are_bounded(monkeypatch):
     monkeypatch.setattr(recording_module, "GRAPH_BYTES", 500)
     writer = RecordingWriter(None, HEADER)
-    numbers = [writer.graph(n, chain(50, replace(SITE, line=n, function="f" * n))) for n in range(1, 50)]
+    numbers = [
+        writer.graph(n, chain(50, replace(SITE, line=n, function="f" * n))) for n in range(1, 50)
+    ]
     stored = [number for number in numbers if number]
     assert 0 < len(stored) < 10
     assert numbers == [*stored, *[0] * (49 - len(stored))]
@@ -287,7 +295,9 @@ def test_a_forked_child_leaves_the_file_alone(tmp_path):
         writer.finish(Outcome(exit_status=0), Summary(backward_calls=2))
         writer.close()
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, cwd=Path(__file__).parents[2])
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], check=True, cwd=Path(__file__).parents[2]
+    )
     found = load(path)
     assert (found.calls[0].count, found.outcome.exit_status, found.sources) == (2, 0, {})
 
@@ -297,7 +307,9 @@ def test_several_threads_write_one_recording(tmp_path):
 
     def work(line: int) -> None:
         for number in range(500):
-            writer.call(call_of(number * 4 + line, site=replace(SITE, line=line), thread=f"worker-{line}"))
+            writer.call(
+                call_of(number * 4 + line, site=replace(SITE, line=line), thread=f"worker-{line}")
+            )
             writer.sample(Sample(number, number, 0, number))
             writer.graph((line, number % 5), chain(1 + number % 5, replace(SITE, line=line)))
 
@@ -308,7 +320,9 @@ def test_several_threads_write_one_recording(tmp_path):
         thread.join()
     writer.close()
     found = load(tmp_path / "run.gscope")
-    assert {call.thread: call.count for call in found.calls} == {f"worker-{line}": 500 for line in range(1, 5)}
+    assert {call.thread: call.count for call in found.calls} == {
+        f"worker-{line}": 500 for line in range(1, 5)
+    }
     assert len(found.graphs) == 20
 
 

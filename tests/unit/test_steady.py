@@ -172,7 +172,14 @@ def run(source: str, lifted: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Sco
 def told(finding: Finding) -> tuple[object, ...]:
     related = tuple((r.role, r.site.line if r.site else None) for r in finding.related)
     fix = finding.fix.kind if finding.fix else None
-    return finding.code, finding.site.line if finding.site else None, finding.missed, related, fix, finding.nodes
+    return (
+        finding.code,
+        finding.site.line if finding.site else None,
+        finding.missed,
+        related,
+        fix,
+        finding.nodes,
+    )
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -185,7 +192,11 @@ def test_nothing_that_is_said_or_counted_changes(
     assert none == 0
     assert recognized > 3
     assert capsys.readouterr().out == printed
-    certain = [told(f) for f in lifted.findings if f.code.startswith(("GS1", "GS2")) and f.certainty == "certain"]
+    certain = [
+        told(f)
+        for f in lifted.findings
+        if f.code.startswith(("GS1", "GS2")) and f.certainty == "certain"
+    ]
     assert certain == [told(f) for f in hooked.findings if f.certainty == "certain"]
     assert [f.code for f in lifted.findings if f.missed] == []
     if printed:
@@ -198,8 +209,12 @@ def test_nothing_that_is_said_or_counted_changes(
     )
 
 
-@pytest.mark.parametrize("name", ["nothing wrong", "batches of two sizes", "two networks taking turns"])
-def test_the_totals_are_those_of_a_watch_with_hooks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["nothing wrong", "batches of two sizes", "two networks taking turns"]
+)
+def test_the_totals_are_those_of_a_watch_with_hooks(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hooked, _ = run(PROGRAMS[name], False, monkeypatch)
     lifted, _ = run(PROGRAMS[name], True, monkeypatch)
     assert lifted.recording().summary == hooked.recording().summary

@@ -60,7 +60,9 @@ def test_other_files_are_not_overwritten(tmp_path):
         assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("where", [".", "missing/run.gscope", "file.txt/run.gscope", "/dev/null", "a\0b", "x" * 300])
+@pytest.mark.parametrize(
+    "where", [".", "missing/run.gscope", "file.txt/run.gscope", "/dev/null", "a\0b", "x" * 300]
+)
 def test_a_path_that_cannot_be_written_is_refused_at_once(where, tmp_path):
     (tmp_path / "file.txt").write_text("text")
     with pytest.raises(GradscopeError) as refused:
@@ -96,7 +98,11 @@ def written(tmp_path):
 def test_files_that_are_no_recordings(tmp_path):
     assert "no such file" in one_line(tmp_path / "missing.gscope")
     assert "directory" in one_line(tmp_path)
-    for name, content in (("empty", b""), ("text", b"print('hello')\n" * 30), ("zeros", bytes(200))):
+    for name, content in (
+        ("empty", b""),
+        ("text", b"print('hello')\n" * 30),
+        ("zeros", bytes(200)),
+    ):
         (tmp_path / name).write_bytes(content)
         assert "not a gradscope recording" in one_line(tmp_path / name)
     with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
@@ -111,7 +117,10 @@ def test_a_recording_of_a_newer_schema(written):
     with closing(sqlite3.connect(written)) as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     message = one_line(written)
-    assert f"written by a newer gradscope (schema {SCHEMA + 1}); this one reads up to {SCHEMA}: upgrade" in message
+    assert (
+        f"written by a newer gradscope (schema {SCHEMA + 1}); this one reads up to {SCHEMA}: upgrade"
+        in message
+    )
 
 
 def test_a_recording_cut_off_anywhere_is_never_a_traceback(written, tmp_path):
@@ -162,7 +171,8 @@ def test_fields_that_come_and_go_between_versions(written):
         (layout,) = connection.execute("SELECT value FROM meta WHERE key = 'layout'").fetchone()
         assert '"caught"' in layout
         connection.execute(
-            "UPDATE meta SET value = ? WHERE key = 'layout'", (layout.replace('"caught"', '"of_a_later_version"'),)
+            "UPDATE meta SET value = ? WHERE key = 'layout'",
+            (layout.replace('"caught"', '"of_a_later_version"'),),
         )
         connection.commit()
     found = load(written)
@@ -204,7 +214,10 @@ def test_half_a_commit_of_a_killed_process_is_undone(tmp_path):
 
 def test_the_tables_are_those_that_the_storage_names(written):
     with closing(sqlite3.connect(written)) as connection:
-        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        names = [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
     assert sorted(names) == sorted(storage.TABLES)
 
 

@@ -17,7 +17,17 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Recording, Related, Root, Severity, Site
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Finding,
+    Fix,
+    Recording,
+    Related,
+    Root,
+    Severity,
+    Site,
+)
 from gradscope.render.text.calls import MOST_ROWS, folded
 from gradscope.render.text.progress import ProgressLine
 from gradscope.render.text.report import print_finding, print_report
@@ -48,14 +58,20 @@ def report(recording: Recording, width: int = 80, saved: str | None = None) -> s
     return written(target)
 
 
-def shown(finding: Finding, sources: dict[str, str], width: int = 80, **options: object) -> list[str]:
+def shown(
+    finding: Finding, sources: dict[str, str], width: int = 80, **options: object
+) -> list[str]:
     target = console(width, **options)
     print_finding(finding, target, sources)
     return written(target).splitlines()
 
 
 def finding(site: Site | None, label: str = "label", **fields: object) -> Finding:
-    values = {"severity": Severity.ERROR, "certainty": Certainty.CERTAIN, "message": "message"} | fields
+    values = {
+        "severity": Severity.ERROR,
+        "certainty": Certainty.CERTAIN,
+        "message": "message",
+    } | fields
     return Finding(code="GS101", name="name", site=site, label=label, **values)  # type: ignore[arg-type]
 
 
@@ -95,7 +111,9 @@ def test_an_encoding_without_unicode_is_served_in_ascii() -> None:
     raw = io.BytesIO()
     target = Console(file=io.TextIOWrapper(raw, encoding="ascii"), width=80)
     recording = replace(
-        RECORDINGS["canned"], findings=(finding(Site("d\u00e9.py", 1)),), sources={"d\u00e9.py": "\u03b1 = 1"}
+        RECORDINGS["canned"],
+        findings=(finding(Site("d\u00e9.py", 1)),),
+        sources={"d\u00e9.py": "\u03b1 = 1"},
     )
     print_report(recording, target)
     target.file.flush()
@@ -158,7 +176,9 @@ def test_paths_are_short_below_the_working_directory_and_whole_elsewhere(
     inside = os.path.join(tmp_path, "pkg", "a.py")
     assert shown(finding(Site(inside, 3, 5)), {})[1] == f" --> {os.path.join('pkg', 'a.py')}:3:5"
     far = os.path.join(os.sep, "elsewhere", *["folder"] * 20, "a.py")
-    assert shown(finding(Site(far, 3, 5)), {})[1] == f" --> {far}:3:5", "a path is not broken, however long"
+    assert shown(finding(Site(far, 3, 5)), {})[1] == f" --> {far}:3:5", (
+        "a path is not broken, however long"
+    )
 
 
 def test_the_source_comes_from_the_file_where_it_was_not_recorded(tmp_path: Path) -> None:
@@ -169,7 +189,9 @@ def test_the_source_comes_from_the_file_where_it_was_not_recorded(tmp_path: Path
     assert "  | ^^^^^^ label" in lines
 
 
-@pytest.mark.parametrize("site", [Site("<string>", 3), Site("gone.py", 9), Site("short.py", 9), Site("short.py", 0)])
+@pytest.mark.parametrize(
+    "site", [Site("<string>", 3), Site("gone.py", 9), Site("short.py", 9), Site("short.py", 0)]
+)
 def test_without_source_the_place_and_the_label_are_shown(site: Site) -> None:
     lines = shown(finding(site), {"short.py": "a = 1\n"})
     assert lines[1:3] == [f" --> {site.file}:{site.line}:1", "  | label"]
@@ -195,11 +217,16 @@ def test_carets_stand_under_what_is_meant(site: Site, carets: tuple[int, int]) -
 def test_a_label_that_does_not_fit_goes_below_its_carets() -> None:
     site = Site("a.py", 1, 5, 1, 22)
     lines = shown(
-        finding(site, "needs 4 saved tensors of 2 nodes, already freed"), {"a.py": "    loss_age.backward()"}, 50
+        finding(site, "needs 4 saved tensors of 2 nodes, already freed"),
+        {"a.py": "    loss_age.backward()"},
+        50,
     )
     assert lines[4] == "  |     " + "^" * 17
     assert lines[5].startswith("  |     needs 4 saved")
-    assert " ".join(line[3:].strip() for line in lines[5:7]) == "needs 4 saved tensors of 2 nodes, already freed"
+    assert (
+        " ".join(line[3:].strip() for line in lines[5:7])
+        == "needs 4 saved tensors of 2 nodes, already freed"
+    )
 
 
 def test_tabs_and_wide_characters_keep_the_carets_in_place() -> None:
@@ -230,9 +257,13 @@ def test_no_source_line_can_disturb_the_terminal(source: str, data: st.DataObjec
     start = data.draw(st.integers(1, len(source)))
     end = data.draw(st.integers(start, len(source) + 1))
     related = (Related("created", Site("a.py", 1), source),)
-    for line in shown(finding(Site("a.py", 1, start, 1, end), source, related=related), {"a.py": source}):
+    for line in shown(
+        finding(Site("a.py", 1, start, 1, end), source, related=related), {"a.py": source}
+    ):
         assert cell_len(line) <= 80
-        assert all(unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for char in line)
+        assert all(
+            unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for char in line
+        )
 
 
 def test_hostile_text_stays_text() -> None:
@@ -247,7 +278,9 @@ def test_hostile_text_stays_text() -> None:
 
 
 def test_hostile_names_of_calls_stay_text() -> None:
-    call = BackwardCall(1, "backward", Site("a\x1b.py", 1), (Root(0, "[red]\nloss"),), thread="\x07")
+    call = BackwardCall(
+        1, "backward", Site("a\x1b.py", 1), (Root(0, "[red]\nloss"),), thread="\x07"
+    )
     text = report(Recording(RECORDINGS["clean"].header, calls=(call,)))
     assert r"a\x1b.py:1" in text
     assert r"[red]\nloss.backward() (thread \x07)" in text
@@ -311,7 +344,10 @@ def test_a_long_table_shows_its_beginning_and_its_end() -> None:
         ({"inputs": ("w",)}, "loss.backward(inputs=[w])"),
         ({"inputs": ("a", "b", "c", "d")}, "loss.backward(inputs=4 inputs)"),
         ({"kind": "grad", "inputs": ("x", "y")}, "autograd.grad(loss, [x, y])"),
-        ({"kind": "grad", "inputs": ("x",), "roots": (Root(0, None, "f32[2]"),)}, "autograd.grad([x]) of f32[2]"),
+        (
+            {"kind": "grad", "inputs": ("x",), "roots": (Root(0, None, "f32[2]"),)},
+            "autograd.grad([x]) of f32[2]",
+        ),
         ({"roots": (Root(0, "a"), Root(1, "b"))}, "backward([a, b])"),
         ({"roots": (Root(0, "a"), Root(1, None))}, "backward() of 2 roots"),
         ({"exception": "RuntimeError: no"}, "loss.backward() raised RuntimeError"),
@@ -396,8 +432,12 @@ def test_progress_is_drawn_after_two_seconds_four_times_a_second_and_erased() ->
     assert len(terminal.getvalue()) == length
 
 
-@pytest.mark.parametrize(("stream", "stdout"), [(io.StringIO(), io.StringIO()), (Terminal(), Terminal())])
-def test_progress_is_never_drawn_where_it_could_mix_with_other_text(stream: io.StringIO, stdout: io.StringIO) -> None:
+@pytest.mark.parametrize(
+    ("stream", "stdout"), [(io.StringIO(), io.StringIO()), (Terminal(), Terminal())]
+)
+def test_progress_is_never_drawn_where_it_could_mix_with_other_text(
+    stream: io.StringIO, stdout: io.StringIO
+) -> None:
     progress = ProgressLine(stream, stdout)
     progress.update(1, 1, 100.0)
     progress.erase()

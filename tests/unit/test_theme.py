@@ -85,10 +85,17 @@ def test_the_page_is_readable(page: Page) -> None:
     assert contrast(page.rule, page.background) >= 3
 
 
-@pytest.mark.parametrize("deficiency", [PROTANOPIA, DEUTERANOPIA], ids=["protanopia", "deuteranopia"])
+@pytest.mark.parametrize(
+    "deficiency", [PROTANOPIA, DEUTERANOPIA], ids=["protanopia", "deuteranopia"]
+)
 @pytest.mark.parametrize("tone", ["light", "dark"])
-def test_the_states_of_what_is_saved_differ_without_red_and_green(deficiency: list[list[float]], tone: str) -> None:
-    told_by_colour = [NODE_STATES[s] for s in (NodeState.LIVE, NodeState.RETAINED, NodeState.FREED, NodeState.STALE)]
+def test_the_states_of_what_is_saved_differ_without_red_and_green(
+    deficiency: list[list[float]], tone: str
+) -> None:
+    told_by_colour = [
+        NODE_STATES[s]
+        for s in (NodeState.LIVE, NodeState.RETAINED, NodeState.FREED, NodeState.STALE)
+    ]
     for one, other in combinations(told_by_colour, 2):
         seen = [as_seen(getattr(look, tone).ink, deficiency) for look in (one, other)]
         distance = sum((a - b) ** 2 for a, b in zip(*seen, strict=True)) ** 0.5
@@ -96,5 +103,8 @@ def test_the_states_of_what_is_saved_differ_without_red_and_green(deficiency: li
 
 
 def test_states_that_differ_in_kind_have_lines_of_their_own() -> None:
-    lines = {NODE_STATES[s].line for s in (NodeState.LIVE, NodeState.RETAINED, NodeState.FREED, NodeState.STALE)}
+    lines = {
+        NODE_STATES[s].line
+        for s in (NodeState.LIVE, NodeState.RETAINED, NodeState.FREED, NodeState.STALE)
+    }
     assert len(lines) == 4

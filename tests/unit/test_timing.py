@@ -27,7 +27,10 @@ def test_all_three_are_timed_and_no_grad_is_touched() -> None:
 def test_share() -> None:
     timing = Timing(forward=0.003, forward_without_graph=0.002, backward=0.001, rounds=5)
     assert timing.share == pytest.approx(0.25)
-    assert str(timing).splitlines()[-1] == "building the graph           1.000 ms  25.0% of forward + backward"
+    assert (
+        str(timing).splitlines()[-1]
+        == "building the graph           1.000 ms  25.0% of forward + backward"
+    )
     assert Timing(0.002, 0.003, 0.001, 5).share == 0.0
 
 

@@ -39,7 +39,9 @@ def test_two_losses() -> None:
 
 def test_side_ways_are_indented_and_the_longest_way_goes_on() -> None:
     nodes = [op(0, "Add", 5), op(1, "Mul", 4), op(2, "Relu", 3), op(3, "Mm", 2), op(4, "Exp", 1)]
-    lines = shown(graph(nodes, [(0, 1), (0, 2), (2, 3), (3, 4)], loss=0), plain_ascii=True).splitlines()
+    lines = shown(
+        graph(nodes, [(0, 1), (0, 2), (2, 3), (3, 4)], loss=0), plain_ascii=True
+    ).splitlines()
     assert [line.replace("│", "").strip(" ├└─") for line in lines[2:]] == [
         "loss f32[]  . AddBackward0  bufferless",
         ". MulBackward0  bufferless",

@@ -115,7 +115,9 @@ def test_the_engine_agrees(source: str, watched: bool) -> None:
             names = run(source)
             failed_before = fails(run(source)["root"])
             with torch.no_grad():
-                names[use.name].add_(1) if names[use.name].is_floating_point() else names[use.name].mul_(0)
+                names[use.name].add_(1) if names[use.name].is_floating_point() else names[
+                    use.name
+                ].mul_(0)
             if not failed_before:  # else it fails whatever is changed
                 assert use.in_place is not fails(names["root"]), use
             tensor = run(source)[use.name]
@@ -132,7 +134,9 @@ def test_parameters_without_a_variable_are_listed_where_they_are_saved() -> None
     uses = {use.name: use for use in gradscope.uses(loss)}
     assert not uses["model.1.weight"].in_place
     assert "AddmmBackward0 saved it as `mat2`" in uses["model.1.weight"].in_place_why
-    assert "model.0.weight" not in uses  # what it computes does not need it: the input asks for no gradient
+    assert (
+        "model.0.weight" not in uses
+    )  # what it computes does not need it: the input asks for no gradient
 
 
 def test_it_says_why() -> None:

@@ -22,12 +22,16 @@ Resolve: TypeAlias = Callable[[str], Callee | None]
 """Finds the code behind a dotted name of the frame, None where it is not to be looked into."""
 
 
-def parameters(code: CodeType, arguments: Stack, keywords: tuple[str, ...], *, bound: bool) -> dict[str, Marks]:
+def parameters(
+    code: CodeType, arguments: Stack, keywords: tuple[str, ...], *, bound: bool
+) -> dict[str, Marks]:
     """The marks that a function's parameters start with."""
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     positional = len(arguments) - len(keywords)
     places = names[bound : code.co_argcount]
-    found = [(name, value.marks) for name, value in zip(places, arguments[:positional], strict=False)]
+    found = [
+        (name, value.marks) for name, value in zip(places, arguments[:positional], strict=False)
+    ]
     extra = code.co_varnames[len(names) : len(names) + 2]
     rest = union(arguments[:positional][len(places) :])
     if rest and code.co_flags & CO_VARARGS:

@@ -65,9 +65,13 @@ class Flow:
     def __init__(self, code: CodeType) -> None:
         self.instructions, self._units = _decode(code)
         # Instructions that control can come to in more than one way; all others follow the one before them.
-        self.joins = {target for i in self.instructions for target in (i.jump, i.handler) if target >= 0}
+        self.joins = {
+            target for i in self.instructions for target in (i.jump, i.handler) if target >= 0
+        }
         self._loops: tuple[Loop, ...] | None = None
-        self.survey: Any = None  # what the machine learnt in one pass over the whole code, see survey.py
+        self.survey: Any = (
+            None  # what the machine learnt in one pass over the whole code, see survey.py
+        )
 
     def index(self, lasti: int) -> int:
         """The instruction that ``f_lasti`` stands at, be it in its inline caches; -1 before the first."""
@@ -119,7 +123,9 @@ def flow_of(code: CodeType) -> Flow:
 
 def site_of(code: CodeType, offset: int) -> Site:
     """The source place of an instruction, with columns where the code has them (PEP 657)."""
-    position = next(islice(code.co_positions(), max(offset, 0) // 2, None), (None, None, None, None))
+    position = next(
+        islice(code.co_positions(), max(offset, 0) // 2, None), (None, None, None, None)
+    )
     line, end_line, column, end_column = position
     path = code.co_filename
     return Site(

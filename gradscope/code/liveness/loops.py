@@ -44,7 +44,9 @@ def assigned_in(code: CodeType, loop: LoopSpan) -> frozenset[str]:
     deleted = flow_of(code).instructions
     body = _loop(code, loop).body
     names = {name for index in body for name in stores.get(index, ())}
-    return frozenset(names | {deleted[index].name for index in body if deleted[index].action is Action.DELETE})
+    return frozenset(
+        names | {deleted[index].name for index in body if deleted[index].action is Action.DELETE}
+    )
 
 
 def is_rebound_each_iteration(code: CodeType, loop: LoopSpan, name: str) -> bool:
@@ -70,7 +72,11 @@ def assignment_sites(code: CodeType, name: str) -> tuple[Site, ...]:
     """Where the name or path is assigned in this code, in the order of the source."""
     instructions = flow_of(code).instructions
     stores = survey_of(code).stores
-    sites = (site_of(code, instructions[index].offset) for index in sorted(stores) if name in stores[index])
+    sites = (
+        site_of(code, instructions[index].offset)
+        for index in sorted(stores)
+        if name in stores[index]
+    )
     return tuple(sorted(dict.fromkeys(sites), key=lambda site: (site.line, site.column)))
 
 
@@ -81,7 +87,10 @@ def _loop(code: CodeType, span: LoopSpan) -> Loop:
 def _span(code: CodeType, loop: Loop) -> LoopSpan:
     instructions = flow_of(code).instructions
     positions = list(code.co_positions())
-    lines = {index: positions[instruction.offset // 2][0] or 0 for index, instruction in enumerate(instructions)}
+    lines = {
+        index: positions[instruction.offset // 2][0] or 0
+        for index, instruction in enumerate(instructions)
+    }
     shown = loop.header
     if instructions[shown].action is not Action.NEXT:
         # A `while` leaves its test at the header or at the way back, `while True` no more than a NOP before the body.

@@ -7,7 +7,18 @@ from types import CodeType
 
 from gradscope.code.liveness.flow import Flow, Instruction, flow_of
 from gradscope.code.liveness.rules import RULES
-from gradscope.code.liveness.values import NO_MARKS, UNKNOWN, Env, Kind, Mark, Marks, Role, Stack, State, Value
+from gradscope.code.liveness.values import (
+    NO_MARKS,
+    UNKNOWN,
+    Env,
+    Kind,
+    Mark,
+    Marks,
+    Role,
+    Stack,
+    State,
+    Value,
+)
 
 
 class Machine(ABC):
@@ -31,7 +42,16 @@ class Machine(ABC):
         """A value whose ``codes`` and ``role`` say which functions the path may be."""
 
     @abstractmethod
-    def bind(self, env: Env, path: str, value: Value, index: int, *, weak: bool = False, inner: bool = False) -> Env:
+    def bind(
+        self,
+        env: Env,
+        path: str,
+        value: Value,
+        index: int,
+        *,
+        weak: bool = False,
+        inner: bool = False,
+    ) -> Env:
         """``value`` is stored at ``path``; empty: somewhere.
 
         ``weak``: what was there stays. ``inner``: into a variable of an inlined comprehension.
@@ -43,7 +63,13 @@ class Machine(ABC):
 
     @abstractmethod
     def call(
-        self, env: Env, stack: Stack, callee: Value, arguments: Stack, keywords: tuple[str, ...], index: int
+        self,
+        env: Env,
+        stack: Stack,
+        callee: Value,
+        arguments: Stack,
+        keywords: tuple[str, ...],
+        index: int,
     ) -> tuple[Env, Value]:
         """What a call does to the environment, and its result; the last arguments are those named in ``keywords``."""
 
@@ -55,13 +81,17 @@ class Machine(ABC):
         """The state after an instruction; ``taken`` for the way of its jump."""
         instruction = self.flow.instructions[index]
         effect = instruction.jump_effect if taken else instruction.effect
-        return State(*RULES[instruction.action](self, instruction, index, state.env, state.stack, effect))
+        return State(
+            *RULES[instruction.action](self, instruction, index, state.env, state.stack, effect)
+        )
 
     def derive(self, marks: Marks, stack: Stack) -> Marks:
         """The marks of what is computed from marked values: none where gradients are off."""
         if not marks or self.gradients_off(stack):
             return NO_MARKS
-        return frozenset(m if m.kind is Kind.BUILT else Mark(m.name, Kind.DERIVED, m.read) for m in marks)
+        return frozenset(
+            m if m.kind is Kind.BUILT else Mark(m.name, Kind.DERIVED, m.read) for m in marks
+        )
 
     def gradients_off(self, stack: Stack) -> bool:
         """Whether the instruction runs under ``no_grad``: its exit function is on the stack for just that long."""
@@ -77,7 +107,9 @@ class Machine(ABC):
         plain = self._plain.get((path, name))
         if plain is None:
             known = self.function(path)
-            plain = self._plain[path, name] = Value(path, NO_MARKS, name, owner, known.codes, role=known.role)
+            plain = self._plain[path, name] = Value(
+                path, NO_MARKS, name, owner, known.codes, role=known.role
+            )
         return plain._replace(marks=marks) if marks else plain
 
     def read(self, env: Env, name: str, index: int) -> Value:

@@ -45,7 +45,9 @@ class Note:
 
     __slots__ = ("backward", "before", "code", "distance", "index", "name", "phase", "use", "via")
 
-    def __init__(self, name: str, via: str, code: CodeType, index: int, phase: Phase, distance: int) -> None:
+    def __init__(
+        self, name: str, via: str, code: CodeType, index: int, phase: Phase, distance: int
+    ) -> None:
         self.name = name
         self.via = via
         self.code = code
@@ -64,7 +66,9 @@ class Notes:
         self.all: list[Note] = []
         self._known: dict[tuple[str, str, int, int, bool], int] = {}
 
-    def read(self, name: str, via: str, code: CodeType, index: int, phase: Phase, distance: int) -> int:
+    def read(
+        self, name: str, via: str, code: CodeType, index: int, phase: Phase, distance: int
+    ) -> int:
         """The number of this read; the phase and the distance at which it is first met count."""
         return self._number(Note(name, via, code, index, phase, distance))
 

@@ -12,7 +12,9 @@ class Action(IntEnum):
 
     KEEP = auto()  # touches no value
     POP = auto()  # drops as many values as its stack effect says
-    FRESH = auto()  # pushes something that no tracked value is part of (a bool, a string, an exception)
+    FRESH = (
+        auto()
+    )  # pushes something that no tracked value is part of (a bool, a string, an exception)
     PART = auto()  # pushes something made of what it pops: a container, an element, an iterator
     OPERATE = auto()  # computes: pushes something that is built on what it pops
     BINARY = auto()
@@ -121,7 +123,15 @@ ACTIONS: Final = {name: action for action, names in _NAMES.items() for name in n
 
 _OTHER_WAYS_BACK: Final = ("JUMP_BACKWARD_NO_INTERRUPT", "JUMP_BACKWARD_QUICK")
 ENDS_FLOW: Final = frozenset(
-    ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", *_OTHER_WAYS_BACK)
+    (
+        "RETURN_VALUE",
+        "RETURN_CONST",
+        "RAISE_VARARGS",
+        "RERAISE",
+        "JUMP_FORWARD",
+        "JUMP_BACKWARD",
+        *_OTHER_WAYS_BACK,
+    )
 )
 """Instructions after which the next one in the code is not run."""
 
@@ -139,7 +149,9 @@ SUBSCRIPT_OPERATOR: Final = 26
 _METHOD_IS_ATTRIBUTE: Final = dis.opmap.get("LOAD_METHOD", 256) > 255
 """From 3.12 on LOAD_ATTR does the work of LOAD_METHOD; a number above 255 is the compiler's own, never in the code."""
 
-_FLAG_BITS: Final = {"LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2} | ({"LOAD_ATTR": 1} if _METHOD_IS_ATTRIBUTE else {})
+_FLAG_BITS: Final = {"LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2} | (
+    {"LOAD_ATTR": 1} if _METHOD_IS_ATTRIBUTE else {}
+)
 """How many low bits of a name's index are flags; the lowest says that a NULL (or self) is pushed too."""
 
 
@@ -155,7 +167,9 @@ def name_index(opname: str, arg: int) -> int:
 
 def stack_effect(opcode: int, opname: str, arg: int, *, jump: bool) -> int:
     """By how much the stack grows, taken where possible from Python itself."""
-    if opname == "PRECALL":  # 3.11 splits the effect of a call over two instructions; all of it is given to CALL here
+    if (
+        opname == "PRECALL"
+    ):  # 3.11 splits the effect of a call over two instructions; all of it is given to CALL here
         return 0
     if opname == "CALL":
         return -1 - arg

@@ -14,7 +14,18 @@ from gradscope.code.liveness.notes import Note, Notes, Phase, Use
 from gradscope.code.liveness.opcodes import Action
 from gradscope.code.liveness.survey import CallFact, survey_of
 from gradscope.code.liveness.tracking import Tracker
-from gradscope.code.liveness.values import NO_MARKS, UNKNOWN, Env, Kind, Mark, Marks, State, Value, is_element, take
+from gradscope.code.liveness.values import (
+    NO_MARKS,
+    UNKNOWN,
+    Env,
+    Kind,
+    Mark,
+    Marks,
+    State,
+    Value,
+    is_element,
+    take,
+)
 from gradscope.model import Site
 
 RESULT = "<result>"
@@ -89,19 +100,33 @@ def all_reads(
     RESULT. ``lasti`` is ``frame.f_lasti``, or -1 for the function's start. ``resolve`` finds the code of functions that
     are called, so that what they do with their arguments counts; without it, they are taken to build on them.
     """
-    return {name: tuple(map(_read, notes)) for name, notes in _notes(code, lasti, names, resolve).items()}
+    return {
+        name: tuple(map(_read, notes))
+        for name, notes in _notes(code, lasti, names, resolve).items()
+    }
 
 
-def next_reads(code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None = None) -> dict[str, Read]:
+def next_reads(
+    code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None = None
+) -> dict[str, Read]:
     """For each name that is read again, the most dangerous read, the nearest of equal ones. See ``all_reads``."""
-    return {name: _read(min(notes, key=_danger)) for name, notes in _notes(code, lasti, names, resolve).items()}
+    return {
+        name: _read(min(notes, key=_danger))
+        for name, notes in _notes(code, lasti, names, resolve).items()
+    }
 
 
 def attribute_reads(
-    code: CodeType, lasti: int, owner_names: Collection[str], attr: str, resolve: Resolve | None = None
+    code: CodeType,
+    lasti: int,
+    owner_names: Collection[str],
+    attr: str,
+    resolve: Resolve | None = None,
 ) -> dict[str, Read]:
     """For each owner the most dangerous read of ``owner.attr``; an ``attr`` such as ``[3]`` is an element."""
-    paths = {owner: owner + attr if attr.startswith("[") else f"{owner}.{attr}" for owner in owner_names}
+    paths = {
+        owner: owner + attr if attr.startswith("[") else f"{owner}.{attr}" for owner in owner_names
+    }
     found = next_reads(code, lasti, tuple(paths.values()), resolve)
     return {owner: found[path] for owner, path in paths.items() if path in found}
 
@@ -130,7 +155,9 @@ def calls_after(code: CodeType, lasti: int) -> tuple[Call, ...]:
             continue
         seen[index] = level  # a plainer way may be found later; the order is that of the first
         for successor in flow.successors(index):
-            heapq.heappush(waiting, (distance + 1, successor, level_after(loops, level, index, successor)))
+            heapq.heappush(
+                waiting, (distance + 1, successor, level_after(loops, level, index, successor))
+            )
     reached = sorted((index for index in seen if index in calls), key=lambda index: seen[index] > 0)
     found = (_call(code, index, calls[index], seen[index] > 0) for index in reached)
     return tuple(call for call in found if call.target)
@@ -148,7 +175,9 @@ def _call(code: CodeType, index: int, fact: CallFact, after_back_edge: bool) -> 
     return Call(fact.target, site, fact.arguments, fact.keywords, fact.computed, after_back_edge)
 
 
-def _notes(code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None) -> dict[str, list[Note]]:
+def _notes(
+    code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None
+) -> dict[str, list[Note]]:
     notes = Notes()
     flow = flow_of(code)
     index = flow.index(lasti)
@@ -156,7 +185,9 @@ def _notes(code: CodeType, lasti: int, names: Collection[str], resolve: Resolve 
     tracker = Tracker(code, notes, resolve)
     tracker.follow(_starts(tracker, index, env, names), flow.loops_around(index))
     found: dict[str, list[Note]] = {}
-    for note in sorted(notes.all, key=lambda note: (note.phase.on_exception, note.distance, note.index, note.name)):
+    for note in sorted(
+        notes.all, key=lambda note: (note.phase.on_exception, note.distance, note.index, note.name)
+    ):
         if not (note.before and note.use is Use.NOTHING):
             found.setdefault(note.name, []).append(note)
     return found
@@ -184,7 +215,9 @@ def _site(code: CodeType, index: int) -> Site:
     return site_of(code, flow_of(code).instructions[index].offset)
 
 
-def _starts(tracker: Tracker, index: int, env: Env, names: Collection[str]) -> list[tuple[Phase, int, State]]:
+def _starts(
+    tracker: Tracker, index: int, env: Env, names: Collection[str]
+) -> list[tuple[Phase, int, State]]:
     """Where to start: after the instruction, with what the stack holds, and at the handler of its exception."""
     if index < 0:
         return [(Phase(), 0, State(env, ()))]
@@ -196,7 +229,9 @@ def _starts(tracker: Tracker, index: int, env: Env, names: Collection[str]) -> l
     calls = instruction.action in (Action.CALL, Action.CALL_KW, Action.CALL_EX)
     if calls:  # what the call was given is its own
         surveyed = take(surveyed, 1 - instruction.effect)[0]
-    stack = tuple(value._replace(marks=_tracked(tracker, value.marks, names), items=()) for value in surveyed)
+    stack = tuple(
+        value._replace(marks=_tracked(tracker, value.marks, names), items=()) for value in surveyed
+    )
     starts = []
     if calls:
         result = NO_MARKS

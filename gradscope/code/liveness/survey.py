@@ -8,7 +8,19 @@ from typing import NamedTuple
 
 from gradscope.code.liveness.flow import MISSING, flow_of
 from gradscope.code.liveness.machine import Machine
-from gradscope.code.liveness.values import NO_MARKS, UNKNOWN, Env, Kind, Mark, Marks, Role, Stack, State, Value, union
+from gradscope.code.liveness.values import (
+    NO_MARKS,
+    UNKNOWN,
+    Env,
+    Kind,
+    Mark,
+    Marks,
+    Role,
+    Stack,
+    State,
+    Value,
+    union,
+)
 from gradscope.code.liveness.words import CallKind, kind_of_call
 
 
@@ -63,7 +75,11 @@ class _Surveyor(Machine):
                 instruction = instructions[index]
                 if instruction.handler >= 0:
                     kept = state.stack[: instruction.handler_depth]
-                    arrive(1, instruction.handler, State({}, kept + (UNKNOWN,) * instruction.handler_pushes))
+                    arrive(
+                        1,
+                        instruction.handler,
+                        State({}, kept + (UNKNOWN,) * instruction.handler_pushes),
+                    )
                 if instruction.jump >= 0:
                     arrive(late, instruction.jump, self.execute(index, state, taken=True))
                 if not instruction.falls:
@@ -82,7 +98,16 @@ class _Surveyor(Machine):
         """A function that this code made, as far as the pass has come."""
         return self.survey.functions.get(path, UNKNOWN)
 
-    def bind(self, env: Env, path: str, value: Value, index: int, *, weak: bool = False, inner: bool = False) -> Env:
+    def bind(
+        self,
+        env: Env,
+        path: str,
+        value: Value,
+        index: int,
+        *,
+        weak: bool = False,
+        inner: bool = False,
+    ) -> Env:
         """Remember where the path is stored."""
         if path and not weak and not inner and value.role is not Role.SHADOWED:
             self.survey.stores[index] = (*self.survey.stores.get(index, ()), path)
@@ -100,12 +125,20 @@ class _Surveyor(Machine):
         """Nothing to do: the survey has no caller."""
 
     def call(
-        self, env: Env, stack: Stack, callee: Value, arguments: Stack, keywords: tuple[str, ...], index: int
+        self,
+        env: Env,
+        stack: Stack,
+        callee: Value,
+        arguments: Stack,
+        keywords: tuple[str, ...],
+        index: int,
     ) -> tuple[Env, Value]:
         """Remember the call; its result carries what it was given, where it hands that on."""
         named = dict(zip(keywords, arguments[len(arguments) - len(keywords) :], strict=False))
         computed = frozenset(name for name, value in named.items() if value.constant is MISSING)
-        self.survey.calls[index] = CallFact(callee.path, tuple(a.path for a in arguments if a.path), keywords, computed)
+        self.survey.calls[index] = CallFact(
+            callee.path, tuple(a.path for a in arguments if a.path), keywords, computed
+        )
         kind = kind_of_call(callee.path, callee.attribute, dropped=False)
         if kind is CallKind.NO_GRAD:
             return env, no_grad(callee, arguments)
@@ -140,4 +173,6 @@ def decorated_function(callee: Value, arguments: Stack) -> Value | None:
         return None
     if arguments[0].codes[0].co_name.startswith("<"):
         return None  # a lambda or a comprehension
-    return arguments[0]._replace(role=Role.NO_GRAD if callee.role is Role.NO_GRAD else arguments[0].role)
+    return arguments[0]._replace(
+        role=Role.NO_GRAD if callee.role is Role.NO_GRAD else arguments[0].role
+    )

@@ -38,10 +38,18 @@ _DEEPEST_CALL = 5
 _VISITS_PER_INSTRUCTION = 10  # far above what joins need; code that needs more is given up on
 
 
-_STORE_USE: Mapping[Kind, Use] = {Kind.SAME: Use.STORED, Kind.SUMMED: Use.SUMMED, Kind.DERIVED: Use.BUILT_ON}
+_STORE_USE: Mapping[Kind, Use] = {
+    Kind.SAME: Use.STORED,
+    Kind.SUMMED: Use.SUMMED,
+    Kind.DERIVED: Use.BUILT_ON,
+}
 
-_Question: TypeAlias = tuple[int, bool, frozenset[tuple[str, Marks]]]  # a function, under no_grad?, what it starts with
-_Answer: TypeAlias = tuple[Env | None, Marks]  # what it leaves (None: it does not return), what it returns
+_Question: TypeAlias = tuple[
+    int, bool, frozenset[tuple[str, Marks]]
+]  # a function, under no_grad?, what it starts with
+_Answer: TypeAlias = tuple[
+    Env | None, Marks
+]  # what it leaves (None: it does not return), what it returns
 
 
 class Tracker(Machine):
@@ -59,7 +67,10 @@ class Tracker(Machine):
         super().__init__(code, grad_off=grad_off)
         self.notes = notes
         self.resolve = resolve
-        self.functions: dict[str, Value] = {**(caller.functions if caller else {}), **survey_of(code).functions}
+        self.functions: dict[str, Value] = {
+            **(caller.functions if caller else {}),
+            **survey_of(code).functions,
+        }
         self.running: frozenset[CodeType] = (caller.running if caller else frozenset()) | {code}
         self.answers: dict[_Question, _Answer] = caller.answers if caller else {}
         self.is_top = caller is None
@@ -100,9 +111,15 @@ class Tracker(Machine):
             while self._is_alive(state):
                 self.distance += 1
                 instruction = instructions[index]
-                if instruction.handler >= 0 and told.get((self.phase, instruction.handler)) is not state.env:
+                if (
+                    instruction.handler >= 0
+                    and told.get((self.phase, instruction.handler)) is not state.env
+                ):
                     told[self.phase, instruction.handler] = state.env
-                    kept = state.stack[: instruction.handler_depth] + (UNKNOWN,) * instruction.handler_pushes
+                    kept = (
+                        state.stack[: instruction.handler_depth]
+                        + (UNKNOWN,) * instruction.handler_pushes
+                    )
                     thrown = self._crossing(index, instruction.handler)._replace(on_exception=True)
                     arrive(thrown, instruction.handler, State(state.env, kept))
                 if instruction.jump >= 0:
@@ -149,22 +166,43 @@ class Tracker(Machine):
     def _taken(self, mark: Mark, path: str, index: int) -> Mark:
         if mark.kind is not Kind.SAME or mark.read >= 0:
             return mark
-        return Mark(mark.name, Kind.SAME, self.notes.read(mark.name, path, self.code, index, self.phase, self.distance))
+        return Mark(
+            mark.name,
+            Kind.SAME,
+            self.notes.read(mark.name, path, self.code, index, self.phase, self.distance),
+        )
 
     def narrow(self, marks: Marks, path: str, index: int) -> None:
         """The read of a tracked element is where the element is taken, not where its container is loaded."""
         for mark in marks:
-            if mark.name == path and mark.read >= 0 and (note := self.notes.all[mark.read]).code is self.code:
+            if (
+                mark.name == path
+                and mark.read >= 0
+                and (note := self.notes.all[mark.read]).code is self.code
+            ):
                 note.index, note.via = index, path
 
     def function(self, path: str) -> Value:
         """A function made by this code or by those that called it."""
         return self.functions.get(path, UNKNOWN)
 
-    def bind(self, env: Env, path: str, value: Value, index: int, *, weak: bool = False, inner: bool = False) -> Env:
+    def bind(
+        self,
+        env: Env,
+        path: str,
+        value: Value,
+        index: int,
+        *,
+        weak: bool = False,
+        inner: bool = False,
+    ) -> Env:
         """Rebind the path: what it held is gone, what ``value`` carries is now under it, too."""
         stored = self._stored(value.marks, local=inner or (not self.is_top and path.isidentifier()))
-        parts = {path + key[len(value.path) :]: env[key] for key in env if value.path and is_part(key, value.path)}
+        parts = {
+            path + key[len(value.path) :]: env[key]
+            for key in env
+            if value.path and is_part(key, value.path)
+        }
         new = dict(env) if weak else dict(self.forget(env, path))
         if path and stored:
             new[path] = new.get(path, NO_MARKS) | stored
@@ -192,11 +230,21 @@ class Tracker(Machine):
     def gave(self, value: Value, *, awaiting: bool = False) -> None:
         """Hand the marks to the caller; where there is none, the value is stored out of sight."""
         if self.is_top:
-            self._stored(frozenset(m for m in value.marks if m.kind is Kind.SAME) if awaiting else value.marks)
+            self._stored(
+                frozenset(m for m in value.marks if m.kind is Kind.SAME)
+                if awaiting
+                else value.marks
+            )
         self.returned |= value.marks
 
     def call(
-        self, env: Env, stack: Stack, callee: Value, arguments: Stack, keywords: tuple[str, ...], index: int
+        self,
+        env: Env,
+        stack: Stack,
+        callee: Value,
+        arguments: Stack,
+        keywords: tuple[str, ...],
+        index: int,
     ) -> tuple[Env, Value]:
         """What a call does with the graphs that it is given."""
         if callee.role is Role.NO_GRAD_EXIT:
@@ -222,7 +270,9 @@ class Tracker(Machine):
                 return env, UNKNOWN
             case CallKind.GRAD:
                 self._backward(self._roots(arguments, keywords), index)
-                return env, Value(marks=self.derive(given, stack) if "create_graph" in keywords else NO_MARKS)
+                return env, Value(
+                    marks=self.derive(given, stack) if "create_graph" in keywords else NO_MARKS
+                )
             case CallKind.PART:
                 return env, Value(marks=given | callee.marks)
             case CallKind.APPEND if callee.owner not in ("self", "cls"):
@@ -245,7 +295,9 @@ class Tracker(Machine):
         marks = self.derive(union(arguments) | callee.marks, stack)
         for argument in arguments:
             if argument.codes:
-                called = [Callee(code, no_grad=argument.role is Role.NO_GRAD) for code in argument.codes]
+                called = [
+                    Callee(code, no_grad=argument.role is Role.NO_GRAD) for code in argument.codes
+                ]
                 marks |= self._run_all(called, env, stack, (), ())[1].marks
             if dropped:
                 for mark in argument.marks:
@@ -257,15 +309,25 @@ class Tracker(Machine):
         """The marks of what ``backward(...)`` or ``grad(...)`` starts from."""
         positional = len(arguments) - len(keywords)
         named = dict(zip(keywords, arguments[positional:], strict=True))
-        roots = [*arguments[: min(positional, 1)], *(named[k] for k in ("tensors", "outputs", "loss") if k in named)]
+        roots = [
+            *arguments[: min(positional, 1)],
+            *(named[k] for k in ("tensors", "outputs", "loss") if k in named),
+        ]
         return union(tuple(roots))
 
     def _backward(self, marks: Marks, index: int) -> None:
         for mark in marks:
-            self.notes.use(mark, Use.NOTHING if mark.kind is Kind.BUILT else Use.BACKWARD, (self.code, index))
+            self.notes.use(
+                mark, Use.NOTHING if mark.kind is Kind.BUILT else Use.BACKWARD, (self.code, index)
+            )
 
     def _run_all(
-        self, callees: list[Callee], env: Env, stack: Stack, arguments: Stack, keywords: tuple[str, ...]
+        self,
+        callees: list[Callee],
+        env: Env,
+        stack: Stack,
+        arguments: Stack,
+        keywords: tuple[str, ...],
     ) -> tuple[Env, Value]:
         result: State | None = None
         marks = NO_MARKS
@@ -286,7 +348,11 @@ class Tracker(Machine):
         same_file = code.co_filename == self.code.co_filename
         off = callee.no_grad or self.gradients_off(stack)
         first = code.co_varnames[0] if callee.owner and code.co_argcount else ""
-        owned = {first + path[len(callee.owner) :]: path for path in env if first and is_part(path, callee.owner)}
+        owned = {
+            first + path[len(callee.owner) :]: path
+            for path in env
+            if first and is_part(path, callee.owner)
+        }
         shared = {  # what a method stores under its own name for the owner is stored under the caller's, too
             path: marks
             for path, marks in env.items()
@@ -299,13 +365,22 @@ class Tracker(Machine):
             return env, NO_MARKS
         question = (id(code), off, frozenset(start.items()))
         if question not in self.answers:
-            inner = Tracker(code, self.notes, self.resolve if same_file else None, caller=self, grad_off=off)
+            inner = Tracker(
+                code, self.notes, self.resolve if same_file else None, caller=self, grad_off=off
+            )
             inner.follow([(self.phase, 0, State(start, ()))])
-            self.answers[question] = (inner.left.env if inner.left is not None else None, inner.returned)
+            self.answers[question] = (
+                inner.left.env if inner.left is not None else None,
+                inner.returned,
+            )
         left, returned = self.answers[question]
         if left is None:
             return env, returned
-        after = {path: marks for path, marks in env.items() if path not in shared and path not in owned.values()}
+        after = {
+            path: marks
+            for path, marks in env.items()
+            if path not in shared and path not in owned.values()
+        }
         for path, marks in left.items():
             if first and is_part(path, first):
                 after[callee.owner + path[len(first) :]] = marks
@@ -320,5 +395,9 @@ class Tracker(Machine):
             return True
         local = root in code.co_varnames or root in code.co_cellvars
         own = self.code
-        mine = own.co_flags & CO_OPTIMIZED and root in (*own.co_varnames, *own.co_cellvars, *own.co_freevars)
+        mine = own.co_flags & CO_OPTIMIZED and root in (
+            *own.co_varnames,
+            *own.co_cellvars,
+            *own.co_freevars,
+        )
         return not local and not mine

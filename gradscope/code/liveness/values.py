@@ -83,7 +83,11 @@ def union(values: tuple[Value, ...]) -> Marks:
 
 def is_part(path: str, whole: str) -> bool:
     """Whether ``path`` is an attribute or element of ``whole``, at any depth."""
-    return path.startswith(whole) and path[len(whole) : len(whole) + 1] in (".", "[") and len(path) > len(whole)
+    return (
+        path.startswith(whole)
+        and path[len(whole) : len(whole) + 1] in (".", "[")
+        and len(path) > len(whole)
+    )
 
 
 def root_of(path: str) -> str:
@@ -118,7 +122,11 @@ def join(known: State, state: State) -> State:
     for path, marks in state.env.items():
         env[path] = env.get(path, NO_MARKS) | marks
     depth = min(len(known.stack), len(state.stack))
-    pairs = zip(known.stack[len(known.stack) - depth :], state.stack[len(state.stack) - depth :], strict=True)
+    pairs = zip(
+        known.stack[len(known.stack) - depth :],
+        state.stack[len(state.stack) - depth :],
+        strict=True,
+    )
     return State(env, tuple(a if a is b else _join_values(a, b) for a, b in pairs))
 
 

@@ -64,7 +64,9 @@ def _alone(file: str, node: ast.AST | None) -> bool:
 
 def _dedent(text: str) -> str:
     indent = len(text) - len(text.lstrip())
-    return "\n".join(line[min(indent, len(line) - len(line.lstrip())) :] for line in text.splitlines())
+    return "\n".join(
+        line[min(indent, len(line) - len(line.lstrip())) :] for line in text.splitlines()
+    )
 
 
 def _retain(site: Site) -> tuple[Edit, ...]:
@@ -73,14 +75,20 @@ def _retain(site: Site) -> tuple[Edit, ...]:
     if site.end_line != site.line or line[end - 1 : end] != ")" or "retain_graph" in line:
         return ()
     given = "" if line[:end].endswith("()") else ", "
-    return (Edit(site.file, site.line, f"{line[: end - 1]}{given}retain_graph=True{line[end - 1 :]}"),)
+    return (
+        Edit(site.file, site.line, f"{line[: end - 1]}{given}retain_graph=True{line[end - 1 :]}"),
+    )
 
 
 def _plain_backward(site: Site) -> str:
     """The loss of a statement that is no more than ``loss.backward()``."""
     statement = source.statement_at(site)
     call = statement.value if isinstance(statement, ast.Expr) else None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
+    if (
+        not isinstance(call, ast.Call)
+        or not isinstance(call.func, ast.Attribute)
+        or call.func.attr != "backward"
+    ):
         return ""
     if call.args or call.keywords or not _alone(site.file, statement) or site.line != site.end_line:
         return ""
@@ -103,12 +111,22 @@ def _sum(first: Site, second: Site) -> tuple[Edit, ...]:
 
 def _sum_of_loop(site: Site, elements: str) -> tuple[Edit, ...]:
     loop = source.loop_around(site)
-    if not isinstance(loop, ast.For) or ast.unparse(loop.iter) != elements or not isinstance(loop.target, ast.Name):
+    if (
+        not isinstance(loop, ast.For)
+        or ast.unparse(loop.iter) != elements
+        or not isinstance(loop.target, ast.Name)
+    ):
         return ()
     line = source.line_of(site.file, loop.lineno)
     head = f"for {loop.target.id} in {elements}:"
     return (
-        (Edit(site.file, loop.lineno, line.replace(head, f"for {loop.target.id} in [sum({elements})]:")),)
+        (
+            Edit(
+                site.file,
+                loop.lineno,
+                line.replace(head, f"for {loop.target.id} in [sum({elements})]:"),
+            ),
+        )
         if head in line
         else ()
     )
@@ -123,9 +141,15 @@ def _item(site: Site, total: str) -> tuple[Edit, ...]:
     added: ast.expr | None = None
     if isinstance(store, ast.AugAssign) and isinstance(store.op, ast.Add):
         added = store.value
-    elif isinstance(store, ast.Assign) and isinstance(store.value, ast.BinOp) and isinstance(store.value.op, ast.Add):
+    elif (
+        isinstance(store, ast.Assign)
+        and isinstance(store.value, ast.BinOp)
+        and isinstance(store.value.op, ast.Add)
+    ):
         left, right = store.value.left, store.value.right
-        added = right if ast.unparse(left) == total else left if ast.unparse(right) == total else None
+        added = (
+            right if ast.unparse(left) == total else left if ast.unparse(right) == total else None
+        )
     if not isinstance(added, ast.Name) or store.lineno != store.end_lineno:
         return ()
     indent = _indent(site.file, store.lineno)
@@ -137,21 +161,33 @@ def _item(site: Site, total: str) -> tuple[Edit, ...]:
 
 def _no_grad(link: Site) -> tuple[Edit, ...]:
     statement = source.statement_at(link)
-    if statement is None or not _alone(link.file, statement) or statement.lineno != statement.end_lineno:
+    if (
+        statement is None
+        or not _alone(link.file, statement)
+        or statement.lineno != statement.end_lineno
+    ):
         return ()
     imports = [n for n in source.tree(link.file).body if isinstance(n, ast.Import)]
     if not any(alias.name == "torch" and not alias.asname for n in imports for alias in n.names):
         return ()
     line = source.line_of(link.file, link.line)
     indent = _indent(link.file, link.line)
-    return (Edit(link.file, statement.lineno, f"{indent}with torch.no_grad():\n{indent}{_INDENT}{line.lstrip()}"),)
+    return (
+        Edit(
+            link.file,
+            statement.lineno,
+            f"{indent}with torch.no_grad():\n{indent}{_INDENT}{line.lstrip()}",
+        ),
+    )
 
 
 def _move(facts: SharedGraph, readings: list[Reading]) -> tuple[Edit, ...]:
     """Move the statements that make the holders to the beginning of the loop; or take the cache off a function."""
     if facts.holder.startswith("<lru_cache of ") and facts.link is not None:
         line = source.line_of(facts.link.file, facts.link.line)
-        return (Edit(facts.link.file, facts.link.line, ""),) if line.lstrip().startswith("@") else ()
+        return (
+            (Edit(facts.link.file, facts.link.line, ""),) if line.lstrip().startswith("@") else ()
+        )
     here = place_in(readings[0].frame).site
     loop = source.loop_around(here)
     region = loop.body[0] if loop is not None else _start_of(here) if readings[0].again else None
@@ -162,7 +198,11 @@ def _move(facts: SharedGraph, readings: list[Reading]) -> tuple[Edit, ...]:
     for reading in readings:
         scope = source.function_around(here) if loop is not None else source.tree(here.file)
         stores = source.stores_in(scope, reading.name)
-        if len(stores) != 1 or reading.name not in source.targets_of(stores[0]) or not _alone(here.file, stores[0]):
+        if (
+            len(stores) != 1
+            or reading.name not in source.targets_of(stores[0])
+            or not _alone(here.file, stores[0])
+        ):
             return ()
         if stores[0].lineno != stores[0].end_lineno or stores[0].lineno >= first:
             return ()
@@ -216,9 +256,17 @@ def _detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
     if not line.isascii():
         return ()
     text = line[value.col_offset : value.end_col_offset]
-    shown = text if isinstance(value, ast.Call | ast.Name | ast.Attribute | ast.Subscript) else f"({text})"
+    shown = (
+        text
+        if isinstance(value, ast.Call | ast.Name | ast.Attribute | ast.Subscript)
+        else f"({text})"
+    )
     return (
-        Edit(link.file, statement.lineno, f"{line[: value.col_offset]}{shown}.detach(){line[value.end_col_offset :]}"),
+        Edit(
+            link.file,
+            statement.lineno,
+            f"{line[: value.col_offset]}{shown}.detach(){line[value.end_col_offset :]}",
+        ),
     )
 
 
@@ -227,13 +275,19 @@ def _detach_in_loss(facts: SharedGraph) -> tuple[Edit, ...]:
     site = facts.next_call if facts.only_shared else facts.call.site
     assert site is not None
     root = source.root_name(site)
-    before = [s for s in source.stores_in(source.function_around(site), root) if s.lineno <= site.line] if root else []
+    before = (
+        [s for s in source.stores_in(source.function_around(site), root) if s.lineno <= site.line]
+        if root
+        else []
+    )
     if not facts.shared or not before or before[-1].lineno != before[-1].end_lineno:
         return ()
     names = [
         n
         for n in ast.walk(before[-1])
-        if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load) and ast.unparse(n) == facts.shared
+        if isinstance(n, ast.Name | ast.Attribute)
+        and isinstance(n.ctx, ast.Load)
+        and ast.unparse(n) == facts.shared
     ]
     line = source.line_of(site.file, before[-1].lineno)
     if not names or not line.isascii():

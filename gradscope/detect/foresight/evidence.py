@@ -87,14 +87,22 @@ def _others(
     found: list[tuple[Held, Reading]], chosen: Reading, made: tuple[Site, ...]
 ) -> tuple[tuple[str, Site | None], ...]:
     """The other holders that meet the same fate, and where they were assigned."""
-    links = {r.name: _link(r, made) for _, r in found if r.name != chosen.name and r.backward == chosen.backward}
+    links = {
+        r.name: _link(r, made)
+        for _, r in found
+        if r.name != chosen.name and r.backward == chosen.backward
+    }
     return tuple(sorted(links.items()))[:_MOST_OTHERS]
 
 
 def _rank(entry: tuple[Held, Reading]) -> tuple[bool, bool, int]:
     """Those that something is built on tell more than a loss; then the shortest name."""
     reading = entry[1]
-    return reading.read.after_back_edge, reading.read.effect is not Effect.BACKWARD, len(reading.name)
+    return (
+        reading.read.after_back_edge,
+        reading.read.effect is not Effect.BACKWARD,
+        len(reading.name),
+    )
 
 
 def _is_over(held: Held, reading: Reading, reached: list[Held], site: Site) -> bool:
@@ -145,7 +153,12 @@ def _link(reading: Reading, made: tuple[Site, ...]) -> Site | None:
     loop = source.loop_around(here)
     again = range(loop.lineno, (loop.end_lineno or 0) + 1) if loop is not None else range(0)
     before = [site for site in sites if site.line <= here.line]
-    for choice in ([s for s in sites if s.line in lines], [s for s in sites if s.line in again], before, sites):
+    for choice in (
+        [s for s in sites if s.line in lines],
+        [s for s in sites if s.line in again],
+        before,
+        sites,
+    ):
         if choice:
             return choice[-1]
     return None
@@ -159,7 +172,9 @@ def _stored_in(reading: Reading) -> Site | None:
     regions = (source.function_around(reading.read.site), source.tree(file))
     for region in regions:
         for node in ast.walk(region):
-            if not isinstance(node, ast.stmt) or isinstance(getattr(node, "value", None), ast.Constant):
+            if not isinstance(node, ast.stmt) or isinstance(
+                getattr(node, "value", None), ast.Constant
+            ):
                 continue  # `self.cached = None` stores no tensor
             if (
                 isinstance(node, ast.FunctionDef)
@@ -195,7 +210,14 @@ def _appends(node: ast.Expr, last: str) -> bool:
 
 
 def _site(node: ast.stmt | ast.expr, file: str, function: str) -> Site:
-    return Site(file, node.lineno, node.col_offset + 1, node.end_lineno or 0, (node.end_col_offset or 0) + 1, function)
+    return Site(
+        file,
+        node.lineno,
+        node.col_offset + 1,
+        node.end_lineno or 0,
+        (node.end_col_offset or 0) + 1,
+        function,
+    )
 
 
 def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
@@ -234,9 +256,15 @@ def _is_lazy(region: ast.AST, name: str) -> bool:
 def _elements(reading: Reading, site: Site) -> str:
     """The list whose elements are the losses of the loop around the call."""
     loop = source.loop_around(site)
-    if not isinstance(loop, ast.For) or reading.backward != site or reading.read.effect is not Effect.BACKWARD:
+    if (
+        not isinstance(loop, ast.For)
+        or reading.backward != site
+        or reading.read.effect is not Effect.BACKWARD
+    ):
         return ""
-    iterated = {ast.unparse(n) for n in ast.walk(loop.iter) if isinstance(n, ast.Name | ast.Attribute)}
+    iterated = {
+        ast.unparse(n) for n in ast.walk(loop.iter) if isinstance(n, ast.Name | ast.Attribute)
+    }
     container = reading.name.partition("[")[0]
     return container if "[" in reading.name and container in iterated else ""
 
@@ -257,7 +285,9 @@ def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:
         for _, value in (*local_variables(frame), *frame.f_globals.items())
         if derives(type(value), torch.optim.Optimizer)
     ]
-    return not optimizers or any(id(p) in ids for o in optimizers for g in o.param_groups for p in g["params"])
+    return not optimizers or any(
+        id(p) in ids for o in optimizers for g in o.param_groups for p in g["params"]
+    )
 
 
 def _steps_between(first: Site, last: Site) -> bool:
@@ -266,7 +296,9 @@ def _steps_between(first: Site, last: Site) -> bool:
         return False
     calls = source.calls_in(source.function_around(first))
     return any(
-        isinstance(c.func, ast.Attribute) and c.func.attr in _STEPS and first.line <= c.lineno <= last.line
+        isinstance(c.func, ast.Attribute)
+        and c.func.attr in _STEPS
+        and first.line <= c.lineno <= last.line
         for c in calls
     )
 
@@ -284,15 +316,23 @@ def _shared(record: BackwardCall, reading: Reading, reached: list[Held]) -> str:
     return both[0] if both else ""
 
 
-def _leads_nowhere_else(record: BackwardCall, shared: str, reached: list[Held], freeing: Freeing) -> bool:
+def _leads_nowhere_else(
+    record: BackwardCall, shared: str, reached: list[Held], freeing: Freeing
+) -> bool:
     """Whether the call would have nothing to train if its loss took the shared tensor cut off."""
     cut = next((held.own for held in reached for path in held.paths if path.text == shared), None)
-    return cut is not None and not freeing.has_leaf_without([root.node for root in record.roots], cut)
+    return cut is not None and not freeing.has_leaf_without(
+        [root.node for root in record.roots], cut
+    )
 
 
 def _loaded(site: Site, name: str) -> set[str]:
     """The names read by the last statement before a site that assigns a name."""
-    before = [s for s in source.stores_in(source.function_around(site), name) if s.lineno <= site.line] if name else []
+    before = (
+        [s for s in source.stores_in(source.function_around(site), name) if s.lineno <= site.line]
+        if name
+        else []
+    )
     if not before:
         return set()
     return {

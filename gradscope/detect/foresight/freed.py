@@ -63,7 +63,9 @@ class ForwardOnFreed(Observer):
         self._coming: list[_Expected] = []
         self._told: set[tuple[Site, Site | None]] = set()
 
-    def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """Note who will build on what this call frees, where the code as it stands does not tell for certain."""
         if call.parent is not None:
             return ()
@@ -78,7 +80,9 @@ class ForwardOnFreed(Observer):
             self._coming = self._expect(look, record, frame)
         return ()
 
-    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+    def after_call(
+        self, call: Call, record: BackwardCall, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """Now it is freed."""
         if call.parent is None and record.exception is None and record.freed_tensors:
             self._forget(record.number - _MOST_CALLS)
@@ -108,7 +112,11 @@ class ForwardOnFreed(Observer):
             if freeing.trace(held):
                 reading = dangerous_read(held.paths, frames, doubting=False)
                 if reading is not None and _builds(reading):
-                    found.append(_Expected(reading.read.site, _number(held), record, retains_if_computed(frame)))
+                    found.append(
+                        _Expected(
+                            reading.read.site, _number(held), record, retains_if_computed(frame)
+                        )
+                    )
         return found
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
@@ -117,15 +125,27 @@ class ForwardOnFreed(Observer):
         if not found:
             return ()
         here = place_in(frame).site
-        expected = {e.sequence_nr: e for e in found if (e.read.file, e.read.function) == (here.file, here.function)}
-        if not expected or not torch.is_grad_enabled() or frame.f_code.co_code[frame.f_lasti] == _FOR_ITER:
+        expected = {
+            e.sequence_nr: e
+            for e in found
+            if (e.read.file, e.read.function) == (here.file, here.function)
+        }
+        if (
+            not expected
+            or not torch.is_grad_enabled()
+            or frame.f_code.co_code[frame.f_lasti] == _FOR_ITER
+        ):
             return ()  # in its later iterations a loop does not read again what it runs over
-        del self._expected[frame.f_lineno]  # looked at once: a later call that frees will expect anew
+        del self._expected[
+            frame.f_lineno
+        ]  # looked at once: a later call that frees will expect anew
         self._lines.wait(self, bool(self._expected))
         with self._schedule:
             return self._examine(expected, user_frames(frame), here)
 
-    def _examine(self, expected: dict[int, _Expected], frames: list[FrameType], here: Site) -> list[Finding]:
+    def _examine(
+        self, expected: dict[int, _Expected], frames: list[FrameType], here: Site
+    ) -> list[Finding]:
         for held in tensors_of(frames):
             known = expected.get(_number(held))
             freed = _freed_in(held) if known is not None else []
@@ -143,10 +163,14 @@ class ForwardOnFreed(Observer):
             return [gs103.finding(self._facts(known, reading, freed))]
         return []
 
-    def _facts(self, known: _Expected, reading: Reading, freed: list[tuple[str, Token]]) -> gs103.ForwardOnFreed:
+    def _facts(
+        self, known: _Expected, reading: Reading, freed: list[tuple[str, Token]]
+    ) -> gs103.ForwardOnFreed:
         site = known.record.site
         loop = source.loop_around(site) if site is not None else None
-        made = dict.fromkeys(s for s in (site_of(token.place) for _, token in freed) if s is not None)
+        made = dict.fromkeys(
+            s for s in (site_of(token.place) for _, token in freed) if s is not None
+        )
         return gs103.ForwardOnFreed(
             read=reading.read.site,
             holder=reading.name,
@@ -163,7 +187,9 @@ class ForwardOnFreed(Observer):
 
 def _builds(reading: Reading) -> bool:
     """Whether the read computes something new from the tensor itself, not from what may be another part of its container."""
-    return reading.read.effect in (Effect.FEEDS, Effect.AUGMENTED) and reading.read.via == reading.name
+    return (
+        reading.read.effect in (Effect.FEEDS, Effect.AUGMENTED) and reading.read.via == reading.name
+    )
 
 
 def _number(held: Held) -> int:
@@ -186,5 +212,7 @@ def _freed_in(held: Held) -> list[tuple[str, Token]]:
         token = token_of(node)
         if token is not None and token.freed_by is not None:
             found.append((node.name(), token))
-        stack += [following for following, _ in reversed(node.next_functions) if following is not None]
+        stack += [
+            following for following, _ in reversed(node.next_functions) if following is not None
+        ]
     return found

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from gradscope.collect.look import Look
 
 BUDGET = Budget(max_objects=4_000, max_seconds=0.01, max_depth=10, max_items=64)
-_MOST_NODES = 2_000  # that may be touched in one look: a Node that Python has seen is destroyed by recursion
+_MOST_NODES = (
+    2_000  # that may be touched in one look: a Node that Python has seen is destroyed by recursion
+)
 _MOST_TENSORS = 64
 
 
@@ -61,7 +63,9 @@ class Freeing:
         self.frees = [token.has_buffers and look.will_run(i) for i, token in enumerate(look.tokens)]
         self._below = list(self.frees)
         for i in dependencies_last(self._edges):
-            self._below[i] = self._below[i] or any(self._below[edge.target] for edge in self._edges[i])
+            self._below[i] = self._below[i] or any(
+                self._below[edge.target] for edge in self._edges[i]
+            )
         self._left = _MOST_NODES
 
     def trace(self, held: Held) -> bool:
@@ -92,7 +96,9 @@ class Freeing:
                 if self._below[i]:
                     met[i] = None
                 continue
-            stack += [following for following, _ in reversed(node.next_functions) if following is not None]
+            stack += [
+                following for following, _ in reversed(node.next_functions) if following is not None
+            ]
         return list(met)
 
     def _freed_from(self, met: list[int]) -> list[int]:

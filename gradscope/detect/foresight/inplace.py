@@ -49,7 +49,9 @@ class Change:
 
     def alive(self) -> set[int]:
         """The identities of those that a graph still has."""
-        return {id(packed) for packed in (reference() for reference in self.packs) if packed is not None}
+        return {
+            id(packed) for packed in (reference() for reference in self.packs) if packed is not None
+        }
 
 
 class InPlace(Observer):
@@ -75,12 +77,16 @@ class InPlace(Observer):
         """A line has changed these saved tensors through ``.data``."""
         self._look_into(changed_by(place.site), changed, place, hidden=True)
 
-    def _look_into(self, statement: Statement, packs: list[Packed], place: Place, *, hidden: bool) -> None:
+    def _look_into(
+        self, statement: Statement, packs: list[Packed], place: Place, *, hidden: bool
+    ) -> None:
         if not packs or statement.site in self._told or len(self._changes) >= _MOST_WAITING:
             return
         if self._schedule.is_due(place):
             computed = any(_is_computed(packed) for packed in packs)
-            trained = any(packed.tensor is not None and is_parameter(packed.tensor) for packed in packs)
+            trained = any(
+                packed.tensor is not None and is_parameter(packed.tensor) for packed in packs
+            )
             references = [weakref.ref(packed) for packed in packs]
             self._changes.append(Change(statement, computed, trained, references, hidden))
             self._lines.wait(self, True)
@@ -113,7 +119,11 @@ class InPlace(Observer):
         watch = self.watch
 
         def name_of(tensor: torch.Tensor) -> str:
-            return watch.names.of_tensor(tensor) or change.statement.target.removesuffix(".data") or "a saved tensor"
+            return (
+                watch.names.of_tensor(tensor)
+                or change.statement.target.removesuffix(".data")
+                or "a saved tensor"
+            )
 
         watch.names.learn_variables(frames)
         tolerant = gs202.TOLERANT if change.hidden else frozenset()
@@ -126,7 +136,11 @@ class InPlace(Observer):
         facts = needed.facts(change.statement.site, watch.calls, by)
         if not change.hidden:
             return [gs202.finding(facts, fix_for(change.statement, needed.made, change.computed))]
-        return [gs202.finding(facts, None if change.trained else fix_for_hidden(change.statement, needed.made))]
+        return [
+            gs202.finding(
+                facts, None if change.trained else fix_for_hidden(change.statement, needed.made)
+            )
+        ]
 
 
 def _is_computed(packed: Packed) -> bool:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _MOST_EVENTS = 200_000
 _MOST_SECONDS = 0.5
-_ENOUGH = 5  # calls in a row on graphs that are known: what the next iteration does was seen by then
+_ENOUGH = (
+    5  # calls in a row on graphs that are known: what the next iteration does was seen by then
+)
 _COMPILER = torch.__path__[0] + "/_dynamo"
 _BACKWARD = Backward.run.__code__
 
@@ -53,7 +55,10 @@ class LineWatch(Observer):
         super().__init__(watch)
         self._versions = Versions()
         self._thread = _Thread()
-        self._starts, self._inside = self._start, self._event  # one bound method each, to be recognised by identity
+        self._starts, self._inside = (
+            self._start,
+            self._event,
+        )  # one bound method each, to be recognised by identity
         self._events = 0
         self._seconds = 0.0
         self._known = 0
@@ -97,7 +102,12 @@ class LineWatch(Observer):
     def turn_on(self, frame: FrameType | None) -> None:
         """Trace this thread, if that can be done unseen."""
         thread, ledger = self._thread, self.watch.ledger
-        if thread.aside or thread.handle is not None or not (ledger.active and ledger.detailed) or self._is_spent():
+        if (
+            thread.aside
+            or thread.handle is not None
+            or not (ledger.active and ledger.detailed)
+            or self._is_spent()
+        ):
             return
         frames = [] if self.watch.is_running else user_frames(frame)
         if frames:
@@ -111,12 +121,16 @@ class LineWatch(Observer):
         if handle is not None:
             handle.remove()
 
-    def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """The engine runs without us; where nobody has called it for us, it is the first to tell."""
         self._turn_off()
         return ()
 
-    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+    def after_call(
+        self, call: Call, record: BackwardCall, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """Go on if the call left something to look after."""
         self._known = 0 if call.exact or record.exception is not None else self._known + 1
         self._thread.aside = False
@@ -180,7 +194,9 @@ class LineWatch(Observer):
         if event == "line":
             thread.code, thread.offset = frame.f_code, frame.f_lasti
             before = contents_before(frame, self._versions) if watch.ledger.live_tensors else None
-            if before is not None or (thread.contents is not None and thread.contents.code is frame.f_code):
+            if before is not None or (
+                thread.contents is not None and thread.contents.code is frame.f_code
+            ):
                 thread.contents = before  # else a function runs that the statement calls
             if self._waiting:
                 watch.observe("at_line", frame)
@@ -188,7 +204,9 @@ class LineWatch(Observer):
             outer = frame.f_back
             while outer is not None and owner_of(outer.f_code) != USER:
                 outer = outer.f_back
-            thread.code, thread.offset = (None, -1) if outer is None else (outer.f_code, outer.f_lasti)
+            thread.code, thread.offset = (
+                (None, -1) if outer is None else (outer.f_code, outer.f_lasti)
+            )
         self._seconds += time.perf_counter() - started
         idle = not watch.ledger.live_tensors and not self._waiting
         if idle or not watch.ledger.active or self._is_spent():
@@ -217,7 +235,13 @@ def _is_users(error: BaseException) -> bool:
 _OURS = frozenset(
     function.__code__
     for function in (
-        *(LineWatch._start, LineWatch._event, LineWatch._look, LineWatch._compare, Versions.changed),
+        *(
+            LineWatch._start,
+            LineWatch._event,
+            LineWatch._look,
+            LineWatch._compare,
+            Versions.changed,
+        ),
         *(contents_before, Contents.__init__, Contents.changed, checksums, _checksum),
     )
 )

@@ -40,8 +40,14 @@ class Contents:
         packs = [reference() for reference in self._packs]
         before, now = self._before, checksums(packs)
         self._before = now
-        changes = (None not in pair and pair[0] != pair[1] for pair in zip(before, now, strict=True))
-        return [packed for packed, is_changed in zip(packs, changes, strict=True) if packed is not None and is_changed]
+        changes = (
+            None not in pair and pair[0] != pair[1] for pair in zip(before, now, strict=True)
+        )
+        return [
+            packed
+            for packed, is_changed in zip(packs, changes, strict=True)
+            if packed is not None and is_changed
+        ]
 
 
 def contents_before(frame: FrameType, versions: Versions) -> Contents | None:
@@ -58,8 +64,16 @@ def contents_before(frame: FrameType, versions: Versions) -> Contents | None:
     if line.writes and any(value is MISSING for value in found):
         packs = versions.newest(_MOST_READ)
     else:
-        tensors = [each for value in found for each in (value if type(value) in (list, tuple) else (value,))]
-        storages = {storage_of(each) for each in tensors[:_MOST_READ] if issubclass(type(each), torch.Tensor)} - {0}
+        tensors = [
+            each
+            for value in found
+            for each in (value if type(value) in (list, tuple) else (value,))
+        ]
+        storages = {
+            storage_of(each)
+            for each in tensors[:_MOST_READ]
+            if issubclass(type(each), torch.Tensor)
+        } - {0}
         packs = [packed for storage in storages for packed in versions.of_storage(storage)]
     return Contents(frame.f_code, packs[:_MOST_READ]) if packs else None
 
@@ -102,10 +116,16 @@ def _memory_of(packed: Packed) -> _Memory | None:
     if tensor is None or type(tensor) not in PLAIN:
         return None
     with torch._C.DisableTorchFunction():
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor._version != packed.version:
+        if (
+            tensor.device.type != "cpu"
+            or tensor.layout != torch.strided
+            or tensor._version != packed.version
+        ):
             return None
         size = tensor.element_size()
-        dimensions = sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        dimensions = sorted(
+            (stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
         last = tensor.storage_offset() + sum((n - 1) * stride for stride, n in dimensions)
         if not tensor.numel() or (last + 1) * size > tensor.untyped_storage().nbytes():
             return None

@@ -79,7 +79,10 @@ def attribute(owner: Any, name: str) -> Any:
             if type(namespace.get(kind)) in (dict, OrderedDict) and name in namespace[kind]:
                 return namespace[kind][name]
     classes = namespaces.class_bases(owner if layout.is_class else type(owner))
-    return next((space[name] for cls in classes if name in (space := namespaces.class_namespace(cls))), MISSING)
+    return next(
+        (space[name] for cls in classes if name in (space := namespaces.class_namespace(cls))),
+        MISSING,
+    )
 
 
 def _item(owner: Any, key: str) -> Any:
@@ -88,14 +91,20 @@ def _item(owner: Any, key: str) -> Any:
     if isinstance(owner, dict):
         wanted: Any = key[1:-1] if key[0] in "'\"" else int(key)
         return dict.get(owner, wanted, MISSING)
-    if isinstance(owner, list | tuple) and key.lstrip("-").isdigit() and -len(owner) <= int(key) < len(owner):
+    if (
+        isinstance(owner, list | tuple)
+        and key.lstrip("-").isdigit()
+        and -len(owner) <= int(key) < len(owner)
+    ):
         return owner[int(key)]
     return MISSING
 
 
 def submodules(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
     """A module and those in it, each with its path."""
-    for _, (name, each) in zip(range(_MOST_MODULES), torch.nn.Module.named_modules(module), strict=False):
+    for _, (name, each) in zip(
+        range(_MOST_MODULES), torch.nn.Module.named_modules(module), strict=False
+    ):
         parts = name.split(".") if name else []
         yield path + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts), each
 
@@ -191,7 +200,11 @@ class Resolver:
                     self._last = each
                     return Callee(known[0], at, known[1])
             namespace = object.__getattribute__(each, "__dict__")
-            hooks += [hook for kind in ("_forward_pre_hooks", "_forward_hooks") for hook in namespace[kind].values()]
+            hooks += [
+                hook
+                for kind in ("_forward_pre_hooks", "_forward_hooks")
+                for hook in namespace[kind].values()
+            ]
         for hook in hooks:
             known = function_of(hook)
             if known is not None and self._root in (*known[0].co_names, *known[0].co_freevars):

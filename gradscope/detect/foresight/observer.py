@@ -36,9 +36,18 @@ class Foresight(Observer):
         super().__init__(watch)
         self._schedule = Schedule()
 
-    def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """Ask of every held tensor that leads to what this call will free whether the code will run it backward."""
-        if frame is None or call.keep or record.create_graph or call.parent is not None or look.freed or look.stale:
+        if (
+            frame is None
+            or call.keep
+            or record.create_graph
+            or call.parent is not None
+            or look.freed
+            or look.stale
+        ):
             return ()
         if not self._schedule.is_due((call.place, len(look.nodes), look.nbytes)):
             return ()
@@ -47,7 +56,9 @@ class Foresight(Observer):
                 return ()
             return self._examine(look, record, user_frames(frame))
 
-    def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> Iterable[Finding]:
+    def after_step(
+        self, optimizer: Any, place: Place | None, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """Ask whether a graph that the code will still run backward has saved what the step changed."""
         watch = self.watch
         if frame is None or place is None or not watch.ledger.live_tensors or watch.is_running:
@@ -57,12 +68,20 @@ class Foresight(Observer):
         with self._schedule:
             frames = user_frames(frame)
             watch.names.learn_variables(frames)
-            changed = {storage_of(p) for group in optimizer.param_groups for p in group["params"]} - {0}
+            changed = {
+                storage_of(p) for group in optimizer.param_groups for p in group["params"]
+            } - {0}
 
             def is_changed(packed: Packed) -> bool:
-                return packed.is_stale and packed.tensor is not None and storage_of(packed.tensor) in changed
+                return (
+                    packed.is_stale
+                    and packed.tensor is not None
+                    and storage_of(packed.tensor) in changed
+                )
 
-            needed = StaleGraphs(watch, is_changed, lambda p: watch.names.of_tensor(p) or "a parameter").needed(frames)
+            needed = StaleGraphs(
+                watch, is_changed, lambda p: watch.names.of_tensor(p) or "a parameter"
+            ).needed(frames)
             if needed is None:
                 return ()
             return [gs202.finding(needed.facts(place.site, watch.calls, gs202.By.STEP))]

@@ -16,19 +16,46 @@ from gradscope.code.liveness.flow import flow_of, site_of
 from gradscope.code.liveness.leaving import left_after
 from gradscope.code.liveness.survey import survey_of
 from gradscope.code.liveness.values import root_of
-from gradscope.detect.foresight.objects import MISSING, Objects, Resolver, attribute, function_of, owner_path
+from gradscope.detect.foresight.objects import (
+    MISSING,
+    Objects,
+    Resolver,
+    attribute,
+    function_of,
+    owner_path,
+)
 from gradscope.model import Site
 from gradscope.program.holders import Path
-from gradscope.program.namespaces import class_bases, class_namespace, is_module_level, is_user_class
+from gradscope.program.namespaces import (
+    class_bases,
+    class_namespace,
+    is_module_level,
+    is_user_class,
+)
 from gradscope.program.sites import USER, owner_of, place_in
 
 _MOST_NAMES = 6
 _MOST_FRAMES = 8
 _PLAIN = ("variable", "attribute", "item")
 _HARMLESS_CALLS = frozenset(
-    {"print", "len", "list", "tuple", "dict", "zip", "enumerate", "isinstance", "type", "id", "repr", "str"}
+    {
+        "print",
+        "len",
+        "list",
+        "tuple",
+        "dict",
+        "zip",
+        "enumerate",
+        "isinstance",
+        "type",
+        "id",
+        "repr",
+        "str",
+    }
 )
-_WALKS = frozenset({"modules", "children", "named_modules", "named_children", "apply", "setattr", "__dict__"})
+_WALKS = frozenset(
+    {"modules", "children", "named_modules", "named_children", "apply", "setattr", "__dict__"}
+)
 """Code that mentions one of these may change any part of a module."""
 
 
@@ -52,20 +79,30 @@ class Reading:
 
 
 def dangerous_read(
-    paths: Sequence[Path], frames: Sequence[FrameType], *, at_line: bool = False, doubting: bool = True
+    paths: Sequence[Path],
+    frames: Sequence[FrameType],
+    *,
+    at_line: bool = False,
+    doubting: bool = True,
 ) -> Reading | None:
     """The nearest read of a tensor with these names that is seen to lead to another backward call; None where in doubt.
 
     ``frames`` are the user's, innermost first. ``at_line`` says that the innermost is about to run the line it stands at. Without
     ``doubting`` a read counts even if something else may have been put in the tensor's place by then.
     """
-    alive: dict[str, str] = {}  # last steps of names that inner frames have, and whether they survive
+    alive: dict[
+        str, str
+    ] = {}  # last steps of names that inner frames have, and whether they survive
     carried: set[str] = set()
     for depth, frame in enumerate(frames[:_MOST_FRAMES]):
         code = frame.f_code
         objects = Objects(frame)
         names = _names_in(paths, frame, objects)
-        names = {name: tracked for name, tracked in names.items() if alive.get(_last(name), "kept") == "kept"}
+        names = {
+            name: tracked
+            for name, tracked in names.items()
+            if alive.get(_last(name), "kept") == "kept"
+        }
         for name in carried:
             names.setdefault(name, Tracked(name))
         for tracked in list(names.values())[:_MOST_NAMES]:
@@ -73,10 +110,14 @@ def dangerous_read(
             if tracked.cached:
                 reads = _reads_of_cache(tracked, frame, resolver)
             else:
-                reads = all_reads(code, frame.f_lasti, (tracked.read,), resolver).get(tracked.read, ())
+                reads = all_reads(code, frame.f_lasti, (tracked.read,), resolver).get(
+                    tracked.read, ()
+                )
             read = next((r for r in reads if r.is_dangerous), None)
             starting = at_line and depth == 0
-            if read is not None and not (doubting and _in_doubt(tracked, read, frame, objects, resolver, starting)):
+            if read is not None and not (
+                doubting and _in_doubt(tracked, read, frame, objects, resolver, starting)
+            ):
                 return Reading(_shown(tracked.name, frame), read, frame)
             if read is not None:
                 return None
@@ -86,7 +127,9 @@ def dangerous_read(
                 root = root_of(name)
                 if root in code.co_varnames and root not in code.co_cellvars and root != "self":
                     continue
-                found = all_reads(code, -1, (tracked.read,), tracked.resolver(objects)).get(tracked.read, ())
+                found = all_reads(code, -1, (tracked.read,), tracked.resolver(objects)).get(
+                    tracked.read, ()
+                )
                 read = next((r for r in found if r.is_dangerous), None)
                 if read is not None:
                     return Reading(tracked.name, read, frame, again=True)
@@ -108,7 +151,11 @@ def dangerous_read(
 def _reads_of_cache(tracked: Tracked, frame: FrameType, resolver: Resolver) -> tuple[Read, ...]:
     """What comes of the results of a cached function where the frame's code calls it again."""
     code = frame.f_code
-    ahead = {(c.site, c.after_back_edge) for c in calls_after(code, frame.f_lasti) if c.target == tracked.cached}
+    ahead = {
+        (c.site, c.after_back_edge)
+        for c in calls_after(code, frame.f_lasti)
+        if c.target == tracked.cached
+    }
     instructions = flow_of(code).instructions
     found: list[Read] = []
     for index, fact in survey_of(code).calls.items():
@@ -190,7 +237,11 @@ def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict
         if kinds[-1:] == ["cache"] and all(kind in _PLAIN for kind in kinds[:-1]):
             called = path.text.removeprefix("<lru_cache of ").removesuffix(">")
             wrapper = objects.find(called)
-            if wrapper is not MISSING and _takes_no_arguments(wrapper) and not _is_cleared(called, frame):
+            if (
+                wrapper is not MISSING
+                and _takes_no_arguments(wrapper)
+                and not _is_cleared(called, frame)
+            ):
                 found[path.text] = Tracked(path.text, cached=called)
         elif all(kind in _PLAIN for kind in kinds):
             owner, last = owner_path(path.text)
@@ -245,7 +296,11 @@ def _getters(holder: Any, name: str) -> Iterator[str]:
 
 def _stores(code: CodeType, name: str) -> bool:
     region = source.function_around(Site(code.co_filename, code.co_firstlineno + 1))
-    return any(t.rpartition(".")[2] == name for s in source.statements_of(region) for t in source.targets_of(s))
+    return any(
+        t.rpartition(".")[2] == name
+        for s in source.statements_of(region)
+        for t in source.targets_of(s)
+    )
 
 
 def _is_run_again(frame: FrameType) -> bool:
@@ -267,7 +322,12 @@ _PASSES_ON = frozenset({"func", "fn", "self", "super().__call__", "forward_call"
 
 
 def _in_doubt(
-    tracked: Tracked, read: Read, frame: FrameType, objects: Objects, resolver: Resolver, starting: bool
+    tracked: Tracked,
+    read: Read,
+    frame: FrameType,
+    objects: Objects,
+    resolver: Resolver,
+    starting: bool,
 ) -> bool:
     """Whether code on the way may have put something else in the tensor's place: a branch, or a call that cannot be followed."""
     site = place_in(frame).site
@@ -277,23 +337,41 @@ def _in_doubt(
     straight = not read.after_back_edge and read.site.function == site.function and ahead
     until = read.site.line if straight and (starting or read.effect is Effect.BACKWARD) else 0
     if source.stored_sometimes(
-        region, tracked.name, site.line, read.site.line, after=loop is None or bool(until), until=until
+        region,
+        tracked.name,
+        site.line,
+        read.site.line,
+        after=loop is None or bool(until),
+        until=until,
     ):
         return True
-    elsewhere = bool(read.site.file) and (read.site.file, read.site.function) != (site.file, site.function)
+    elsewhere = bool(read.site.file) and (read.site.file, read.site.function) != (
+        site.file,
+        site.function,
+    )
     if elsewhere and read.via:
         inside = source.function_around(read.site)
         if source.stored_sometimes(inside, read.via, read.site.line, read.site.line):
             return True
     if read.after_back_edge and source.may_be_the_last(site):
         return True
-    if isinstance(loop, ast.For) and read.site.line == loop.lineno and not source.runs_over_parts(loop):
+    if (
+        isinstance(loop, ast.For)
+        and read.site.line == loop.lineno
+        and not source.runs_over_parts(loop)
+    ):
         return True
     owner = owner_path(tracked.name)[0]
-    if not owner or not (isinstance(tracked.owner, torch.nn.Module) or is_user_class(type(tracked.owner))):
+    if not owner or not (
+        isinstance(tracked.owner, torch.nn.Module) or is_user_class(type(tracked.owner))
+    ):
         return False
-    calls = (call for call in source.calls_in(region) if loop is not None or call.lineno >= site.line)
-    return any(_may_change(call, {owner, root_of(tracked.name)}, objects, resolver) for call in calls)
+    calls = (
+        call for call in source.calls_in(region) if loop is not None or call.lineno >= site.line
+    )
+    return any(
+        _may_change(call, {owner, root_of(tracked.name)}, objects, resolver) for call in calls
+    )
 
 
 def _may_change(call: ast.Call, owners: set[str], objects: Objects, resolver: Resolver) -> bool:
@@ -312,5 +390,7 @@ def _may_change(call: ast.Call, owners: set[str], objects: Objects, resolver: Re
         return is_given and bool(_WALKS & {*known.code.co_names})
     holder = objects.find(receiver) if receiver in owners else MISSING
     if isinstance(holder, torch.nn.Module) and isinstance(call.func, ast.Attribute):
-        return attribute(torch.nn.Module, call.func.attr) is MISSING  # net.parameters(), net.train() change no state
+        return (
+            attribute(torch.nn.Module, call.func.attr) is MISSING
+        )  # net.parameters(), net.train() change no state
     return True

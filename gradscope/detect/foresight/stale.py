@@ -123,7 +123,9 @@ class StaleGraphs:
                     site = site_of(packed.place)
                     if site is not None:
                         found.made[site] = None
-            stack += [following for following, _ in reversed(node.next_functions) if following is not None]
+            stack += [
+                following for following, _ in reversed(node.next_functions) if following is not None
+            ]
         return found
 
     def _saved_by(self, node: Node) -> list[Packed]:
@@ -137,7 +139,11 @@ class StaleGraphs:
             return [data for _, data in saved_in(node, kind) if isinstance(data, Packed)]
         elif kind.is_slices:
             number = node._sequence_nr()
-            references = [r for n in range(number - _SLICES, number + 1) for r in pending.get(n, _NOTHING)]
+            references = [
+                r for n in range(number - _SLICES, number + 1) for r in pending.get(n, _NOTHING)
+            ]
         else:
             references = pending.get(node._sequence_nr(), _NOTHING)
-        return [packed for packed in (reference() for reference in references) if packed is not None]
+        return [
+            packed for packed in (reference() for reference in references) if packed is not None
+        ]

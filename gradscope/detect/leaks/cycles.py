@@ -36,7 +36,11 @@ def find_cycle(*, creates: bool) -> Cycle | None:
 
     ``creates``: the program has called ``backward(create_graph=True)``.
     """
-    found = [cycle for cycle in (_through_ctx(), _through_hooks(), _through_grad() if creates else None) if cycle]
+    found = [
+        cycle
+        for cycle in (_through_ctx(), _through_hooks(), _through_grad() if creates else None)
+        if cycle
+    ]
     found = [cycle for cycle in found if cycle.count >= _FEWEST]
     return max(found, key=lambda cycle: cycle.count, default=None)
 
@@ -80,7 +84,13 @@ def _through_hooks() -> Cycle | None:
     code = hooks[most].__code__
     calls = find_calls(code.co_filename, "register_hook")
     lines = [site for site in calls if site.line <= code.co_firstlineno <= site.end_line]
-    site = lines[0] if lines else calls[0] if len(calls) == 1 else Site(code.co_filename, code.co_firstlineno)
+    site = (
+        lines[0]
+        if lines
+        else calls[0]
+        if len(calls) == 1
+        else Site(code.co_filename, code.co_firstlineno)
+    )
     return Cycle("hook", code.co_name, site, counts[most])
 
 

@@ -27,7 +27,11 @@ def detached_after(site: Site | None, suspect: Suspect) -> tuple[Edit, ...]:
         return ()
     line = _without_retain(site)
     names = suspect.names if suspect.is_direct else suspect.names[:1] if suspect.is_tuple else ()
-    known = (name.text for name in names if name.origin.file == site.file and _is_known_at(name.origin, site))
+    known = (
+        name.text
+        for name in names
+        if name.origin.file == site.file and _is_known_at(name.origin, site)
+    )
     name = next((text for text in known if re.fullmatch(r"[A-Za-z_][\w.]*", text)), None)
     if line is None or name is None or not _is_handed_on(name, site):
         return ()
@@ -40,7 +44,11 @@ def detached_where_stored(store: Site | None, suspect: Suspect) -> tuple[Edit, .
     """Store the tensor cut off, if there is one place that stores it."""
     if store is None or not suspect.is_direct:
         return ()
-    there = ((n, _stored(n, suspect.is_container)) for n in ast.walk(parsed(store.file)) if _is_at(n, store))
+    there = (
+        (n, _stored(n, suspect.is_container))
+        for n in ast.walk(parsed(store.file))
+        if _is_at(n, store)
+    )
     node, value = next(((node, value) for node, value in there if value is not None), (None, None))
     if node is None or value is None or places_like(store.file, node) != 1:
         return ()
@@ -50,7 +58,11 @@ def detached_where_stored(store: Site | None, suspect: Suspect) -> tuple[Edit, .
     text = line[value.col_offset : value.end_col_offset]
     simple = isinstance(value, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     new = f"{text if simple else f'({text})'}.detach()"
-    return _checked(Edit(store.file, store.line, f"{line[: value.col_offset]}{new}{line[value.end_col_offset :]}"))
+    return _checked(
+        Edit(
+            store.file, store.line, f"{line[: value.col_offset]}{new}{line[value.end_col_offset :]}"
+        )
+    )
 
 
 def _stored(node: ast.AST, in_container: bool) -> ast.expr | None:
@@ -62,11 +74,13 @@ def _stored(node: ast.AST, in_container: bool) -> ast.expr | None:
             return None if isinstance(value, ast.Starred) else value
         case ast.Assign(targets=[ast.Subscript()], value=value) if in_container:
             return value
-        case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value) if not in_container:
-            return _added(value, ast.unparse(target))
-        case ast.AugAssign(target=ast.Name() | ast.Attribute(), op=ast.Add() | ast.Sub(), value=value) if (
+        case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value) if (
             not in_container
         ):
+            return _added(value, ast.unparse(target))
+        case ast.AugAssign(
+            target=ast.Name() | ast.Attribute(), op=ast.Add() | ast.Sub(), value=value
+        ) if not in_container:
             return value
     return None
 
@@ -83,17 +97,25 @@ def _added(value: ast.expr, total: str) -> ast.expr:
 def _without_retain(site: Site) -> str | None:
     """The line of a call without its ``retain_graph=True``; None if it is not written so."""
     line = _line(site)
-    call = next((n for n in ast.walk(parsed(site.file)) if isinstance(n, ast.Call) and _is_at(n, site)), None)
+    call = next(
+        (n for n in ast.walk(parsed(site.file)) if isinstance(n, ast.Call) and _is_at(n, site)),
+        None,
+    )
     if line is None or call is None or call.end_lineno != call.lineno:
         return None
-    given: list[ast.expr | ast.keyword] = sorted([*call.args, *call.keywords], key=lambda each: each.col_offset)
+    given: list[ast.expr | ast.keyword] = sorted(
+        [*call.args, *call.keywords], key=lambda each: each.col_offset
+    )
     at = next((i for i, each in enumerate(given) if _is_retain(each)), None)
     if at is None:
         return None
     if at:
         start, end = given[at - 1].end_col_offset, given[at].end_col_offset
     else:
-        start, end = given[0].col_offset, given[1].col_offset if len(given) > 1 else given[0].end_col_offset
+        start, end = (
+            given[0].col_offset,
+            given[1].col_offset if len(given) > 1 else given[0].end_col_offset,
+        )
     assert start is not None
     assert end is not None
     return line[:start] + line[end:]
@@ -113,7 +135,10 @@ def _line(site: Site) -> str | None:
 
 
 def _is_at(node: ast.AST, site: Site) -> bool:
-    if (getattr(node, "lineno", 0), getattr(node, "col_offset", -1) + 1) != (site.line, site.column):
+    if (getattr(node, "lineno", 0), getattr(node, "col_offset", -1) + 1) != (
+        site.line,
+        site.column,
+    ):
         return False
     return (getattr(node, "end_lineno", 0), (getattr(node, "end_col_offset", 0) or 0) + 1) == (
         site.end_line,
@@ -123,7 +148,9 @@ def _is_at(node: ast.AST, site: Site) -> bool:
 
 def _statement_at(site: Site) -> ast.stmt | None:
     """The statement that has the line of a site for itself."""
-    found = [n for n in _statements(parsed(site.file)) if n.lineno <= site.line <= (n.end_lineno or 0)]
+    found = [
+        n for n in _statements(parsed(site.file)) if n.lineno <= site.line <= (n.end_lineno or 0)
+    ]
     alone = len([n for n in found if n.lineno == site.line]) == 1
     return found[-1] if found and alone and found[-1].lineno == found[-1].end_lineno else None
 
@@ -141,11 +168,17 @@ def _is_known_at(origin: Origin, site: Site) -> bool:
 
 def _is_handed_on(name: str, site: Site) -> bool:
     """Whether an iteration reads the name before it stores it, and does not store it after the call."""
-    around = [n for n in ast.walk(parsed(site.file)) if isinstance(n, _REGIONS) and _spans(n, site.line)]
+    around = [
+        n for n in ast.walk(parsed(site.file)) if isinstance(n, _REGIONS) and _spans(n, site.line)
+    ]
     region = max(around, key=lambda node: node.lineno, default=None)
     if region is None:
         return False
-    uses = [n for n in ast.walk(region) if isinstance(n, ast.Name | ast.Attribute) and ast.unparse(n) == name]
+    uses = [
+        n
+        for n in ast.walk(region)
+        if isinstance(n, ast.Name | ast.Attribute) and ast.unparse(n) == name
+    ]
     reads = [n.lineno for n in uses if isinstance(n.ctx, ast.Load)]
     stores = [n.lineno for n in uses if isinstance(n.ctx, ast.Store)]
     if not uses:

@@ -37,7 +37,10 @@ _FREE_SCANS = 8  # made whatever they cost; later ones only while they stay chea
 _SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05  # of the run's time
 _FIRST_LOOK = 8  # saved tensors
 _SIGHTINGS = 3  # scans in which the same holder has to have grown
-_ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)  # iterations: as long as no optimizer has stepped, they may be micro-batches
+_ENOUGH, _ENOUGH_AT_END = (
+    (24, 8),
+    (6, 4),
+)  # iterations: as long as no optimizer has stepped, they may be micro-batches
 _ENOUGH_AT_ONCE = 4  # iterations seen in a single look
 _MOST_LOOPS = 1_000
 
@@ -81,7 +84,19 @@ class _Loop:
     One call is one iteration; in a program whose optimizers step, the calls between two steps are one (accumulation).
     """
 
-    __slots__ = ("alive", "call", "count", "done", "due", "holders", "numbers", "record", "starts", "steps", "ticks")
+    __slots__ = (
+        "alive",
+        "call",
+        "count",
+        "done",
+        "due",
+        "holders",
+        "numbers",
+        "record",
+        "starts",
+        "steps",
+        "ticks",
+    )
 
     def __init__(self, steps: int) -> None:
         self.call = self.count = 0
@@ -138,11 +153,15 @@ class Growth(Observer):
         self._packed_before = watch.ledger.saved_tensors
         watch.ledger.look_at = self._packed_before + _FIRST_LOOK
         watch.ledger.on_growth = self._look_between_calls
-        watch.steady.on_growth = self._loops.clear  # what grows from now on is looked for from the start
+        watch.steady.on_growth = (
+            self._loops.clear
+        )  # what grows from now on is looked for from the start
 
     # with backward calls
 
-    def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """Count the iteration, and remember for a scan which nodes the call runs through."""
         if record.create_graph:
             self._creates |= record.kind == "backward"
@@ -162,7 +181,9 @@ class Growth(Observer):
             loop.begin(call.number, self.watch.steps)
         return ()
 
-    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+    def after_call(
+        self, call: Call, record: BackwardCall, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """Scan if it is time to, and judge what has grown."""
         ledger = self.watch.ledger
         self._most_packed = max(self._most_packed, ledger.saved_tensors - self._packed_before)
@@ -170,7 +191,9 @@ class Growth(Observer):
         ledger.look_at = ledger.saved_tensors + max(_FIRST_LOOK, 2 * self._most_packed)
         self._between.clear()
         self._looks = 0
-        loop = self._loops.get(call.place) if call.place is not None and call.parent is None else None
+        loop = (
+            self._loops.get(call.place) if call.place is not None and call.parent is None else None
+        )
         if loop is None or loop.call != call.number:
             return ()
         loop.end(_sequence_nr())
@@ -185,7 +208,9 @@ class Growth(Observer):
         if scanned is None:
             return ()
         loop.holders = self._follow(loop.holders, loop.count, scanned.suspects)
-        self.watch.steady.doubted = any(s.grows and key not in self._told for key, s in loop.holders.items())
+        self.watch.steady.doubted = any(
+            s.grows and key not in self._told for key, s in loop.holders.items()
+        )
         return self._judge(loop, ended=False)
 
     def after_program(self, main: ModuleType) -> Iterable[Finding]:
@@ -197,12 +222,16 @@ class Growth(Observer):
     def at_end(self) -> Iterator[Finding]:
         """Judge loops that ended before they could be scanned often enough, and what came after them."""
         frames = user_frames(sys._getframe(1))
-        if frames and self.watch.steady.on:  # no pack hook has told what was built since the last call
+        if (
+            frames and self.watch.steady.on
+        ):  # no pack hook has told what was built since the last call
             self._look_between_calls(frames[0])
         for loop in self._loops.values():
             if not loop.done:
                 yield from self._judge(loop, ended=True)
-        if self._looks and sys.exception() is None:  # else the backward call may have been still to come
+        if (
+            self._looks and sys.exception() is None
+        ):  # else the backward call may have been still to come
             last = [s for s in self._between.values() if s.seen[-1][0] == self._looks]
             for sightings in last:
                 suspect = sightings.seen[-1][1]
@@ -216,8 +245,12 @@ class Growth(Observer):
             return None
         loop = self._loops.get(call.place)
         steps = self.watch.steps
-        if (loop is None and len(self._loops) < _MOST_LOOPS) or (loop is not None and steps and not loop.steps):
-            loop = self._loops[call.place] = _Loop(steps)  # what was counted before the first step was one iteration
+        if (loop is None and len(self._loops) < _MOST_LOOPS) or (
+            loop is not None and steps and not loop.steps
+        ):
+            loop = self._loops[call.place] = _Loop(
+                steps
+            )  # what was counted before the first step was one iteration
         return loop
 
     def _judge(self, loop: _Loop, ended: bool) -> Iterator[Finding]:
@@ -245,7 +278,12 @@ class Growth(Observer):
             if cycle is not None:
                 (first, before), (last, now) = loop.alive[0], loop.alive[-1]
                 facts = gs304.KeptByCycle(
-                    loop.record, cycle.kind, cycle.name, cycle.site, last, (now - before) / (last - first)
+                    loop.record,
+                    cycle.kind,
+                    cycle.name,
+                    cycle.site,
+                    last,
+                    (now - before) / (last - first),
                 )
                 yield gs304.finding(facts)
 
@@ -254,7 +292,9 @@ class Growth(Observer):
     def _look_between_calls(self, frame: FrameType) -> None:
         """Called from inside the pack hook when much has been saved since the last backward call, ever more rarely."""
         ledger = self.watch.ledger
-        ledger.look_at = ledger.saved_tensors + max(_FIRST_LOOK, ledger.saved_tensors - self._packed_before)
+        ledger.look_at = ledger.saved_tensors + max(
+            _FIRST_LOOK, ledger.saved_tensors - self._packed_before
+        )
         if not self._is_cheap(self._between):
             return
         scanned = self._scan(frame, (), frozenset(), between_calls=True)
@@ -272,14 +312,21 @@ class Growth(Observer):
         return self._scans < _FREE_SCANS or self._seconds < share * elapsed
 
     def _scan(
-        self, frame: FrameType | None, ticks: Sequence[int], numbers: frozenset[int], *, between_calls: bool
+        self,
+        frame: FrameType | None,
+        ticks: Sequence[int],
+        numbers: frozenset[int],
+        *,
+        between_calls: bool,
     ) -> Scanned | None:
         room = self._room.left()
         if not room or frame is None:
             return None
         started = time.perf_counter()
         spans = Spans(self.watch, ticks, room)
-        scanned = scan(user_frames(frame) or [frame], spans, numbers, store_of, between_calls=between_calls)
+        scanned = scan(
+            user_frames(frame) or [frame], spans, numbers, store_of, between_calls=between_calls
+        )
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
             self._room.take(spans.touched)
         self._scans += 1
@@ -348,7 +395,14 @@ class Growth(Observer):
     def _cycle_through_grad(self, sightings: _Sightings, loop: _Loop) -> Finding:
         _, suspect = sightings.seen[-1]
         return gs304.finding(
-            gs304.KeptByCycle(loop.record, "grad", suspect.names[0].text, None, suspect.iterations, sightings.rates[0])
+            gs304.KeptByCycle(
+                loop.record,
+                "grad",
+                suspect.names[0].text,
+                None,
+                suspect.iterations,
+                sightings.rates[0],
+            )
         )
 
 
@@ -365,4 +419,6 @@ def _grows(alive: list[tuple[int, int]], ended: bool) -> bool:
     """True when at least one node more was alive with each further call, at every scan."""
     enough = 2 if ended else _SIGHTINGS
     pairs = pairwise(alive)
-    return len(alive) >= enough and all(now - before >= last - first for (first, before), (last, now) in pairs)
+    return len(alive) >= enough and all(
+        now - before >= last - first for (first, before), (last, now) in pairs
+    )

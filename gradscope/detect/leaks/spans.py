@@ -84,7 +84,9 @@ class Spans:
                 continue
             found.numbers.add(number)
             token = token_of(node)
-            for reference in self._watch.ledger.pending.get(number, ()) if token is None else token.packs:
+            for reference in (
+                self._watch.ledger.pending.get(number, ()) if token is None else token.packs
+            ):
                 packed = reference()
                 if packed is not None:
                     if packed.storage:
@@ -160,7 +162,11 @@ class Spans:
                 stack += unknown
                 continue
             stack.pop()
-            mask = 0 if node._sequence_nr() == _NO_SEQUENCE else 1 << min(self.iteration(node), _OLDEST)
+            mask = (
+                0
+                if node._sequence_nr() == _NO_SEQUENCE
+                else 1 << min(self.iteration(node), _OLDEST)
+            )
             for each in following:
                 mask |= masks.get(each, 0)
             masks[node] = mask

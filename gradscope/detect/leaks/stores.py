@@ -13,7 +13,18 @@ from gradscope.detect.leaks.suspects import Name
 from gradscope.model import Site
 
 _ADDERS = frozenset(
-    {"append", "appendleft", "add", "extend", "insert", "setdefault", "update", "put", "push", "put_nowait"}
+    {
+        "append",
+        "appendleft",
+        "add",
+        "extend",
+        "insert",
+        "setdefault",
+        "update",
+        "put",
+        "push",
+        "put_nowait",
+    }
 )
 _FRAMES = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -63,7 +74,11 @@ def find_calls(file: str, method: str) -> list[Site]:
     """The calls of a method of this name in a file."""
     found = []
     for node, function, _ in _walk(parsed(file), "<module>", False):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == method
+        ):
             found.append(_site(file, node, function))
     return found
 
@@ -71,7 +86,9 @@ def find_calls(file: str, method: str) -> list[Site]:
 def places_like(file: str, node: ast.AST) -> int:
     """How many places of the file store to the same target in the same manner."""
     wanted = {(ast.unparse(target), fills, reads) for target, fills, reads in _targets(node)}
-    return sum((ast.unparse(p.target), p.fills, p.reads_itself) in wanted for p in _places(file)) // max(len(wanted), 1)
+    return sum(
+        (ast.unparse(p.target), p.fills, p.reads_itself) in wanted for p in _places(file)
+    ) // max(len(wanted), 1)
 
 
 def lines_of(file: str) -> list[str]:
@@ -82,9 +99,17 @@ def lines_of(file: str) -> list[str]:
 def writes_data(file: str) -> bool:
     """True when the file changes tensors through ``.data``, which no version counter sees."""
     for node, _, _ in _walk(parsed(file), "<module>", False):
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute) and node.target.attr == "data":
+        if (
+            isinstance(node, ast.AugAssign)
+            and isinstance(node.target, ast.Attribute)
+            and node.target.attr == "data"
+        ):
             return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr.endswith("_")
+        ):
             owner = node.func.value
             if isinstance(owner, ast.Attribute) and owner.attr == "data":
                 return True
@@ -168,7 +193,11 @@ def _unpacked(target: ast.expr) -> Iterator[ast.expr]:
 
 def _reads(value: ast.expr, target: ast.expr) -> bool:
     text = ast.unparse(target)
-    return any(isinstance(n, ast.expr) and ast.unparse(n) == text for n in ast.walk(value) if type(n) is type(target))
+    return any(
+        isinstance(n, ast.expr) and ast.unparse(n) == text
+        for n in ast.walk(value)
+        if type(n) is type(target)
+    )
 
 
 def _walk(node: ast.AST, function: str, in_loop: bool) -> Iterator[tuple[ast.AST, str, bool]]:
@@ -178,4 +207,6 @@ def _walk(node: ast.AST, function: str, in_loop: bool) -> Iterator[tuple[ast.AST
         if isinstance(child, _FRAMES):
             yield from _walk(child, child.name, False)
         else:
-            yield from _walk(child, function, in_loop or isinstance(child, ast.For | ast.While | ast.AsyncFor))
+            yield from _walk(
+                child, function, in_loop or isinstance(child, ast.For | ast.While | ast.AsyncFor)
+            )

@@ -144,7 +144,9 @@ def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group
         for path in paths:
             for i, step in enumerate(path.steps):
                 if step.kind in ("item", "entry"):
-                    groups.setdefault((path.origin, path.root, path.steps[:i]), {}).setdefault(number, path)
+                    groups.setdefault((path.origin, path.root, path.steps[:i]), {}).setdefault(
+                        number, path
+                    )
     chosen: dict[frozenset[int], _Group] = {}
     taken: set[int] = set()
     for (origin, root, steps), members in sorted(groups.items(), key=lambda item: -len(item[0][2])):
@@ -166,7 +168,9 @@ def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group
 def _iterations(found: _Found, spans: Spans, numbers: Sequence[int], between_calls: bool) -> int:
     """In how many iterations the tensors of one container were computed."""
     roots = [found[number][1] for number in numbers]
-    return spans.are_apart(roots) if between_calls else len({spans.iteration(root) for root in roots})
+    return (
+        spans.are_apart(roots) if between_calls else len({spans.iteration(root) for root in roots})
+    )
 
 
 def _chains(
@@ -184,7 +188,9 @@ def _chains(
         if length >= _FEWEST:
             lengths[number] = length
     upstream = sorted(lengths, key=lambda n: found[n][1]._sequence_nr())[:_MOST_CHAINS]
-    names_of = {n: tuple(_name(path, _before_items(path)) for path in found[n][2]) for n in upstream}
+    names_of = {
+        n: tuple(_name(path, _before_items(path)) for path in found[n][2]) for n in upstream
+    }
     stores = {n: store_of(names_of[n]) for n in upstream}
     first = {stores[n][0] or n: place for place, n in reversed([*enumerate(upstream)])}
     upstream.sort(key=lambda n: (first[stores[n][0] or n], not stores[n][1]))
@@ -210,7 +216,9 @@ def _chains(
 def _is_in_tuple(path: Path, frames: Sequence[FrameType]) -> bool:
     if [step.kind for step in path.steps] != ["item"]:
         return False
-    variables = chain.from_iterable((*local_variables(frame), *frame.f_globals.items()) for frame in frames)
+    variables = chain.from_iterable(
+        (*local_variables(frame), *frame.f_globals.items()) for frame in frames
+    )
     held = next((value for name, value in variables if name == path.root), None)
     return type(held) is tuple and all(isinstance(part, Tensor) for part in held)
 

@@ -85,7 +85,9 @@ class Waste(Observer):
                 dropped.last = saved
                 dropped.times += 1
 
-    def before_call(self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None) -> Iterable[Finding]:
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> Iterable[Finding]:
         """Note which graphs that were kept are run again."""
         self._running = True
         kept = self._kept
@@ -93,16 +95,28 @@ class Waste(Observer):
             runs = look.runs
             for i, token in enumerate(look.tokens):
                 earlier = token.call
-                if earlier is not None and earlier.keep and token.has_buffers and (runs is None or runs[i]):
+                if (
+                    earlier is not None
+                    and earlier.keep
+                    and token.has_buffers
+                    and (runs is None or runs[i])
+                ):
                     again = kept.get(earlier.number)
                     if again is not None:
                         again.used = True
         return ()
 
-    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Iterator[Finding]:
+    def after_call(
+        self, call: Call, record: BackwardCall, frame: FrameType | None
+    ) -> Iterator[Finding]:
         """Remember a call that kept its graph, and judge from time to time."""
         self._running = False
-        if record.retain_graph and not record.create_graph and record.exception is None and call.place is not None:
+        if (
+            record.retain_graph
+            and not record.create_graph
+            and record.exception is None
+            and call.place is not None
+        ):
             self._kept[call.number] = _Kept(record)
             if len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
@@ -128,7 +142,9 @@ class Waste(Observer):
                 continue
             if site not in self._told:
                 self._told.add(site)
-                yield gs303.finding(gs303.KeptForNothing(record, len(unused), max(unused)), without_retain(site))
+                yield gs303.finding(
+                    gs303.KeptForNothing(record, len(unused), max(unused)), without_retain(site)
+                )
 
     def _judge_dropped(self) -> Iterator[Finding]:
         often = {place: d for place, d in tuple(self._dropped.items()) if d.times >= _OFTEN_ENOUGH}

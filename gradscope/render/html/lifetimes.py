@@ -33,7 +33,9 @@ def run_end(recording: Recording) -> float:
     """The last moment that the recording knows of, in seconds since the run began."""
     last = max((call.ended for call in recording.calls), default=0.0)
     last = max(last, max((sample.time for sample in recording.timeline), default=0.0))
-    return max(last, recording.outcome.ended - recording.header.started if recording.outcome.ended else 0.0)
+    return max(
+        last, recording.outcome.ended - recording.header.started if recording.outcome.ended else 0.0
+    )
 
 
 def lifetimes(recording: Recording) -> tuple[Bar, ...]:
@@ -48,8 +50,16 @@ def lifetimes(recording: Recording) -> tuple[Bar, ...]:
         ended = call.ended if call.count == 1 else _folded_until(recording, row, end)
         again = call.graph is not None and call.graph in lane_of_graph
         built = call.started if again else _built_from(recording, row)
-        kept = _kept_until(recording, row, ended, end) if call.retained_bytes and call.count == 1 else None
-        lane = lane_of_graph[call.graph] if again and call.graph is not None else _free_lane(lane_ends, built)
+        kept = (
+            _kept_until(recording, row, ended, end)
+            if call.retained_bytes and call.count == 1
+            else None
+        )
+        lane = (
+            lane_of_graph[call.graph]
+            if again and call.graph is not None
+            else _free_lane(lane_ends, built)
+        )
         lane_ends[lane] = max(lane_ends[lane], ended, kept or 0.0)
         if call.graph is not None:
             lane_of_graph[call.graph] = lane

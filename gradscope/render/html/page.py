@@ -49,7 +49,9 @@ def to_html(recording: Recording) -> str:
     embedded: list[int] = []
     room = GRAPH_BUDGET
     for number in _by_interest(recording):
-        block = _data_block(f"graph-{number}", graph_data(recording.graphs[number], recording.sources))
+        block = _data_block(
+            f"graph-{number}", graph_data(recording.graphs[number], recording.sources)
+        )
         if len(block) <= room:
             room -= len(block)
             graphs.append(block)
@@ -73,16 +75,26 @@ def to_html(recording: Recording) -> str:
 def _by_interest(recording: Recording) -> list[int]:
     """Graphs that a finding speaks of first, then as they were seen."""
     spoken_of = [f.graph for f in recording.findings if f.graph in recording.graphs]
-    return list(dict.fromkeys([number for number in spoken_of if number is not None] + list(recording.graphs)))
+    return list(
+        dict.fromkeys(
+            [number for number in spoken_of if number is not None] + list(recording.graphs)
+        )
+    )
 
 
 def _data_block(name: str, value: Any) -> str:
     """``value`` in a script element that holds no program; nothing in it can end the element."""
     plain = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     if len(plain) <= PLAIN_LIMIT:
-        text, kind = plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"), "application/json"
+        text, kind = (
+            plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+            "application/json",
+        )
     else:
-        text, kind = base64.b64encode(zlib.compress(plain.encode("ascii"), 9)).decode("ascii"), "text/plain"
+        text, kind = (
+            base64.b64encode(zlib.compress(plain.encode("ascii"), 9)).decode("ascii"),
+            "text/plain",
+        )
     return f'<script type="{kind}" id="{name}">{text}</script>'
 
 
@@ -95,7 +107,12 @@ def _looks() -> dict[str, Any]:
     """Words, symbols and line styles of the states; their colours are in the style sheet."""
     return {
         "looks": {
-            key: {"word": look.word, "symbol": look.symbol, "dash": look.dash, "meaning": look.meaning}
+            key: {
+                "word": look.word,
+                "symbol": look.symbol,
+                "dash": look.dash,
+                "meaning": look.meaning,
+            }
             for key, look in _all_looks().items()
         },
         "nodeStates": [state.value for state in NodeState],
@@ -106,7 +123,9 @@ def _state_colours() -> str:
     """Custom properties for both page backgrounds, from the one table of colours; paper is always light."""
 
     def properties(page: theme.Page, dark: bool) -> str:
-        values = {name: getattr(page, name) for name in ("background", "text", "muted", "rule", "accent")}
+        values = {
+            name: getattr(page, name) for name in ("background", "text", "muted", "rule", "accent")
+        }
         for key, look in _all_looks().items():
             tone = look.dark if dark else look.light
             values |= {f"{key}-ink": tone.ink, f"{key}-fill": tone.fill}

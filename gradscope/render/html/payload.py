@@ -57,14 +57,28 @@ class Sources:
         if site is None:
             return None
         text = self.line(site.file, site.line)
-        return [site.file, site.line, site.column, site.end_line, site.end_column, site.function, text]
+        return [
+            site.file,
+            site.line,
+            site.column,
+            site.end_line,
+            site.end_column,
+            site.function,
+            text,
+        ]
 
     def snippet(self, site: Site | None) -> Json:
         """A site with the lines around it."""
         if site is None:
             return None
-        near = range(max(1, site.line - CONTEXT_LINES), max(site.line, site.end_line) + CONTEXT_LINES + 1)
-        lines = [[number, text] for number in near if (text := self.line(site.file, number)) or number == site.line]
+        near = range(
+            max(1, site.line - CONTEXT_LINES), max(site.line, site.end_line) + CONTEXT_LINES + 1
+        )
+        lines = [
+            [number, text]
+            for number in near
+            if (text := self.line(site.file, number)) or number == site.line
+        ]
         return {"site": self.site(site), "lines": lines if any(text for _, text in lines) else []}
 
 
@@ -90,14 +104,18 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
         },
         "verdict": verdict(recording),
         "summary": {
-            name: getattr(recording.summary, name) for name in recording.summary.__dataclass_fields__ if name != "notes"
+            name: getattr(recording.summary, name)
+            for name in recording.summary.__dataclass_fields__
+            if name != "notes"
         },
         "notes": list(recording.summary.notes),
         "end": run_end(recording),
         "findings": [_finding(finding, sources) for finding in recording.findings],
         "calls": [_call(call, sources) for call in recording.calls],
         "bars": [[b.lane, b.built, b.started, b.ended, b.kept, b.gone] for b in bars],
-        "samples": [[s.time, s.live_bytes, s.held_bytes, s.call] for s in thinned(recording.timeline)],
+        "samples": [
+            [s.time, s.live_bytes, s.held_bytes, s.call] for s in thinned(recording.timeline)
+        ],
         "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
         "embedded": sorted(embedded),
         "largest": _largest(recording, sources),
@@ -117,9 +135,17 @@ def verdict(recording: Recording) -> dict[str, str]:
         ended = f"The program ended with {outcome.exception}"
     if findings:
         worst = next(severity for severity in Severity if counts[severity])
-        return {"level": worst.value, "headline": (" and " if len(parts) < 3 else ", ").join(parts), "detail": ended}
+        return {
+            "level": worst.value,
+            "headline": (" and " if len(parts) < 3 else ", ").join(parts),
+            "detail": ended,
+        }
     if not outcome.finished:
-        return {"level": "unfinished", "headline": "No finding, but the run was cut off", "detail": ended}
+        return {
+            "level": "unfinished",
+            "headline": "No finding, but the run was cut off",
+            "detail": ended,
+        }
     if outcome.exception:
         return {"level": "unfinished", "headline": "No finding about graphs", "detail": ended}
     if not summary.backward_calls:
@@ -162,7 +188,10 @@ def _finding(finding: Finding, sources: Sources) -> dict[str, Json]:
         "message": finding.message,
         "label": finding.label,
         "at": sources.snippet(finding.site),
-        "related": [{"role": r.role, "message": r.message, "at": sources.snippet(r.site)} for r in finding.related],
+        "related": [
+            {"role": r.role, "message": r.message, "at": sources.snippet(r.site)}
+            for r in finding.related
+        ],
         "nodes": list(finding.nodes),
         "saved": list(finding.saved),
         "bytes": finding.bytes,
@@ -176,7 +205,9 @@ def _finding(finding: Finding, sources: Sources) -> dict[str, Json]:
         and {
             "kind": fix.kind,
             "message": fix.message,
-            "edits": [[e.file, e.line, sources.line(e.file, e.line), e.replacement] for e in fix.edits],
+            "edits": [
+                [e.file, e.line, sources.line(e.file, e.line), e.replacement] for e in fix.edits
+            ],
         },
     }
 
@@ -226,13 +257,26 @@ def _largest(recording: Recording, sources: Sources, limit: int = 25) -> list[Js
         for node in graph.nodes:
             for place_in_node, saved in enumerate(node.saved):
                 if not saved.is_parameter and saved.nbytes:
-                    found.setdefault((number, saved.storage), (-saved.nbytes, number, node.index, place_in_node))
+                    found.setdefault(
+                        (number, saved.storage), (-saved.nbytes, number, node.index, place_in_node)
+                    )
     rows = []
     for _, number, index, place_in_node in sorted(found.values())[:limit]:
         node = recording.graphs[number].nodes[index]
         saved = node.saved[place_in_node]
         site = sources.site(saved.site or node.site)
-        rows.append([number, index, node.name, saved.label, saved.nbytes, saved.state.value, node.module, site])
+        rows.append(
+            [
+                number,
+                index,
+                node.name,
+                saved.label,
+                saved.nbytes,
+                saved.state.value,
+                node.module,
+                site,
+            ]
+        )
     return rows
 
 
@@ -254,7 +298,10 @@ def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
         "total": total,
         "notLookedAt": graph.not_looked_at,
         "roots": [_root(root) for root in graph.roots],
-        "groups": [[g.label, g.path, g.parent, g.kind, g.module_class, g.rank, g.order] for g in placing.groups],
+        "groups": [
+            [g.label, g.path, g.parent, g.kind, g.module_class, g.rank, g.order]
+            for g in placing.groups
+        ],
         "parent": placing.parent,
         "rank": placing.rank,
         "order": placing.order,

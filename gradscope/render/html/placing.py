@@ -78,7 +78,9 @@ def _grouped(graph: Graph, consumers: list[list[int]]) -> Placing:
     scopes = module_calls(graph)
     for node in graph.nodes:
         if node.is_leaf and consumers[node.index]:
-            scopes[node.index] = _common_prefix([scopes[consumer] for consumer in consumers[node.index]])
+            scopes[node.index] = _common_prefix(
+                [scopes[consumer] for consumer in consumers[node.index]]
+            )
     sizes: dict[Scope, int] = {}
     for scope in scopes:
         for depth in range(1, len(scope) + 1):
@@ -86,7 +88,11 @@ def _grouped(graph: Graph, consumers: list[list[int]]) -> Placing:
     numbering = _Numbering(
         sizes,
         classes={node.module: node.module_class for node in graph.nodes if node.module},
-        repeated={module_path(scope) for scope in sizes if scope[-1][1] > 1 and scope[-1][0][:1] not in (ERA, STRETCH)},
+        repeated={
+            module_path(scope)
+            for scope in sizes
+            if scope[-1][1] > 1 and scope[-1][0][:1] not in (ERA, STRETCH)
+        },
     )
     parent = [numbering.number(scope) for scope in scopes]
     return Placing(numbering.groups, parent)
@@ -122,7 +128,11 @@ class _Numbering:
         path = module_path(scope)
         if name.startswith(ERA):
             after = int(name.removeprefix(ERA))
-            label = f"built after backward call {after:,}" if after else "built before the first backward call"
+            label = (
+                f"built after backward call {after:,}"
+                if after
+                else "built before the first backward call"
+            )
             return Group(label, "", above, "built")
         if name.startswith(STRETCH):
             return Group(name.removeprefix(STRETCH), path, above, "stretch")
@@ -184,7 +194,10 @@ def _rows(items: list[int], arrows: dict[int, list[int]]) -> list[list[int]]:
         neighbours, order = (above, rows) if sweep % 2 == 0 else (arrows, rows[::-1])
         for row in order:
             if len(row) > 1:
-                weight = {item: _mean((position[n] for n in neighbours.get(item, ())), position[item]) for item in row}
+                weight = {
+                    item: _mean((position[n] for n in neighbours.get(item, ())), position[item])
+                    for item in row
+                }
                 row.sort(key=weight.__getitem__)
                 for place, item in enumerate(row):
                     position[item] = place - (len(row) - 1) / 2

@@ -34,7 +34,9 @@ def module_calls(graph: Graph) -> list[Scope]:
     nodes = graph.nodes
     eras = {node.built_after for node in nodes if not node.is_leaf}
     built = [node for node in nodes if not node.is_leaf]
-    built.sort(key=lambda node: (node.built_after, -1 if node.sequence_nr is None else node.sequence_nr))
+    built.sort(
+        key=lambda node: (node.built_after, -1 if node.sequence_nr is None else node.sequence_nr)
+    )
     scopes: list[Scope] = [()] * len(nodes)
     calls: dict[tuple[str, ...], int] = {}
     open_calls: Scope = ()
@@ -61,7 +63,9 @@ def _modules(built: Sequence[Node], graph: Graph) -> list[list[str]]:
     prepares what is built next; any other was built in what the nodes before and after it have in common.
     """
     inner = {edge.source for edge in graph.edges if not graph.nodes[edge.target].is_leaf}
-    known = [node.module.split(".") if node.module else [] if node.saved else None for node in built]
+    known = [
+        node.module.split(".") if node.module else [] if node.saved else None for node in built
+    ]
     following: list[list[str]] = [[]] * len(built)
     after: list[str] = []
     for place in range(len(built) - 1, -1, -1):

@@ -83,7 +83,10 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "message": finding.message,
         "label": finding.label,
         "location": _location(finding.site),
-        "related": [{"role": r.role, "location": _location(r.site), "message": r.message} for r in finding.related],
+        "related": [
+            {"role": r.role, "location": _location(r.site), "message": r.message}
+            for r in finding.related
+        ],
         "nodes": list(finding.nodes),
         "saved": list(finding.saved),
         "bytes": finding.bytes,
@@ -111,7 +114,10 @@ def _location(site: Site | None) -> dict[str, Any] | None:
 def _fix(fix: Fix | None) -> dict[str, Any] | None:
     if fix is None:
         return None
-    edits = [{"file": edit.file, "line": edit.line, "replacement": edit.replacement} for edit in fix.edits]
+    edits = [
+        {"file": edit.file, "line": edit.line, "replacement": edit.replacement}
+        for edit in fix.edits
+    ]
     return {"kind": fix.kind, "message": fix.message, "edits": edits}
 
 
@@ -177,6 +183,8 @@ def _whole_message(finding: Finding) -> str:
 
 def _escaped(text: str, *, property_: bool = False) -> str:
     """Text as a workflow command takes it; in a property, colon and comma have a meaning too."""
-    clean = text.encode("utf-8", "backslashreplace").decode()  # a file name may hold what UTF-8 has no code for
+    clean = text.encode(
+        "utf-8", "backslashreplace"
+    ).decode()  # a file name may hold what UTF-8 has no code for
     coded = clean.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return coded.replace(":", "%3A").replace(",", "%2C") if property_ else coded

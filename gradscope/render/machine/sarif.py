@@ -32,7 +32,9 @@ def to_sarif(recording: Recording) -> str:
     run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "originalUriBaseIds": {ROOT: {"uri": _folder_uri(), "description": {"text": "where the script was started"}}},
+        "originalUriBaseIds": {
+            ROOT: {"uri": _folder_uri(), "description": {"text": "where the script was started"}}
+        },
         "invocations": [_invocation(recording)],
         "results": [_result(finding, order) for finding in recording.findings],
     }
@@ -43,7 +45,11 @@ def _rules(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     """All rules of this gradscope, and those of a newer one's recording as far as their findings tell."""
     known = {rule.code: _rule(rule) for rule in ALL_RULES}
     for finding in findings:
-        unknown = {"id": finding.code, "name": finding.name, "shortDescription": {"text": finding.name}}
+        unknown = {
+            "id": finding.code,
+            "name": finding.name,
+            "shortDescription": {"text": finding.name},
+        }
         known.setdefault(finding.code, unknown)
     return [known[code] for code in sorted(known)]
 
@@ -83,7 +89,9 @@ def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
         "level": _LEVELS[finding.severity],
         "message": {"text": message},
         "locations": [] if finding.site is None else [_location(finding.site)],
-        "relatedLocations": [_related(r, number) for number, r in enumerate(finding.related) if r.site is not None],
+        "relatedLocations": [
+            _related(r, number) for number, r in enumerate(finding.related) if r.site is not None
+        ],
         "occurrenceCount": finding.count,
         "partialFingerprints": {"cause/v1": _fingerprint(finding)},
         "properties": {
@@ -98,8 +106,12 @@ def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
     }
     if finding.fix is not None and finding.fix.edits:
         files = dict.fromkeys(edit.file for edit in finding.fix.edits)
-        changes = [_change(file, [e for e in finding.fix.edits if e.file == file]) for file in files]
-        result["fixes"] = [{"description": {"text": finding.fix.message}, "artifactChanges": changes}]
+        changes = [
+            _change(file, [e for e in finding.fix.edits if e.file == file]) for file in files
+        ]
+        result["fixes"] = [
+            {"description": {"text": finding.fix.message}, "artifactChanges": changes}
+        ]
     return result
 
 
@@ -107,7 +119,9 @@ def _fingerprint(finding: Finding) -> str:
     """Equal for one cause in two runs, wherever the files lie."""
     sites = [finding.site, *(r.site for r in finding.related)]
     named = [f"{short_path(s.file)}:{s.function}:{s.line}" for s in sites if s is not None]
-    return hashlib.sha256("\n".join([finding.code, *named]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return hashlib.sha256(
+        "\n".join([finding.code, *named]).encode("utf-8", "surrogatepass")
+    ).hexdigest()[:32]
 
 
 def _related(related: Related, number: int) -> dict[str, Any]:
@@ -119,7 +133,11 @@ def _location(site: Site) -> dict[str, Any]:
     """A place; code that is in no file (``<string>``, ``<stdin>``) has a logical location only."""
     function = {"name": site.function, "kind": "function"}
     if re.fullmatch(r"<.*>", site.file):
-        return {"logicalLocations": [{**function, "fullyQualifiedName": f"{site.file}:{site.line}:{site.function}"}]}
+        return {
+            "logicalLocations": [
+                {**function, "fullyQualifiedName": f"{site.file}:{site.line}:{site.function}"}
+            ]
+        }
     region = {"startLine": site.line, "startColumn": site.column}
     if site.end_line and site.end_column:
         region |= {"endLine": site.end_line, "endColumn": site.end_column}
@@ -134,7 +152,10 @@ def _artifact(file: str) -> dict[str, Any]:
     short = short_path(file)
     if os.path.isabs(short):
         return {"uri": Path(short).as_uri()}
-    return {"uri": quote_from_bytes(os.fsencode(short.replace(os.sep, "/")), safe="/"), "uriBaseId": ROOT}
+    return {
+        "uri": quote_from_bytes(os.fsencode(short.replace(os.sep, "/")), safe="/"),
+        "uriBaseId": ROOT,
+    }
 
 
 def _folder_uri() -> str:
@@ -145,7 +166,10 @@ def _folder_uri() -> str:
 
 
 def _change(file: str, edits: list[Edit]) -> dict[str, Any]:
-    return {"artifactLocation": _artifact(file), "replacements": [_replacement(edit) for edit in edits]}
+    return {
+        "artifactLocation": _artifact(file),
+        "replacements": [_replacement(edit) for edit in edits],
+    }
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:

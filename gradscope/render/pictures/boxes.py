@@ -29,18 +29,26 @@ _TELLING = (
 """A box of many nodes has the state that says most."""
 
 
-def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, sites: bool, group: int | None) -> Box:
+def node_box(
+    number: int, merged: Merged, head: int, leaves: Sequence[int], *, sites: bool, group: int | None
+) -> Box:
     """The box of one node with its saved tensors and the leaves that were written into it."""
     node = merged.nodes[head]
     written = {merged.nodes[leaf].variable for leaf in leaves} - {None}
     # A parameter that is a leaf of this very box is said once, in the leaf's row.
-    twice = [s for s in node.saved if s.is_parameter and s.source in written and s.state is SavedState.SAVED]
+    twice = [
+        s
+        for s in node.saved
+        if s.is_parameter and s.source in written and s.state is SavedState.SAVED
+    ]
     rows = _saved_rows([s for s in node.saved if s not in twice])
     for leaf in leaves[:_ROWS]:
         names = [s.name or "" for s in twice if s.source == merged.nodes[leaf].variable]
         rows.append(_leaf_row(merged, leaf, names[0] if names else ""))
     if len(leaves) > _ROWS:
-        rows.append(Row(f"and {counted(len(leaves) - _ROWS, 'more leaf', 'more leaves')}", muted=True))
+        rows.append(
+            Row(f"and {counted(len(leaves) - _ROWS, 'more leaf', 'more leaves')}", muted=True)
+        )
     if sites and node.site is not None:
         rows.append(Row(_site(node), muted=True))
     if node.is_leaf:
@@ -49,7 +57,14 @@ def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, s
         label = (node.variable_label or "").removeprefix(node.variable or "").strip()
         title = one_line(node.variable or "leaf")
         return Box(
-            number, BoxKind.LEAF, title, None, shared, caption="", rows=(Row(one_line(label)), *rows), group=group
+            number,
+            BoxKind.LEAF,
+            title,
+            None,
+            shared,
+            caption="",
+            rows=(Row(one_line(label)), *rows),
+            group=group,
         )
     caption = one_line(f"{node.module} · {node.module_class}") if node.module_class else ""
     return Box(
@@ -64,20 +79,35 @@ def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, s
     )
 
 
-def fold_box(number: int, merged: Merged, part: Part, leaves: Sequence[int], *, group: int | None) -> Box:
+def fold_box(
+    number: int, merged: Merged, part: Part, leaves: Sequence[int], *, group: int | None
+) -> Box:
     """The box of many nodes: how many, in which states, how many bytes, of which operations, and how to open it."""
     nodes = [merged.nodes[head] for head in part.heads]
     states = Counter(node.state for node in nodes)
     state = next(s for s in _TELLING if s in states)
     rows = [Row(_contents(nodes))]
     if len(states) > 1:
-        rows.append(Row(", ".join(f"{states[s]:,} {NODE_STATES[s].word}" for s in _TELLING if states[s])))
+        rows.append(
+            Row(", ".join(f"{states[s]:,} {NODE_STATES[s].word}" for s in _TELLING if states[s]))
+        )
     rows += _saved_total(nodes)
     if leaves:
-        rows.append(Row(f"→ {counted(len(set(leaves)), 'leaf', 'leaves')}: {_leaf_names(merged, leaves)}", muted=True))
+        rows.append(
+            Row(
+                f"→ {counted(len(set(leaves)), 'leaf', 'leaves')}: {_leaf_names(merged, leaves)}",
+                muted=True,
+            )
+        )
     rows.append(Row(f"open: {open_key(part, nodes)}", muted=True))
     return Box(
-        number, BoxKind.FOLD, fold_title(part, nodes), state, _fold_note(nodes, state), rows=tuple(rows), group=group
+        number,
+        BoxKind.FOLD,
+        fold_title(part, nodes),
+        state,
+        _fold_note(nodes, state),
+        rows=tuple(rows),
+        group=group,
     )
 
 
@@ -90,7 +120,9 @@ def fold_title(part: Part, nodes: Sequence[Node]) -> str:
             return f"built after calls {min(calls)} to {max(calls)}: {part.times:,} alike"
         names = sorted({node.name for node in nodes})
         size = len(nodes) // part.times
-        what = modules or " · ".join(filter(None, (common, names[0] if len(names) == 1 else counted(size, "node"))))
+        what = modules or " · ".join(
+            filter(None, (common, names[0] if len(names) == 1 else counted(size, "node")))
+        )
         return one_line(f"{what} {TIMES}{part.times:,}")
     if part.why in ("exclusive", "module"):
         kind = _class_of(part, nodes) if part.why == "module" else ""
@@ -129,7 +161,10 @@ def _common_module(nodes: Sequence[Node]) -> str:
 
 def _common(paths: Sequence[list[str]]) -> list[str]:
     first, last = min(paths), max(paths)
-    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    same = next(
+        (n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
+        min(len(first), len(last)),
+    )
     return first[:same]
 
 
@@ -148,7 +183,9 @@ def _class_of(part: Part, nodes: Sequence[Node]) -> str:
 
 def _contents(nodes: Sequence[Node]) -> str:
     names = Counter(re.sub(r"Backward\d*$", "", node.name) for node in nodes).most_common()
-    shown = ", ".join(f"{name} {TIMES}{count:,}" if count > 1 else name for name, count in names[:3])
+    shown = ", ".join(
+        f"{name} {TIMES}{count:,}" if count > 1 else name for name, count in names[:3]
+    )
     more = ", …" if len(names) > 3 else ""
     return f"{counted(len(nodes), 'node')}: {one_line(shown, 60)}{more}"
 
@@ -174,7 +211,11 @@ def _saved_rows(saved: Sequence[SavedTensor]) -> list[Row]:
     for tensor in saved[:_ROWS]:
         word = SAVED_STATES[tensor.state].word
         note = word if tensor.state is not SavedState.SAVED else ""
-        size = f"= {one_line(tensor.source, 28)}" if tensor.is_parameter and tensor.source else nbytes(tensor.nbytes)
+        size = (
+            f"= {one_line(tensor.source, 28)}"
+            if tensor.is_parameter and tensor.source
+            else nbytes(tensor.nbytes)
+        )
         size = "parameter" if tensor.is_parameter and not tensor.source else size
         muted = tensor.is_parameter and tensor.state is SavedState.SAVED
         rows.append(Row(one_line(tensor.label, 44), f"{size}  {note}".strip(), tensor.state, muted))
@@ -189,22 +230,39 @@ def _leaf_row(merged: Merged, leaf: int, saved_as: str) -> Row:
     node = merged.nodes[leaf]
     label = (node.variable_label or "").removeprefix(node.variable or "").strip()
     users = len(set(merged.sources[leaf]))
-    notes = [f"saved as {saved_as}" if saved_as else "", f"used {TIMES}{users}" if users > 1 else ""]
+    notes = [
+        f"saved as {saved_as}" if saved_as else "",
+        f"used {TIMES}{users}" if users > 1 else "",
+    ]
     text = f"→ {one_line(node.variable or 'leaf', 36)}  {one_line(label, 30)}"
     return Row(text, ", ".join(filter(None, notes)), muted=True)
 
 
 def _state_note(node: Node) -> str:
     word = NODE_STATES[node.state].word
-    return f"{word} by call {node.freed_by}" if node.freed_by is not None and node.state is NodeState.FREED else word
+    return (
+        f"{word} by call {node.freed_by}"
+        if node.freed_by is not None and node.state is NodeState.FREED
+        else word
+    )
 
 
 def _fold_note(nodes: Sequence[Node], state: NodeState) -> str:
     word = NODE_STATES[state].word
-    calls = sorted({node.freed_by for node in nodes if node.freed_by is not None and node.state is NodeState.FREED})
+    calls = sorted(
+        {
+            node.freed_by
+            for node in nodes
+            if node.freed_by is not None and node.state is NodeState.FREED
+        }
+    )
     if state is not NodeState.FREED or not calls:
         return word
-    return f"{word} by call {calls[0]}" if len(calls) == 1 else f"{word} by calls {calls[0]} to {calls[-1]}"
+    return (
+        f"{word} by call {calls[0]}"
+        if len(calls) == 1
+        else f"{word} by calls {calls[0]} to {calls[-1]}"
+    )
 
 
 def _site(node: Node) -> str:

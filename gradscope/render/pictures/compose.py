@@ -10,14 +10,24 @@ from gradscope.model import Graph, Node, NodeState, SavedState
 from gradscope.render.pictures.boxes import fold_box, node_box
 from gradscope.render.pictures.folding import Folded, Options, Part, fold
 from gradscope.render.pictures.merging import Merged, merge
-from gradscope.render.pictures.picture import Box, Group, GroupKind, Link, LinkKind, Picture, one_line
+from gradscope.render.pictures.picture import (
+    Box,
+    Group,
+    GroupKind,
+    Link,
+    LinkKind,
+    Picture,
+    one_line,
+)
 from gradscope.units import counted, nbytes
 
 _FRAMES = 12
 """With more generations than this, frames would be all one sees."""
 
 
-def compose(graphs: Sequence[Graph], options: Options, *, sites: bool = False, moment: str = "") -> Picture:
+def compose(
+    graphs: Sequence[Graph], options: Options, *, sites: bool = False, moment: str = ""
+) -> Picture:
     """The picture of one graph, or of several in which equal nodes are drawn once; ``moment`` says when it was so."""
     merged = merge(graphs)
     options = _in_merged(merged, options)
@@ -38,7 +48,9 @@ def compose(graphs: Sequence[Graph], options: Options, *, sites: bool = False, m
     hidden = len(merged.nodes) - sum(len(part.heads) == 1 for part in folded.parts)
     notes = [*folded.notes]
     if merged.not_looked_at:
-        notes.append(f"{counted(merged.not_looked_at, 'edge')} not followed: the graph is too deep to touch safely")
+        notes.append(
+            f"{counted(merged.not_looked_at, 'edge')} not followed: the graph is too deep to touch safely"
+        )
     subtitle = " · ".join(filter(None, (_totals(merged, hidden), moment)))
     return Picture(_title(merged), subtitle, tuple(boxes), links, groups, tuple(notes))
 
@@ -46,7 +58,11 @@ def compose(graphs: Sequence[Graph], options: Options, *, sites: bool = False, m
 def _in_merged(merged: Merged, options: Options) -> Options:
     """The options with the places that the last graph's nodes have in the whole."""
     failing = None if options.failing is None else merged.of_last[options.failing]
-    return replace(options, failing=failing, highlight=tuple(merged.of_last[node] for node in options.highlight))
+    return replace(
+        options,
+        failing=failing,
+        highlight=tuple(merged.of_last[node] for node in options.highlight),
+    )
 
 
 def _title(merged: Merged) -> str:
@@ -100,7 +116,9 @@ def _links(merged: Merged, folded: Folded, box_of: dict[int, int]) -> tuple[Link
             kind = _kind(merged, folded, start, target)
             if kind is not LinkKind.PLAIN:
                 kinds[pair] = kind
-    return tuple(Link(s, t, kinds.get((s, t), LinkKind.PLAIN), n) for (s, t), n in sorted(counts.items()))
+    return tuple(
+        Link(s, t, kinds.get((s, t), LinkKind.PLAIN), n) for (s, t), n in sorted(counts.items())
+    )
 
 
 def _top(node: int, absorbed: dict[int, int]) -> int:
@@ -127,7 +145,9 @@ def _groups(merged: Merged, folded: Folded) -> tuple[tuple[Group, ...], list[int
     shared_exists = len(merged.roots) > 1
     framed = folded.generations and len({_age(merged, part) for part in folded.parts}) <= _FRAMES
     times: dict[int | None, int] = {
-        part.sample: part.times for part in folded.parts if part.why == "repeat" and part.sample is not None
+        part.sample: part.times
+        for part in folded.parts
+        if part.why == "repeat" and part.sample is not None
     }
 
     def frame(kind: GroupKind, parent: int | None, *key: object) -> int:
@@ -169,7 +189,11 @@ def _age(merged: Merged, part: Part) -> int | tuple[int, int]:
 
 
 def _frame_title(
-    group: Group, key: tuple[object, ...], merged: Merged, nodes: list[Node], times: dict[int | None, int]
+    group: Group,
+    key: tuple[object, ...],
+    merged: Merged,
+    nodes: list[Node],
+    times: dict[int | None, int],
 ) -> str:
     if group.kind is GroupKind.ITERATION:
         call = nodes[0].built_after

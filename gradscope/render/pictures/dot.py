@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 
 import graphviz
 
-from gradscope.render.pictures.picture import TIMES, Box, BoxKind, Group, GroupKind, LinkKind, Picture
+from gradscope.render.pictures.picture import (
+    TIMES,
+    Box,
+    BoxKind,
+    Group,
+    GroupKind,
+    LinkKind,
+    Picture,
+)
 from gradscope.render.theme import DARK, LIGHT, NODE_STATES, SAVED_STATES, Look, Page, Tone
 
 _FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1"}
@@ -29,7 +37,13 @@ def to_dot(picture: Picture, *, theme: str = "light") -> str:
         important = link.kind is not LinkKind.PLAIN
         text = {"label": f"{TIMES}{link.count:,}"} if link.count > 1 else {}
         colour = page.accent if important else page.rule
-        graph.edge(f"b{link.source}", f"b{link.target}", color=colour, penwidth="2.5" if important else "1", **text)
+        graph.edge(
+            f"b{link.source}",
+            f"b{link.target}",
+            color=colour,
+            penwidth="2.5" if important else "1",
+            **text,
+        )
     return str(graph.source)
 
 
@@ -44,7 +58,13 @@ def to_bare_dot(picture: Picture, sizes: Sequence[tuple[float, float]], *, cost:
 
     def node(inner: graphviz.Digraph, box: Box) -> None:
         width, height = sizes[box.id]
-        inner.node(f"b{box.id}", label="", width=f"{width / 72:.4f}", height=f"{height / 72:.4f}", fixedsize="true")
+        inner.node(
+            f"b{box.id}",
+            label="",
+            width=f"{width / 72:.4f}",
+            height=f"{height / 72:.4f}",
+            fixedsize="true",
+        )
 
     _frames(graph, picture, node, lambda group: {"label": _text([group.title, " "])})
     for link in picture.links:
@@ -54,7 +74,15 @@ def to_bare_dot(picture: Picture, sizes: Sequence[tuple[float, float]], *, cost:
 
 def _graph() -> graphviz.Digraph:
     graph = graphviz.Digraph("gradscope")
-    graph.attr("graph", rankdir="TB", nodesep="0.3", ranksep="0.38", fontname="Helvetica", fontsize="12", labeljust="l")
+    graph.attr(
+        "graph",
+        rankdir="TB",
+        nodesep="0.3",
+        ranksep="0.38",
+        fontname="Helvetica",
+        fontsize="12",
+        labeljust="l",
+    )
     graph.attr("node", shape="box", fontname="Helvetica", fontsize="11")
     graph.attr("edge", fontname="Helvetica", fontsize="9", arrowsize="0.7")
     return graph

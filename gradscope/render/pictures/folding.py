@@ -66,11 +66,15 @@ class Folded:
 def fold(merged: Merged, options: Options) -> Folded:
     """Fold as little as possible: not at all, leaves, alike generations, repeats, module calls, then neighbours."""
     generations = len({n.built_after for n in merged.nodes if not n.is_leaf}) > 1
-    full = not options.fold or (len(merged.nodes) <= SMALL and options.focus is None and options.depth is None)
+    full = not options.fold or (
+        len(merged.nodes) <= SMALL and options.focus is None and options.depth is None
+    )
     kept = {root.node for root in merged.roots} | set(options.highlight) | {options.failing}
     # A leaf that everything uses would draw its links across even a small picture.
     inlined, absorbed = (
-        absorb_leaves(merged, kept, users=4 if full else 1, views=not full) if options.fold else ({}, {})
+        absorb_leaves(merged, kept, users=4 if full else 1, views=not full)
+        if options.fold
+        else ({}, {})
     )
     gone = set(absorbed) | {leaf for leaves in inlined.values() for leaf in leaves}
     heads = _linear_order(merged, gone, generations)
@@ -78,7 +82,11 @@ def fold(merged: Merged, options: Options) -> Folded:
     if full:
         return Folded([Part((head,)) for head in heads], inlined, absorbed, generations, notes)
     folding = _Folding(merged, options, generations)
-    parts = folding.around_focus(heads, notes) if options.focus not in (None, "shared") else folding.all(heads)
+    parts = (
+        folding.around_focus(heads, notes)
+        if options.focus not in (None, "shared")
+        else folding.all(heads)
+    )
     return Folded(parts, inlined, absorbed, generations, notes)
 
 
@@ -90,7 +98,13 @@ def _linear_order(merged: Merged, gone: set[int], generations: bool) -> list[int
 
     def key(node: int) -> tuple[int, int, int]:
         # Leaves were there before everything, so they count to no generation.
-        age = 0 if not generations else 1 if merged.nodes[node].is_leaf else -merged.nodes[node].built_after
+        age = (
+            0
+            if not generations
+            else 1
+            if merged.nodes[node].is_leaf
+            else -merged.nodes[node].built_after
+        )
         return (age, merged.reach[node].bit_count(), merged.reach[node])
 
     grouped = sorted(heads, key=key)
@@ -106,7 +120,9 @@ class _Folding:
         self.merged = merged
         self.options = options
         self.generations = generations
-        self.pinned = set(options.highlight[:_PINNED]) | {root.node for root in merged.roots[:_PINNED]}
+        self.pinned = set(options.highlight[:_PINNED]) | {
+            root.node for root in merged.roots[:_PINNED]
+        }
         if options.failing is not None:
             self.pinned.add(options.failing)
         self.several = len(merged.roots) > 1 and any(
@@ -121,7 +137,9 @@ class _Folding:
             if not stretches or stretches[-1][0] != kind:
                 stretches.append((kind, []))
             stretches[-1][1].append(head)
-        closed, opened = (sum(kind == wanted for kind, _ in stretches) or 1 for wanted in ("", "open"))
+        closed, opened = (
+            sum(kind == wanted for kind, _ in stretches) or 1 for wanted in ("", "open")
+        )
         budget, most = max(8, COMFORTABLE // closed), max(8, (MOST - COMFORTABLE) // opened)
         parts: list[Part] = []
         for kind, stretch in stretches:
@@ -129,7 +147,9 @@ class _Folding:
                 parts += [Part((head,)) for head in stretch]
             elif kind.startswith("only "):
                 parts += (
-                    [Part((h,)) for h in stretch] if len(stretch) < 3 else [Part(tuple(stretch), "exclusive", kind)]
+                    [Part((h,)) for h in stretch]
+                    if len(stretch) < 3
+                    else [Part(tuple(stretch), "exclusive", kind)]
                 )
             else:
                 parts += self._fold_stretch(stretch, most if kind == "open" else budget)
@@ -156,10 +176,16 @@ class _Folding:
     def _opened(self, head: int) -> bool:
         node = self.merged.nodes[head]
         for key in self.options.expand:
-            if node.module is not None and (node.module == key or node.module.startswith(key + ".")):
+            if node.module is not None and (
+                node.module == key or node.module.startswith(key + ".")
+            ):
                 return True
             span = re.fullmatch(r"#(\d+)-(\d+)", key)
-            if span and node.sequence_nr is not None and int(span[1]) <= node.sequence_nr <= int(span[2]):
+            if (
+                span
+                and node.sequence_nr is not None
+                and int(span[1]) <= node.sequence_nr <= int(span[2])
+            ):
                 return True
         return False
 
@@ -201,8 +227,12 @@ class _Folding:
         for run in find_runs(tokens, saving=2):
             kept = run.start + run.period
             folded += [part for piece in pieces[done:kept] for part in piece]
-            rest = [head for piece in pieces[kept : run.stop] for part in piece for head in part.heads]
-            folded.append(Part(tuple(rest), "repeat", times=run.times - 1, sample=folded[-1].heads[0]))
+            rest = [
+                head for piece in pieces[kept : run.stop] for part in piece for head in part.heads
+            ]
+            folded.append(
+                Part(tuple(rest), "repeat", times=run.times - 1, sample=folded[-1].heads[0])
+            )
             done = run.stop
         return folded + [part for piece in pieces[done:] for part in piece]
 
@@ -214,10 +244,14 @@ class _Folding:
             folded += parts[done : run.start]
             kept = run.start if run.period == 1 else run.start + run.period
             sample = parts[run.start].heads[0]
-            folded += [Part(p.heads, p.why, p.title, p.times, sample) for p in parts[run.start : kept]]
+            folded += [
+                Part(p.heads, p.why, p.title, p.times, sample) for p in parts[run.start : kept]
+            ]
             rest = tuple(head for part in parts[kept : run.stop] for head in part.heads)
             times = run.times if run.period == 1 else run.times - 1
-            folded.append(Part(rest, "repeat", times=times, sample=None if run.period == 1 else sample))
+            folded.append(
+                Part(rest, "repeat", times=times, sample=None if run.period == 1 else sample)
+            )
             done = run.stop
         return folded + parts[done:]
 
@@ -226,7 +260,12 @@ class _Folding:
 
         def scope(part: Part) -> Hashable:
             module = self.merged.nodes[part.heads[0]].module
-            if part.why or part.sample is not None or module is None or module.count(".") + 1 < depth:
+            if (
+                part.why
+                or part.sample is not None
+                or module is None
+                or module.count(".") + 1 < depth
+            ):
                 return part.heads
             return ".".join(module.split(".")[:depth])
 
@@ -281,11 +320,15 @@ class _Folding:
         near = {n for c in chosen for n in (*self.merged.targets[c], *self.merged.sources[c])}
         shown = chosen | (near if len(chosen) + len(near) <= COMFORTABLE else set())
         parts: list[Part] = []
-        for piece in _split([Part((head,)) for head in heads], lambda part: self._side(part.heads[0], shown)):
+        for piece in _split(
+            [Part((head,)) for head in heads], lambda part: self._side(part.heads[0], shown)
+        ):
             inside = self._side(piece[0].heads[0], shown)
             if inside:
                 parts += (
-                    piece if len(piece) <= COMFORTABLE else self._fold_stretch([p.heads[0] for p in piece], COMFORTABLE)
+                    piece
+                    if len(piece) <= COMFORTABLE
+                    else self._fold_stretch([p.heads[0] for p in piece], COMFORTABLE)
                 )
             else:
                 parts += _joined(piece)

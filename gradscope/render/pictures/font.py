@@ -35,7 +35,9 @@ class Font:
 @cache
 def font() -> Font:
     """The bundled font, parsed once."""
-    data = files("gradscope.render.pictures").joinpath("fonts/LiberationSans-Regular.ttf").read_bytes()
+    data = (
+        files("gradscope.render.pictures").joinpath("fonts/LiberationSans-Regular.ttf").read_bytes()
+    )
     tables: dict[bytes, int] = {}
     for at in range(12, 12 + 16 * struct.unpack_from(">H", data, 4)[0], 16):
         tables[data[at : at + 4]] = struct.unpack_from(">I", data, at + 8)[0]
@@ -46,7 +48,9 @@ def font() -> Font:
     count = struct.unpack_from(">H", data, tables[b"maxp"] + 4)[0]
     widths = list(struct.unpack_from(f">{2 * metrics}H", data, tables[b"hmtx"])[::2])
     widths += widths[-1:] * (count - metrics)
-    return Font(data, units, _characters(data, tables[b"cmap"]), tuple(widths), ascent, descent, box)
+    return Font(
+        data, units, _characters(data, tables[b"cmap"]), tuple(widths), ascent, descent, box
+    )
 
 
 def _characters(data: bytes, cmap: int) -> dict[int, int]:
@@ -66,7 +70,14 @@ def _characters(data: bytes, cmap: int) -> dict[int, int]:
         for code in range(starts[segment], min(ends[segment], 0xFFFE) + 1):
             glyph = code
             if offsets[segment]:
-                place = start + 16 + 6 * segments + 2 * segment + offsets[segment] + 2 * (code - starts[segment])
+                place = (
+                    start
+                    + 16
+                    + 6 * segments
+                    + 2 * segment
+                    + offsets[segment]
+                    + 2 * (code - starts[segment])
+                )
                 glyph = struct.unpack_from(">H", data, place)[0]
                 if not glyph:
                     continue

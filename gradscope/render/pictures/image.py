@@ -21,7 +21,9 @@ _LONGEST_SIDE = 16_000
 def check_suffix(suffix: str) -> None:
     """One clear line for a file whose format is unknown or needs a package that is missing."""
     if suffix not in SUFFIXES:
-        raise GradscopeError(f"cannot draw to a {suffix or 'file without suffix'}: use one of {', '.join(SUFFIXES)}")
+        raise GradscopeError(
+            f"cannot draw to a {suffix or 'file without suffix'}: use one of {', '.join(SUFFIXES)}"
+        )
     if suffix == ".png" and find_spec("resvg_py") is None:
         raise GradscopeError("PNG pictures need resvg-py: pip install resvg-py, or draw to .svg")
 
@@ -39,10 +41,18 @@ def _png(scene: Scene) -> tuple[bytes, list[str]]:
     import resvg_py
 
     zoom = min(
-        _SHARPNESS, (_MOST_PIXELS / (scene.width * scene.height)) ** 0.5, _LONGEST_SIDE / max(scene.width, scene.height)
+        _SHARPNESS,
+        (_MOST_PIXELS / (scene.width * scene.height)) ** 0.5,
+        _LONGEST_SIDE / max(scene.width, scene.height),
     )
-    notes = [f"the PNG is drawn at {zoom:.0%} of its size: use .svg or .pdf to read all of it"] if zoom < 1 else []
-    with as_file(files("gradscope.render.pictures").joinpath("fonts/LiberationSans-Regular.ttf")) as path:
+    notes = (
+        [f"the PNG is drawn at {zoom:.0%} of its size: use .svg or .pdf to read all of it"]
+        if zoom < 1
+        else []
+    )
+    with as_file(
+        files("gradscope.render.pictures").joinpath("fonts/LiberationSans-Regular.ttf")
+    ) as path:
         data = resvg_py.svg_to_bytes(
             svg_string=to_svg(scene),
             font_files=[str(path)],

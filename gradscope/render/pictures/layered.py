@@ -68,7 +68,9 @@ def _rows(picture: Picture) -> list[list[int]]:
     rows: list[list[int]] = [[] for _ in range(deepest + 1)]
     for number, row in enumerate(rank):
         rows[row].append(number)
-    return [row[at : at + _MOST_IN_A_ROW] for row in rows for at in range(0, len(row), _MOST_IN_A_ROW)]
+    return [
+        row[at : at + _MOST_IN_A_ROW] for row in rows for at in range(0, len(row), _MOST_IN_A_ROW)
+    ]
 
 
 def _order_rows(picture: Picture, rows: list[list[int]]) -> None:
@@ -80,7 +82,10 @@ def _order_rows(picture: Picture, rows: list[list[int]]) -> None:
     at = [0.0] * len(picture.boxes)
     for sweep in range(4):
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            middle = {box: sum(at[n] for n in near[box]) / len(near[box]) if near[box] else at[box] for box in row}
+            middle = {
+                box: sum(at[n] for n in near[box]) / len(near[box]) if near[box] else at[box]
+                for box in row
+            }
             row[:] = [box for _, box in sorted((middle[box], box) for box in row)]
             for place, number in enumerate(row):
                 at[number] = place - len(row) / 2
@@ -96,12 +101,21 @@ def _enclose(
             pad = _FRAME_PAD * level
             top = pad + _FRAME_TITLE * level - _FRAME_PAD * (level - 1)
             a, b, c, d = edges.get(frame, (x, y, x, y))
-            edges[frame] = (min(a, x - pad), min(b, y - top), max(c, x + w + pad), max(d, y + h + pad))
-    room = {group.id: 18 + 6.5 * len(group.title) for group in picture.groups}  # no title wider than its frame
+            edges[frame] = (
+                min(a, x - pad),
+                min(b, y - top),
+                max(c, x + w + pad),
+                max(d, y + h + pad),
+            )
+    room = {
+        group.id: 18 + 6.5 * len(group.title) for group in picture.groups
+    }  # no title wider than its frame
     return {frame: (a, b, max(c - a, room[frame]), d - b) for frame, (a, b, c, d) in edges.items()}
 
 
-def _route(corners: Sequence[Corner], sizes: Sequence[tuple[float, float]], source: int, target: int) -> Route:
+def _route(
+    corners: Sequence[Corner], sizes: Sequence[tuple[float, float]], source: int, target: int
+) -> Route:
     """One curve from the bottom of a box to the top of the other."""
     x0, y0 = corners[source][0] + sizes[source][0] / 2, corners[source][1] + sizes[source][1]
     x1, y1 = corners[target][0] + sizes[target][0] / 2, corners[target][1]

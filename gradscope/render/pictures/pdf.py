@@ -20,7 +20,9 @@ def to_pdf(scene: Scene) -> bytes:
         f"1 0 0 -1 0 {_n(scene.height)} cm",
         f"{_rgb(scene.background)} rg 0 0 {_n(scene.width)} {_n(scene.height)} re f",
     ]
-    lines += [_text(item, face, used) if isinstance(item, Text) else _shape(item) for item in scene.items]
+    lines += [
+        _text(item, face, used) if isinstance(item, Text) else _shape(item) for item in scene.items
+    ]
     title = "FEFF" + scene.title.encode("utf-16-be").hex().upper()
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -73,14 +75,21 @@ def _descriptor(face: Font) -> bytes:
 
 
 def _widths(face: Font, used: dict[int, str]) -> str:
-    return " ".join(f"{glyph} [{round(face.widths[glyph] * 1000 / face.units)}]" for glyph in sorted(used))
+    return " ".join(
+        f"{glyph} [{round(face.widths[glyph] * 1000 / face.units)}]" for glyph in sorted(used)
+    )
 
 
 def _to_unicode(used: dict[int, str]) -> bytes:
     """The table by which a reader finds and copies text: glyph number to character."""
-    rows = [f"<{glyph:04X}> <{ch.encode('utf-16-be').hex().upper()}>" for glyph, ch in sorted(used.items())]
+    rows = [
+        f"<{glyph:04X}> <{ch.encode('utf-16-be').hex().upper()}>"
+        for glyph, ch in sorted(used.items())
+    ]
     blocks = [rows[at : at + 100] for at in range(0, len(rows), 100)]
-    body = "\n".join(f"{len(block)} beginbfchar\n" + "\n".join(block) + "\nendbfchar" for block in blocks)
+    body = "\n".join(
+        f"{len(block)} beginbfchar\n" + "\n".join(block) + "\nendbfchar" for block in blocks
+    )
     return (
         "/CIDInit /ProcSet findresource begin 12 dict begin begincmap\n/CMapName /Gradscope def /CMapType 2 def\n"
         "1 begincodespacerange <0000> <FFFF> endcodespacerange\n"
@@ -108,10 +117,14 @@ def _shape(item: Shape) -> str:
     if item.fill is not None:
         parts.append(f"{_rgb(item.fill)} rg")
     if item.stroke is not None:
-        parts.append(f"{_rgb(item.stroke)} RG {_n(item.width)} w [{' '.join(map(str, item.dash))}] 0 d")
+        parts.append(
+            f"{_rgb(item.stroke)} RG {_n(item.width)} w [{' '.join(map(str, item.dash))}] 0 d"
+        )
     parts.append(_rounded(item.rect, item.radius) if item.rect is not None else _path(item))
     parts.append(
-        {(True, True): "B", (True, False): "f", (False, True): "S"}[item.fill is not None, item.stroke is not None]
+        {(True, True): "B", (True, False): "f", (False, True): "S"}[
+            item.fill is not None, item.stroke is not None
+        ]
     )
     return " ".join(parts)
 

@@ -48,7 +48,9 @@ def find_runs(tokens: Sequence[Hashable], least: int = 3, saving: int = 8) -> li
     return runs
 
 
-def _best_run(values: list[int], following: list[int], start: int, least: int, saving: int) -> Run | None:
+def _best_run(
+    values: list[int], following: list[int], start: int, least: int, saving: int
+) -> Run | None:
     best: Run | None = None
     other = start
     for _ in range(_CANDIDATES):

@@ -8,8 +8,25 @@ from dataclasses import dataclass
 from gradscope.model import SavedState, Severity
 from gradscope.render.pictures.font import font
 from gradscope.render.pictures.layout import Placed, Point, Rect
-from gradscope.render.pictures.picture import TIMES, Box, BoxKind, Group, GroupKind, LinkKind, Picture
-from gradscope.render.theme import DARK, LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES, Look, Page, Tone
+from gradscope.render.pictures.picture import (
+    TIMES,
+    Box,
+    BoxKind,
+    Group,
+    GroupKind,
+    LinkKind,
+    Picture,
+)
+from gradscope.render.theme import (
+    DARK,
+    LIGHT,
+    NODE_STATES,
+    SAVED_STATES,
+    SEVERITIES,
+    Look,
+    Page,
+    Tone,
+)
 
 TITLE, TEXT, SMALL = 13.0, 11.0, 10.0
 _PAD, _STRIP, _HEAD, _ROW = 9.0, 19.0, 22.0, 16.0
@@ -67,14 +84,19 @@ def size_of(box: Box) -> tuple[float, float]:
         _MARK + width(box.caption, SMALL),
     ]
     lines += [width(strip, TEXT) for strip in (box.root, box.alarm)]
-    lines += [_MARK + width(row.text, TEXT) + (16 + width(row.note, SMALL) if row.note else 0) for row in box.rows]
+    lines += [
+        _MARK + width(row.text, TEXT) + (16 + width(row.note, SMALL) if row.note else 0)
+        for row in box.rows
+    ]
     rows = [row for row in box.rows if row.text]
     height = _HEAD + _STRIP * (bool(box.root) + bool(box.alarm)) + (13 if box.caption else 0)
     height += (_ROW * len(rows) + 6) if rows else 0
     return round(max(90.0, *lines) + 2 * _PAD, 1), round(height + 4, 1)
 
 
-def draw_scene(columns: Sequence[Placed], whole: Picture, notes: Sequence[str], theme: str) -> Scene:
+def draw_scene(
+    columns: Sequence[Placed], whole: Picture, notes: Sequence[str], theme: str
+) -> Scene:
     """Title, totals and legend above, the columns side by side below them, notes at the end."""
     return _Painter(theme).scene(columns, whole, notes)
 
@@ -97,7 +119,9 @@ class _Painter:
         top = self.legend(whole, columns, width, 66)
         for note in notes:
             for line in _broken(f"note: {note}", width, TEXT):
-                self.items.append(Text(_MARGIN, top, line, TEXT, self.tone(SEVERITIES[Severity.WARNING]).ink))
+                self.items.append(
+                    Text(_MARGIN, top, line, TEXT, self.tone(SEVERITIES[Severity.WARNING]).ink)
+                )
                 top += 16
         x = _MARGIN + max(0.0, (width - content) / 2 if len(columns) == 1 else 0.0)
         for column in columns:
@@ -106,15 +130,25 @@ class _Painter:
         height = top + max(column.height for column in columns) + _MARGIN
         # The layout makes no room for the counts that stand beside links.
         texts = (
-            item.x + measure(item.text, item.size) for item in self.items if isinstance(item, Text) and not item.end
+            item.x + measure(item.text, item.size)
+            for item in self.items
+            if isinstance(item, Text) and not item.end
         )
         right = max(width + _MARGIN, *texts)
-        return Scene(round(right + _MARGIN), round(height), self.page.background, tuple(self.items), whole.title)
+        return Scene(
+            round(right + _MARGIN),
+            round(height),
+            self.page.background,
+            tuple(self.items),
+            whole.title,
+        )
 
     def legend(self, whole: Picture, columns: Sequence[Placed], width: float, top: float) -> float:
         """One entry per state and kind of link that is in the picture; returns where the legend ends."""
         entries: list[tuple[str, str, Look | None]] = []
-        entries += [(NODE_STATES[s].word, NODE_STATES[s].meaning, NODE_STATES[s]) for s in whole.states]
+        entries += [
+            (NODE_STATES[s].word, NODE_STATES[s].meaning, NODE_STATES[s]) for s in whole.states
+        ]
         kinds = {link.kind for link in whole.links}
         if LinkKind.BOUNDARY in kinds:
             entries.append((_LINE, "enters the shared part", None))
@@ -133,15 +167,25 @@ class _Painter:
             if look is not None:
                 tone = self.tone(look)
                 self.items.append(
-                    Shape(rect=Rect(x, y - 10, 13, 13), radius=3, fill=tone.fill, stroke=tone.ink, dash=look.dash)
+                    Shape(
+                        rect=Rect(x, y - 10, 13, 13),
+                        radius=3,
+                        fill=tone.fill,
+                        stroke=tone.ink,
+                        dash=look.dash,
+                    )
                 )
                 self.symbol(look.symbol, x + 6.5, y - 3.5, tone.ink)
                 left += _MARK + 3
             if word == _LINE:
                 line = ((left, y - 3.5), (left + font().width(word, SMALL), y - 3.5))
-                self.items.append(Shape(points=line, stroke=self.page.accent, width=2.4, straight=True))
+                self.items.append(
+                    Shape(points=line, stroke=self.page.accent, width=2.4, straight=True)
+                )
             else:
-                self.items.append(Text(left, y, word, SMALL, self.tone(look).ink if look else self.page.text))
+                self.items.append(
+                    Text(left, y, word, SMALL, self.tone(look).ink if look else self.page.text)
+                )
             left += font().width(word + "  ", SMALL)
             self.items.append(Text(left, y, meaning, SMALL, self.page.muted))
             x += long
@@ -202,7 +246,11 @@ class _Painter:
         half = size * 0.42
         self.items.append(
             Shape(
-                points=((x1, y1), (bx - uy * half, by + ux * half), (bx + uy * half, by - ux * half)),
+                points=(
+                    (x1, y1),
+                    (bx - uy * half, by + ux * half),
+                    (bx + uy * half, by - ux * half),
+                ),
                 fill=colour,
                 straight=True,
             )
@@ -215,21 +263,31 @@ class _Painter:
         look = NODE_STATES[box.state] if box.state is not None else None
         tone = self.tone(look) if look else Tone(self.page.muted, self.page.background)
         if box.kind is BoxKind.STUB:
-            self.items.append(Shape(rect=rect, radius=9, stroke=self.page.accent, fill=self.page.background))
-            self.items.append(Text(rect.x + _PAD, rect.y + 12.5, box.title, SMALL, self.page.accent))
+            self.items.append(
+                Shape(rect=rect, radius=9, stroke=self.page.accent, fill=self.page.background)
+            )
+            self.items.append(
+                Text(rect.x + _PAD, rect.y + 12.5, box.title, SMALL, self.page.accent)
+            )
             return
         radius = 10.0 if box.kind is BoxKind.LEAF else 4.0
         dash = look.dash if look else ()
         heavy = 2.2 if look is not None and look.line == "bold" else 1.3
         if box.kind is BoxKind.FOLD:
             back = Rect(rect.x + 4, rect.y + 4, rect.width, rect.height)
-            self.items.append(Shape(rect=back, radius=radius, stroke=tone.ink, width=1, dash=dash, fill=tone.fill))
-        self.items.append(Shape(rect=rect, radius=radius, stroke=tone.ink, width=heavy, dash=dash, fill=tone.fill))
+            self.items.append(
+                Shape(rect=back, radius=radius, stroke=tone.ink, width=1, dash=dash, fill=tone.fill)
+            )
+        self.items.append(
+            Shape(rect=rect, radius=radius, stroke=tone.ink, width=heavy, dash=dash, fill=tone.fill)
+        )
         y = rect.y
         alarm = self.tone(SEVERITIES[Severity.ERROR]).ink
         for strip, colour in ((box.alarm, alarm), (box.root, self.page.accent)):
             if strip:
-                self.items.append(Shape(rect=Rect(rect.x, y, rect.width, _STRIP), radius=radius, fill=colour))
+                self.items.append(
+                    Shape(rect=Rect(rect.x, y, rect.width, _STRIP), radius=radius, fill=colour)
+                )
                 self.items.append(Text(rect.x + _PAD, y + 13.5, strip, TEXT, self.page.background))
                 y += _STRIP
         if box.alarm:
@@ -237,31 +295,52 @@ class _Painter:
             self.items.append(Shape(rect=outer, radius=radius + 2, stroke=alarm, width=2.5))
         self.items.append(Text(rect.x + _PAD + _MARK, y + 16, box.title, TITLE, self.page.text))
         self.symbol(look.symbol if look else "→", rect.x + _PAD + 5, y + 11.5, tone.ink)
-        self.items.append(Text(rect.x + rect.width - _PAD, y + 16, box.note, SMALL, tone.ink, end=True))
+        self.items.append(
+            Text(rect.x + rect.width - _PAD, y + 16, box.note, SMALL, tone.ink, end=True)
+        )
         y += _HEAD
         if box.caption:
-            self.items.append(Text(rect.x + _PAD + _MARK, y + 7, box.caption, SMALL, self.page.muted))
+            self.items.append(
+                Text(rect.x + _PAD + _MARK, y + 7, box.caption, SMALL, self.page.muted)
+            )
             y += 13
         rows = [row for row in box.rows if row.text]
         if rows:
             self.items.append(
-                Shape(points=((rect.x, y + 2), (rect.x + rect.width, y + 2)), stroke=tone.ink, width=0.5, straight=True)
+                Shape(
+                    points=((rect.x, y + 2), (rect.x + rect.width, y + 2)),
+                    stroke=tone.ink,
+                    width=0.5,
+                    straight=True,
+                )
             )
         for row in rows:
             self.row(row.text, row.note, row.state, row.muted, rect, y + 15)
             y += _ROW
 
-    def row(self, text: str, note: str, state: SavedState | None, muted: bool, rect: Rect, y: float) -> None:
+    def row(
+        self, text: str, note: str, state: SavedState | None, muted: bool, rect: Rect, y: float
+    ) -> None:
         look = SAVED_STATES[state] if state is not None else None
         colour = self.page.muted if muted else self.page.text
         left = rect.x + _PAD + _MARK
         if look is not None:
-            self.symbol(look.symbol, rect.x + _PAD + 5, y - 3.8, self.page.muted if muted else self.tone(look).ink)
+            self.symbol(
+                look.symbol,
+                rect.x + _PAD + 5,
+                y - 3.8,
+                self.page.muted if muted else self.tone(look).ink,
+            )
         self.items.append(Text(left, y, text, TEXT, colour))
         if state in (SavedState.FREED, SavedState.DROPPED) and look is not None:
             end = left + font().width(text, TEXT)
             self.items.append(
-                Shape(points=((left, y - 3.6), (end, y - 3.6)), stroke=self.tone(look).ink, width=0.9, straight=True)
+                Shape(
+                    points=((left, y - 3.6), (end, y - 3.6)),
+                    stroke=self.tone(look).ink,
+                    width=0.9,
+                    straight=True,
+                )
             )
         note_colour = self.tone(look).ink if look is not None and not muted else self.page.muted
         self.items.append(Text(rect.x + rect.width - _PAD, y, note, SMALL, note_colour, end=True))
@@ -280,11 +359,17 @@ class _Painter:
             self.items.append(Shape(points=circle, stroke=colour, width=1.4))
         elif symbol == "◆":
             self.items.append(
-                Shape(points=((x, y - 4.4), (x + 4.4, y), (x, y + 4.4), (x - 4.4, y)), fill=colour, straight=True)
+                Shape(
+                    points=((x, y - 4.4), (x + 4.4, y), (x, y + 4.4), (x - 4.4, y)),
+                    fill=colour,
+                    straight=True,
+                )
             )
         else:
             size = 12.0
-            self.items.append(Text(x - font().width(symbol, size) / 2, y + 4.2, symbol, size, colour))
+            self.items.append(
+                Text(x - font().width(symbol, size) / 2, y + 4.2, symbol, size, colour)
+            )
 
 
 def _broken(text: str, width: float, size: float) -> list[str]:

@@ -51,21 +51,33 @@ def select(recording: Recording, call: int | None = None, *, of_finding: bool = 
     finding = _finding(recording, call)
     if of_finding and finding is None:
         where = "the recording" if call is None else f"call {call}"
-        raise GradscopeError(f"{where} has no finding that speaks of a graph; leave the focus on it out")
+        raise GradscopeError(
+            f"{where} has no finding that speaks of a graph; leave the focus on it out"
+        )
     if call is None and finding is not None:
         call = finding.backward_call
     row = _row(recording, call)
     if row.graph not in recording.graphs:
         number = row.number if call is None else call
-        raise GradscopeError(f"the graph of backward call {number} is not in the recording; {_stored(recording)}")
+        raise GradscopeError(
+            f"the graph of backward call {number} is not in the recording; {_stored(recording)}"
+        )
     rows = [*_earlier(recording, row), row]
     graphs = [recording.graphs[r.graph] for r in rows if r.graph is not None]
-    shown = [_after(graph, by) for graph, by in zip(graphs[:-1], rows[:-1], strict=True)] + graphs[-1:]
+    shown = [_after(graph, by) for graph, by in zip(graphs[:-1], rows[:-1], strict=True)] + graphs[
+        -1:
+    ]
     if len(rows) > 1:
         shown = [_roots_named(graph, by.number) for graph, by in zip(shown, rows, strict=True)]
-    marked = tuple(node for node in finding.graph_nodes if node < len(graphs[-1].nodes)) if finding else ()
+    marked = (
+        tuple(node for node in finding.graph_nodes if node < len(graphs[-1].nodes))
+        if finding
+        else ()
+    )
     marked = marked if len(marked) <= _MOST_MARKED else marked[:1]
-    stops = finding is not None and finding.certainty is not Certainty.PREDICTED and not finding.missed
+    stops = (
+        finding is not None and finding.certainty is not Certainty.PREDICTED and not finding.missed
+    )
     large = len(set.union(*map(_identities, graphs))) > COMFORTABLE
     return Selection(
         tuple(shown),
@@ -97,7 +109,9 @@ def _row(recording: Recording, call: int | None) -> BackwardCall:
     around = [row for row in rows if row.number <= call <= _last(row)]
     if not around:
         last = max(map(_last, rows))
-        raise GradscopeError(f"there is no backward call {call} in the recording: it has {counted(last, 'call')}")
+        raise GradscopeError(
+            f"there is no backward call {call} in the recording: it has {counted(last, 'call')}"
+        )
     # Rows of calls that take turns overlap: the one whose turn it was comes in even steps.
     return max(around, key=lambda row: (row.number == call, _in_step(row, call), row.number))
 
@@ -145,7 +159,9 @@ def _earlier(recording: Recording, row: BackwardCall) -> list[BackwardCall]:
     by_number = {
         other.number: other
         for other in recording.calls
-        if other.thread == row.thread and other.number < row.number and first.get(other.graph) == other.number
+        if other.thread == row.thread
+        and other.number < row.number
+        and first.get(other.graph) == other.number
     }
     if row.graph is None or first[row.graph] != row.number:
         return []
@@ -153,11 +169,21 @@ def _earlier(recording: Recording, row: BackwardCall) -> list[BackwardCall]:
     identities = _identities(whole)
     chosen: dict[int, BackwardCall] = {}
     number = row.number - 1
-    while number in by_number and len(chosen) < MOST_CALLS - 1 and _shares(recording, by_number[number], identities):
+    while (
+        number in by_number
+        and len(chosen) < MOST_CALLS - 1
+        and _shares(recording, by_number[number], identities)
+    ):
         chosen[number] = by_number[number]
         number -= 1
-    for number in sorted({node.freed_by for node in whole.nodes if node.freed_by is not None}, reverse=True):
-        if number in by_number and len(chosen) < MOST_CALLS - 1 and _shares(recording, by_number[number], identities):
+    for number in sorted(
+        {node.freed_by for node in whole.nodes if node.freed_by is not None}, reverse=True
+    ):
+        if (
+            number in by_number
+            and len(chosen) < MOST_CALLS - 1
+            and _shares(recording, by_number[number], identities)
+        ):
             chosen[number] = by_number[number]
     return [chosen[number] for number in sorted(chosen)]
 
@@ -167,14 +193,18 @@ def _identities(graph: Graph) -> set[tuple[int, str]]:
 
 
 def _shares(recording: Recording, row: BackwardCall, identities: set[tuple[int, str]]) -> bool:
-    return row.graph is not None and not identities.isdisjoint(_identities(recording.graphs[row.graph]))
+    return row.graph is not None and not identities.isdisjoint(
+        _identities(recording.graphs[row.graph])
+    )
 
 
 def _after(graph: Graph, call: BackwardCall) -> Graph:
     """The graph that ``call`` met, as the call left it."""
     if call.exception is not None:
         return graph
-    return replace(graph, nodes=tuple(_left(node, call.number, call.retain_graph) for node in graph.nodes))
+    return replace(
+        graph, nodes=tuple(_left(node, call.number, call.retain_graph) for node in graph.nodes)
+    )
 
 
 def _left(node: Node, call: int, kept: bool) -> Node:

@@ -17,9 +17,17 @@ _HEAD = (
 def to_svg(scene: Scene) -> str:
     """The scene as an SVG document."""
     w, h = f"{scene.width:g}", f"{scene.height:g}"
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>', _HEAD.format(w=w, h=h), f"<title>{_safe(scene.title)}</title>"]
+    lines = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        _HEAD.format(w=w, h=h),
+        f"<title>{_safe(scene.title)}</title>",
+    ]
     lines.append(f'<rect width="{w}" height="{h}" fill="{scene.background}"/>')
-    lines += [_text(item) if isinstance(item, Text) else _shape(item) for item in scene.items if not _is_empty(item)]
+    lines += [
+        _text(item) if isinstance(item, Text) else _shape(item)
+        for item in scene.items
+        if not _is_empty(item)
+    ]
     lines.append("</svg>\n")
     return "\n".join(lines)
 
@@ -31,7 +39,9 @@ def _is_empty(item: Shape | Text) -> bool:
 def _text(item: Text) -> str:
     anchor = ' text-anchor="end"' if item.end else ""
     place = f'x="{_n(item.x)}" y="{_n(item.y)}" font-size="{_n(item.size)}"'
-    return f'<text {place} fill="{item.colour}"{anchor} xml:space="preserve">{_safe(item.text)}</text>'
+    return (
+        f'<text {place} fill="{item.colour}"{anchor} xml:space="preserve">{_safe(item.text)}</text>'
+    )
 
 
 def _shape(item: Shape) -> str:

@@ -13,7 +13,10 @@ from gradscope.render.pictures.folding import Options
 from gradscope.render.pictures.picture import Box, BoxKind, Link, LinkKind, Picture, Row, ranks
 from gradscope.render.theme import NODE_STATES, SAVED_STATES, SEVERITIES, Look
 
-_ENTERS = {LinkKind.BOUNDARY: "  enters the shared part", LinkKind.CARRIED: "  enters an older graph"}
+_ENTERS = {
+    LinkKind.BOUNDARY: "  enters the shared part",
+    LinkKind.CARRIED: "  enters an older graph",
+}
 
 
 def graph_tree(
@@ -28,7 +31,9 @@ def graph_tree(
 
     Each box stands below the last of those that lead to it; the others name it by its number: ``→ see [3]``.
     """
-    return _Writer(compose(graphs, options or Options(), sites=sites, moment=moment), plain_ascii).tree()
+    return _Writer(
+        compose(graphs, options or Options(), sites=sites, moment=moment), plain_ascii
+    ).tree()
 
 
 class _Writer:
@@ -42,7 +47,9 @@ class _Writer:
             if known is None or rank[link.source] > rank[known.source]:
                 self.parent[link.target] = link
         self.others = [link for link in picture.links if self.parent[link.target] is not link]
-        self.number = {box: n for n, box in enumerate(sorted({link.target for link in self.others}), 1)}
+        self.number = {
+            box: n for n, box in enumerate(sorted({link.target for link in self.others}), 1)
+        }
         self.height = [0] * len(picture.boxes)
         self.children: dict[int, list[int]] = {}
         for box in reversed(range(len(picture.boxes))):
@@ -56,7 +63,11 @@ class _Writer:
         tree.add(Text(self.picture.subtitle, style="dim"))
         for note in self.picture.notes:
             tree.add(Text(f"note: {note}", style=SEVERITIES[Severity.WARNING].terminal))
-        waiting = [(box.id, tree, True) for box in reversed(self.picture.boxes) if box.id not in self.parent]
+        waiting = [
+            (box.id, tree, True)
+            for box in reversed(self.picture.boxes)
+            if box.id not in self.parent
+        ]
         while waiting:
             box, branch, first = waiting.pop()
             own = branch.add(self.line(self.picture.boxes[box], first))
@@ -66,7 +77,9 @@ class _Writer:
             for link in self.others:
                 if link.source == box:
                     own.add(self.see(link))
-            below = sorted(self.children.get(box, ()), key=lambda child: (self.height[child], child))
+            below = sorted(
+                self.children.get(box, ()), key=lambda child: (self.height[child], child)
+            )
             if below:
                 waiting.append((below[-1], branch, False))
                 waiting += [(child, own, True) for child in reversed(below[:-1])]
@@ -84,10 +97,18 @@ class _Writer:
             look = NODE_STATES[box.state]
             text.append(f"{self.symbol(look)} ", style=look.terminal)
         text.append(
-            box.title, style="italic" if box.kind is BoxKind.LEAF else "bold" if box.kind is BoxKind.FOLD else ""
+            box.title,
+            style="italic"
+            if box.kind is BoxKind.LEAF
+            else "bold"
+            if box.kind is BoxKind.FOLD
+            else "",
         )
         if box.note:
-            text.append(f"  {box.note}", style=NODE_STATES[box.state].terminal if box.state is not None else "dim")
+            text.append(
+                f"  {box.note}",
+                style=NODE_STATES[box.state].terminal if box.state is not None else "dim",
+            )
         if box.caption:
             text.append(f"  {box.caption}", style="dim")
         if box.id in self.number:
@@ -100,14 +121,21 @@ class _Writer:
 
     def row(self, row: Row) -> Text:
         look = SAVED_STATES[row.state] if row.state is not None else None
-        text = Text(f"{self.symbol(look)} " if look else "", style=look.terminal if look and not row.muted else "dim")
+        text = Text(
+            f"{self.symbol(look)} " if look else "",
+            style=look.terminal if look and not row.muted else "dim",
+        )
         text.append(row.text, style="dim" if row.muted else "")
-        text.append(f"  {row.note}" if row.note else "", style=look.terminal if look and not row.muted else "dim")
+        text.append(
+            f"  {row.note}" if row.note else "",
+            style=look.terminal if look and not row.muted else "dim",
+        )
         return text
 
     def see(self, link: Link) -> Text:
         target = self.picture.boxes[link.target]
         arrow = "->" if self.plain_ascii else "→"
         return Text(
-            f"{arrow} see [{self.number[link.target]}] {target.title}{_ENTERS.get(link.kind, '')}", style="cyan"
+            f"{arrow} see [{self.number[link.target]}] {target.title}{_ENTERS.get(link.kind, '')}",
+            style="cyan",
         )

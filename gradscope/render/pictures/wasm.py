@@ -80,7 +80,9 @@ def _render(source: str, form: str, limit_seconds: float) -> bytes:
         return _call(store, linker.instantiate(store, module).exports(store), source, form)
     except wasmtime.Trap as trap:
         stopped = trap.trap_code == wasmtime.TrapCode.INTERRUPT
-        reason = f"no layout within {limit_seconds:g} s" if stopped else "too deep for the layout engine"
+        reason = (
+            f"no layout within {limit_seconds:g} s" if stopped else "too deep for the layout engine"
+        )
         raise LayoutError(reason) from None
     finally:
         alarm.cancel()
@@ -99,7 +101,11 @@ def _call(store: Any, exports: Any, source: str, form: str) -> bytes:
     answer = exports["graphviz_render"](store, text(source), text(form), text("dot"), length)
     if not answer:
         address = exports["graphviz_last_error"](store)
-        message = bytes(memory.read(store, address, address + 400)).split(b"\0")[0].decode(errors="replace")
+        message = (
+            bytes(memory.read(store, address, address + 400))
+            .split(b"\0")[0]
+            .decode(errors="replace")
+        )
         raise LayoutError(f"the layout engine says: {message.strip() or 'no reason given'}")
     (size,) = struct.unpack("<I", memory.read(store, length, length + 4))
     # The instance is thrown away after this call, so nothing has to be freed.
@@ -123,7 +129,10 @@ def _engine_and_module() -> tuple[Any, Any]:
     folder = _cache_folder()
     if folder is None:
         return engine, wasmtime.Module(engine, code)
-    stored = folder / f"graphviz-{hashlib.sha256(code).hexdigest()[:16]}-wasmtime-{version('wasmtime')}.bin"
+    stored = (
+        folder
+        / f"graphviz-{hashlib.sha256(code).hexdigest()[:16]}-wasmtime-{version('wasmtime')}.bin"
+    )
     if stored.exists() and _is_private(stored):
         try:
             return engine, wasmtime.Module.deserialize_file(engine, str(stored))
@@ -154,7 +163,11 @@ def _is_private(path: Path) -> bool:
     if sys.platform == "win32":
         return True
     status = path.lstat()
-    return status.st_uid == os.getuid() and not stat.S_ISLNK(status.st_mode) and not status.st_mode & 0o022
+    return (
+        status.st_uid == os.getuid()
+        and not stat.S_ISLNK(status.st_mode)
+        and not status.st_mode & 0o022
+    )
 
 
 def _store(target: Path, data: bytes) -> None:

@@ -27,7 +27,11 @@ def wrap(picture: Picture, sizes: Sequence[tuple[float, float]]) -> list[Picture
     rank = ranks(len(picture.boxes), picture.links)
     cuts = _cuts(picture, sizes, rank)
     column = [sum(r >= cut for cut in cuts) for r in rank]
-    long = {n for n, k in enumerate(picture.links) if column[k.source] != column[k.target] or _is_long(k, rank)}
+    long = {
+        n
+        for n, k in enumerate(picture.links)
+        if column[k.source] != column[k.target] or _is_long(k, rank)
+    }
     if not long:
         return [picture]
     ends = sorted({picture.links[n].target for n in long})
@@ -59,10 +63,19 @@ def _cuts(picture: Picture, sizes: Sequence[tuple[float, float]], rank: list[int
     tops = [top := top + height for height in heights]
     for n in range(1, columns):
         ideal = total * n / columns
-        near = [r for r in range(1, rows) if abs(tops[r - 1] - ideal) < total / columns * 0.25 and r not in cuts]
+        near = [
+            r
+            for r in range(1, rows)
+            if abs(tops[r - 1] - ideal) < total / columns * 0.25 and r not in cuts
+        ]
         if near:
             height = total / columns
-            best = min(near, key=lambda r: 2 * crossing[r] + 2 * split[r] + 6 * abs(tops[r - 1] - ideal) / height)
+            best = min(
+                near,
+                key=lambda r: (
+                    2 * crossing[r] + 2 * split[r] + 6 * abs(tops[r - 1] - ideal) / height
+                ),
+            )
             if crossing[best] <= _CROSSING:
                 cuts.append(best)
     return sorted(cuts)
@@ -80,7 +93,9 @@ def _split_frames(picture: Picture, rank: list[int], rows: int) -> list[int]:
     return [sum(low < row <= high for low, high in extent.values()) for row in range(rows + 1)]
 
 
-def _piece(picture: Picture, column: list[int], long: set[int], number: dict[int, int], at: int) -> Picture:
+def _piece(
+    picture: Picture, column: list[int], long: set[int], number: dict[int, int], at: int
+) -> Picture:
     """The boxes of one column with the stubs of the links that leave or enter it."""
     boxes: list[Box] = []
     links: list[Link] = []
@@ -120,5 +135,8 @@ def _piece(picture: Picture, column: list[int], long: set[int], number: dict[int
         if group.id in used
     )
     return replace(
-        picture, boxes=tuple(boxes), links=tuple(sorted(links, key=lambda k: (k.source, k.target))), groups=groups
+        picture,
+        boxes=tuple(boxes),
+        links=tuple(sorted(links, key=lambda k: (k.source, k.target))),
+        groups=groups,
     )

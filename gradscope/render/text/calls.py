@@ -32,7 +32,9 @@ def folded(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
         for offset in range(period):
             alike = calls[at + offset : at + period * times : period]
             last = max(max(call.last_number, call.number) for call in alike)
-            rows.append(replace(alike[0], count=sum(call.count for call in alike), last_number=last))
+            rows.append(
+                replace(alike[0], count=sum(call.count for call in alike), last_number=last)
+            )
         at += period * times
     return rows
 
@@ -63,7 +65,11 @@ def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
     In a narrow terminal the column of saved bytes is left out, as what was saved was freed or retained.
     """
     rows = folded(calls)
-    first, last = (rows, []) if len(rows) <= MOST_ROWS else (rows[: MOST_ROWS - _LAST_ROWS], rows[-_LAST_ROWS:])
+    first, last = (
+        (rows, [])
+        if len(rows) <= MOST_ROWS
+        else (rows[: MOST_ROWS - _LAST_ROWS], rows[-_LAST_ROWS:])
+    )
     columns = _columns([*first, *last], console)
     left = max(map(cell_len, columns[0]))
     room = console.width - _MARGIN - left - _GAP
@@ -71,15 +77,23 @@ def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
     for dispensable in (1, 0):  # the bytes saved, then the nodes run
         if room - sum(_GAP + max(map(len, column)) for column in figures) < _NARROWEST_PLACE:
             del figures[dispensable]
-    lines = _row(columns[0][0], "where", [column[0] for column in figures], left, room, figures, console)
+    lines = _row(
+        columns[0][0], "where", [column[0] for column in figures], left, room, figures, console
+    )
     table = [Text(lines, style="dim")]
     for index, call in enumerate([*first, *last], 1):
         if last and index == len(first) + 1:
-            more = f"{signs(console).ellipsis} {len(rows) - MOST_ROWS:,} more rows, see --format json"
+            more = (
+                f"{signs(console).ellipsis} {len(rows) - MOST_ROWS:,} more rows, see --format json"
+            )
             table.append(Text(" " * (_MARGIN + left + _GAP) + more, style="dim"))
         place = f"{short_path(call.site.file)}:{call.site.line}" if call.site else "unknown line"
         cells = [column[index] for column in figures]
-        table.append(Text(_row(columns[0][index], plain(place, console), cells, left, room, figures, console)))
+        table.append(
+            Text(
+                _row(columns[0][index], plain(place, console), cells, left, room, figures, console)
+            )
+        )
         times = f"{signs(console).times}{call.count:,}" if call.count > 1 else ""
         for part in wrapped(_statement(call, console), room, console):
             table.append(Text.assemble(" " * _MARGIN, f"{times:<{left}}", " " * _GAP, part))
@@ -90,7 +104,9 @@ def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
 def _columns(rows: Sequence[BackwardCall], console: Console) -> list[list[str]]:
     """All columns but the place, each with its header first."""
     dash = signs(console).dash
-    numbers = [f"{c.number:,}" if c.count == 1 else f"{c.number:,}{dash}{c.last_number:,}" for c in rows]
+    numbers = [
+        f"{c.number:,}" if c.count == 1 else f"{c.number:,}{dash}{c.last_number:,}" for c in rows
+    ]
     return [
         ["call", *numbers],
         ["nodes run", *(f"{call.nodes_run:,}" for call in rows)],
@@ -101,11 +117,19 @@ def _columns(rows: Sequence[BackwardCall], console: Console) -> list[list[str]]:
 
 
 def _row(
-    number: str, place: str, cells: list[str], left: int, room: int, figures: list[list[str]], console: Console
+    number: str,
+    place: str,
+    cells: list[str],
+    left: int,
+    room: int,
+    figures: list[list[str]],
+    console: Console,
 ) -> str:
     """The first line of a row, or the header."""
     widths = [max(map(len, column)) for column in figures]
-    right = "".join(" " * _GAP + f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    right = "".join(
+        " " * _GAP + f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
+    )
     space = max(room - len(right), 0)
     ellipsis = signs(console).ellipsis
     if (over := cell_len(place) - space) > 0:  # the end of a path tells more than its beginning
@@ -140,7 +164,11 @@ def as_code(call: BackwardCall) -> str:
         code = f"backward({_arguments(several, inputs and f'inputs={inputs}', flags)})"
     if known or not call.roots:
         return code
-    return f"{code} of {call.roots[0].label}" if len(call.roots) == 1 else f"{code} of {len(call.roots):,} roots"
+    return (
+        f"{code} of {call.roots[0].label}"
+        if len(call.roots) == 1
+        else f"{code} of {len(call.roots):,} roots"
+    )
 
 
 def _arguments(*arguments: str) -> str:
@@ -151,9 +179,19 @@ def _inputs(call: BackwardCall) -> str:
     """The inputs by name where there are few, else their number; empty where the call named none."""
     if call.inputs is None:
         return ""
-    return f"[{', '.join(call.inputs)}]" if len(call.inputs) <= _MOST_INPUTS else f"{len(call.inputs):,} inputs"
+    return (
+        f"[{', '.join(call.inputs)}]"
+        if len(call.inputs) <= _MOST_INPUTS
+        else f"{len(call.inputs):,} inputs"
+    )
 
 
 def _flags(call: BackwardCall) -> str:
     """The flag that keeps the graph; ``create_graph`` says ``retain_graph`` too."""
-    return "create_graph=True" if call.create_graph else "retain_graph=True" if call.retain_graph else ""
+    return (
+        "create_graph=True"
+        if call.create_graph
+        else "retain_graph=True"
+        if call.retain_graph
+        else ""
+    )

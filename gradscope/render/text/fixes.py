@@ -11,7 +11,15 @@ from gradscope.fixing import Loss, Plan, Proposal, Run, Verdict
 from gradscope.fixing.patch import Change, unified_diff
 from gradscope.model import Finding
 from gradscope.render.text.snippets import location
-from gradscope.render.text.terminal import plain, print_lines, say, short_path, shorten, signs, wrapped
+from gradscope.render.text.terminal import (
+    plain,
+    print_lines,
+    say,
+    short_path,
+    shorten,
+    signs,
+    wrapped,
+)
 from gradscope.render.theme import SEVERITIES
 from gradscope.units import counted, nbytes
 
@@ -37,7 +45,9 @@ def print_diff(change: Change, console: Console) -> None:
     lines = unified_diff(change, short_path(change.file))
     if not console.is_terminal:
         text = "".join(lines)
-        console.file.write(text.encode(console.encoding, "backslashreplace").decode(console.encoding))
+        console.file.write(
+            text.encode(console.encoding, "backslashreplace").decode(console.encoding)
+        )
         return
     for line in lines:
         bold = line.startswith(("---", "+++"))
@@ -61,7 +71,9 @@ def _proposal(proposal: Proposal, console: Console) -> None:
 
 def _title(number: str, finding: Finding, console: Console) -> None:
     look = SEVERITIES[finding.severity]
-    lead = Text.assemble(f"{number:<3}", (f"{look.word}[{plain(finding.code, console)}]", look.terminal), ": ")
+    lead = Text.assemble(
+        f"{number:<3}", (f"{look.word}[{plain(finding.code, console)}]", look.terminal), ": "
+    )
     where = f" at {location(finding.site, console)}" if finding.site is not None else ""
     say(lead, finding.message + where, console, "bold")
 
@@ -73,7 +85,9 @@ def _note(word: str, style: str, message: str, console: Console) -> None:
 def print_verdict(verdict: Verdict, script: str, console: Console) -> None:
     """Print what the two runs have shown, and whether the fix is one."""
     bounds = verdict.bounds
-    until = f"each for at most {counted(bounds.calls, 'backward call')} and {bounds.seconds:g} seconds"
+    until = (
+        f"each for at most {counted(bounds.calls, 'backward call')} and {bounds.seconds:g} seconds"
+    )
     print_lines(console, [Text("tried out", style="bold")])
     _row("runs", f"{script} as it is, and with the fix, {until}", console)
     for proposal in verdict.plan.applied:
@@ -81,12 +95,18 @@ def print_verdict(verdict: Verdict, script: str, console: Console) -> None:
     for finding in verdict.new:
         place = f" at {location(finding.site, console)}" if finding.site else ""
         _row("new", f"{finding.severity} {finding.code}{place}: {finding.message}", console)
-    _row("ends", f"{_end(verdict.after, verdict)} (before, {_end(verdict.before, verdict)})", console)
+    _row(
+        "ends", f"{_end(verdict.after, verdict)} (before, {_end(verdict.before, verdict)})", console
+    )
     _losses(verdict, console)
     _row("memory", _memory(verdict), console)
     if verdict.fails:
         _output(verdict.after, console)
-    style, word = ("bold green", "the fix holds") if verdict.holds else ("bold red", f"not verified: {_why(verdict)}")
+    style, word = (
+        ("bold green", "the fix holds")
+        if verdict.holds
+        else ("bold red", f"not verified: {_why(verdict)}")
+    )
     print_lines(console, wrapped(Text(word, style=style), console.width, console))
 
 
@@ -106,7 +126,11 @@ def _hazard(verdict: Verdict, proposal: Proposal) -> str:
 
 
 def _when(finding: Finding | None) -> str:
-    return f", at backward call {finding.backward_call:,}" if finding is not None and finding.backward_call else ""
+    return (
+        f", at backward call {finding.backward_call:,}"
+        if finding is not None and finding.backward_call
+        else ""
+    )
 
 
 def _end(run: Run, verdict: Verdict) -> str:
@@ -118,7 +142,11 @@ def _end(run: Run, verdict: Verdict) -> str:
     if run.exit_status < 0:
         return f"killed by signal {-run.exit_status} after {calls}"
     if run.exit_status == 0:
-        return f"stopped after {calls}" if run.calls >= verdict.bounds.calls else f"by itself, after {calls}"
+        return (
+            f"stopped after {calls}"
+            if run.calls >= verdict.bounds.calls
+            else f"by itself, after {calls}"
+        )
     return f"with exit status {run.exit_status} after {calls}"
 
 
@@ -133,10 +161,16 @@ def _losses(verdict: Verdict, console: Console) -> None:
         at = f"`{loss.text}`" if loss.text else "the loss"
         calls = counted(len(loss.values), "call")
         if len(loss.values) < 2:
-            _row("loss", f"{at} ({where}): {_number(loss.first)} in one call, which tells no course", console)
+            _row(
+                "loss",
+                f"{at} ({where}): {_number(loss.first)} in one call, which tells no course",
+                console,
+            )
             continue
         mean = (
-            f"mean of the first {loss.averaged} and the last {loss.averaged} of {calls}" if loss.averaged > 1 else calls
+            f"mean of the first {loss.averaged} and the last {loss.averaged} of {calls}"
+            if loss.averaged > 1
+            else calls
         )
         course = f"{_number(loss.first)} {arrow} {_number(loss.last)} ({mean}): {loss.word}"
         _row("loss", f"{at} ({where}): {course}{_without(loss, verdict, arrow)}", console)
@@ -155,7 +189,10 @@ def _number(value: float) -> str:
 
 
 def _memory(verdict: Verdict) -> str:
-    peaks = [run.recording.summary.peak_saved_bytes if run.recording else 0 for run in (verdict.before, verdict.after)]
+    peaks = [
+        run.recording.summary.peak_saved_bytes if run.recording else 0
+        for run in (verdict.before, verdict.after)
+    ]
     if verdict.after.recording is not None and not verdict.after.recording.header.hooks:
         return "not counted without hooks"
     first, last = map(nbytes, peaks)

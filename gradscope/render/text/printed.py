@@ -36,7 +36,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     used = [i for i in range(len(header)) if any(line[i] for line in lines[1:])]
     widths = [max(len(line[i]) for line in lines) for i in used]
     return "\n".join(
-        "  ".join(f"{line[i]:<{width}}" for i, width in zip(used, widths, strict=True)).rstrip() for line in lines
+        "  ".join(f"{line[i]:<{width}}" for i, width in zip(used, widths, strict=True)).rstrip()
+        for line in lines
     )
 
 
@@ -51,7 +52,9 @@ def graph_text(graph: Graph) -> str:
     for node in graph.nodes[:_MOST_NODES]:
         first, *rest = _saved_cells(node) or [""]
         where = f"{os.path.basename(node.site.file)}:{node.site.line}" if node.site else ""
-        arrow = f"→ {' '.join(dict.fromkeys(following[node.index]))}" if node.index in following else ""
+        arrow = (
+            f"→ {' '.join(dict.fromkeys(following[node.index]))}" if node.index in following else ""
+        )
         root, number = roots.get(node.index, ""), f"[{node.index}]"
         rows.append((root, number, node.name, _state(node), first, arrow, where, node.module or ""))
         rows += [("", "", "", "", saved, "", "", "") for saved in rest]
@@ -60,7 +63,9 @@ def graph_text(graph: Graph) -> str:
         lines.append(f"… and {counted(len(graph.nodes) - _MOST_NODES, 'more node')}")
     if graph.not_looked_at:
         lines.append(f"not looked at: what is behind {counted(graph.not_looked_at, 'more edge')}")
-    return "\n".join(plain(line, console) for line in [_headline(graph), *"\n".join(lines).split("\n")])
+    return "\n".join(
+        plain(line, console) for line in [_headline(graph), *"\n".join(lines).split("\n")]
+    )
 
 
 def _headline(graph: Graph) -> str:
@@ -69,7 +74,13 @@ def _headline(graph: Graph) -> str:
     states = [node.state for node in graph.nodes]
     told = [
         f"{states.count(state)} {NODE_STATES[state].word}"
-        for state in (NodeState.LIVE, NodeState.RETAINED, NodeState.FREED, NodeState.STALE, NodeState.DESTROYED)
+        for state in (
+            NodeState.LIVE,
+            NodeState.RETAINED,
+            NodeState.FREED,
+            NodeState.STALE,
+            NodeState.DESTROYED,
+        )
         if state in states
     ]
     nodes = counted(len(states), "node") + (f" ({', '.join(told)})" if told else "")
@@ -97,7 +108,9 @@ def _saved_cells(node: Node) -> list[str]:
 
 def saved_text(saved: SavedTensor) -> str:
     """``self f32[8, 32]  1 KiB``; of a leaf whose it is, and of what is not simply there, what became of it."""
-    size = f"= {saved.source}, a leaf" if saved.is_parameter and saved.source else nbytes(saved.nbytes)
+    size = (
+        f"= {saved.source}, a leaf" if saved.is_parameter and saved.source else nbytes(saved.nbytes)
+    )
     size = "a leaf" if saved.is_parameter and not saved.source else size
     state = "" if saved.state is SavedState.SAVED else SAVED_STATES[saved.state].word
     return "  ".join(filter(None, (saved.label, size, state)))
@@ -109,7 +122,9 @@ def saved_tensors_text(pairs: Iterable[tuple[str, SavedTensor]]) -> str:
     for node, saved in pairs:
         size = f"{nbytes(saved.nbytes)}{' (a leaf)' if saved.is_parameter else ''}"
         where = f"{os.path.basename(saved.site.file)}:{saved.site.line}" if saved.site else ""
-        rows.append((node, saved.label, size, SAVED_STATES[saved.state].word, saved.source or "", where))
+        rows.append(
+            (node, saved.label, size, SAVED_STATES[saved.state].word, saved.source or "", where)
+        )
     return table(("node", "saved", "bytes", "state", "variable", "made at"), rows)
 
 
@@ -149,7 +164,9 @@ def call_text(call: BackwardCall) -> str:
     """A backward call in one line: what was built before it and destroyed since the last, what it ran, freed and kept."""
     console = _console()
     site = f"  {os.path.basename(call.site.file)}:{call.site.line}" if call.site else ""
-    number = f"call {call.number}" if call.count == 1 else f"calls {call.number} to {call.last_number}"
+    number = (
+        f"call {call.number}" if call.count == 1 else f"calls {call.number} to {call.last_number}"
+    )
     raised = f"  raised {call.exception.partition(':')[0]}" if call.exception else ""
     return plain(
         f"{number}  {as_code(call)}{site}  built {call.nodes_built:,}  destroyed {call.nodes_destroyed:,}  "
@@ -173,7 +190,9 @@ def summary_text(summary: Summary) -> str:
 def _console() -> Console:
     """A console without colour that writes into memory, and can write every sign."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-    return Console(file=stream, width=_WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+    return Console(
+        file=stream, width=_WIDTH, color_system=None, force_terminal=False, legacy_windows=False
+    )
 
 
 def _written(console: Console) -> str:

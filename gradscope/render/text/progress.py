@@ -27,7 +27,9 @@ class ProgressLine:
     def __init__(self, stream: TextIO | None = None, stdout: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._drawn = False
-        wanted = _is_terminal(self._stream) and not _is_terminal(sys.stdout if stdout is None else stdout)
+        wanted = _is_terminal(self._stream) and not _is_terminal(
+            sys.stdout if stdout is None else stdout
+        )
         self._next = _FIRST if wanted and os.environ.get("TERM") != "dumb" else float("inf")
 
     def update(self, calls: int, live_bytes: int, elapsed: float) -> None:
@@ -36,7 +38,9 @@ class ProgressLine:
             return
         self._next = elapsed + _EVERY
         held = f"{nbytes(live_bytes)} held by graphs"
-        self._write(f"{_ERASE}gradscope: {count(calls)} backward calls, {held}, {seconds(elapsed)}\r")
+        self._write(
+            f"{_ERASE}gradscope: {count(calls)} backward calls, {held}, {seconds(elapsed)}\r"
+        )
         self._drawn = True
 
     def erase(self) -> None:

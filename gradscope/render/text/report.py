@@ -19,7 +19,9 @@ _MOST_SAVED = 4
 _EXPLAIN_INDENT = " " * 6
 
 
-def print_finding(finding: Finding, console: Console, sources: Mapping[str, str] | None = None) -> None:
+def print_finding(
+    finding: Finding, console: Console, sources: Mapping[str, str] | None = None
+) -> None:
     """Print one finding: its place, the places it speaks of, what to do, and where to read more."""
     look = SEVERITIES[finding.severity]
     gutter = gutter_width(finding.site, *(related.site for related in finding.related))
@@ -28,7 +30,12 @@ def print_finding(finding: Finding, console: Console, sources: Mapping[str, str]
     if finding.site is None:
         say(Text(" " * gutter + " = ", style="dim"), finding.label, console)
     else:
-        print_lines(console, pointed(finding.site, finding.label, console, sources, style=look.terminal, gutter=gutter))
+        print_lines(
+            console,
+            pointed(
+                finding.site, finding.label, console, sources, style=look.terminal, gutter=gutter
+            ),
+        )
     for related in finding.related:
         _note(related.message, console, related.site, sources, gutter)
     if finding.saved:
@@ -50,7 +57,10 @@ def print_report(recording: Recording, console: Console, saved: str | None = Non
     for finding in recording.findings:
         print_finding(finding, console, recording.sources)
     if recording.calls:
-        print_lines(console, [Text("backward calls", style="bold"), *calls_table(recording.calls, console), Text()])
+        print_lines(
+            console,
+            [Text("backward calls", style="bold"), *calls_table(recording.calls, console), Text()],
+        )
         print_lines(console, [Text("totals", style="bold")])
         _totals(recording.summary, console)
         print_lines(console, [Text()])
@@ -62,7 +72,11 @@ def print_report(recording: Recording, console: Console, saved: str | None = Non
 
 
 def _note(
-    message: str, console: Console, site: Site | None = None, sources: Mapping[str, str] | None = None, gutter: int = 0
+    message: str,
+    console: Console,
+    site: Site | None = None,
+    sources: Mapping[str, str] | None = None,
+    gutter: int = 0,
 ) -> None:
     """A note, and the place it speaks of."""
     say(Text.assemble(("note", "bold cyan"), ": "), message, console)
@@ -75,7 +89,9 @@ def _saved_tensors(finding: Finding) -> str:
     names = ", ".join(f"`{name}`" for name in finding.saved[:_MOST_SAVED])
     more = len(finding.saved) - _MOST_SAVED
     are = "the saved tensors are" if len(finding.saved) > 1 else "the saved tensor is"
-    named = any(node in related.message for node in finding.nodes[:1] for related in finding.related)
+    named = any(
+        node in related.message for node in finding.nodes[:1] for related in finding.related
+    )
     nodes = "" if named or not finding.nodes else f" of {listed(finding.nodes)}"
     return f"{are} {names}{f' and {more:,} more' if more > 0 else ''}{nodes}"
 
@@ -87,12 +103,22 @@ def _totals(s: Summary, console: Console) -> None:
     rows = [
         ("nodes", f"{s.nodes:,} built, {s.nodes_destroyed:,} destroyed"),
         ("saved tensors", f"{s.saved_tensors:,} saved, {nbytes(s.saved_bytes)}"),
-        ("released by the graph", f"{s.freed_tensors:,} freed in backward, {nbytes(s.freed_bytes)}"),
+        (
+            "released by the graph",
+            f"{s.freed_tensors:,} freed in backward, {nbytes(s.freed_bytes)}",
+        ),
         ("memory returned", f"{nbytes(s.returned_bytes)} of those{elsewhere}"),
     ]
     if s.dropped_tensors:
-        rows.append(("dropped", f"{s.dropped_tensors:,} went with their graph, {nbytes(s.dropped_bytes)}"))
-    rows.append(("held by graphs", f"{nbytes(s.live_bytes)} at the end, {nbytes(s.peak_saved_bytes)} at the peak"))
+        rows.append(
+            ("dropped", f"{s.dropped_tensors:,} went with their graph, {nbytes(s.dropped_bytes)}")
+        )
+    rows.append(
+        (
+            "held by graphs",
+            f"{nbytes(s.live_bytes)} at the end, {nbytes(s.peak_saved_bytes)} at the peak",
+        )
+    )
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         say(Text(f"  {name:<{width}}  ", style="dim"), value, console)
@@ -105,7 +131,10 @@ def _outcome(recording: Recording, console: Console) -> None:
         _note("the recording ends here: the run was stopped before it could finish", console)
     elif outcome.exception:
         first_line = outcome.exception.splitlines()[0]
-        _note(f"the script raised {shorten(first_line, 2 * console.width - 40, signs(console).ellipsis)}", console)
+        _note(
+            f"the script raised {shorten(first_line, 2 * console.width - 40, signs(console).ellipsis)}",
+            console,
+        )
 
 
 def _headline(recording: Recording, console: Console) -> None:
@@ -119,9 +148,13 @@ def _headline(recording: Recording, console: Console) -> None:
         print_lines(console, [Text(checked, style="bold green")])
         return
     found = Counter(finding.severity for finding in recording.findings)
-    parts = [_counted_severity(severity, found[severity]) for severity in Severity if found[severity]]
+    parts = [
+        _counted_severity(severity, found[severity]) for severity in Severity if found[severity]
+    ]
     worst = min(found, key=list(Severity).index)
-    line = Text.assemble((", ".join(parts), SEVERITIES[worst].terminal), f" in {counted(calls, 'backward call')}")
+    line = Text.assemble(
+        (", ".join(parts), SEVERITIES[worst].terminal), f" in {counted(calls, 'backward call')}"
+    )
     print_lines(console, wrapped(line, console.width, console))
 
 
@@ -134,7 +167,9 @@ def _next(recording: Recording, console: Console, saved: str | None) -> None:
     """What to type next."""
     commands = []
     if recording.findings:
-        gravest = min(recording.findings, key=lambda f: (list(Severity).index(f.severity), f.caught))
+        gravest = min(
+            recording.findings, key=lambda f: (list(Severity).index(f.severity), f.caught)
+        )
         commands.append(f"gradscope explain {gravest.code}")
     if saved is not None:
         if any(finding.fix is not None and finding.fix.edits for finding in recording.findings):

@@ -11,7 +11,16 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import Site
-from gradscope.render.text.terminal import cut, drawn, plain, prose, short_path, shorten, signs, wrapped
+from gradscope.render.text.terminal import (
+    cut,
+    drawn,
+    plain,
+    prose,
+    short_path,
+    shorten,
+    signs,
+    wrapped,
+)
 
 _NARROWEST_LABEL = 24
 
@@ -38,7 +47,13 @@ def gutter_width(*sites: Site | None) -> int:
 
 
 def pointed(
-    site: Site, label: str, console: Console, sources: Mapping[str, str] | None, *, style: str, gutter: int
+    site: Site,
+    label: str,
+    console: Console,
+    sources: Mapping[str, str] | None,
+    *,
+    style: str,
+    gutter: int,
 ) -> list[Text]:
     """The place of a finding: where it is, its line, and carets with a label under it.
 
@@ -61,7 +76,9 @@ def pointed(
     return lines
 
 
-def mentioned(site: Site, console: Console, sources: Mapping[str, str] | None, *, gutter: int) -> list[Text]:
+def mentioned(
+    site: Site, console: Console, sources: Mapping[str, str] | None, *, gutter: int
+) -> list[Text]:
     """A related place: where it is and its source, beside it where there is room, else below."""
     where = Text.assemble((" " * gutter + "--> ", "dim"), location(site, console))
     line = source_line(site, sources)
@@ -71,7 +88,10 @@ def mentioned(site: Site, console: Console, sources: Mapping[str, str] | None, *
     if where.cell_len + 3 + cell_len(shown) <= console.width:
         return [where.append(f"   {shown}")]
     indent = " " * (gutter + 4)
-    return [where, Text(indent + shorten(shown, console.width - len(indent), signs(console).ellipsis))]
+    return [
+        where,
+        Text(indent + shorten(shown, console.width - len(indent), signs(console).ellipsis)),
+    ]
 
 
 def _span(site: Site, line: str) -> tuple[int, int]:
@@ -99,7 +119,9 @@ def _clipped(shown: str, start: int, end: int, room: int, ellipsis: str) -> tupl
     return text, start - offset + len(left), min(end - offset + len(left), room - len(right))
 
 
-def _labelled(start: int, end: int, label: str, console: Console, style: str, gutter: int) -> list[Text]:
+def _labelled(
+    start: int, end: int, label: str, console: Console, style: str, gutter: int
+) -> list[Text]:
     """Carets and label on one line where they fit, else the label below them, or below the line's start."""
     room = console.width - gutter - 3
     carets = Text(" " * start + "^" * (end - start), style=style)
@@ -112,7 +134,10 @@ def _labelled(start: int, end: int, label: str, console: Console, style: str, gu
         return [_bar(Text.assemble(carets, " ", words), gutter)]
     indent = start if room - start >= min(_NARROWEST_LABEL, words.cell_len) else 0
     below = wrapped(words, room - indent, console)
-    return [_bar(carets, gutter), *(_bar(Text.assemble(" " * indent, part), gutter) for part in below)]
+    return [
+        _bar(carets, gutter),
+        *(_bar(Text.assemble(" " * indent, part), gutter) for part in below),
+    ]
 
 
 def _bar(content: Text, gutter: int, number: str = "") -> Text:

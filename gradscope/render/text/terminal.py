@@ -46,7 +46,13 @@ def visible(char: str, encoding: str = "utf-8") -> str:
     if unicodedata.category(char) not in _HIDDEN and _can_encode(char, encoding):
         return char
     number = ord(char)
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    return (
+        f"\\x{number:02x}"
+        if number < 0x100
+        else f"\\u{number:04x}"
+        if number < 0x10000
+        else f"\\U{number:08x}"
+    )
 
 
 def _can_encode(char: str, encoding: str) -> bool:
@@ -134,4 +140,6 @@ def say(lead: Text, message: str, console: Console, style: str = "") -> None:
     """A message after its lead word, wrapped, further lines set in under the message's first."""
     indent = min(lead.cell_len, console.width // 3)
     first, *rest = wrapped(prose(message, console, style), console.width - lead.cell_len, console)
-    print_lines(console, [Text.assemble(lead, first), *(Text.assemble(" " * indent, part) for part in rest)])
+    print_lines(
+        console, [Text.assemble(lead, first), *(Text.assemble(" " * indent, part) for part in rest)]
+    )

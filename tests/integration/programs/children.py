@@ -15,7 +15,9 @@ class Job:
 
 def work(job: Job, results) -> None:
     main = sys.modules["__main__"]
-    results.put((job, sys.argv, getattr(main, "__spec__", None) is None, "gradscope" in sys.modules))
+    results.put(
+        (job, sys.argv, getattr(main, "__spec__", None) is None, "gradscope" in sys.modules)
+    )
 
 
 def main() -> None:

@@ -8,7 +8,15 @@ def quiet(kind, value, trace):
     while trace:
         lines.append((trace.tb_frame.f_code.co_name, trace.tb_lineno))
         trace = trace.tb_next
-    print("hook", kind, value, lines, value.__traceback__ is not None, sys.exc_info(), sys.last_value is value)
+    print(
+        "hook",
+        kind,
+        value,
+        lines,
+        value.__traceback__ is not None,
+        sys.exc_info(),
+        sys.last_value is value,
+    )
 
 
 def failing(kind, value, trace):

@@ -33,7 +33,16 @@ try:
     print(where())
 except OSError as error:
     print("no source:", error)
-print(os.getcwd(), sys.stdin.read(), sys.excepthook is sys.__excepthook__, sys.gettrace(), sys.getprofile())
-print(sys.exc_info(), [finder if isinstance(finder, type) else type(finder) for finder in sys.path_hooks][:1])
+print(
+    os.getcwd(),
+    sys.stdin.read(),
+    sys.excepthook is sys.__excepthook__,
+    sys.gettrace(),
+    sys.getprofile(),
+)
+print(
+    sys.exc_info(),
+    [finder if isinstance(finder, type) else type(finder) for finder in sys.path_hooks][:1],
+)
 x: int = 3
 print(__name__, sys.stdout.encoding, sys.getrecursionlimit(), sorted(os.environ))

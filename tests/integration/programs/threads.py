@@ -14,7 +14,9 @@ def fail() -> None:
 def outlive() -> None:
     done.wait()
     time.sleep(0.2)
-    print("the thread ends", threading.main_thread().is_alive(), "__file__" in globals(), flush=True)
+    print(
+        "the thread ends", threading.main_thread().is_alive(), "__file__" in globals(), flush=True
+    )
 
 
 atexit.register(lambda: print("exit handler", threading.active_count(), "__file__" in globals()))

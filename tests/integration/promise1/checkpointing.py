@@ -45,7 +45,9 @@ torch.manual_seed(0)
 stack = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4)))
 checkpoint_sequential(stack, 2, x, use_reentrant=False).sum().backward()
 show("stack", *(p.grad for p in stack.parameters()))
-(again,) = torch.autograd.grad(checkpoint(block, x, use_reentrant=False).sum(), x, create_graph=True)
+(again,) = torch.autograd.grad(
+    checkpoint(block, x, use_reentrant=False).sum(), x, create_graph=True
+)
 show("second order", again, *torch.autograd.grad(again.sum(), x))
 print(runs)
 try:

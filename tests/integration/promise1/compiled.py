@@ -43,5 +43,6 @@ def broken(x, w):
 broken(x, w).backward()
 show("broken", w.grad)
 print(
-    sorted(torch._dynamo.utils.counters["graph_break"].values()), torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    sorted(torch._dynamo.utils.counters["graph_break"].values()),
+    torch._dynamo.utils.counters["stats"]["unique_graphs"],
 )

@@ -40,5 +40,8 @@ for attempt in (copy.deepcopy, pickle.dumps):
         attempt(net)
     except Exception as error:
         print(type(error).__name__, str(error)[:90])
-print(type(copy.copy(net.state)).__name__, list(copy.deepcopy(net.layer).__dict__) == list(net.layer.__dict__))
+print(
+    type(copy.copy(net.state)).__name__,
+    list(copy.deepcopy(net.layer).__dict__) == list(net.layer.__dict__),
+)
 print(sorted(vars(net)))

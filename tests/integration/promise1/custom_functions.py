@@ -31,7 +31,9 @@ class Split(Function):
     def backward(ctx, product, difference, _):
         x, nothing, y, index = ctx.saved_tensors
         print("got", product is None, difference is None, nothing, index.tolist())
-        return (None if product is None else product * y), (None if product is None else product * x)
+        return (None if product is None else product * y), (
+            None if product is None else product * x
+        )
 
 
 class Dirty(Function):

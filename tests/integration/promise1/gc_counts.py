@@ -34,7 +34,9 @@ print("cleared", count() - start)
 held = small(3).requires_grad_()
 y = held.exp()
 print(
-    len([r for r in gc.get_referrers(held) if isinstance(r, (list, tuple))]), sys.getrefcount(held), sys.getrefcount(y)
+    len([r for r in gc.get_referrers(held) if isinstance(r, (list, tuple))]),
+    sys.getrefcount(held),
+    sys.getrefcount(y),
 )
 gc.disable()
 cycle = [y]

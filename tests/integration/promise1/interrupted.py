@@ -5,7 +5,10 @@ import signal
 
 from _show import small
 
-print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+print(
+    signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+    signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+)
 x = small(3).requires_grad_()
 try:
     x.register_hook(lambda g: os.kill(os.getpid(), signal.SIGINT))

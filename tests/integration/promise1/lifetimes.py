@@ -23,7 +23,9 @@ def step(retain):
 
     def look(moment):
         print(
-            moment, {k: r() is not None for k, r in tensors.items()}, {k: not r.expired() for k, r in storages.items()}
+            moment,
+            {k: r() is not None for k, r in tensors.items()},
+            {k: not r.expired() for k, r in storages.items()},
         )
 
     look("built")

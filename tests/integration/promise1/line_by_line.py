@@ -11,7 +11,9 @@ from _show import show, small
 DEBUGGING = sys.gettrace() is not None
 w = small(3).requires_grad_()
 alive = (w * 2).exp()
-print(DEBUGGING, sys.gettrace(), threading.gettrace(), callable(sys.gettrace), sys.gettrace.__name__)
+print(
+    DEBUGGING, sys.gettrace(), threading.gettrace(), callable(sys.gettrace), sys.gettrace.__name__
+)
 
 
 class Owner:
@@ -101,7 +103,10 @@ def endless(n):
 try:
     endless(0)
 except RecursionError as error:
-    print(type(error).__name__, sorted({entry.name for entry in traceback.extract_tb(error.__traceback__)}))
+    print(
+        type(error).__name__,
+        sorted({entry.name for entry in traceback.extract_tb(error.__traceback__)}),
+    )
 
 
 class LateError(Exception):
@@ -125,7 +130,9 @@ if hasattr(signal, "setitimer"):
         try:
             spin()
         except LateError as error:
-            print("late", sorted({entry.name for entry in traceback.extract_tb(error.__traceback__)}))
+            print(
+                "late", sorted({entry.name for entry in traceback.extract_tb(error.__traceback__)})
+            )
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 

@@ -22,7 +22,13 @@ def note(module, inputs, output):
     peak_bytes = max(peak_bytes, sum(size for ref, size in storages.values() if not ref.expired()))
 
 
-net = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.Tanh(), nn.LayerNorm(8), nn.Sigmoid())))
+net = nn.Sequential(
+    *(
+        layer
+        for _ in range(4)
+        for layer in (nn.Linear(8, 8), nn.Tanh(), nn.LayerNorm(8), nn.Sigmoid())
+    )
+)
 for module in net:
     module.register_forward_hook(note)
 optimizer = torch.optim.AdamW(net.parameters())

@@ -12,14 +12,26 @@ for kind, foreach in (
 ):
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(144, 2)
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Flatten(),
+        nn.Linear(144, 2),
     )
-    average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    average = torch.optim.swa_utils.AveragedModel(
+        net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+    )
     optimizer = kind(net.parameters(), lr=0.01, foreach=foreach)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
     for step in range(4):
         for half in range(2):
-            loss = nn.functional.cross_entropy(net(small(4, 1, 8, 8, seed=step + half)), torch.tensor([0, 1, 0, 1])) / 2
+            loss = (
+                nn.functional.cross_entropy(
+                    net(small(4, 1, 8, 8, seed=step + half)), torch.tensor([0, 1, 0, 1])
+                )
+                / 2
+            )
             loss.backward()
         nn.utils.clip_grad_value_(net.parameters(), 0.5)
         optimizer.step()

@@ -14,7 +14,13 @@ class Accumulate(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
-        print(type(weight).__name__, weight is layer.weight, hasattr(weight, "main_grad"), x is given, x.is_leaf)
+        print(
+            type(weight).__name__,
+            weight is layer.weight,
+            hasattr(weight, "main_grad"),
+            x is given,
+            x.is_leaf,
+        )
         if hasattr(weight, "main_grad"):
             weight.main_grad.add_(grad.t() @ x)
         return grad @ weight, None

@@ -18,7 +18,11 @@ parametrize.register_parametrization(layer, "weight", Symmetric())
 with parametrize.cached():
     (layer(layer(small(2, 4)))).sum().backward()
 show("symmetric", layer.parametrizations.weight.original.grad)
-for wrap in (parametrizations.weight_norm, parametrizations.spectral_norm, parametrizations.orthogonal):
+for wrap in (
+    parametrizations.weight_norm,
+    parametrizations.spectral_norm,
+    parametrizations.orthogonal,
+):
     wrapped = wrap(nn.Linear(4, 4))
     for _ in range(2):
         wrapped(small(2, 4)).square().sum().backward()

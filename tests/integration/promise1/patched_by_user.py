@@ -24,7 +24,9 @@ torch.optim.SGD.step = lambda self, *a: print("step") or step(self, *a)
 torch.optim.SGD([x], lr=0.1).step()
 torch.optim.SGD.step = step
 call = torch.nn.Module.__call__
-torch.nn.Module.__call__ = lambda self, *a, **k: print("call", type(self).__name__) or call(self, *a, **k)
+torch.nn.Module.__call__ = lambda self, *a, **k: (
+    print("call", type(self).__name__) or call(self, *a, **k)
+)
 torch.nn.Tanh()(x).sum().backward()
 torch.nn.Module.__call__ = call
 torch.set_default_dtype(torch.float64)

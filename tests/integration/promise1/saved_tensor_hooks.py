@@ -7,7 +7,8 @@ y = x.exp() * x
 node = y.grad_fn
 print(sorted(name for name in dir(node) if name.startswith("_raw_saved")))
 node._raw_saved_self.register_hooks(
-    lambda t: print("pack", tuple(t.shape), t.requires_grad) or t.detach().clone(), lambda t: print("unpack") or t
+    lambda t: print("pack", tuple(t.shape), t.requires_grad) or t.detach().clone(),
+    lambda t: print("unpack") or t,
 )
 try:
     node._raw_saved_self.register_hooks(lambda t: t, lambda t: t)

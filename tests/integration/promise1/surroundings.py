@@ -21,7 +21,15 @@ def function():
 
 print(inspect.getsource(function), inspect.getmodule(function) is __main__, function.__module__)
 print(inspect.signature(torch.Tensor.backward), inspect.signature(torch.autograd.grad))
-print(torch.autograd.backward.__name__, torch.Tensor.backward.__qualname__, torch.autograd.grad.__module__)
-print(torch._C._autograd._saved_tensors_hooks_is_enabled(), torch.get_num_threads() > 0, torch.initial_seed() > 0)
+print(
+    torch.autograd.backward.__name__,
+    torch.Tensor.backward.__qualname__,
+    torch.autograd.grad.__module__,
+)
+print(
+    torch._C._autograd._saved_tensors_hooks_is_enabled(),
+    torch.get_num_threads() > 0,
+    torch.initial_seed() > 0,
+)
 x = small(2).requires_grad_()
 print(x.exp(), (x * 2).sum(), type(x.exp().grad_fn).__name__)

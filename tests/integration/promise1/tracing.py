@@ -32,15 +32,24 @@ print(lines)
 calls = []
 sys.setprofile(
     lambda frame, event, argument: (
-        calls.append((event, frame.f_code.co_name)) if frame.f_code.co_filename == __file__ else None
+        calls.append((event, frame.f_code.co_name))
+        if frame.f_code.co_filename == __file__
+        else None
     )
 )
 forward(x).backward()
 sys.setprofile(None)
 print(calls)
 if sys.version_info >= (3, 12):
-    tools = [sys.monitoring.get_tool(i) for i in (sys.monitoring.DEBUGGER_ID, sys.monitoring.PROFILER_ID)]
+    tools = [
+        sys.monitoring.get_tool(i) for i in (sys.monitoring.DEBUGGER_ID, sys.monitoring.PROFILER_ID)
+    ]
     print(tools)
-print(sys.getrecursionlimit(), sys.getswitchinterval(), sys.excepthook is sys.__excepthook__, sys.displayhook.__name__)
+print(
+    sys.getrecursionlimit(),
+    sys.getswitchinterval(),
+    sys.excepthook is sys.__excepthook__,
+    sys.displayhook.__name__,
+)
 print(sys.unraisablehook is sys.__unraisablehook__, torch.is_grad_enabled())
 show("grad", x.grad)

@@ -9,7 +9,17 @@ x, w = small(3, 3).requires_grad_(), torch.nn.Parameter(small(3, 3, seed=1))
 
 def pack(name):
     def hook(t):
-        print("pack", name, type(t).__name__, tuple(t.shape), t.is_leaf, t.requires_grad, t is x, t is w, t._version)
+        print(
+            "pack",
+            name,
+            type(t).__name__,
+            tuple(t.shape),
+            t.is_leaf,
+            t.requires_grad,
+            t is x,
+            t is w,
+            t._version,
+        )
         return name, t.detach().clone()
 
     return hook

@@ -21,7 +21,11 @@ y.diagonal().fill_(1)
 (y * y).sum().backward()
 show("grad", x.grad)
 leaf = small(3).requires_grad_()
-for change in (lambda: leaf.add_(1), lambda: leaf[0].zero_(), lambda: x.unbind(0)[0].requires_grad_(False)):
+for change in (
+    lambda: leaf.add_(1),
+    lambda: leaf[0].zero_(),
+    lambda: x.unbind(0)[0].requires_grad_(False),
+):
     try:
         change()
     except RuntimeError as error:

@@ -20,7 +20,9 @@ STATE_OF_NODE = {
 }
 
 
-def tensor(name: str, shape: tuple[int, ...], storage: int, state: SavedState = SavedState.SAVED) -> SavedTensor:
+def tensor(
+    name: str, shape: tuple[int, ...], storage: int, state: SavedState = SavedState.SAVED
+) -> SavedTensor:
     """A saved f32 tensor on the CPU that fills its storage."""
     nbytes = 4
     for size in shape:
@@ -29,11 +31,26 @@ def tensor(name: str, shape: tuple[int, ...], storage: int, state: SavedState = 
 
 
 def weight(
-    source: str, shape: tuple[int, ...], storage: int, version: int, state: SavedState = SavedState.SAVED
+    source: str,
+    shape: tuple[int, ...],
+    storage: int,
+    version: int,
+    state: SavedState = SavedState.SAVED,
 ) -> SavedTensor:
     """A parameter's transpose as a Linear saves it for its input's gradient."""
     nbytes = 4 * shape[0] * shape[1]
-    return SavedTensor("mat2", shape, "f32", "cpu", nbytes, storage, version, state, is_parameter=True, source=source)
+    return SavedTensor(
+        "mat2",
+        shape,
+        "f32",
+        "cpu",
+        nbytes,
+        storage,
+        version,
+        state,
+        is_parameter=True,
+        source=source,
+    )
 
 
 def op(
@@ -52,19 +69,38 @@ def op(
     state = state or (STATE_OF_NODE[saved[0].state] if saved else NodeState.BUFFERLESS)
     path, kind = module
     return Node(
-        index, name, state, sequence_nr, saved, site, path, kind, freed_by=freed_by, built_after=after, will_run=runs
+        index,
+        name,
+        state,
+        sequence_nr,
+        saved,
+        site,
+        path,
+        kind,
+        freed_by=freed_by,
+        built_after=after,
+        will_run=runs,
     )
 
 
 def leaf(index: int, variable: str, label: str, *, runs: bool = True) -> Node:
     """The AccumulateGrad node of a leaf."""
-    return Node(index, "AccumulateGrad", NodeState.BUFFERLESS, variable=variable, variable_label=label, will_run=runs)
+    return Node(
+        index,
+        "AccumulateGrad",
+        NodeState.BUFFERLESS,
+        variable=variable,
+        variable_label=label,
+        will_run=runs,
+    )
 
 
 def graph(nodes: list[Node], edges: str, *roots: Root) -> Graph:
     """``edges`` is written ``0>1 1>2``."""
     pairs = (edge.split(">") for edge in edges.split())
-    return Graph(tuple(nodes), tuple(Edge(int(source), int(target)) for source, target in pairs), roots)
+    return Graph(
+        tuple(nodes), tuple(Edge(int(source), int(target)) for source, target in pairs), roots
+    )
 
 
 def critic_graph(forward: Site | None = None) -> Graph:
@@ -82,13 +118,24 @@ def critic_graph(forward: Site | None = None) -> Graph:
 
 def generator_graph() -> Graph:
     """``net(images)[0].pow(2).mean()``, retained: the saved tensors are kept on purpose."""
-    made, head = at("train.py", "net(images)[0].pow(2).mean()", "warm_up"), at("model.py", "self.animal(z)", "forward")
+    made, head = (
+        at("train.py", "net(images)[0].pow(2).mean()", "warm_up"),
+        at("model.py", "self.animal(z)", "forward"),
+    )
     kept = SavedState.RETAINED
     saved_weight = weight("net.animal.weight", (256, 10), 4, 0, kept)
     nodes = [
         op(0, "MeanBackward0", 13, made),
         op(1, "PowBackward0", 12, made, tensor("self", (32, 10), 1, kept)),
-        op(2, "AddmmBackward0", 9, head, tensor("mat1", (32, 256), 2, kept), saved_weight, module=ANIMAL),
+        op(
+            2,
+            "AddmmBackward0",
+            9,
+            head,
+            tensor("mat1", (32, 256), 2, kept),
+            saved_weight,
+            module=ANIMAL,
+        ),
         leaf(3, "net.animal.bias", "f32[10]"),
         op(4, "TanhBackward0", 7, ENCODE, tensor("result", (32, 256), 2, kept), module=TWO_TASK),
         op(5, "AddmmBackward0", 6, ENCODE, tensor("mat1", (32, 100), 3, kept), module=ENCODER),
@@ -120,7 +167,9 @@ def penalty_graph() -> Graph:
     nodes = [
         op(0, "SumBackward0", 49, site),
         op(1, "PowBackward0", 48, site, tensor("self", (32, 1), 1)),
-        op(2, "AddmmBackward0", 47, site, tensor("mat1", (32, 256), 2), saved_weight, module=CRITIC),
+        op(
+            2, "AddmmBackward0", 47, site, tensor("mat1", (32, 256), 2), saved_weight, module=CRITIC
+        ),
         leaf(3, "critic.bias", "f32[1]", runs=False),
         leaf(4, "x", "f32[32, 256]"),
         op(5, "TBackward0", 46, site, module=CRITIC, runs=False),
@@ -132,13 +181,34 @@ def penalty_graph() -> Graph:
 def stale_graph() -> Graph:
     """``critic(net.encode(images)).mean()`` after the critic's optimizer has stepped."""
     made = at("train.py", "critic(net.encode(images)).mean()", "late")
-    mat1, stale = tensor("mat1", (32, 256), 1), weight("critic.weight", (256, 1), 2, 1000, SavedState.STALE)
+    mat1, stale = (
+        tensor("mat1", (32, 256), 1),
+        weight("critic.weight", (256, 1), 2, 1000, SavedState.STALE),
+    )
     nodes = [
         op(0, "MeanBackward0", 58, made, after=2004),
-        op(1, "AddmmBackward0", 57, made, mat1, stale, state=NodeState.STALE, module=CRITIC, after=2004),
+        op(
+            1,
+            "AddmmBackward0",
+            57,
+            made,
+            mat1,
+            stale,
+            state=NodeState.STALE,
+            module=CRITIC,
+            after=2004,
+        ),
         leaf(2, "critic.bias", "f32[1]"),
         op(3, "TanhBackward0", 55, ENCODE, tensor("result", (32, 256), 1), after=2004),
-        op(4, "AddmmBackward0", 54, ENCODE, tensor("mat1", (32, 100), 3), module=ENCODER, after=2004),
+        op(
+            4,
+            "AddmmBackward0",
+            54,
+            ENCODE,
+            tensor("mat1", (32, 100), 3),
+            module=ENCODER,
+            after=2004,
+        ),
         leaf(5, "net.encoder.bias", "f32[256]"),
         op(6, "TBackward0", 53, ENCODE, module=ENCODER, after=2004),
         leaf(7, "net.encoder.weight", "f32[256, 100]"),
@@ -156,12 +226,34 @@ def two_loss_graph(*, before: bool) -> Graph:
     target = SavedTensor("target", (32,), "i64", "cpu", 256, 2, state=held)
     loss = (tensor("self", (32, 10), 1, held), target, tensor("total_weight", (), 3, held))
     probabilities, z = tensor("result", (32, 10), 1, held), tensor("result", (32, 256), 4, held)
-    head = (tensor("mat1", (32, 256), 4, held), weight("net.animal.weight", (256, 10), 6, 1000, held))
+    head = (
+        tensor("mat1", (32, 256), 4, held),
+        weight("net.animal.weight", (256, 10), 6, 1000, held),
+    )
     pixels = tensor("mat1", (32, 100), 5, held)
     nodes = [
         op(0, "NllLossBackward0", 65, animal_loss, *loss, after=2005, freed_by=by, runs=before),
-        op(1, "LogSoftmaxBackward0", 64, animal_loss, probabilities, after=2005, freed_by=by, runs=before),
-        op(2, "AddmmBackward0", 63, animal_loss, *head, module=ANIMAL, after=2005, freed_by=by, runs=before),
+        op(
+            1,
+            "LogSoftmaxBackward0",
+            64,
+            animal_loss,
+            probabilities,
+            after=2005,
+            freed_by=by,
+            runs=before,
+        ),
+        op(
+            2,
+            "AddmmBackward0",
+            63,
+            animal_loss,
+            *head,
+            module=ANIMAL,
+            after=2005,
+            freed_by=by,
+            runs=before,
+        ),
         leaf(3, "net.animal.bias", "f32[10]", runs=before),
         op(4, "TanhBackward0", 61, ENCODE, z, after=2005, freed_by=by),
         op(5, "AddmmBackward0", 60, ENCODE, pixels, module=ENCODER, after=2005, freed_by=by),
@@ -177,8 +269,25 @@ def two_loss_graph(*, before: bool) -> Graph:
         return graph(nodes, edges, animal_root)
     saved_weight = weight("net.age.weight", (256, 1), 9, 0)
     nodes += [
-        op(11, "MseLossBackward0", 68, age_loss, tensor("self", (32, 1), 7), tensor("target", (32, 1), 8), after=2005),
-        op(12, "AddmmBackward0", 67, age_loss, tensor("mat1", (32, 256), 4), saved_weight, module=AGE, after=2005),
+        op(
+            11,
+            "MseLossBackward0",
+            68,
+            age_loss,
+            tensor("self", (32, 1), 7),
+            tensor("target", (32, 1), 8),
+            after=2005,
+        ),
+        op(
+            12,
+            "AddmmBackward0",
+            67,
+            age_loss,
+            tensor("mat1", (32, 256), 4),
+            saved_weight,
+            module=AGE,
+            after=2005,
+        ),
         leaf(13, "net.age.bias", "f32[1]"),
         op(14, "TBackward0", 66, age_loss, module=AGE, after=2005),
         leaf(15, "net.age.weight", "f32[1, 256]"),

@@ -24,7 +24,14 @@ from gradscope.model import (
     Summary,
 )
 
-from .graphs import critic_graph, generator_graph, offset_graph, penalty_graph, stale_graph, two_loss_graph
+from .graphs import (
+    critic_graph,
+    generator_graph,
+    offset_graph,
+    penalty_graph,
+    stale_graph,
+    two_loss_graph,
+)
 from .source import SOURCES, at
 
 SECOND_TIME = (
@@ -160,7 +167,9 @@ def _findings() -> tuple[Finding, ...]:
         fix=Fix("reorder", "call loss_fake.backward() before critic_optimizer.step()"),
     )  # fmt: skip
     built = at("train.py", "net.encode(images)", "step")
-    animal, age = (at("train.py", f"{name}.backward()", "step") for name in ("loss_animal", "loss_age"))
+    animal, age = (
+        at("train.py", f"{name}.backward()", "step") for name in ("loss_animal", "loss_age")
+    )
     summed = Fix(
         "sum_losses", "add the losses and call backward once: (loss_animal + loss_age).backward()",
         (Edit("train.py", animal.line, "    (loss_animal + loss_age).backward()"), Edit("train.py", age.line, "")),
@@ -195,7 +204,8 @@ def _findings() -> tuple[Finding, ...]:
 def _timeline() -> tuple[Sample, ...]:
     """The warm-up's saw-tooth, thinned, then the climb of ``history`` and the last steps."""
     warm_up = [
-        Sample(round(0.02 + 0.001 * i, 3), 0 if i % 2 else 46_848, 12_800, min(2000, 1 + i)) for i in range(0, 2000, 25)
+        Sample(round(0.02 + 0.001 * i, 3), 0 if i % 2 else 46_848, 12_800, min(2000, 1 + i))
+        for i in range(0, 2000, 25)
     ]
     climb = [Sample(round(2.02 + 0.003 * i, 3), 47_616 * i, 12_800, 2000) for i in range(1, 21)]
     last = [
@@ -252,7 +262,13 @@ def unfinished_recording() -> Recording:
 def empty_recording() -> Recording:
     """A script that never called backward."""
     return Recording(
-        header=Header(gradscope="0.1.0", torch="2.13.0", python="3.11.9", script="hello.py", started=1_750_000_000.0),
+        header=Header(
+            gradscope="0.1.0",
+            torch="2.13.0",
+            python="3.11.9",
+            script="hello.py",
+            started=1_750_000_000.0,
+        ),
         outcome=Outcome(exit_status=0, finished=True, ended=1_750_000_000.1),
     )
 

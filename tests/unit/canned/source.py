@@ -110,10 +110,16 @@ class TwoTask(nn.Module):
 SOURCES = {"train.py": TRAIN, "model.py": MODEL}
 
 
-def at(file: str, text: str, function: str = "<module>", sources: Mapping[str, str] = SOURCES) -> Site:
+def at(
+    file: str, text: str, function: str = "<module>", sources: Mapping[str, str] = SOURCES
+) -> Site:
     """The site of the first occurrence of ``text`` in ``file``, after the head of ``function``."""
     lines = sources[file].splitlines()
-    first = 0 if function == "<module>" else next(i for i, line in enumerate(lines) if f"def {function}(" in line)
+    first = (
+        0
+        if function == "<module>"
+        else next(i for i, line in enumerate(lines) if f"def {function}(" in line)
+    )
     for number, line in enumerate(lines[first:], first + 1):
         if (column := line.find(text)) >= 0:
             return Site(file, number, column + 1, number, column + 1 + len(text), function)

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from gradscope.api.snapshot import room, snapshot
-from gradscope.collect.walk import picture, root_node, walk
+from gradscope.collect.snapshot import picture
+from gradscope.collect.walk import root_node, walk
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Node, NodeState, SavedState
 from gradscope.program.holders import tensors_with_graph

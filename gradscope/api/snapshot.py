@@ -12,12 +12,14 @@ from torch.autograd.graph import GradientEdge, Node
 from gradscope.api.watch import current
 from gradscope.collect.backward import Backward
 from gradscope.collect.ledger import Ledger
-from gradscope.collect.walk import describe, picture, root_node, walk
+from gradscope.collect.snapshot import picture
+from gradscope.collect.walk import root_node, walk
 from gradscope.errors import GradscopeError
 from gradscope.hooks import StackLimit
 from gradscope.model import Graph, Hazards, Root, SavedTensors
 from gradscope.program.names import Names, variables
 from gradscope.program.sites import user_frames
+from gradscope.program.tensors import describe
 
 _MOST_NODES = 300_000
 _limit = StackLimit()

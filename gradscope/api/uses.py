@@ -10,12 +10,14 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.api.snapshot import check, snapshot
-from gradscope.collect.ledger import Packed
-from gradscope.collect.walk import describe, held, kind_of, root_node, walk
+from gradscope.collect.marks import Packed
+from gradscope.collect.nodes import held, kind_of
+from gradscope.collect.walk import root_node, walk
 from gradscope.model import Hazards, NodeState
 from gradscope.model.listing import Listing
 from gradscope.program.names import Names, storage_of, variables
 from gradscope.program.sites import user_frames
+from gradscope.program.tensors import describe
 from gradscope.units import listed
 
 

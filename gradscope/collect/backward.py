@@ -11,19 +11,22 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.collect.calls import Call
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import LOOKS, Ledger
 from gradscope.collect.look import Look, Looker
-from gradscope.collect.marks import Call, Census
+from gradscope.collect.marks import Census
 from gradscope.collect.mutations import Mutations
 from gradscope.collect.shapes import Shape, Shapes, Signature
+from gradscope.collect.snapshot import picture
 from gradscope.collect.steady import Steady
-from gradscope.collect.walk import describe, picture, root_node
+from gradscope.collect.walk import root_node
 from gradscope.detect import hazards
 from gradscope.hooks import StackLimit, erase
 from gradscope.model import BackwardCall, Finding, Fix, Graph, Root, Sample, Site
 from gradscope.program.names import Names, variables
 from gradscope.program.sites import Place, place_in, site_of, user_frame, user_frames
+from gradscope.program.tensors import describe
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _FREE_PICTURES = 20  # taken whatever they cost; later ones only while they stay cheap

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from gradscope.collect.ledger import Ledger, Packed
+from gradscope.collect.ledger import Ledger
+from gradscope.collect.marks import Packed
 
 
 class FunctionTensors:

@@ -6,7 +6,8 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FrameType
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
@@ -14,21 +15,16 @@ from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
+from gradscope.collect.marks import UNKNOWN, UNTIED, Packed
 from gradscope.program.names import Names, is_parameter, local
 from gradscope.program.sites import USER, Place, _codes, known_code, place_in, user_frame
-from gradscope.program.tensors import is_leaf, node_of
-
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
-
-    from gradscope.collect.marks import Token
+from gradscope.program.tensors import PLAIN, node_of, version_of
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _function_modes = torch._C._len_torch_function_stack
 _FUNCTION_APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]
 _CHECKPOINT = torch.utils.checkpoint.__file__
 _reference = weakref.ref
-PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _FRESH_REFERENCES = (
     4  # of a tensor that only C++ has seen, counted from inside a pack hook (asserted by a test)
 )
@@ -47,61 +43,7 @@ _TOTALS = (
     "dropped_bytes",
 )
 
-UNKNOWN = -2
-"""Instead of a sequence number, until it is looked up."""
-
 CLONE = "CloneBackward0"
-
-UNTIED = -1
-"""Instead of a sequence number: the node must be asked what it saved."""
-
-
-class Packed:
-    """What our pack hook returns. Only torch's ``SavedTensor`` holds it, so ``__del__`` runs when the graph lets go.
-
-    ``tensor`` is the saved tensor itself where torch would keep it as well (``original``), else a detached alias: it shares
-    storage and version counter, and makes no reference cycle through the node that the tensor came from. ``theirs`` is what
-    the program's own hooks made of it, with their unpack hook, and then there is no ``tensor``.
-    """
-
-    # Most saved tensors differ from these in few points; what is not set costs nothing.
-    ledger: Ledger
-    tensor: torch.Tensor | None = None
-    original: bool = True
-    output: tuple[str, int] | None = None
-    was_leaf: bool = False
-    version: int = 0
-    place: Place | None = None
-    module: tuple[str, str] | None = None
-    sequence_nr: int = UNKNOWN
-    thread: int = 0
-    storage: int = 0
-    nbytes: int = 0
-    token: Token | None = None
-    theirs: tuple[Any, Callable[[Any], torch.Tensor]] | None = None
-
-    def __del__(self) -> None:
-        self.ledger.let_go(self)
-
-    @property
-    def is_stale(self) -> bool:
-        """True when the tensor was modified in place since it was saved."""
-        return self.tensor is not None and version_of(self.tensor) != self.version
-
-    @property
-    def is_detached(self) -> bool:
-        """True when the very tensor that was saved has been detached in place since."""
-        return (
-            self.original and not self.was_leaf and self.tensor is not None and is_leaf(self.tensor)
-        )
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """The tensor's version counter, read without the program's torch functions seeing it."""
-    if type(tensor) in PLAIN and not _function_modes():
-        return tensor._version
-    with torch._C.DisableTorchFunction():
-        return tensor._version
 
 
 class Ledger:

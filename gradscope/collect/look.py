@@ -11,23 +11,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
+from gradscope.collect.calls import BEFORE_WATCH
 from gradscope.collect.generations import Generations
-from gradscope.collect.ledger import CLONE, Ledger, Packed
-from gradscope.collect.marks import BEFORE_WATCH, KEY, OPAQUE, Census, LeafToken, Stale, Token
-from gradscope.collect.steady import Steady
-from gradscope.collect.walk import (
+from gradscope.collect.ledger import CLONE, Ledger
+from gradscope.collect.marks import KEY, OPAQUE, Census, LeafToken, Packed, Stale, Token
+from gradscope.collect.nodes import (
     Kind,
-    dependencies_last,
-    edges_of,
     held,
     kind_of,
     known_kinds,
-    root_node,
     stale_by_engine,
     stale_inputs_of_checkpoint,
     was_freed,
-    will_run,
 )
+from gradscope.collect.steady import Steady
+from gradscope.collect.walk import dependencies_last, edges_of, root_node, will_run
 from gradscope.program.names import is_parameter
 from gradscope.program.tensors import is_leaf
 

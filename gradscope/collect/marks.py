@@ -1,27 +1,31 @@
-"""Marks on the nodes of backward graphs: a mark lives in ``node.metadata`` and dies with its node."""
+"""What gradscope leaves in the program's graphs: a Token on each node, a Packed in place of each saved tensor.
+
+Each lives exactly as long as what it stands for, so its destruction is an event.
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.collect.shapes import NO_SHAPE, Shape
-
-if TYPE_CHECKING:
-    from gradscope.collect.ledger import Packed
-    from gradscope.collect.steady import Repeat
-    from gradscope.model import BackwardCall, Finding, Graph
-    from gradscope.program.sites import Place
+from gradscope.collect.calls import Call
+from gradscope.model import Graph
+from gradscope.program.sites import Place
+from gradscope.program.tensors import is_leaf, version_of
 
 KEY = "gradscope"
-"""Under which ``node.metadata`` holds our mark."""
+"""The key of our mark in ``node.metadata``."""
 
+UNKNOWN = -2
+"""Instead of a sequence number, until it is looked up."""
+
+UNTIED = -1
+"""Instead of a sequence number: the node must be asked what it saved."""
 
 OPAQUE = ("fn",)
 """What CopySlices saved: the node of the in-place operation itself, which it drops when it is freed and nobody can see."""
@@ -46,59 +50,51 @@ class Stale:
     name: str | None = None
 
 
-class Call:
-    """A backward call while it runs, and what later calls need to know of it."""
+class Keeper(Protocol):
+    """Keeps the account of saved tensors."""
 
-    __slots__ = (
-        "calls_first",
-        "completed",
-        "exact",
-        "fields",
-        "findings",
-        "freed_bytes",
-        "freed_tensors",
-        "keep",
-        "number",
-        "open",
-        "parent",
-        "place",
-        "plain",
-        "record",
-        "repeat",
-        "returned_bytes",
-        "roots",
-        "sequence_nr",
-        "shape",
-        "steps",
-        "thread",
-        "unhooked",
-    )
+    def let_go(self, packed: Packed) -> None:
+        """Book that the graph let go of a saved tensor."""
 
-    def __init__(self, number: int, place: Place | None, keep: bool) -> None:
-        self.number = number
-        self.place = place
-        self.keep = keep
-        self.open = True
-        self.completed = False
-        self.exact = True
-        """Ask of every freed tensor whether its memory returned; left out for graphs that were met before."""
-        self.parent: Call | None = None
-        self.roots: tuple[int, ...] = ()
-        self.sequence_nr = 0
-        self.steps = 0
-        self.calls_first: set[str] = set()
-        self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
-        self.shape: Shape = NO_SHAPE
-        self.repeat: Repeat | None = None
-        """What the look at a graph without hooks has recognized, while the call runs."""
-        self.plain = False
-        """No flags, nothing around it and nothing wrong with its graph, all of which was built since the call before."""
-        self.thread = get_ident()
-        self.unhooked = (0, 0)
-        """Tensors and bytes that its graph saved while the hooks were lifted."""
-        self.findings: list[Finding] = []
-        self.fields: dict[str, Any] = {}
-        self.record: BackwardCall | None = None
+
+class Packed:
+    """What our pack hook returns. Only torch's ``SavedTensor`` holds it, so ``__del__`` runs when the graph lets go.
+
+    ``tensor`` is the saved tensor itself where torch would keep it as well (``original``), else a detached alias: it shares
+    storage and version counter, and makes no reference cycle through the node that the tensor came from. ``theirs`` is what
+    the program's own hooks made of it, with their unpack hook, and then there is no ``tensor``.
+    """
+
+    # Most saved tensors differ from these in few points; what is not set costs nothing.
+    ledger: Keeper
+    tensor: torch.Tensor | None = None
+    original: bool = True
+    output: tuple[str, int] | None = None
+    was_leaf: bool = False
+    version: int = 0
+    place: Place | None = None
+    module: tuple[str, str] | None = None
+    sequence_nr: int = UNKNOWN
+    thread: int = 0
+    storage: int = 0
+    nbytes: int = 0
+    token: Token | None = None
+    theirs: tuple[Any, Callable[[Any], torch.Tensor]] | None = None
+
+    def __del__(self) -> None:
+        self.ledger.let_go(self)
+
+    @property
+    def is_stale(self) -> bool:
+        """True when the tensor was modified in place since it was saved."""
+        return self.tensor is not None and version_of(self.tensor) != self.version
+
+    @property
+    def is_detached(self) -> bool:
+        """True when the very tensor that was saved has been detached in place since."""
+        return (
+            self.original and not self.was_leaf and self.tensor is not None and is_leaf(self.tensor)
+        )
 
 
 class Weight:
@@ -159,10 +155,6 @@ class LeafToken(Token):
 
     def __del__(self) -> None:
         pass
-
-
-BEFORE_WATCH = Call(0, None, keep=False)
-"""Stands for a backward call that ran before the watch began."""
 
 
 def token_of(node: Node) -> Token | None:

@@ -18,8 +18,7 @@ from gradscope.program.sites import Place, site_of
 from gradscope.rules.gs201 import ModifiedAt, ModifiedBetween, ModifiedByStep
 
 if TYPE_CHECKING:
-    from gradscope.collect.ledger import Packed
-    from gradscope.collect.marks import Stale, Token
+    from gradscope.collect.marks import Packed, Stale, Token
 
 _MOST_STEPS = 128  # remembered
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,16 @@ class Shape:
 
 
 NO_SHAPE = Shape(0, (None, 0, 0, (), (), None))
+
+
+class Repeat:
+    """A graph that was recognized: its shape, and in depth-first order the sequence numbers of the nodes that save something."""
+
+    __slots__ = ("numbers", "shape")
+
+    def __init__(self, shape: Shape, numbers: array[int]) -> None:
+        self.shape = shape
+        self.numbers = numbers
 
 
 class Shapes:

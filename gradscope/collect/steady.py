@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.collect.calls import Call
 from gradscope.collect.generations import Generations
-from gradscope.collect.ledger import PLAIN, Ledger, Packed
-from gradscope.collect.marks import Call, Census, Token, Weight
-from gradscope.collect.shapes import Shape
-from gradscope.collect.walk import Kind, kind_of, stale_by_engine
+from gradscope.collect.ledger import Ledger
+from gradscope.collect.marks import Census, Packed, Token, Weight
+from gradscope.collect.nodes import Kind, kind_of, stale_by_engine
+from gradscope.collect.shapes import Repeat, Shape
 from gradscope.program.sites import Place
+from gradscope.program.tensors import PLAIN
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _ALIKE, _ALIKE_WITHOUT_STEPS = (
@@ -38,16 +40,6 @@ _FUNCTION = ("",)
 
 _Key = tuple[Place | None, int, tuple[type, ...]]
 """By what a graph is recognized: the place of the call, the bytes of what was read, and the kinds of the nodes."""
-
-
-class Repeat:
-    """A graph that was recognized: its shape, and in depth-first order the sequence numbers of the nodes that save something."""
-
-    __slots__ = ("numbers", "shape")
-
-    def __init__(self, shape: Shape, numbers: array[int]) -> None:
-        self.shape = shape
-        self.numbers = numbers
 
 
 class _Past:

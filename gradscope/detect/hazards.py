@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.graph import Node as AutogradNode
 
-from gradscope.collect.ledger import Packed, version_of
-from gradscope.collect.marks import OPAQUE, Call, Stale, token_of
+from gradscope.collect.calls import Call
+from gradscope.collect.marks import OPAQUE, Packed, Stale, token_of
 from gradscope.collect.mutations import node_site
-from gradscope.collect.walk import FREED_TEXT, describe, edges_of, held, kind_of
+from gradscope.collect.nodes import FREED_TEXT, held, kind_of
+from gradscope.collect.walk import edges_of
 from gradscope.model import (
     BackwardCall,
     Edge,
@@ -29,7 +30,7 @@ from gradscope.model import (
 )
 from gradscope.program.names import storage_of, variables
 from gradscope.program.sites import USER, Place, owner_of, site_of, user_frames
-from gradscope.program.tensors import node_of
+from gradscope.program.tensors import describe, node_of, version_of
 from gradscope.rules import base, gs101, gs104, gs201
 
 if TYPE_CHECKING:

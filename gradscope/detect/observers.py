@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gradscope.collect.marks import Call
+from gradscope.collect.calls import Call
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
 
 if TYPE_CHECKING:
     from gradscope.collect.backward import Backward
     from gradscope.collect.look import Look
-    from gradscope.collect.steady import Repeat
+    from gradscope.collect.shapes import Repeat
 
 
 class Observer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch.autograd.graph import Node
+from torch.utils._dtype_abbrs import dtype_abbrs
 
 
 def node_of(tensor: torch.Tensor) -> Node | None:
@@ -31,3 +32,26 @@ def requires_grad(tensor: torch.Tensor) -> bool:
             return tensor.requires_grad
         except RuntimeError:
             return True
+
+
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+"""Types whose attributes can be read without running code of the program's."""
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """The tensor's version counter, read without the program's torch functions seeing it."""
+    if type(tensor) in PLAIN and not torch._C._len_torch_function_stack():
+        return tensor._version
+    with torch._C.DisableTorchFunction():
+        return tensor._version
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """dtype and shape as in ``f32[8, 32]``."""
+    with torch._C.DisableTorchFunction():
+        return f"{dtype_label(tensor)}[{', '.join(map(str, tensor.shape))}]"
+
+
+def dtype_label(tensor: torch.Tensor) -> str:
+    """The dtype in the short spelling of torch's own tools: ``f32``."""
+    return dtype_abbrs.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))

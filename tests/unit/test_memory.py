@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from gradscope.code.through_data import ThroughData, data_lines
-from gradscope.collect.ledger import Ledger, Packed
+from gradscope.collect.ledger import Ledger
+from gradscope.collect.marks import Packed
 from gradscope.detect.foresight.memory import Contents, checksums
 from gradscope.program.names import Names
 

@@ -12,7 +12,8 @@ import torch
 
 from gradscope.code import source
 from gradscope.code.liveness import Effect
-from gradscope.collect.marks import Call, Token, token_of
+from gradscope.collect.calls import Call
+from gradscope.collect.marks import Token, token_of
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.observer import retains_if_computed

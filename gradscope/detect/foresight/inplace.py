@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradscope.code.statements import Statement, changed_by
-from gradscope.collect.ledger import Packed
+from gradscope.collect.marks import Packed
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.out_of_place import fix_for, fix_for_hidden
 from gradscope.detect.foresight.schedule import Schedule

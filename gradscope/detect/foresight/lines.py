@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradscope.collect.backward import Backward
-from gradscope.collect.ledger import Packed
-from gradscope.collect.marks import Call
+from gradscope.collect.calls import Call
+from gradscope.collect.marks import Packed
 from gradscope.detect.foresight.memory import Contents, _checksum, checksums, contents_before
 from gradscope.detect.foresight.versions import Versions
 from gradscope.detect.observers import Observer

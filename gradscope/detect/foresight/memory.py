@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import torch
 
 from gradscope.code.through_data import data_lines
-from gradscope.collect.ledger import PLAIN, Packed
+from gradscope.collect.marks import Packed
 from gradscope.detect.foresight.objects import MISSING, Objects
 from gradscope.detect.foresight.versions import Versions
 from gradscope.program.names import storage_of
+from gradscope.program.tensors import PLAIN
 
 _MOST_READ = 64  # saved tensors before one line
 _MOST_PIECES = 256

@@ -7,8 +7,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from gradscope.code.liveness import call_at
-from gradscope.collect.ledger import Packed
-from gradscope.collect.marks import Call
+from gradscope.collect.calls import Call
+from gradscope.collect.marks import Packed
 from gradscope.detect.foresight.edits import edits_for
 from gradscope.detect.foresight.evidence import shared_graph
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of

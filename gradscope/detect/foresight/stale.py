@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from gradscope.code import source
-from gradscope.collect.ledger import Packed
-from gradscope.collect.marks import token_of
-from gradscope.collect.walk import held as saved_in
-from gradscope.collect.walk import kind_of
+from gradscope.collect.marks import Packed, token_of
+from gradscope.collect.nodes import held as saved_in
+from gradscope.collect.nodes import kind_of
 from gradscope.detect.foresight.held import Held, tensors_of
 from gradscope.detect.foresight.reading import Reading, dangerous_read
 from gradscope.model import Site

@@ -7,7 +7,7 @@ from threading import get_ident
 
 import torch
 
-from gradscope.collect.ledger import Packed
+from gradscope.collect.marks import Packed
 from gradscope.program.names import storage_of
 
 _MOST_COMPARED = 256  # the newest saved tensors are compared at every line

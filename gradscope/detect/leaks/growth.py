@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradscope.collect.marks import Call
+from gradscope.collect.calls import Call
 from gradscope.detect.leaks.cycles import find_cycle
 from gradscope.detect.leaks.edits import detached_after, detached_where_stored
 from gradscope.detect.leaks.spans import Room, Spans
@@ -28,7 +28,7 @@ from gradscope.rules import gs301, gs302, gs304
 if TYPE_CHECKING:
     from gradscope.collect.backward import Backward
     from gradscope.collect.look import Look
-    from gradscope.collect.steady import Repeat
+    from gradscope.collect.shapes import Repeat
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _MOST_TICKS = 100_000

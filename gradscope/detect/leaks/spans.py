@@ -12,7 +12,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect.marks import token_of
-from gradscope.collect.walk import held, kind_of
+from gradscope.collect.nodes import held, kind_of
 from gradscope.program.names import is_parameter, storage_of
 from gradscope.program.sites import Place
 

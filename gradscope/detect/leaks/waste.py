@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gradscope.collect.ledger import Packed
-from gradscope.collect.marks import Call
+from gradscope.collect.calls import Call
+from gradscope.collect.marks import Packed
 from gradscope.detect.leaks.edits import without_retain
 from gradscope.detect.leaks.growth import Growth
 from gradscope.detect.leaks.stores import find_store

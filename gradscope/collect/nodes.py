@@ -1,0 +1,141 @@
+"""What torch's nodes say of themselves without being run: their kind, what they saved, what was freed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch.autograd.graph import Node
+
+from gradscope.collect.marks import Packed, Stale
+from gradscope.program.tensors import PLAIN
+
+FREED_TEXT = "Trying to backward through the graph a second time"
+_SAVED_ATTRIBUTE = "_raw_saved_"
+_CHECKPOINT = torch.utils.checkpoint.__file__
+
+
+class Kind:
+    """What a Python type of nodes tells of its nodes."""
+
+    __slots__ = ("is_compiled", "is_function", "is_leaf", "is_slices", "names", "saves")
+
+    def __init__(self, kind: type) -> None:
+        self.names = tuple(
+            a[len(_SAVED_ATTRIBUTE) :] for a in dir(kind) if a.startswith(_SAVED_ATTRIBUTE)
+        )
+        self.is_leaf = kind.__name__ == "AccumulateGrad"
+        self.saves = kind.__name__ not in ("AccumulateGrad", "CopyBackwards")
+        self.is_slices = kind.__name__ == "CopySlices"
+        """An in-place operation on a view. It wraps the operation's own node, which nobody can see, and drops it when freed."""
+        self.is_function = issubclass(kind, torch._C._FunctionBase)
+        self.is_compiled = self.is_function and kind.__name__ == "CompiledFunctionBackward"
+
+
+known_kinds: dict[type, Kind] = {}
+
+
+def kind_of(kind: type) -> Kind:
+    """The kind for a type of nodes; types of Python Functions are not kept, as programs make them for ever."""
+    known = known_kinds.get(kind)
+    if known is None:
+        known = Kind(kind)
+        if not known.is_function:
+            known_kinds[kind] = known
+    return known
+
+
+def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
+    """What the node saved and still has: (name, what a pack hook returned or the tensor itself). Unpacks nothing."""
+    found = []
+    for name in kind.names:
+        try:
+            value = getattr(node, _SAVED_ATTRIBUTE + name)
+        except RuntimeError:  # the engine's own error for a list of saved tensors that was freed
+            continue
+        if isinstance(value, tuple | list):
+            found += [
+                (f"{name}[{i}]", s.data)
+                for i, s in enumerate(value)
+                if s is not None and s.data is not None
+            ]
+        elif value is not None and value.data is not None:
+            found.append((name, value.data))
+    return found
+
+
+def was_freed(node: Node, kind: Kind) -> bool:
+    """True when the node saved something that is gone now; asks torch itself, but never runs an unpack hook."""
+    for name in kind.names:
+        try:
+            value = getattr(node, _SAVED_ATTRIBUTE + name)
+            gone = not isinstance(value, tuple | list) and value is not None and value.data is None
+            if gone and value.unpack_hook is None:
+                getattr(node, "_saved_" + name)
+        except RuntimeError as error:
+            if FREED_TEXT in str(error):
+                return True
+        except AttributeError:
+            continue
+    return False
+
+
+_VERSION = re.compile(r"is at version (\d+); expected version (\d+) instead")
+
+
+def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
+    """The node's saved tensors that were modified in place since, by the engine's own check.
+
+    Unpacks what was saved without hooks, which runs nobody's code; what was saved under hooks is left alone.
+    """
+    found: list[Stale] = []
+    if torch._C._len_torch_dispatch_stack():
+        return found  # the program's mode would see the unpacking
+    for name in kind.names:
+        try:
+            value = getattr(node, _SAVED_ATTRIBUTE + name)
+        except RuntimeError:  # a freed list
+            continue
+        saved = [
+            s for s in (value if isinstance(value, tuple | list) else (value,)) if s is not None
+        ]
+        if not saved or any(type(s.data) not in PLAIN or s.unpack_hook is not None for s in saved):
+            continue  # freed, under hooks, or of a subclass, whose own code would see the unpacking
+        try:
+            getattr(node, "saved_tensors" if kind.is_function else "_saved_" + name)
+        except RuntimeError as error:
+            versions = _VERSION.search(str(error))
+            if versions:
+                found.append(Stale(saved[0].data, int(versions[2]), name))
+    return found
+
+
+def stale_inputs_of_checkpoint(packed: Packed) -> list[Stale]:
+    """The stale inputs of a non-reentrant checkpoint, which its unpack hook will read to run the forward again.
+
+    They are in no node: torch/utils/checkpoint.py keeps them as ``frame.saved_args``.
+    """
+    unpack: Any = packed.theirs[1] if packed.theirs is not None else None
+    code = getattr(unpack, "__code__", None)
+    if code is None or code.co_filename != _CHECKPOINT or "frame" not in code.co_freevars:
+        return []
+    frame = unpack.__closure__[code.co_freevars.index("frame")].cell_contents
+    stale = []
+    for argument in getattr(frame, "saved_args", ()):
+        if not isinstance(argument, torch._C._autograd.SavedTensor):
+            continue
+        saved: Any = argument
+        data = saved.data
+        if isinstance(data, Packed):
+            if data.tensor is not None and data.is_stale:
+                stale.append(Stale(data.tensor, data.version))
+        elif isinstance(data, torch.Tensor) and saved.unpack_hook is None:
+            try:
+                saved.unpack()
+            except RuntimeError as error:
+                versions = _VERSION.search(str(error))
+                if versions:
+                    stale.append(Stale(data, int(versions[2])))
+    return stale

@@ -7,6 +7,7 @@ import linecache
 from collections.abc import Iterator
 from functools import lru_cache
 
+from gradscope.code import places
 from gradscope.model import Site
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
@@ -79,16 +80,7 @@ def function_around(site: Site) -> ast.AST:
 def call_at(site: Site) -> ast.Call | None:
     """The call expression at a site."""
     for node in ast.walk(statement_at(site) or tree(site.file)):
-        if not isinstance(node, ast.Call) or (node.lineno, node.col_offset + 1) != (
-            site.line,
-            site.column,
-        ):
-            continue
-        if (
-            not site.end_column
-            or node.end_col_offset is None
-            or node.end_col_offset + 1 == site.end_column
-        ):
+        if isinstance(node, ast.Call) and places.is_at(node, site):
             return node
     return None
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
+from gradscope.code import places
 from gradscope.model import Site
 
 _BINARY: dict[type[ast.operator], str] = {
@@ -82,7 +82,7 @@ def changed_by(site: Site) -> Statement:
     ]
     if not around:
         return Statement(site, frozenset())
-    return Statement(_site(around[-1], site.file, site.function), frozenset())
+    return Statement(places.of_node(around[-1], site.file, site.function), frozenset())
 
 
 def _is_within(site: Site, other: Site) -> bool:
@@ -136,7 +136,7 @@ def aligned(
     for operator, name in zip(operators, built, strict=False):
         if name is not None and operator[3] not in _operations_of(name):
             return None
-    return _site(operators[len(built) - 1][4], file, function)
+    return places.of_node(operators[len(built) - 1][4], file, function)
 
 
 def _operations_of(node_name: str) -> set[str]:
@@ -211,21 +211,12 @@ def _found(file: str, matches: Callable[[ast.AST], frozenset[str] | None]) -> tu
         return ()
     found = []
     for node, function in with_functions(tree):
+        if not isinstance(node, ast.stmt | ast.expr):
+            continue
         names = matches(node)
         if names is not None:
-            found.append(Statement(_site(node, file, function), names, _target(node)))
+            found.append(Statement(places.of_node(node, file, function), names, _target(node)))
     return tuple(found)
-
-
-def _site(node: Any, file: str, function: str) -> Site:
-    return Site(
-        file,
-        node.lineno,
-        node.col_offset + 1,
-        node.end_lineno or 0,
-        (node.end_col_offset or -1) + 1,
-        function,
-    )
 
 
 def with_functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 import site as site_packages
 import sysconfig
-from itertools import islice
 from types import CodeType, FrameType
 
 import torch
 
+from gradscope.code import places
 from gradscope.model import Site
 
 
@@ -30,7 +29,7 @@ class Place:
     def site(self) -> Site:
         """The source place, with columns from ``co_positions`` (PEP 657)."""
         if self._site is None:
-            self._site = _locate(self.code, self.offset)
+            self._site = places.of_instruction(self.code, self.offset)
         return self._site
 
 
@@ -133,10 +132,10 @@ def place_in(frame: FrameType) -> Place:
 
 def place_at(code: CodeType, offset: int) -> Place:
     """The place of an instruction."""
-    places = (_codes.get(id(code)) or known_code(code)).places
-    place = places.get(offset)
+    known = (_codes.get(id(code)) or known_code(code)).places
+    place = known.get(offset)
     if place is None:
-        place = places[offset] = Place(code, offset)
+        place = known[offset] = Place(code, offset)
     return place
 
 
@@ -149,28 +148,3 @@ def place_of(frame: FrameType | None) -> Place | None:
 def site_of(place: Place | None) -> Site | None:
     """The source place; None stays None."""
     return None if place is None else place.site
-
-
-def _locate(code: CodeType, offset: int) -> Site:
-    line = end_line = column = end_column = None
-    if offset >= 0:
-        line, end_line, column, end_column = next(
-            islice(code.co_positions(), offset // 2, None), (None,) * 4
-        )
-    line = line or code.co_firstlineno
-    end_line = end_line or line
-    path = code.co_filename
-    return Site(
-        file=path if path.startswith("<") else os.path.abspath(path),
-        line=line,
-        column=1 if column is None else _character(path, line, column) + 1,
-        end_line=end_line,
-        end_column=0 if end_column is None else _character(path, end_line, end_column) + 1,
-        function=code.co_qualname,
-    )
-
-
-def _character(path: str, line: int, column: int) -> int:
-    """``co_positions`` counts in bytes of UTF-8; people and editors count characters."""
-    text = linecache.getline(path, line)
-    return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))

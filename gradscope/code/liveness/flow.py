@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dis
-import os
 import weakref
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -22,7 +20,6 @@ from gradscope.code.liveness.opcodes import (
     pushes_null,
     stack_effect,
 )
-from gradscope.model import Site
 
 MISSING: Any = object()
 """Stands for "no constant", as None is one."""
@@ -119,23 +116,6 @@ def flow_of(code: CodeType) -> Flow:
     flow = Flow(code)
     _flows[key] = (weakref.ref(code, lambda _: _flows.pop(key, None)), flow)
     return flow
-
-
-def site_of(code: CodeType, offset: int) -> Site:
-    """The source place of an instruction, with columns where the code has them (PEP 657)."""
-    position = next(
-        islice(code.co_positions(), max(offset, 0) // 2, None), (None, None, None, None)
-    )
-    line, end_line, column, end_column = position
-    path = code.co_filename
-    return Site(
-        file=path if path.startswith("<") else os.path.abspath(path),
-        line=line or code.co_firstlineno,
-        column=(column or 0) + 1,
-        end_line=end_line or line or code.co_firstlineno,
-        end_column=0 if end_column is None else end_column + 1,
-        function=code.co_qualname,
-    )
 
 
 def _decode(code: CodeType) -> tuple[tuple[Instruction, ...], list[int]]:

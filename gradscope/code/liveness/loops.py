@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from types import CodeType
 
-from gradscope.code.liveness.flow import Loop, flow_of, site_of
+from gradscope.code import places
+from gradscope.code.liveness.flow import Loop, flow_of
 from gradscope.code.liveness.opcodes import Action
 from gradscope.code.liveness.survey import survey_of
 from gradscope.model import Site
@@ -73,7 +74,7 @@ def assignment_sites(code: CodeType, name: str) -> tuple[Site, ...]:
     instructions = flow_of(code).instructions
     stores = survey_of(code).stores
     sites = (
-        site_of(code, instructions[index].offset)
+        places.of_instruction(code, instructions[index].offset)
         for index in sorted(stores)
         if name in stores[index]
     )
@@ -96,7 +97,7 @@ def _span(code: CodeType, loop: Loop) -> LoopSpan:
         # A `while` leaves its test at the header or at the way back, `while True` no more than a NOP before the body.
         left = [shown - 1] if shown and instructions[shown - 1].opname == "NOP" else []
         shown = min((*loop.sources, *left, shown), key=lambda index: lines[index])
-    site = site_of(code, instructions[shown].offset)
+    site = places.of_instruction(code, instructions[shown].offset)
     if site.end_line > site.line:  # the whole statement
         site = replace(site, end_line=site.line, end_column=0)
     return LoopSpan(site, max(lines[index] for index in loop.body), loop.header)

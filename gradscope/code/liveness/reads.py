@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import CodeType
 
+from gradscope.code import places
 from gradscope.code.liveness.callees import Resolve
-from gradscope.code.liveness.flow import flow_of, level_after, site_of
+from gradscope.code.liveness.flow import flow_of, level_after
 from gradscope.code.liveness.notes import Note, Notes, Phase, Use
 from gradscope.code.liveness.opcodes import Action
 from gradscope.code.liveness.survey import CallFact, survey_of
@@ -171,7 +172,7 @@ def call_at(code: CodeType, lasti: int) -> Call | None:
 
 
 def _call(code: CodeType, index: int, fact: CallFact, after_back_edge: bool) -> Call:
-    site = site_of(code, flow_of(code).instructions[index].offset)
+    site = places.of_instruction(code, flow_of(code).instructions[index].offset)
     return Call(fact.target, site, fact.arguments, fact.keywords, fact.computed, after_back_edge)
 
 
@@ -212,7 +213,7 @@ def _read(note: Note) -> Read:
 
 
 def _site(code: CodeType, index: int) -> Site:
-    return site_of(code, flow_of(code).instructions[index].offset)
+    return places.of_instruction(code, flow_of(code).instructions[index].offset)
 
 
 def _starts(

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable
 
-from gradscope.code import source
+from gradscope.code import places, source
 from gradscope.detect.foresight.reading import Reading
 from gradscope.model import Edit, Site
 from gradscope.program.namespaces import local_variables
@@ -232,7 +232,7 @@ def _detach_after(readings: list[Reading]) -> tuple[Edit, ...]:
         container = name.rpartition("[")[0]
         if container and isinstance(dict(_variables(reading)).get(container), tuple):
             lines[f"{indent}{container} = tuple(t.detach() for t in {container})"] = None
-        elif re.fullmatch(r"[\w.\[\]'\"]+", name) and name.isascii():
+        elif re.fullmatch(r"[\w.\[\]'\"]+", name):
             lines[f"{indent}{name} = {name}.detach()"] = None
         else:
             return ()
@@ -253,9 +253,8 @@ def _detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
     if statement.lineno != statement.end_lineno or value.end_col_offset is None:
         return ()
     line = source.line_of(link.file, statement.lineno)
-    if not line.isascii():
-        return ()
-    text = line[value.col_offset : value.end_col_offset]
+    start, end = places.columns(value, link.file)
+    text = line[start:end]
     shown = (
         text
         if isinstance(value, ast.Call | ast.Name | ast.Attribute | ast.Subscript)
@@ -265,7 +264,7 @@ def _detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
         Edit(
             link.file,
             statement.lineno,
-            f"{line[: value.col_offset]}{shown}.detach(){line[value.end_col_offset :]}",
+            f"{line[:start]}{shown}.detach(){line[end:]}",
         ),
     )
 
@@ -290,9 +289,9 @@ def _detach_in_loss(facts: SharedGraph) -> tuple[Edit, ...]:
         and ast.unparse(n) == facts.shared
     ]
     line = source.line_of(site.file, before[-1].lineno)
-    if not names or not line.isascii():
+    if not names:
         return ()
     for node in sorted(names, key=lambda n: -n.col_offset):
-        end = node.end_col_offset or 0
+        _, end = places.columns(node, site.file)
         line = f"{line[:end]}.detach(){line[end:]}"
     return (Edit(site.file, before[-1].lineno, line),)

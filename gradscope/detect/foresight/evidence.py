@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradscope.code import source
+from gradscope.code import places, source
 from gradscope.code.liveness import Effect, assignment_sites
 from gradscope.detect.foresight.held import Freeing, Held
 from gradscope.detect.foresight.objects import owner_path
@@ -181,10 +181,10 @@ def _stored_in(reading: Reading) -> Site | None:
                 and reading.name == f"<lru_cache of {node.name}>"
                 and node.decorator_list
             ):
-                return _site(node.decorator_list[0], file, reading.read.site.function)
+                return places.of_node(node.decorator_list[0], file, reading.read.site.function)
             stored = any(_names(t, last, key, "." in container) for t in source.targets_of(node))
             if stored or (key and isinstance(node, ast.Expr) and _appends(node, last)):
-                return _site(node, file, reading.read.site.function)
+                return places.of_node(node, file, reading.read.site.function)
     return None
 
 
@@ -207,17 +207,6 @@ def _appends(node: ast.Expr, last: str) -> bool:
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
     return call.func.attr in _APPENDS and last in source.words_of(call.func.value)
-
-
-def _site(node: ast.stmt | ast.expr, file: str, function: str) -> Site:
-    return Site(
-        file,
-        node.lineno,
-        node.col_offset + 1,
-        node.end_lineno or 0,
-        (node.end_col_offset or 0) + 1,
-        function,
-    )
 
 
 def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:

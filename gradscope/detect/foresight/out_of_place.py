@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradscope.code import source
+from gradscope.code import places, source
 from gradscope.code.statements import Statement
 from gradscope.detect.foresight.edits import _alone
 from gradscope.model import Edit, Fix, Site
@@ -180,11 +180,7 @@ def _clone_where_saved(name: str, made: Sequence[Site]) -> tuple[Edit, ...]:
             return ()
         line = source.line_of(site.file, statement.lineno)
         value = getattr(statement, "value", None)
-        if (
-            not isinstance(value, ast.expr)
-            or isinstance(statement, ast.AugAssign)
-            or not line.isascii()
-        ):
+        if not isinstance(value, ast.expr) or isinstance(statement, ast.AugAssign):
             return ()
         reads = [
             n
@@ -196,7 +192,7 @@ def _clone_where_saved(name: str, made: Sequence[Site]) -> tuple[Edit, ...]:
         if not reads:
             return ()
         for node in sorted(reads, key=lambda n: -n.col_offset):
-            end = node.end_col_offset or 0
+            _, end = places.columns(node, site.file)
             line = f"{line[:end]}.clone(){line[end:]}"
         edits[statement.lineno] = Edit(site.file, statement.lineno, line)
     return tuple(edits.values())

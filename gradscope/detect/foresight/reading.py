@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from gradscope.code import source
+from gradscope.code import places, source
 from gradscope.code.liveness import RESULT, Effect, Read, all_reads, call_at, calls_after
-from gradscope.code.liveness.flow import flow_of, site_of
+from gradscope.code.liveness.flow import flow_of
 from gradscope.code.liveness.leaving import left_after
 from gradscope.code.liveness.survey import survey_of
 from gradscope.code.liveness.values import root_of
@@ -160,7 +160,7 @@ def _reads_of_cache(tracked: Tracked, frame: FrameType, resolver: Resolver) -> t
     found: list[Read] = []
     for index, fact in survey_of(code).calls.items():
         offset = instructions[index].offset
-        site = site_of(code, offset)
+        site = places.of_instruction(code, offset)
         if fact.target == tracked.cached and (site, True) in ahead | {(s, True) for s, _ in ahead}:
             back = (site, False) not in ahead
             reads = all_reads(code, offset, (RESULT,), resolver).get(RESULT, ())

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gradscope.code import places
 from gradscope.detect.leaks.stores import lines_of, parsed, places_like
 from gradscope.detect.leaks.suspects import Suspect
 from gradscope.model import Edit, Site
@@ -32,7 +33,7 @@ def detached_after(site: Site | None, suspect: Suspect) -> tuple[Edit, ...]:
         for name in names
         if name.origin.file == site.file and _is_known_at(name.origin, site)
     )
-    name = next((text for text in known if re.fullmatch(r"[A-Za-z_][\w.]*", text)), None)
+    name = next((text for text in known if re.fullmatch(r"[^\W\d][\w.]*", text)), None)
     if line is None or name is None or not _is_handed_on(name, site):
         return ()
     indent = line[: len(line) - len(line.lstrip())]
@@ -47,7 +48,7 @@ def detached_where_stored(store: Site | None, suspect: Suspect) -> tuple[Edit, .
     there = (
         (n, _stored(n, suspect.is_container))
         for n in ast.walk(parsed(store.file))
-        if _is_at(n, store)
+        if places.is_at(n, store)
     )
     node, value = next(((node, value) for node, value in there if value is not None), (None, None))
     if node is None or value is None or places_like(store.file, node) != 1:
@@ -55,14 +56,11 @@ def detached_where_stored(store: Site | None, suspect: Suspect) -> tuple[Edit, .
     line = _line(store)
     if line is None or value.end_lineno != value.lineno:
         return ()
-    text = line[value.col_offset : value.end_col_offset]
+    start, end = places.columns(value, store.file)
+    text = line[start:end]
     simple = isinstance(value, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     new = f"{text if simple else f'({text})'}.detach()"
-    return _checked(
-        Edit(
-            store.file, store.line, f"{line[: value.col_offset]}{new}{line[value.end_col_offset :]}"
-        )
-    )
+    return _checked(Edit(store.file, store.line, f"{line[:start]}{new}{line[end:]}"))
 
 
 def _stored(node: ast.AST, in_container: bool) -> ast.expr | None:
@@ -98,7 +96,11 @@ def _without_retain(site: Site) -> str | None:
     """The line of a call without its ``retain_graph=True``; None if it is not written so."""
     line = _line(site)
     call = next(
-        (n for n in ast.walk(parsed(site.file)) if isinstance(n, ast.Call) and _is_at(n, site)),
+        (
+            n
+            for n in ast.walk(parsed(site.file))
+            if isinstance(n, ast.Call) and places.is_at(n, site)
+        ),
         None,
     )
     if line is None or call is None or call.end_lineno != call.lineno:
@@ -109,16 +111,10 @@ def _without_retain(site: Site) -> str | None:
     at = next((i for i, each in enumerate(given) if _is_retain(each)), None)
     if at is None:
         return None
+    spans = [places.columns(each, site.file) for each in given]
     if at:
-        start, end = given[at - 1].end_col_offset, given[at].end_col_offset
-    else:
-        start, end = (
-            given[0].col_offset,
-            given[1].col_offset if len(given) > 1 else given[0].end_col_offset,
-        )
-    assert start is not None
-    assert end is not None
-    return line[:start] + line[end:]
+        return line[: spans[at - 1][1]] + line[spans[at][1] :]
+    return line[: spans[0][0]] + line[spans[1][0] if len(spans) > 1 else spans[0][1] :]
 
 
 def _is_retain(given: ast.expr | ast.keyword) -> bool:
@@ -128,22 +124,10 @@ def _is_retain(given: ast.expr | ast.keyword) -> bool:
 
 
 def _line(site: Site) -> str | None:
-    """The line of a site, where columns of the parser are those of the text."""
+    """The line of a site, if there is one."""
     lines = lines_of(site.file)
     line = lines[site.line - 1].rstrip("\r\n") if 0 < site.line <= len(lines) else ""
-    return line if line and line.isascii() else None
-
-
-def _is_at(node: ast.AST, site: Site) -> bool:
-    if (getattr(node, "lineno", 0), getattr(node, "col_offset", -1) + 1) != (
-        site.line,
-        site.column,
-    ):
-        return False
-    return (getattr(node, "end_lineno", 0), (getattr(node, "end_col_offset", 0) or 0) + 1) == (
-        site.end_line,
-        site.end_column,
-    )
+    return line or None
 
 
 def _statement_at(site: Site) -> ast.stmt | None:

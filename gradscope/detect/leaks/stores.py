@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import linecache
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gradscope.code import places
 from gradscope.detect.leaks.suspects import Name
 from gradscope.model import Site
 
@@ -44,7 +44,11 @@ class _Place:
 def find_store(names: tuple[Name, ...], *, container: bool) -> Site | None:
     """The line that stores what these names hold: the most telling one for the first name for which there is any."""
     found = _find(names, container=container)
-    return None if found is None else _site(found[0].origin.file, found[1].node, found[1].function)
+    return (
+        None
+        if found is None
+        else places.of_node(found[1].node, found[0].origin.file, found[1].function)
+    )
 
 
 def store_of(names: tuple[Name, ...]) -> tuple[Site | None, bool]:
@@ -52,7 +56,9 @@ def store_of(names: tuple[Name, ...]) -> tuple[Site | None, bool]:
     found = _find(names, container=False)
     if found is None:
         return None, False
-    return _site(found[0].origin.file, found[1].node, found[1].function), found[1].reads_itself
+    return places.of_node(found[1].node, found[0].origin.file, found[1].function), found[
+        1
+    ].reads_itself
 
 
 def _find(names: tuple[Name, ...], *, container: bool) -> tuple[Name, _Place] | None:
@@ -79,7 +85,7 @@ def find_calls(file: str, method: str) -> list[Site]:
             and isinstance(node.func, ast.Attribute)
             and node.func.attr == method
         ):
-            found.append(_site(file, node, function))
+            found.append(places.of_node(node, file, function))
     return found
 
 
@@ -114,12 +120,6 @@ def writes_data(file: str) -> bool:
             if isinstance(owner, ast.Attribute) and owner.attr == "data":
                 return True
     return False
-
-
-def _site(file: str, node: ast.stmt | ast.expr, function: str) -> Site:
-    path = file if file.startswith("<") else os.path.abspath(file)
-    end = (node.end_lineno or 0, (node.end_col_offset or -1) + 1)
-    return Site(path, node.lineno, node.col_offset + 1, *end, function)
 
 
 def _match(target: ast.expr, name: Name) -> int:

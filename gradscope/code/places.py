@@ -1,0 +1,67 @@
+"""Makes the Site of an instruction or of a node of the syntax tree; all columns count characters."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+from itertools import islice
+from types import CodeType
+from typing import TypeAlias
+
+from gradscope.model import Site
+
+Located: TypeAlias = ast.stmt | ast.expr
+"""The nodes of the syntax tree that have a place."""
+
+
+def of_instruction(code: CodeType, offset: int) -> Site:
+    """Return the place of an instruction, with columns where the code has them (PEP 657)."""
+    line = end_line = column = end_column = None
+    if offset >= 0:
+        line, end_line, column, end_column = next(
+            islice(code.co_positions(), offset // 2, None), (None,) * 4
+        )
+    line = line or code.co_firstlineno
+    position = (line, column or 0, end_line or line, end_column)
+    return _site(code.co_filename, position, code.co_qualname)
+
+
+def of_node(node: Located, file: str, function: str = "<module>") -> Site:
+    """Return the place of a node; ``function`` is the ``co_qualname`` of the code it belongs to."""
+    end_line = node.end_lineno or node.lineno
+    position = (node.lineno, node.col_offset, end_line, node.end_col_offset)
+    return _site(file, position, function)
+
+
+def is_at(node: ast.AST, site: Site) -> bool:
+    """Return whether a node of the site's file begins where the site does, and ends there if it has an end."""
+    if not isinstance(node, Located) or node.lineno != site.line:
+        return False
+    own = of_node(node, site.file)
+    ends = (own.end_line, own.end_column) == (site.end_line, site.end_column)
+    return own.column == site.column and (ends or not site.end_column)
+
+
+def columns(node: ast.expr | ast.keyword, file: str) -> tuple[int, int]:
+    """Return the indices of a node's first character and of the one after its last, in their lines."""
+    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return character(file, node.lineno, node.col_offset), character(file, end_line, end)
+
+
+def character(file: str, line: int, column: int) -> int:
+    """Return the character at a column that counts bytes of UTF-8, as Python's own columns do."""
+    text = linecache.getline(file, line)
+    return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))
+
+
+def _site(path: str, position: tuple[int, int, int, int | None], function: str) -> Site:
+    line, column, end_line, end_column = position
+    return Site(
+        file=path if path.startswith("<") else os.path.abspath(path),
+        line=line,
+        column=character(path, line, column) + 1,
+        end_line=end_line,
+        end_column=0 if end_column is None else character(path, end_line, end_column) + 1,
+        function=function,
+    )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from gradscope.commands.streams import SafeConsole, SafeStream, opened
+from gradscope.commands.outputs import SafeConsole, SafeStream, opened
 from gradscope.commands.views import Image, Page, page_and_picture
 from gradscope.errors import GradscopeError
 from gradscope.launch.runner import Target, header_of, run_program

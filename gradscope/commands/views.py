@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from gradscope.commands.streams import SafeStream, writable
+from gradscope.commands.outputs import SafeStream, writable
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 

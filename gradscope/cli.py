@@ -12,16 +12,15 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from gradscope._version import __version__
-from gradscope.commands import run as commands
-from gradscope.commands.run import (
-    DrawRequest,
-    Engine,
-    FailOn,
-    FixOptions,
-    Format,
-    RunOptions,
-    Theme,
-)
+from gradscope.commands import draw as draw_command
+from gradscope.commands import explain as explain_command
+from gradscope.commands import fix as fix_command
+from gradscope.commands import report as report_command
+from gradscope.commands import run as run_command
+from gradscope.commands.draw import DrawRequest, Engine, Theme
+from gradscope.commands.fix import FixOptions
+from gradscope.commands.outputs import Format
+from gradscope.commands.run import FailOn, RunOptions
 from gradscope.errors import GradscopeError
 from gradscope.launch.runner import Code, Module, Script, Target
 
@@ -125,7 +124,7 @@ def run(
     """
     kind: Callable[[str, tuple[str, ...]], Target] = Module if module else Code if code else Script
     options = RunOptions(format, output, save, html, draw, stop_after, guard, not no_hooks, fail_on)
-    return partial(commands.run, kind(program, tuple(args or ())), options)
+    return partial(run_command.run, kind(program, tuple(args or ())), options)
 
 
 @app.command()
@@ -142,7 +141,7 @@ def report(
     ] = None,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
-    return partial(commands.report, files, format, output, html)
+    return partial(report_command.report, files, format, output, html)
 
 
 @app.command()
@@ -190,7 +189,7 @@ def draw(
     request = DrawRequest(
         call, focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme
     )
-    return partial(commands.draw, file, output, request)
+    return partial(draw_command.draw, file, output, request)
 
 
 @app.command()
@@ -228,7 +227,7 @@ def fix(
 
     The exit status is 1 if --verify or --write was asked for and the fix did not hold.
     """
-    return partial(commands.fix, file, FixOptions(finding, verify, write, stop_after, timeout))
+    return partial(fix_command.fix, file, FixOptions(finding, verify, write, stop_after, timeout))
 
 
 @app.command()
@@ -238,13 +237,13 @@ def explain(
     ],
 ) -> Job:
     """Explain a finding: what it says, why it is bad, and what cures it."""
-    return partial(commands.explain, code)
+    return partial(explain_command.explain, code)
 
 
 @app.command()
 def rules() -> Job:
     """List all findings."""
-    return commands.rules
+    return explain_command.rules
 
 
 def main() -> None:

@@ -10,15 +10,10 @@ from typer.main import get_command
 
 from gradscope.cli import UsageError, app
 from gradscope.commands import run as commands
-from gradscope.commands.run import (
-    DrawRequest,
-    Engine,
-    FailOn,
-    FixOptions,
-    Format,
-    RunOptions,
-    Theme,
-)
+from gradscope.commands.draw import DrawRequest, Engine, Theme
+from gradscope.commands.fix import FixOptions
+from gradscope.commands.outputs import Format
+from gradscope.commands.run import FailOn, RunOptions
 from gradscope.launch.runner import Code, Module, Script, Target
 
 

@@ -1,0 +1,47 @@
+"""`gradscope explain` and `gradscope rules`: what the findings mean."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from gradscope.errors import GradscopeError
+
+
+def explain(code: str) -> int:
+    """Print what a finding means, why it is bad and how it is cured."""
+    from rich.markdown import Markdown
+
+    from gradscope.rules import ALL_RULES
+
+    wanted = next(
+        (rule for rule in ALL_RULES if code.lower() in (rule.code.lower(), rule.name)), None
+    )
+    if wanted is None:
+        known = ", ".join(rule.code for rule in ALL_RULES)
+        raise GradscopeError(
+            f"there is no finding {code!r}; the codes are {known} (`gradscope rules` tells them apart)"
+        )
+    console = Console(file=sys.stdout)
+    if console.is_terminal:
+        console.print(Markdown(wanted.explain))
+    else:
+        console.print(wanted.explain.strip(), markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def rules() -> int:
+    """List all findings with their severities."""
+    from rich.table import Table
+
+    from gradscope.rules import ALL_RULES
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("code", no_wrap=True)
+    table.add_column("severity", no_wrap=True)
+    table.add_column("name and meaning")
+    for rule in ALL_RULES:
+        table.add_row(rule.code, rule.severity.value, f"{rule.name}: {rule.summary}")
+    Console(file=sys.stdout).print(table)
+    return 0

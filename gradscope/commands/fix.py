@@ -1,0 +1,92 @@
+"""`gradscope fix`: show the fixes of a recording, try them out, write them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from gradscope.launch.uncaught import die_of_interrupt
+
+if TYPE_CHECKING:
+    from gradscope.fixing import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class FixOptions:
+    """The options of ``gradscope fix``; None for ``stop_after`` is what the findings need."""
+
+    finding: str | None = None
+    verify: bool = False
+    write: bool = False
+    stop_after: int | None = None
+    timeout: float = 600
+
+
+def fix(file: Path, options: FixOptions) -> int:
+    """Show the fixes of a recording as a diff; try them out or write them where that is asked for."""
+    from gradscope import fixing
+    from gradscope.record.writer import load
+    from gradscope.render.text.fixes import print_plan, print_verdict
+
+    recording = load(file)
+    console = Console(file=sys.stdout, highlight=False)
+    if not recording.findings and options.finding is None:
+        console.print(f"nothing to fix: no finding in {file}", markup=False, soft_wrap=True)
+        return 0
+    plan = fixing.plan(recording, options.finding)
+    print_plan(plan, console)
+    if not (options.verify or options.write):
+        if plan.changes:
+            _print_next_of_fix(file, options, console)
+        return 0
+    if not plan.changes:
+        console.print("nothing to try out: no fix here can be applied as an edit", soft_wrap=True)
+        return 1
+    bounds = fixing.Bounds(
+        options.stop_after or fixing.default_calls(plan.applied), options.timeout
+    )
+    try:
+        verdict = fixing.verify(plan, recording, bounds, _telling(console))
+    except KeyboardInterrupt:
+        die_of_interrupt()
+    print_verdict(verdict, " ".join((recording.header.script, *recording.header.argv)), console)
+    if not verdict.holds:
+        return 1
+    return _write_fix(plan, console) if options.write else 0
+
+
+def _write_fix(plan: Plan, console: Console) -> int:
+    from gradscope import fixing
+    from gradscope.fixing.proposals import CODE
+
+    if any(change.file == CODE for change in plan.changes):
+        console.print(
+            "nothing written: the program was given with -c, and is in no file", soft_wrap=True
+        )
+        return 1
+    fixing.write(plan.changes)
+    for change in plan.changes:
+        console.print(f"written: {change.file}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _telling(console: Console) -> Callable[[str], None]:
+    """What says which run goes on, to whoever waits at a terminal."""
+    return (
+        (lambda doing: console.print(f"{doing} ...", style="dim"))
+        if console.is_terminal
+        else lambda doing: None
+    )
+
+
+def _print_next_of_fix(file: Path, options: FixOptions, console: Console) -> None:
+    only = f" --finding {options.finding}" if options.finding else ""
+    command = f"gradscope fix {shlex.quote(str(file))}{only}"
+    console.print(f"next: {command} --verify", markup=False, soft_wrap=True)
+    console.print(f"      {command} --write", markup=False, soft_wrap=True)

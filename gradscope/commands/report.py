@@ -1,0 +1,37 @@
+"""`gradscope report`: print the reports of saved recordings, or write one as a page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from gradscope.commands.outputs import Format, Page, opened, printer
+from gradscope.errors import GradscopeError
+
+
+def report(
+    files: Sequence[Path],
+    format: Format,  # noqa: A002 - the option's name
+    output: Path | None,
+    html: Path | None = None,
+) -> int:
+    """Print the reports of saved recordings, or write that of one as a page."""
+    from gradscope.record.writer import load
+
+    if html is not None:
+        if len(files) > 1:
+            raise GradscopeError(
+                "--html takes one recording: name one, and another --html file for each further one"
+            )
+        Page(html, "--html").write(load(files[0]), Console(file=sys.stdout))
+        return 0
+    recordings = [load(file) for file in files]
+    show = printer(format)
+    with opened(output, sys.stdout) as stream:
+        console = Console(file=stream)
+        for file, recording in zip(files, recordings, strict=True):
+            show(recording, console, file)
+    return 0

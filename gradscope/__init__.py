@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gradscope._version import __version__
 
 if TYPE_CHECKING:
+    from gradscope.api.compare import compare as compare
     from gradscope.api.draw import draw as draw
     from gradscope.api.draw import to_dot as to_dot
     from gradscope.api.follow import follow as follow
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
     from gradscope.errors import GradscopeError as GradscopeError
     from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
     from gradscope.program.holders import holders as holders
-    from gradscope.record.compare import compare as compare
 
 _WHERE = {
     "FreedGraphError": "gradscope.errors",
     "GradscopeError": "gradscope.errors",
     "StaleSavedTensorError": "gradscope.errors",
     "check": "gradscope.api.snapshot",
-    "compare": "gradscope.record.compare",
+    "compare": "gradscope.api.compare",
     "draw": "gradscope.api.draw",
     "follow": "gradscope.api.follow",
     "holders": "gradscope.program.holders",

@@ -1,1 +1,16 @@
-"""One public name, one file: what `gradscope.<name>` is."""
+"""The public functions, one name a file; with them, the data prints in the forms for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradscope.render.text.printed  # noqa: F401 - registers the printed forms
+from gradscope.model import Graph
+from gradscope.model.printed import dot_of
+
+
+@dot_of.register
+def _dot(graph: Graph, **options: Any) -> str:
+    from gradscope.api.draw import to_dot  # drawing is loaded only when something is drawn
+
+    return to_dot(graph, **options)

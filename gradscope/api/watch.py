@@ -135,10 +135,9 @@ class Scope:
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """The exception to raise in the engine's place, where the user asked for it."""
-        order = list(Severity)
         if self.raise_on is None or finding.certainty is not Certainty.CERTAIN:
             return None
-        if order.index(finding.severity) > order.index(self.raise_on):
+        if finding.severity.rank > self.raise_on.rank:
             return None
         return _ERRORS.get(finding.code, RuntimeError)(_worded(finding))
 

@@ -154,11 +154,8 @@ def _print_unwatched(options: RunOptions, console: Console) -> None:
 
 
 def _fails(findings: Iterable[Finding], fail_on: FailOn) -> bool:
-    """Whether a finding is as severe as ``fail_on`` says, or worse."""
-    severities = list(Severity)
+    """Return whether a finding is at or above ``fail_on``."""
     if fail_on is FailOn.NEVER:
         return False
-    return any(
-        severities.index(one.severity) <= severities.index(Severity(fail_on.value))
-        for one in findings
-    )
+    least = Severity(fail_on.value)
+    return any(finding.severity.rank <= least.rank for finding in findings)

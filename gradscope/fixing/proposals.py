@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, Source, apply, bare, read, same_lines, shown_lines, split
-from gradscope.model import Edit, Finding, Fix, Recording, Severity
+from gradscope.model import Edit, Finding, Fix, Recording
 from gradscope.units import listed
 
 CODE = "<string>"
@@ -85,9 +85,8 @@ def _proposals(findings: Iterable[Finding]) -> list[Proposal]:
         if finding.fix is not None:
             key = finding.fix if finding.fix.edits else (finding.fix, place)
             groups.setdefault(key, []).append(finding)
-    order = list(Severity)
     return [
-        Proposal(number, tuple(sorted(group, key=lambda f: order.index(f.severity))), fix)
+        Proposal(number, tuple(sorted(group, key=lambda f: f.severity.rank)), fix)
         for number, group in enumerate(groups.values(), 1)
         if (fix := group[0].fix) is not None
     ]

@@ -1,19 +1,23 @@
-"""Tuples that a person can read when they are printed: one entry after the other, or a sentence where there is none."""
+"""Tuples that print as their entries, one after the other, or as a sentence where there is none."""
 
 from __future__ import annotations
 
 from typing import ClassVar, TypeVar
 
+from gradscope.model.printed import Printed, text_of
+
 T = TypeVar("T")
 
 
-class Listing(tuple[T, ...]):
+class Listing(Printed, tuple[T, ...]):
     """A tuple whose printed form is that of its entries, each on lines of its own."""
 
     __slots__ = ()
     nothing: ClassVar[str] = "nothing"
 
-    def __str__(self) -> str:
-        return "\n".join(str(entry) for entry in self) or self.nothing
+    __repr__ = Printed.__str__
 
-    __repr__ = __str__
+
+@text_of.register
+def _entries(listing: Listing) -> str:  # type: ignore[type-arg]
+    return "\n".join(map(str, listing)) or listing.nothing

@@ -15,7 +15,6 @@ from gradscope.model import (
     Recording,
     Root,
     SavedState,
-    Severity,
 )
 from gradscope.render.pictures.folding import COMFORTABLE
 from gradscope.units import counted
@@ -90,13 +89,12 @@ def select(recording: Recording, call: int | None = None, *, of_finding: bool = 
 
 def _finding(recording: Recording, call: int | None) -> Finding | None:
     """The gravest finding that speaks of the nodes of a stored graph, of those made at this call if one is given."""
-    grave = list(Severity)
     usable = [
         f
         for f in recording.findings
         if f.graph in recording.graphs and f.graph_nodes and call in (None, f.backward_call)
     ]
-    return min(usable, key=lambda f: grave.index(f.severity), default=None)
+    return min(usable, key=lambda f: f.severity.rank, default=None)
 
 
 def _row(recording: Recording, call: int | None) -> BackwardCall:

@@ -17,9 +17,11 @@ from gradscope.model import (
     Recording,
     SavedState,
     SavedTensor,
+    SavedTensors,
     Summary,
 )
-from gradscope.record.compare import Changes
+from gradscope.model.changes import Changes
+from gradscope.model.printed import text_of
 from gradscope.render.text.calls import as_code
 from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.text.terminal import plain
@@ -41,6 +43,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
+@text_of.register
 def graph_text(graph: Graph) -> str:
     """What the graph is in one line, then a line for each node and each of its further saved tensors."""
     console = _console()
@@ -116,8 +119,11 @@ def saved_text(saved: SavedTensor) -> str:
     return "  ".join(filter(None, (saved.label, size, state)))
 
 
-def saved_tensors_text(pairs: Iterable[tuple[str, SavedTensor]]) -> str:
+@text_of.register
+def saved_tensors_text(pairs: SavedTensors) -> str:
     """One line for each saved tensor: its node, what it is, how large, and what became of it."""
+    if not pairs:
+        return pairs.nothing
     rows = []
     for node, saved in pairs:
         size = f"{nbytes(saved.nbytes)}{' (a leaf)' if saved.is_parameter else ''}"
@@ -128,6 +134,7 @@ def saved_tensors_text(pairs: Iterable[tuple[str, SavedTensor]]) -> str:
     return table(("node", "saved", "bytes", "state", "variable", "made at"), rows)
 
 
+@text_of.register
 def changes_text(changes: Changes) -> str:
     """How many nodes and edges stayed, came and went, then a line for each node with the edges that leave it."""
     rows = []
@@ -146,6 +153,7 @@ def changes_text(changes: Changes) -> str:
     return "; ".join(counts) + "\n" + table(("", "node", "state", "edges", "made at"), rows)
 
 
+@text_of.register
 def finding_text(finding: Finding) -> str:
     """A finding as the report shows it."""
     console = _console()
@@ -160,6 +168,7 @@ def report_text(recording: Recording) -> str:
     return _written(console)
 
 
+@text_of.register
 def call_text(call: BackwardCall) -> str:
     """A backward call in one line: what was built before it and destroyed since the last, what it ran, freed and kept."""
     console = _console()
@@ -176,6 +185,7 @@ def call_text(call: BackwardCall) -> str:
     )
 
 
+@text_of.register
 def summary_text(summary: Summary) -> str:
     """The totals, a line each for nodes, saved tensors and bytes."""
     s = summary

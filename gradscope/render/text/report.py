@@ -151,7 +151,7 @@ def _headline(recording: Recording, console: Console) -> None:
     parts = [
         _counted_severity(severity, found[severity]) for severity in Severity if found[severity]
     ]
-    worst = min(found, key=list(Severity).index)
+    worst = min(found, key=lambda severity: severity.rank)
     line = Text.assemble(
         (", ".join(parts), SEVERITIES[worst].terminal), f" in {counted(calls, 'backward call')}"
     )
@@ -167,9 +167,7 @@ def _next(recording: Recording, console: Console, saved: str | None) -> None:
     """What to type next."""
     commands = []
     if recording.findings:
-        gravest = min(
-            recording.findings, key=lambda f: (list(Severity).index(f.severity), f.caught)
-        )
+        gravest = min(recording.findings, key=lambda f: (f.severity.rank, f.caught))
         commands.append(f"gradscope explain {gravest.code}")
     if saved is not None:
         if any(finding.fix is not None and finding.fix.edits for finding in recording.findings):

@@ -1,0 +1,61 @@
+"""`gradscope.compare`: the nodes and edges that stayed, came and went between two looks at a graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gradscope.model import Graph, Node
+from gradscope.model.changes import Change, Changes
+
+_Identity = tuple[object, ...]
+
+
+def compare(before: Graph, after: Graph) -> Changes:
+    """Return which nodes and edges two graphs share, which only the later has, which only the earlier.
+
+    ``before`` and ``after`` are what :func:`gradscope.snapshot` returned, of the same tensor at two moments or
+    of two tensors. Nodes are matched by torch's sequence number, so both graphs must have been built in one
+    thread; the nodes of leaves are matched by the leaf's name.
+    """
+    old_keys, new_keys = _identities(before), _identities(after)
+    old, new = (
+        dict(zip(old_keys, before.nodes, strict=True)),
+        dict(zip(new_keys, after.nodes, strict=True)),
+    )
+    old_edges, new_edges = _edges(before, old_keys), _edges(after, new_keys)
+    changes = []
+    for what, nodes in (
+        ("stayed", [key for key in new if key in old]),
+        ("added", [key for key in new if key not in old]),
+        ("gone", [key for key in old if key not in new]),
+    ):
+        for key in nodes:
+            was, now = old_edges.get(key, {}), new_edges.get(key, {})
+            edges = [("stayed" if target in was else "added", name) for target, name in now.items()]
+            edges += [("gone", name) for target, name in was.items() if target not in now]
+            changes.append(Change(what, new.get(key) or old[key], tuple(edges)))
+    return Changes(changes)
+
+
+def _identities(graph: Graph) -> list[_Identity]:
+    """Return what each node is matched by; leaves without a name are numbered among their equals."""
+    met: Counter[_Identity] = Counter()
+    found: list[_Identity] = []
+    for node in graph.nodes:
+        key = (node.name, node.sequence_nr, node.variable, node.variable_label)
+        found.append((*key, met[key]))
+        met[key] += 1
+    return found
+
+
+def _edges(graph: Graph, keys: list[_Identity]) -> dict[_Identity, dict[_Identity, str]]:
+    """Return the nodes that follow each node, with their names."""
+    found: dict[_Identity, dict[_Identity, str]] = {}
+    for edge in graph.edges:
+        target = graph.nodes[edge.target]
+        found.setdefault(keys[edge.source], {})[keys[edge.target]] = _name(target)
+    return found
+
+
+def _name(node: Node) -> str:
+    return f"{node.name} of {node.variable}" if node.variable else node.name

@@ -1,0 +1,162 @@
+"""Backward graphs: nodes, edges, and the tensors that nodes saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from gradscope.model.listing import Listing
+from gradscope.model.printed import Printed, dot_of
+
+
+class NodeState(StrEnum):
+    """Life of a node: all it saved is there, it was freed, kept on purpose, saved nothing, or gone."""
+
+    LIVE = "live"
+    RETAINED = "retained"
+    FREED = "freed"
+    STALE = "stale"
+    BUFFERLESS = "bufferless"
+    DESTROYED = "destroyed"
+
+
+class SavedState(StrEnum):
+    """Life of a saved tensor: saved, kept by a retaining call, freed by a call, or dropped with its graph."""
+
+    SAVED = "saved"
+    RETAINED = "retained"
+    FREED = "freed"
+    STALE = "stale"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place in source code. Lines and columns are 1-based; the end column is the first one after the text."""
+
+    file: str
+    line: int
+    column: int = 1
+    end_line: int = 0
+    end_column: int = 0
+    function: str = "<module>"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """One tensor that a node saved for its derivative.
+
+    ``name`` is the derivative formula's own (``self``, ``weight``, ``result``), None where torch shows none;
+    ``storage`` numbers the storage within one graph, so equal numbers mean shared memory; ``nbytes`` is that of
+    the whole storage, which is what the graph keeps alive; ``source`` is a parameter's or buffer's qualified name.
+    """
+
+    name: str | None
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    nbytes: int
+    storage: int = 0
+    version: int = 0
+    state: SavedState = SavedState.SAVED
+    is_parameter: bool = False
+    source: str | None = None
+    site: Site | None = None
+
+    @property
+    def label(self) -> str:
+        """Name, dtype and shape as in ``self f32[8, 32]``."""
+        kind = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.name} {kind}" if self.name else kind
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a backward graph; ``index`` is its place in ``Graph.nodes``.
+
+    ``sequence_nr`` is torch's own (creation order within a thread; None for AccumulateGrad). ``variable`` is the
+    qualified name of the leaf that an AccumulateGrad node feeds. ``freed_by`` is the number of the backward call
+    that freed the node, ``built_after`` that of the last backward call that had run when the node was built. ``unneeded``
+    are the tensors that a derivative of this kind may save and that this one, with these inputs, had no need of.
+    """
+
+    index: int
+    name: str
+    state: NodeState = NodeState.LIVE
+    sequence_nr: int | None = None
+    saved: tuple[SavedTensor, ...] = ()
+    site: Site | None = None
+    module: str | None = None
+    module_class: str | None = None
+    variable: str | None = None
+    variable_label: str | None = None
+    freed_by: int | None = None
+    built_after: int = 0
+    will_run: bool = True
+    unneeded: tuple[str, ...] = ()
+
+    @property
+    def is_leaf(self) -> bool:
+        """True for an AccumulateGrad node: the end of a path, where a gradient arrives in ``.grad``."""
+        return self.variable_label is not None
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of this node's saved activations, each storage counted once, parameters not counted."""
+        return sum({s.storage: s.nbytes for s in self.saved if not s.is_parameter}.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """``source`` hands its gradient to input ``input_nr`` of ``target``: the backward direction, as in ``next_functions``."""
+
+    source: int
+    target: int
+    input_nr: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where a backward starts: the tensor's name in the user's code where known, its node, dtype and shape."""
+
+    node: int
+    name: str | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph(Printed):
+    """A backward graph as seen at one moment, nodes in depth-first order from the roots.
+
+    ``not_looked_at`` counts edges at which the walk stopped because the graph was too deep to touch safely.
+    """
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    roots: tuple[Root, ...]
+    not_looked_at: int = 0
+
+    def to_dot(self, **options: Any) -> str:
+        """Return the graph in graphviz's language; ``options`` are those of :func:`gradscope.to_dot`."""
+        return dot_of(self, **options)
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of saved activations that the graph still holds, each storage counted once."""
+        held = (SavedState.SAVED, SavedState.RETAINED, SavedState.STALE)
+        return sum(
+            {
+                s.storage: s.nbytes
+                for n in self.nodes
+                for s in n.saved
+                if not s.is_parameter and s.state in held
+            }.values()
+        )
+
+
+class SavedTensors(Listing[tuple[str, SavedTensor]]):
+    """The saved tensors of a graph, each with the name of its node."""
+
+    __slots__ = ()
+    nothing = "no saved tensor is there"

@@ -1,0 +1,29 @@
+"""The door to the forms in which the data is shown: who shows it registers them, so that the data imports nothing."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+from gradscope.errors import GradscopeError
+
+
+@singledispatch
+def text_of(value: object) -> str:
+    """Return the text that ``print`` shows; the ``repr`` where no form is registered for the class."""
+    return repr(value)
+
+
+@singledispatch
+def dot_of(value: object, **options: Any) -> str:
+    """Return the value in graphviz's language; raise GradscopeError where nothing draws its class."""
+    raise GradscopeError(f"{type(value).__name__} cannot be drawn: use gradscope.to_dot()")
+
+
+class Printed:
+    """Prints in the form that is registered for its class."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return text_of(self)

@@ -1,0 +1,128 @@
+"""Runs: backward calls, totals, the memory curve, and the recording of it all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradscope.model.finding import Finding
+from gradscope.model.graph import Graph, Root, Site
+from gradscope.model.printed import Printed
+
+SCHEMA = 1
+"""Version of recordings and of the JSON output; grows when a reader of the old one would misread the new."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardCall(Printed):
+    """One ``backward()`` or ``autograd.grad()``; ``number`` counts from 1.
+
+    Bytes: ``saved_bytes`` was held by the graph when the call began, ``freed_bytes`` the graph let go of in the
+    call, ``returned_bytes`` of those went back to the allocator (nobody else held them), ``retained_bytes`` the
+    graph still held when the call ended. ``live_bytes`` is what all watched graphs held after the call,
+    ``peak_bytes`` the most they held since the previous call. ``started`` and ``ended`` are seconds since the run
+    began. ``parent`` is the enclosing call of a reentrant one. ``count`` is the number of alike calls folded into
+    this row (``number`` is the first of them, ``last_number`` the last).
+    """
+
+    number: int
+    kind: str
+    site: Site | None = None
+    roots: tuple[Root, ...] = ()
+    retain_graph: bool = False
+    create_graph: bool = False
+    inputs: tuple[str, ...] | None = None
+    graph: int | None = None
+    nodes: int = 0
+    nodes_run: int = 0
+    saved_tensors: int = 0
+    saved_bytes: int = 0
+    freed_tensors: int = 0
+    freed_bytes: int = 0
+    returned_bytes: int = 0
+    retained_bytes: int = 0
+    live_bytes: int = 0
+    peak_bytes: int = 0
+    nodes_built: int = 0
+    nodes_destroyed: int = 0
+    oldest_generation: int | None = None
+    parent: int | None = None
+    thread: str = "MainThread"
+    started: float = 0.0
+    ended: float = 0.0
+    exception: str | None = None
+    count: int = 1
+    last_number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What was run, and with what. ``script`` is the path, ``-m module`` or ``-c``; times are seconds since the epoch.
+
+    ``cwd`` is the directory in which the program was started, empty where that is not known; ``code`` what ``-c`` was given.
+    """
+
+    gradscope: str
+    torch: str
+    python: str
+    script: str
+    argv: tuple[str, ...] = ()
+    started: float = 0.0
+    hooks: bool = True
+    schema: int = SCHEMA
+    cwd: str = ""
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the run ended; ``finished`` is False when the process was killed before it could say so."""
+
+    exit_status: int | None = None
+    exception: str | None = None
+    finished: bool = False
+    ended: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary(Printed):
+    """Totals of a run. Bytes are those of saved activations, each storage counted once, parameters not counted."""
+
+    backward_calls: int = 0
+    nodes: int = 0
+    nodes_destroyed: int = 0
+    saved_tensors: int = 0
+    saved_bytes: int = 0
+    freed_tensors: int = 0
+    freed_bytes: int = 0
+    returned_bytes: int = 0
+    dropped_tensors: int = 0
+    dropped_bytes: int = 0
+    live_bytes: int = 0
+    peak_saved_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One point of the memory curve: seconds since the run began, bytes held by graphs, bytes released by graphs that
+    someone else still holds, and the number of the last backward call.
+    """
+
+    time: float
+    live_bytes: int
+    held_bytes: int
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A whole run, as every view reads it. ``calls`` are folded; ``graphs`` maps a graph's number to its first sight."""
+
+    header: Header
+    outcome: Outcome = Outcome()
+    summary: Summary = Summary()
+    calls: tuple[BackwardCall, ...] = ()
+    graphs: dict[int, Graph] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    timeline: tuple[Sample, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)

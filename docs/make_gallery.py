@@ -1,10 +1,12 @@
 """Draws the pictures of the gallery from real runs, measures how long that takes, and writes ``gallery.md``.
 
-Run it from anywhere: ``python docs/make_gallery.py``. It needs nothing but gradscope.
+Run it from anywhere: ``python docs/make_gallery.py``. It needs nothing but gradscope. ``--check`` writes
+nothing, but prints how page and pictures would change and exits with 1 if they would.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from tempfile import TemporaryDirectory
 from time import process_time
 
 import torch
+from changes import report_changes
 from torch import nn
 
 import gradscope
@@ -176,42 +179,49 @@ ENTRIES = (
 )
 
 
-def main() -> None:
-    """Draw all, then write the page."""
-    pictures = DOCS / "pictures"
-    pictures.mkdir(exist_ok=True)
-    sections, rows = [], []
-    with TemporaryDirectory() as scratch:
-        gradscope.draw(
-            _warm_up(), file=Path(scratch) / "warm.png"
-        )  # the layout engine is compiled once
-        for entry in ENTRIES:
-            torch.manual_seed(0)
-            loss = None
-            with gradscope.watch() as scope, suppress(RuntimeError):
-                loss = entry.program()
-            graphs = (
-                select(scope.recording()).graphs if loss is None else (gradscope.snapshot(loss),)
-            )
-            draw = scope.draw if loss is None else partial(gradscope.draw, *graphs)
-            name = f"{entry.program.__name__}.svg"
-            begun = process_time()
-            drawing = draw(file=pictures / name, **entry.options)  # type: ignore[arg-type]
-            svg = process_time() - begun
-            begun = process_time()
-            draw(file=Path(scratch) / "picture.png", **entry.options)  # type: ignore[arg-type]
-            png = process_time() - begun
+def main(arguments: list[str]) -> int:
+    """Draw all, then write the page and its pictures or compare them; return the exit status."""
+    with TemporaryDirectory() as name:
+        scratch = Path(name)
+        made = draw_all(scratch)
+    if arguments == ["--check"]:
+        return report_changes(made)
+    for path, text in made.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+def draw_all(scratch: Path) -> dict[Path, str]:
+    """Draw every picture in a scratch folder; return the text of each file of the gallery by its path."""
+    made, sections, rows = {}, [], []
+    gradscope.draw(_warm_up(), file=scratch / "warm.png")  # the layout engine is compiled once
+    for entry in ENTRIES:
+        torch.manual_seed(0)
+        loss = None
+        with gradscope.watch() as scope, suppress(RuntimeError):
+            loss = entry.program()
+        graphs = select(scope.recording()).graphs if loss is None else (gradscope.snapshot(loss),)
+        draw = scope.draw if loss is None else partial(gradscope.draw, *graphs)
+        name = f"{entry.program.__name__}.svg"
+        begun = process_time()
+        drawing = draw(file=scratch / name, **entry.options)  # type: ignore[arg-type]
+        svg = process_time() - begun
+        begun = process_time()
+        draw(file=scratch / "picture.png", **entry.options)  # type: ignore[arg-type]
+        png = process_time() - begun
+        made[DOCS / "pictures" / name] = (scratch / name).read_text(encoding="utf-8")
+        sections.append(
+            f"## {entry.title}\n\n{entry.program.__doc__}\n\n![{entry.title}](pictures/{name})\n"
+        )
+        if entry.torchviz:
             nodes = len(merge(graphs).nodes)
-            sections.append(
-                f"## {entry.title}\n\n{entry.program.__doc__}\n\n![{entry.title}](pictures/{name})\n"
+            rows.append(
+                f"| {entry.title} | {nodes:,} | {drawing.boxes}"
+                f" | {svg:.2f} / {png:.2f} | {entry.torchviz} |\n"
             )
-            if entry.torchviz:
-                rows.append(
-                    f"| {entry.title} | {nodes:,} | {drawing.boxes} | {svg:.2f} / {png:.2f} | {entry.torchviz} |\n"
-                )
-    (DOCS / "gallery.md").write_text(
-        PAGE.format(rows="".join(rows), sections="\n".join(sections)), encoding="utf-8"
-    )
+    page = PAGE.format(rows="".join(rows), sections="\n".join(sections))
+    return {DOCS / "gallery.md": page, **made}
 
 
 def _warm_up() -> torch.Tensor:
@@ -240,4 +250,4 @@ torchviz draws every node.
 """
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -1,11 +1,13 @@
-"""Runs the programs of the pages in ``docs/questions`` and writes what they print into the pages, and what they draw beside them.
+"""Runs the programs of the question pages and writes what they print and draw into ``docs/questions``.
 
-Run it from anywhere: ``python docs/make_questions.py``; with names of pages, only those. A page holds programs, each in a
-``python`` block that begins with the name of its file, and ``console`` blocks with commands (``$ gradscope run loop.py``)
-and their output.
+Run it from anywhere: ``python docs/make_questions.py``; with names of pages, only those. A page holds
+programs, each in a ``python`` block that begins with the name of its file, and ``console`` blocks with
+commands (``$ gradscope run loop.py``) and their output.
 
-Two things are not shown as they came: a traceback is cut to its last line, and that to its first sentence; and the folder in
-which the programs ran is left out of paths. ``--json`` prints the pages as they would be written, for the tests.
+Two things are not shown as they are printed: a traceback is cut to the first sentence of its last line,
+and the folder in which the programs ran is left out of paths. ``--check`` writes nothing, but prints how
+the pages would change and exits with 1 if they would; ``--json`` prints the pages as they would be
+written, for the tests.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch  # noqa: F401 - once for all programs, which run in forks of this process
+from changes import report_changes
 
 from gradscope import cli
 from gradscope.api import watch as watching  # noqa: F401
@@ -34,27 +37,29 @@ _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?: .*\n)+(.*)\n", re.MULTILINE)
 
 
-def main(arguments: list[str]) -> None:
-    """Run the pages that are named, or all, and write them."""
-    as_json = "--json" in arguments
-    wanted = [name for name in arguments if name != "--json"]
-    made = {}
-    for path in sorted(PAGES.glob("*.md")):
-        if not wanted or any(name in path.name for name in wanted):
-            text, pictures = renewed(path.read_text(encoding="utf-8"))
-            made[path.name] = {"text": text, "pictures": pictures}
-            if not as_json:
-                write(path, text, pictures)
-    if as_json:
-        print(json.dumps(made))  # noqa: T201
-
-
-def write(path: Path, text: str, pictures: dict[str, str]) -> None:
-    """Write a page and its pictures."""
-    path.write_text(text, encoding="utf-8")
+def main(arguments: list[str]) -> int:
+    """Run the named pages, or all, then write, compare or print them; return the exit status."""
+    modes = {word for word in arguments if word.startswith("--")}
+    wanted = [word for word in arguments if word not in modes]
+    if modes - {"--json", "--check"}:
+        sys.exit(f"unknown option: {' '.join(sorted(modes))}; there are --check and --json")
+    made = {
+        path: renewed(path.read_text(encoding="utf-8"))
+        for path in sorted(PAGES.glob("*.md"))
+        if not wanted or any(name in path.name for name in wanted)
+    }
+    if "--json" in modes:
+        pages = {path.name: {"text": text, "pictures": svgs} for path, (text, svgs) in made.items()}
+        print(json.dumps(pages))  # noqa: T201
+        return 0
+    files = {path: text for path, (text, _) in made.items()}
+    files |= {PICTURES / name: svg for _, svgs in made.values() for name, svg in svgs.items()}
+    if "--check" in modes:
+        return report_changes(files)
     PICTURES.mkdir(exist_ok=True)
-    for name, svg in pictures.items():
-        (PICTURES / name).write_text(svg, encoding="utf-8")
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+    return 0
 
 
 def renewed(page: str) -> tuple[str, dict[str, str]]:
@@ -142,4 +147,4 @@ def _become(words: list[str], folder: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""The tasks of this repository. ``nox -l`` lists them; ``.ci/run`` and the workflow run the same ones.
+
+The sessions run in the environment that is active: the one that the README's set-up command makes. So
+nothing is installed twice, and a session starts at once. Only ``matrix`` makes environments of its own.
+"""
+
+import os
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["lint", "types", "contracts", "tests"]
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting."""
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types, strictly."""
+    session.run("mypy")
+
+
+@nox.session
+def contracts(session: nox.Session) -> None:
+    """Check that every import goes down a floor."""
+    session.run("lint-imports")
+
+
+@nox.session
+def house(session: nox.Session) -> None:
+    """Print the measures of the house: entries, circles of imports, sizes of files."""
+    session.run("python", "-m", "tests.repository.house")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests; arguments after ``--`` go to pytest in place of ``-q -n 2``."""
+    session.run("pytest", *(session.posargs or ("-q", "-n", "2", "--dist", "worksteal")))
+
+
+@nox.session
+def long(session: nox.Session) -> None:
+    """Compare gradscope with the engine in thousands of new random programs (about an hour)."""
+    programs = os.environ.get("GRADSCOPE_PROGRAMS", "5000")
+    session.run(
+        "pytest", "-q", "tests/property", *session.posargs, env={"GRADSCOPE_PROGRAMS": programs}
+    )
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Make the question pages and the gallery again, and fail if they differ from what is there."""
+    session.run("python", "docs/make_questions.py", "--check")
+    session.run("python", "docs/make_gallery.py", "--check")
+
+
+@nox.session
+def benchmarks(session: nox.Session) -> None:
+    """Measure what watching costs; arguments after ``--`` go to ``benchmarks/overhead.py``."""
+    session.run("python", "benchmarks/overhead.py", *session.posargs)
+
+
+@nox.session(venv_backend="venv", python=["3.11", "3.12", "3.13"])
+@nox.parametrize("torch", ["2.13.0", "2.14.1", "2.15.0"])
+def matrix(session: nox.Session, torch: str) -> None:
+    """Run the tests with a torch and a Python, each pair in a new environment of several gigabytes."""
+    session.install(f"torch=={torch}", ".[test]")
+    session.run("pytest", *(session.posargs or ("-q", "-n", "2", "--dist", "worksteal")))

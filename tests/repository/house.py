@@ -1,0 +1,170 @@
+"""The measures of the house: how the package is divided into rooms, floors and files.
+
+``python -m tests.repository.house`` prints them, and exits with 1 if one is over its limit.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+ENTRIES = 20
+CIRCLE = 3
+MEDIAN = 150
+LONGEST = 400
+COLUMNS = 100
+IGNORED_IMPORTS = 1
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file of the package."""
+
+    name: str
+    text: str
+    is_package: bool
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The parsed text."""
+        return ast.parse(self.text)
+
+    @property
+    def lines(self) -> list[str]:
+        """The text, line by line."""
+        return self.text.splitlines()
+
+    def imported_names(self) -> Iterator[str]:
+        """Return every name that an import statement mentions, wherever the statement stands."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = self._base(node)
+                yield base
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+    def _base(self, statement: ast.ImportFrom) -> str:
+        if not statement.level:
+            return statement.module or ""
+        parts = self.name.split(".")
+        above = len(parts) - statement.level + self.is_package
+        return ".".join([*parts[:above], *filter(None, [statement.module])])
+
+    def opens_with_one_sentence(self) -> bool:
+        """Return whether the first paragraph of the docstring is a single sentence."""
+        paragraph = (ast.get_docstring(self.tree) or "").partition("\n\n")[0]
+        return bool(re.fullmatch(r"(?:(?![.?!]\s+[A-Z]).)+[.?]", paragraph, re.DOTALL))
+
+
+class House:
+    """The package as it stands in a checkout."""
+
+    def __init__(self, root: Path = ROOT, package: str = "gradscope") -> None:
+        self.root = root
+        self.folder = root / package
+        self.modules = {
+            module.name: module for module in map(self._module, sorted(self.folder.rglob("*.py")))
+        }
+
+    def _module(self, path: Path) -> Module:
+        parts = path.relative_to(self.root).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        return Module(name, path.read_text(encoding="utf-8"), is_package)
+
+    def entries(self) -> list[str]:
+        """Return what lies directly in the package, apart from the typing marker."""
+        aside = {"py.typed", "__pycache__"}
+        return sorted(path.name for path in self.folder.iterdir() if path.name not in aside)
+
+    def circles(self) -> list[frozenset[str]]:
+        """Return the groups of modules that reach each other by imports, the largest first."""
+        edges = {name: self._imports(module) for name, module in self.modules.items()}
+        reached = {name: _reachable(name, edges) for name in edges}
+        circles = {
+            frozenset(other for other in reached[name] if name in reached[other]) for name in edges
+        }
+        return sorted((circle for circle in circles if circle), key=len, reverse=True)
+
+    def _imports(self, module: Module) -> set[str]:
+        return {name for name in module.imported_names() if name in self.modules} - {module.name}
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of lines of each module."""
+        return {name: len(module.lines) for name, module in self.modules.items()}
+
+    def wide_lines(self) -> list[str]:
+        """Return the places of the lines that are wider than the limit."""
+        return [
+            f"{name}:{number}"
+            for name, module in self.modules.items()
+            for number, line in enumerate(module.lines, 1)
+            if len(line) > COLUMNS
+        ]
+
+    def without_opening_sentence(self) -> list[str]:
+        """Return the modules whose docstring does not open with one sentence."""
+        return [
+            name for name, module in self.modules.items() if not module.opens_with_one_sentence()
+        ]
+
+    def contract_faults(self) -> list[str]:
+        """Return what the import contract in pyproject.toml leaves open."""
+        text = (self.root / "pyproject.toml").read_text(encoding="utf-8")
+        settings = tomllib.loads(text)["tool"]["importlinter"]
+        floors = [each for each in settings["contracts"] if each["type"] == "layers"]
+        ignored = [
+            door for each in settings["contracts"] for door in each.get("ignore_imports", ())
+        ]
+        faults = {
+            "the floors are not exhaustive": not all(each.get("exhaustive") for each in floors),
+            "there are no floors": not floors,
+            "imports for typing are not counted": settings.get("exclude_type_checking_imports"),
+            f"{len(ignored)} imports are ignored": len(ignored) > IGNORED_IMPORTS,
+        }
+        return [fault for fault, is_there in faults.items() if is_there]
+
+
+def _reachable(start: str, edges: dict[str, set[str]]) -> set[str]:
+    """Return what can be reached from a module; the module itself only if it lies on a circle."""
+    reached: set[str] = set()
+    waiting = list(edges[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += edges[name]
+    return reached
+
+
+def main() -> int:
+    """Print each measure beside its limit, and return the exit status."""
+    house = House()
+    sizes = house.sizes()
+    measures = [
+        ("entries at the top", len(house.entries()), ENTRIES),
+        ("largest circle of imports", max(map(len, house.circles()), default=0), CIRCLE),
+        ("median file, in lines", round(statistics.median(sizes.values())), MEDIAN),
+        ("longest file, in lines", max(sizes.values()), LONGEST),
+        (f"lines over {COLUMNS} columns", len(house.wide_lines()), 0),
+        ("modules without an opening sentence", len(house.without_opening_sentence()), 0),
+        ("faults of the contract", len(house.contract_faults()), 0),
+    ]
+    print(f"{len(sizes)} files, {sum(sizes.values()):,} lines")
+    for name, figure, limit in measures:
+        print(f"{name:36} {figure:5}  (at most {limit}){'' if figure <= limit else '  over'}")
+    return int(any(figure > limit for _, figure, limit in measures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""The house stays in order: few entries, no large circles, short files, an import contract without gaps."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from tests.repository import house
+from tests.repository.house import House
+
+
+@pytest.fixture(scope="module")
+def gradscope() -> House:
+    return House()
+
+
+def test_few_entries_lie_at_the_top(gradscope: House) -> None:
+    assert len(gradscope.entries()) <= house.ENTRIES, gradscope.entries()
+
+
+@pytest.mark.xfail(reason="the circles of the former layout are still being undone")
+def test_circles_of_imports_are_small(gradscope: House) -> None:
+    large = [sorted(each) for each in gradscope.circles() if len(each) > house.CIRCLE]
+    assert not large
+
+
+@pytest.mark.xfail(reason="some files are still to be split")
+def test_files_are_short(gradscope: House) -> None:
+    sizes = gradscope.sizes()
+    assert not {name: lines for name, lines in sizes.items() if lines > house.LONGEST}
+    assert statistics.median(sizes.values()) <= house.MEDIAN
+
+
+@pytest.mark.xfail(reason="prose is still to be wrapped")
+def test_lines_are_narrow(gradscope: House) -> None:
+    assert not gradscope.wide_lines()
+
+
+def test_every_module_opens_with_one_sentence(gradscope: House) -> None:
+    assert not gradscope.without_opening_sentence()
+
+
+@pytest.mark.xfail(reason="imports of the former layout are still ignored")
+def test_contract_has_no_gaps(gradscope: House) -> None:
+    assert not gradscope.contract_faults()
+
+
+def built(root: Path, files: dict[str, str]) -> House:
+    for name, text in files.items():
+        path = root / "gradscope" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return House(root)
+
+
+def test_circles_are_found_wherever_the_import_stands(tmp_path: Path) -> None:
+    files = {
+        "__init__.py": "",
+        "a.py": "import typing\nif typing.TYPE_CHECKING:\n    from gradscope.room import b\n",
+        "room/__init__.py": "",
+        "room/b.py": "def f():\n    from .c import g\n",
+        "room/c.py": "from ..a import f\n",
+        "room/d.py": "from gradscope import a\n",
+    }
+    circle = {"gradscope.a", "gradscope.room.b", "gradscope.room.c"}
+    assert built(tmp_path, files).circles() == [circle]
+
+
+def test_docstrings_of_two_sentences_and_missing_ones_are_found(tmp_path: Path) -> None:
+    files = {
+        "one.py": '"""One sentence,\nover two lines.\n\nMore. Much more.\n"""\n',
+        "two.py": '"""One sentence. Another."""\n',
+        "none.py": "x = 1\n",
+    }
+    wrong = built(tmp_path, files).without_opening_sentence()
+    assert wrong == ["gradscope.none", "gradscope.two"]

@@ -19,10 +19,10 @@ from gradscope.commands import report as report_command
 from gradscope.commands import run as run_command
 from gradscope.commands.draw import DrawRequest, Engine, Theme
 from gradscope.commands.fix import FixOptions
-from gradscope.commands.outputs import Format
 from gradscope.commands.run import FailOn, RunOptions
 from gradscope.errors import GradscopeError
 from gradscope.launch.runner import Code, Module, Script, Target
+from gradscope.render.machine import Format
 
 Job = Callable[[], int]
 """What a parsed command line asks for. It is done outside of the parser, which has its own ways with exceptions."""

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -15,18 +14,10 @@ from rich.console import Console
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
+from gradscope.render.machine import WRITERS, Format
 
 if TYPE_CHECKING:
     from gradscope.api.draw import DrawOptions
-
-
-class Format(StrEnum):
-    """How a report is written: for people, or for machines."""
-
-    TEXT = "text"
-    JSON = "json"
-    SARIF = "sarif"
-    GITHUB = "github"
 
 
 class SafeStream(io.TextIOBase):
@@ -109,13 +100,7 @@ def printer(format: Format) -> Callable[[Recording, Console, Path | None], None]
         return lambda recording, console, saved: print_report(
             recording, console, None if saved is None else str(saved)
         )
-    from gradscope.render.machine import json as machine
-
-    write = {
-        Format.JSON: machine.to_json,
-        Format.SARIF: machine.to_sarif,
-        Format.GITHUB: machine.to_github,
-    }[format]
+    write = WRITERS[format]
 
     def print_text(recording: Recording, console: Console, saved: Path | None) -> None:
         text = write(recording)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gradscope.commands.outputs import Format, Page, opened, printer
+from gradscope.commands.outputs import Page, opened, printer
 from gradscope.errors import GradscopeError
+from gradscope.render.machine import Format
 
 
 def report(

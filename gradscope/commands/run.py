@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from gradscope.commands.outputs import (
-    Format,
     SafeConsole,
     SafeStream,
     opened,
@@ -25,6 +24,7 @@ from gradscope.commands.outputs import (
 from gradscope.launch.runner import Target, header_of, run_program
 from gradscope.launch.uncaught import die_of_interrupt
 from gradscope.model import BackwardCall, Finding, Recording, Severity
+from gradscope.render.machine import Format
 
 if TYPE_CHECKING:
     from gradscope.api.watch import Scope

@@ -12,9 +12,9 @@ from gradscope.cli import UsageError, app
 from gradscope.commands import run as commands
 from gradscope.commands.draw import DrawRequest, Engine, Theme
 from gradscope.commands.fix import FixOptions
-from gradscope.commands.outputs import Format
 from gradscope.commands.run import FailOn, RunOptions
 from gradscope.launch.runner import Code, Module, Script, Target
+from gradscope.render.machine import Format
 
 
 def parse(*args: str) -> partial[int]:

@@ -6,18 +6,33 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from golden import assert_golden
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradscope.model import Certainty, Edit, Finding, Fix, Recording, Related, Severity, Site
-from gradscope.render.machine.json import to_github, to_json, to_sarif
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Edit,
+    Finding,
+    Fix,
+    Recording,
+    Related,
+    Root,
+    Severity,
+    Site,
+    Summary,
+)
+from gradscope.render.machine.github import to_github
+from gradscope.render.machine.json import keys, to_json
+from gradscope.render.machine.sarif import to_sarif
 from gradscope.rules import ALL_RULES
 
 RECORDINGS = [canned_recording(), clean_recording(), empty_recording(), unfinished_recording()]
@@ -98,6 +113,15 @@ def test_json_has_the_documented_shape(recording: Recording) -> None:
         assert report["summary"][key] == getattr(recording.summary, key)
     assert len(report["findings"]) == len(recording.findings)
     assert sum(call["count"] for call in report["calls"]) == recording.summary.backward_calls
+
+
+def test_json_has_the_keys_and_types_of_the_schema() -> None:
+    """``tests/golden/json-schema.json``: what other programs may rely on, from the model's own fields."""
+    schema = {}
+    for kind in (Summary, Finding, Related, Fix, Edit, Site, BackwardCall, Root):
+        types = {field.name: field.type for field in fields(kind)}
+        schema[kind.__name__] = {key: types[name] for key, name in keys(kind).items()}
+    assert_golden("json-schema.json", json.dumps(schema, indent=2) + "\n")
 
 
 def test_json_tells_a_finding_in_full() -> None:

@@ -1,1 +1,28 @@
-"""Text for machines."""
+"""Text for machines, one format a file; ``WRITERS`` names them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from gradscope.model import Recording
+from gradscope.render.machine.github import to_github
+from gradscope.render.machine.json import to_json
+from gradscope.render.machine.sarif import to_sarif
+
+
+class Format(StrEnum):
+    """How a report is written: for people, or for machines."""
+
+    TEXT = "text"
+    JSON = "json"
+    SARIF = "sarif"
+    GITHUB = "github"
+
+
+WRITERS: Mapping[Format, Callable[[Recording], str]] = {
+    Format.JSON: to_json,
+    Format.SARIF: to_sarif,
+    Format.GITHUB: to_github,
+}
+"""What writes a recording in each format but ``text``."""

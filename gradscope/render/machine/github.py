@@ -1,0 +1,44 @@
+"""GitHub's workflow commands: one for each finding, which GitHub shows at the line it is about."""
+
+from __future__ import annotations
+
+from gradscope.model import Finding, Recording, Severity
+from gradscope.render.text.terminal import short_path
+
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "notice"}
+
+
+def to_github(recording: Recording) -> str:
+    """Return one workflow command a line."""
+    return "".join(f"{_command(finding)}\n" for finding in recording.findings)
+
+
+def _command(finding: Finding) -> str:
+    properties = []
+    if finding.site is not None:
+        properties += [("file", short_path(finding.site.file)), ("line", str(finding.site.line))]
+        properties += [("col", str(finding.site.column))]
+        if finding.site.end_line > finding.site.line:
+            properties += [("endLine", str(finding.site.end_line))]
+    properties.append(("title", f"{finding.code} {finding.name}"))
+    fields = ",".join(f"{key}={_escaped(value, property_=True)}" for key, value in properties)
+    return f"::{_LEVELS[finding.severity]} {fields}::{_escaped(_whole_message(finding))}"
+
+
+def _whole_message(finding: Finding) -> str:
+    """Return all that a finding says, a line each."""
+    lines = [f"{finding.message}: {finding.label}" if finding.label else finding.message]
+    for related in finding.related:
+        where = f" ({short_path(related.site.file)}:{related.site.line})" if related.site else ""
+        lines.append(f"note: {related.message}{where}")
+    if finding.fix is not None:
+        lines.append(f"help: {finding.fix.message}")
+    return "\n".join(lines)
+
+
+def _escaped(text: str, *, property_: bool = False) -> str:
+    """Return text as a workflow command takes it; in a property, colon and comma have a meaning too."""
+    # A file name may hold what UTF-8 has no code for.
+    clean = text.encode("utf-8", "backslashreplace").decode()
+    coded = clean.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return coded.replace(":", "%3A").replace(",", "%2C") if property_ else coded

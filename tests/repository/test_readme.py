@@ -1,0 +1,92 @@
+"""The README and the page on fixes show what real runs print, and name what is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = "examples/multi_task_hazard.py"
+
+
+def console_block(page: str, command: str) -> list[str]:
+    """Return the lines that a page shows below a command."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.search(
+        rf"^```console\n(?:\$ .*\n)*\$ {re.escape(command)}\n(.*?)^```$", text, re.M | re.S
+    )
+    assert found, f"{page} does not show `{command}`"
+    return found[1].splitlines()
+
+
+def output(command: str, folder: Path, columns: int) -> str:
+    """Return what a ``gradscope`` command prints on both streams in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split()],
+        cwd=folder,
+        env=os.environ
+        | {
+            "COLUMNS": str(columns),
+            "NO_COLOR": "1",
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        check=False,
+    )
+    return done.stdout
+
+
+def test_readme_shows_the_finding_of_a_real_run() -> None:
+    command = f"gradscope run {EXAMPLE}"
+    shown = "\n".join(console_block("README.md", command))
+    printed = output(command, ROOT, columns=100)
+    assert 10 <= len(shown.splitlines()) <= 16
+    at = 0
+    for part in shown.split("\n…\n"):  # an ellipsis on its own line stands for lines left out
+        at = printed.find(part + "\n", at)
+        assert at >= 0, f"not in the output:\n{part}\n\noutput:\n{printed}"
+        at += len(part)
+
+
+def without_losses(lines: list[str]) -> list[str]:
+    """Return a report with the values of losses left out: they differ between machines."""
+    return re.sub(r"\d+\.\d+ →\s+\d+\.\d+", "N → N", "\n".join(lines)).splitlines()
+
+
+@pytest.mark.slow
+def test_page_on_fixes_shows_a_real_run(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    output(f"gradscope run --save run.gscope {EXAMPLE}", tmp_path, columns=80)
+    command = "gradscope fix run.gscope --verify"
+    printed = output(command, tmp_path, columns=80).splitlines()
+    assert without_losses(printed) == without_losses(console_block("docs/fix.md", command))
+
+
+def test_readme_counts_the_question_pages() -> None:
+    pages = set((ROOT / "docs/questions").glob("*.md")) - {ROOT / "docs/questions/README.md"}
+    assert f"in {len(pages)} questions" in " ".join((ROOT / "README.md").read_text("utf-8").split())
+
+
+PAGES = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("docs/questions/*.md"),
+    ROOT / "benchmarks/README.md",
+    ROOT / "examples/README.md",
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_that_are_there(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    targets = [link.partition("#")[0] for link in links if "://" not in link]
+    assert not [target for target in targets if not (page.parent / target).exists()]

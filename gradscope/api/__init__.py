@@ -11,6 +11,6 @@ from gradscope.model.printed import dot_of
 
 @dot_of.register
 def _dot(graph: Graph, **options: Any) -> str:
-    from gradscope.api.draw import to_dot  # drawing is loaded only when something is drawn
+    from gradscope.render.pictures.draw import to_dot  # drawing is loaded only when something is drawn
 
     return to_dot(graph, **options)

@@ -33,7 +33,7 @@ from gradscope.model import (
 from gradscope.record.writer import RecordingWriter, working_directory
 
 if TYPE_CHECKING:
-    from gradscope.api.draw import Drawing, DrawOptions
+    from gradscope.render.pictures.draw import Drawing, DrawOptions
 
 _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
 
@@ -99,7 +99,7 @@ class Scope:
         Without ``call`` it is the one of the gravest finding, or else the last. The options are those of
         :func:`gradscope.draw`.
         """
-        from gradscope.api.draw import draw_recording
+        from gradscope.render.pictures.draw import draw_recording
 
         return draw_recording(self.recording(), file, call=call, **options)
 

@@ -47,7 +47,7 @@ class DrawRequest:
 
 def draw(file: Path, output: Path | None, request: DrawRequest) -> int:
     """Draw a graph of a saved recording: to a file, or as a tree."""
-    from gradscope.api.draw import DrawOptions, recording_tree
+    from gradscope.render.pictures.draw import DrawOptions, recording_tree
     from gradscope.record.writer import load
 
     options = DrawOptions(

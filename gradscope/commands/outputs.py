@@ -17,7 +17,7 @@ from gradscope.model import Recording
 from gradscope.render.machine import WRITERS, Format
 
 if TYPE_CHECKING:
-    from gradscope.api.draw import DrawOptions
+    from gradscope.render.pictures.draw import DrawOptions
 
 
 class SafeStream(io.TextIOBase):
@@ -166,7 +166,7 @@ class Image(View):
     def __init__(
         self, file: Path, option: str, call: int | None = None, options: DrawOptions | None = None
     ) -> None:
-        from gradscope.api.draw import draw_recording
+        from gradscope.render.pictures.draw import draw_recording
         from gradscope.render.pictures.image import check_suffix
 
         check_suffix(file.suffix.lower())

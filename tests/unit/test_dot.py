@@ -17,7 +17,7 @@ import pytest
 from drawn import chain, graph, hostile, iterations, op, saved, two_losses
 from golden import assert_golden
 
-from gradscope.api.draw import draw_graphs
+from gradscope.render.pictures.draw import draw_graphs
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, NodeState, SavedState
 from gradscope.render.pictures import image, wasm
@@ -106,7 +106,7 @@ def test_hostile_strings_stay_text(tmp_path: Path) -> None:
 def test_the_same_graph_gives_the_same_bytes(suffix: str, tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
-        "from drawn import two_losses; from gradscope.api.draw import draw_graphs;"
+        "from drawn import two_losses; from gradscope.render.pictures.draw import draw_graphs;"
         "draw_graphs([two_losses()], sys.argv[2])"
     )
     written = []
@@ -121,7 +121,7 @@ def test_the_same_graph_gives_the_same_bytes(suffix: str, tmp_path: Path) -> Non
 
 
 def test_drawing_imports_no_torch(tmp_path: Path) -> None:
-    code = "import sys, gradscope.api.draw, gradscope.render.pictures.tree; sys.exit('torch' in sys.modules)"
+    code = "import sys, gradscope.render.pictures.draw, gradscope.render.pictures.tree; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

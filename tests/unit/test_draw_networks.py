@@ -10,7 +10,7 @@ import torch
 from graph_of import Modules, graph_of
 from torch import nn
 
-from gradscope.api.draw import draw_graphs
+from gradscope.render.pictures.draw import draw_graphs
 from gradscope.model import Graph
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.folding import COMFORTABLE, Options

@@ -13,7 +13,7 @@ from drawn import graph, leaf, op, saved, two_losses
 from torch import nn
 
 import gradscope
-from gradscope.api.draw import draw_graphs, draw_recording, recording_tree
+from gradscope.render.pictures.draw import draw_graphs, draw_recording, recording_tree
 from gradscope.errors import GradscopeError
 from gradscope.model import (
     BackwardCall,

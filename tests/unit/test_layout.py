@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from drawn import chain, graph, iterations, op, two_losses
 
-from gradscope.api.draw import draw_graphs, place
+from gradscope.render.pictures.draw import draw_graphs, place
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph
 from gradscope.render.pictures import layout, wasm

@@ -31,7 +31,7 @@ _PINNED = 20
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for: see ``gradscope.api.draw.draw_graphs``."""
+    """What the user asked for: see ``gradscope.render.pictures.draw.draw_graphs``."""
 
     focus: str | None = None
     depth: int | None = None

@@ -12,8 +12,8 @@ from gradscope._version import __version__
 
 if TYPE_CHECKING:
     from gradscope.api.compare import compare as compare
-    from gradscope.render.pictures.draw import draw as draw
-    from gradscope.render.pictures.draw import to_dot as to_dot
+    from gradscope.api.draw import draw as draw
+    from gradscope.api.draw import to_dot as to_dot
     from gradscope.api.follow import follow as follow
     from gradscope.api.snapshot import check as check
     from gradscope.api.snapshot import saved_tensors as saved_tensors
@@ -32,13 +32,13 @@ _WHERE = {
     "StaleSavedTensorError": "gradscope.errors",
     "check": "gradscope.api.snapshot",
     "compare": "gradscope.api.compare",
-    "draw": "gradscope.render.pictures.draw",
+    "draw": "gradscope.api.draw",
     "follow": "gradscope.api.follow",
     "holders": "gradscope.program.holders",
     "saved_tensors": "gradscope.api.snapshot",
     "snapshot": "gradscope.api.snapshot",
     "time_graph": "gradscope.api.time_graph",
-    "to_dot": "gradscope.render.pictures.draw",
+    "to_dot": "gradscope.api.draw",
     "uses": "gradscope.api.uses",
     "watch": "gradscope.api.watch",
 }

@@ -17,12 +17,12 @@ from gradscope.commands import explain as explain_command
 from gradscope.commands import fix as fix_command
 from gradscope.commands import report as report_command
 from gradscope.commands import run as run_command
-from gradscope.commands.draw import DrawRequest, Engine, Theme
 from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import FailOn, RunOptions
 from gradscope.errors import GradscopeError
 from gradscope.launch.runner import Code, Module, Script, Target
 from gradscope.render.machine import Format
+from gradscope.render.pictures.options import Engine, Options, Theme
 
 Job = Callable[[], int]
 """What a parsed command line asks for. It is done outside of the parser, which has its own ways with exceptions."""
@@ -186,10 +186,8 @@ def draw(
     theme: Annotated[Theme, typer.Option(help="The colours.")] = Theme.LIGHT,
 ) -> Job:
     """Draw a graph of a saved recording: to a file, or as a tree."""
-    request = DrawRequest(
-        call, focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme
-    )
-    return partial(draw_command.draw, file, output, request)
+    options = Options(focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme)
+    return partial(draw_command.draw, file, output, call, options)
 
 
 @app.command()

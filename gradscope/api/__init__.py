@@ -11,6 +11,8 @@ from gradscope.model.printed import dot_of
 
 @dot_of.register
 def _dot(graph: Graph, **options: Any) -> str:
-    from gradscope.render.pictures.draw import to_dot  # drawing is loaded only when something is drawn
+    # Drawing is loaded only when something is drawn.
+    from gradscope.render.pictures.draw import to_dot
+    from gradscope.render.pictures.options import Options
 
-    return to_dot(graph, **options)
+    return to_dot([graph], Options(**options))

@@ -33,7 +33,8 @@ from gradscope.model import (
 from gradscope.record.writer import RecordingWriter, working_directory
 
 if TYPE_CHECKING:
-    from gradscope.render.pictures.draw import Drawing, DrawOptions
+    from gradscope.render.pictures.draw import Drawing
+    from gradscope.render.pictures.options import DrawOptions
 
 _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
 
@@ -100,8 +101,9 @@ class Scope:
         :func:`gradscope.draw`.
         """
         from gradscope.render.pictures.draw import draw_recording
+        from gradscope.render.pictures.options import Options
 
-        return draw_recording(self.recording(), file, call=call, **options)
+        return draw_recording(self.recording(), file, Options(**options), call=call)
 
     def finish(self, outcome: Outcome) -> None:
         """Note how the program ended; the watch itself ends with its ``with`` block."""

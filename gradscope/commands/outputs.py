@@ -8,16 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TextIO, cast
 
 from rich.console import Console
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 from gradscope.render.machine import WRITERS, Format
-
-if TYPE_CHECKING:
-    from gradscope.render.pictures.draw import DrawOptions
+from gradscope.render.pictures.options import DEFAULTS, Options
 
 
 class SafeStream(io.TextIOBase):
@@ -164,19 +162,19 @@ class Image(View):
     word = "picture"
 
     def __init__(
-        self, file: Path, option: str, call: int | None = None, options: DrawOptions | None = None
+        self, file: Path, option: str, options: Options = DEFAULTS, call: int | None = None
     ) -> None:
         from gradscope.render.pictures.draw import draw_recording
-        from gradscope.render.pictures.image import check_suffix
+        from gradscope.render.pictures.formats import check_suffix
 
         check_suffix(file.suffix.lower())
         super().__init__(file, option)
         self._draw = draw_recording
         self._call = call
-        self._options: DrawOptions = options or {}
+        self._options = options
 
     def _write(self, recording: Recording, path: Path) -> tuple[str, ...]:
-        return self._draw(recording, path, call=self._call, **self._options).notes
+        return self._draw(recording, path, self._options, call=self._call).notes
 
 
 def page_and_picture(html: Path | None, draw: Path | None) -> list[View]:

@@ -10,11 +10,11 @@ from typer.main import get_command
 
 from gradscope.cli import UsageError, app
 from gradscope.commands import run as commands
-from gradscope.commands.draw import DrawRequest, Engine, Theme
 from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import FailOn, RunOptions
 from gradscope.launch.runner import Code, Module, Script, Target
 from gradscope.render.machine import Format
+from gradscope.render.pictures.options import Engine, Options, Theme
 
 
 def parse(*args: str) -> partial[int]:
@@ -83,15 +83,14 @@ def test_the_other_commands() -> None:
         None,
     )
     assert parse("report", "a", "--html", "b").args == ([Path("a")], Format.TEXT, None, Path("b"))
-    assert parse("draw", "a").args == (Path("a"), None, DrawRequest())
+    assert parse("draw", "a").args == (Path("a"), None, None, Options())
     options = ["--call", "2", "--focus", "x", "--depth", "3", "--expand", "y", "--expand", "z"]
     flags = ["--no-fold", "--sites", "--engine", "dot", "--theme", "dark"]
     assert parse("draw", "a", "-o", "b.svg", *options, *flags).args == (
         Path("a"),
         Path("b.svg"),
-        DrawRequest(
-            2, "x", 3, ("y", "z"), fold=False, sites=True, engine=Engine.DOT, theme=Theme.DARK
-        ),
+        2,
+        Options("x", 3, ("y", "z"), fold=False, sites=True, engine=Engine.DOT, theme=Theme.DARK),
     )
     assert parse("fix", "a").args == (Path("a"), FixOptions())
     options = ["--finding", "2", "--verify", "--write", "--stop-after", "5", "--timeout", "9.5"]

@@ -17,15 +17,15 @@ import pytest
 from drawn import chain, graph, hostile, iterations, op, saved, two_losses
 from golden import assert_golden
 
-from gradscope.render.pictures.draw import draw_graphs
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, NodeState, SavedState
-from gradscope.render.pictures import image, wasm
+from gradscope.render.pictures import formats, wasm
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import to_dot
-from gradscope.render.pictures.folding import Options
+from gradscope.render.pictures.draw import draw_graphs
 from gradscope.render.pictures.font import font
-from gradscope.render.pictures.picture import one_line, span
+from gradscope.render.pictures.options import DEFAULTS, Options
+from gradscope.render.pictures.picture import UNMARKED, Marks, one_line, span
 from gradscope.render.pictures.scene import size_of
 
 GRAPHS = {
@@ -36,9 +36,11 @@ GRAPHS = {
 }
 
 
-def svg_of(whole: Graph, tmp_path: Path, **options: object) -> str:
+def svg_of(
+    whole: Graph, tmp_path: Path, options: Options = DEFAULTS, marks: Marks = UNMARKED
+) -> str:
     file = tmp_path / "graph.svg"
-    draw_graphs([whole], file, **options)  # type: ignore[arg-type]
+    draw_graphs([whole], file, options, marks)
     return file.read_text(encoding="utf-8")
 
 
@@ -56,11 +58,11 @@ def test_dot_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_svg(name: str, tmp_path: Path) -> None:
-    assert_golden(f"dot/{name}.svg", svg_of(GRAPHS[name](), tmp_path, engine="simple"))
+    assert_golden(f"dot/{name}.svg", svg_of(GRAPHS[name](), tmp_path, Options(engine="simple")))
 
 
 def test_svg_says_what_there_is_to_say(tmp_path: Path) -> None:
-    said = texts(svg_of(two_losses(), tmp_path, sites=True, failing=2))
+    said = texts(svg_of(two_losses(), tmp_path, Options(sites=True), Marks(failing=2)))
     for text in (
         "Backward graph of loss_a, loss_b",
         "5 nodes · 128 B saved · 32.1 KiB freed",
@@ -121,7 +123,7 @@ def test_the_same_graph_gives_the_same_bytes(suffix: str, tmp_path: Path) -> Non
 
 
 def test_drawing_imports_no_torch(tmp_path: Path) -> None:
-    code = "import sys, gradscope.render.pictures.draw, gradscope.render.pictures.tree; sys.exit('torch' in sys.modules)"
+    code = "import sys, gradscope.render.pictures.draw; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -135,7 +137,7 @@ def test_png_has_the_scene_twice_as_large(tmp_path: Path) -> None:
 
 
 def test_png_of_a_huge_picture_is_scaled_down_and_says_so(tmp_path: Path) -> None:
-    result = draw_graphs([chain(400)], tmp_path / "graph.png", fold=False, engine="simple")
+    result = draw_graphs([chain(400)], tmp_path / "graph.png", Options(fold=False, engine="simple"))
     assert result.boxes == 401
     data = (tmp_path / "graph.png").read_bytes()
     assert max(int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) <= 16_001
@@ -149,13 +151,24 @@ def test_pdf_is_well_formed_and_holds_text(tmp_path: Path) -> None:
     assert data[start:].startswith(b"xref\n")
     for number, place in enumerate(re.findall(rb"^(\d{10}) 00000 n", data, re.M), 1):
         assert data[int(place) :].startswith(b"%d 0 obj" % number)
-    content = zlib.decompress(re.search(rb"4 0 obj\n.*?stream\n(.*?)\nendstream", data, re.S)[1])  # type: ignore[index]
-    glyphs = "".join(f"{font().glyphs[ord(ch)]:04X}" for ch in "MseLossBackward0")
-    assert f"<{glyphs}> Tj".encode() in content
+    streams = [
+        zlib.decompress(packed) if packed.startswith(b"x") else packed
+        for packed in re.findall(rb"stream\n(.*?)\nendstream", data, re.S)
+    ]
+    (table,) = [stream for stream in streams if b"beginbfchar" in stream]
+    letters = {
+        int(glyph, 16): bytes.fromhex(text.decode()).decode("utf-16-be")
+        for glyph, text in re.findall(rb"<([0-9A-F]+)> <([0-9A-F]+)>", table)
+    }
+    glyphs = {letter: glyph for glyph, letter in letters.items()}
+    written = b"".join(glyphs[letter].to_bytes(2) for letter in "MseLossBackward0")
+    assert any(written in stream for stream in streams if stream is not table)
 
 
 def test_dark_and_light_differ_only_in_colour(tmp_path: Path) -> None:
-    light, dark = (svg_of(two_losses(), tmp_path, theme=theme) for theme in ("light", "dark"))
+    light, dark = (
+        svg_of(two_losses(), tmp_path, Options(theme=theme)) for theme in ("light", "dark")
+    )
     assert light != dark
     assert re.sub("#[0-9a-f]{6}", "", light) == re.sub("#[0-9a-f]{6}", "", dark)
 
@@ -204,7 +217,7 @@ def test_wrong_use_gets_one_line(
 ) -> None:
     target = tmp_path / file
     with pytest.raises(GradscopeError) as caught:
-        draw_graphs([two_losses()], target, **options)  # type: ignore[arg-type]
+        draw_graphs([two_losses()], target, Options(**options))  # type: ignore[arg-type]
     assert str(caught.value) == message.format(target)
 
 
@@ -214,13 +227,13 @@ def test_an_empty_graph_gets_one_line(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image, "find_spec", lambda name: None)
+    monkeypatch.setattr(formats, "find_spec", lambda name: None)
     with pytest.raises(GradscopeError, match="pip install resvg-py"):
         draw_graphs([two_losses()], tmp_path / "graph.png")
 
 
 def test_too_many_boxes_for_an_image_are_folded_and_said(tmp_path: Path) -> None:
-    result = draw_graphs([chain(25_000)], tmp_path / "graph.svg", fold=False)
+    result = draw_graphs([chain(25_000)], tmp_path / "graph.svg", Options(fold=False))
     assert result.boxes == 2
     assert result.notes == (
         "folded all the same: no one can read 20,000 boxes and more; a .dot has them all",

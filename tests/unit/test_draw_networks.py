@@ -10,10 +10,11 @@ import torch
 from graph_of import Modules, graph_of
 from torch import nn
 
-from gradscope.render.pictures.draw import draw_graphs
 from gradscope.model import Graph
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.folding import COMFORTABLE, Options
+from gradscope.render.pictures.draw import draw_graphs
+from gradscope.render.pictures.folding import COMFORTABLE
+from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import BoxKind, GroupKind, LinkKind, Picture
 
 

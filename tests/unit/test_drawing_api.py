@@ -13,7 +13,6 @@ from drawn import graph, leaf, op, saved, two_losses
 from torch import nn
 
 import gradscope
-from gradscope.render.pictures.draw import draw_graphs, draw_recording, recording_tree
 from gradscope.errors import GradscopeError
 from gradscope.model import (
     BackwardCall,
@@ -27,8 +26,9 @@ from gradscope.model import (
     Severity,
 )
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.folding import Options
+from gradscope.render.pictures.draw import draw_graphs, draw_recording, recording_tree
 from gradscope.render.pictures.merging import merge
+from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.selection import select
 
 
@@ -285,12 +285,10 @@ def test_the_gravest_finding_is_shown() -> None:
     mild = found(1, 0, severity=Severity.WARNING, certainty=Certainty.PREDICTED)
     recording = recording_of(carried(2), [call(1), call(2)], mild, found(2, 1, 0))
     chosen = select(recording)
-    assert (chosen.failing, chosen.highlight, len(chosen.graphs)) == (1, (1, 0), 2)
+    assert (chosen.marks.failing, chosen.marks.highlight, len(chosen.graphs)) == (1, (1, 0), 2)
     other = select(recording, 1)
-    assert (other.failing, other.highlight) == (None, (0,))
-    boxes = compose(
-        chosen.graphs, Options(failing=chosen.failing, highlight=chosen.highlight)
-    ).boxes
+    assert (other.marks.failing, other.marks.highlight) == (None, (0,))
+    boxes = compose(chosen.graphs, Options(), chosen.marks).boxes
     assert [(box.alarm, box.root) for box in boxes if box.alarm] == [
         ("part of the finding", "loss (call 2) f32[]"),
         ("backward stops here", "loss (call 1) f32[]"),
@@ -301,7 +299,7 @@ def test_a_large_graph_is_focused_on_its_finding_unless_the_user_asked_otherwise
     whole = carried(60)[-1]
     recording = recording_of([whole], [call(1)], found(1, 30))
     assert len(select(recording).graphs[0].nodes) == 61
-    focused, asked = draw_recording(recording), draw_recording(recording, fold=False)
+    focused, asked = draw_recording(recording), draw_recording(recording, None, Options(fold=False))
     assert focused.boxes < 10
     assert asked.boxes == 61
     assert "backward stops here" in texts(focused.content)

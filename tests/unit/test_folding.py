@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 
 from gradscope.model import Graph, NodeState
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.folding import MOST, Options, fold
+from gradscope.render.pictures.folding import MOST, fold
 from gradscope.render.pictures.merging import merge
-from gradscope.render.pictures.picture import TIMES, BoxKind, GroupKind, LinkKind, Picture
+from gradscope.render.pictures.options import Options
+from gradscope.render.pictures.picture import (
+    TIMES,
+    UNMARKED,
+    BoxKind,
+    GroupKind,
+    LinkKind,
+    Marks,
+    Picture,
+)
 from gradscope.render.pictures.repeats import Run, find_runs
 
 
@@ -61,24 +70,26 @@ options = st.builds(
     focus=st.sampled_from([None, None, "shared", "a.1", "AddBackward0", "nothing of this name"]),
     depth=st.sampled_from([None, None, 1, 2]),
     expand=st.sampled_from([(), ("a",), ("loss0", "b.0"), ("#3-90",)]),
-    failing=st.sampled_from([None, 0]),
 )
+markings = st.sampled_from([UNMARKED, Marks(failing=0)])
 
 
 @settings(max_examples=150, deadline=None)
-@given(graphs(), options)
-def test_any_fold_is_acyclic_complete_and_small(whole: Graph, chosen: Options) -> None:
+@given(graphs(), options, markings)
+def test_any_fold_is_acyclic_complete_and_small(
+    whole: Graph, chosen: Options, marks: Marks
+) -> None:
     merged = merge([whole])
-    folded = fold(merged, chosen)
+    folded = fold(merged, chosen, marks)
     drawn = [head for part in folded.parts for head in part.heads]
     written = {n for leaves in folded.inlined.values() for n in leaves} | set(folded.absorbed)
     assert len(drawn) == len(set(drawn))
     assert set(drawn) | written == set(range(len(whole.nodes)))
     assert not set(drawn) & written
-    picture = compose([whole], chosen)
+    picture = compose([whole], chosen, marks)
     assert len(picture.boxes) <= MOST
     assert all(link.source < link.target for link in picture.links)
-    if chosen.failing is not None:
+    if marks.failing is not None:
         assert [box.kind for box in picture.boxes if box.alarm] == [BoxKind.NODE]
 
 
@@ -133,7 +144,7 @@ def test_a_state_that_differs_is_not_folded_away() -> None:
 
 
 def test_the_failing_node_has_its_own_box() -> None:
-    picture = compose([chain(5000)], Options(failing=2500))
+    picture = compose([chain(5000)], Options(), Marks(failing=2500))
     (box,) = [box for box in picture.boxes if box.alarm]
     assert box.kind is BoxKind.NODE
     assert box.alarm == "backward stops here"

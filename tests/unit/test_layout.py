@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from drawn import chain, graph, iterations, op, two_losses
 
-from gradscope.render.pictures.draw import draw_graphs, place
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph
 from gradscope.render.pictures import layout, wasm
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.folding import Options
+from gradscope.render.pictures.draw import draw_graphs, place
 from gradscope.render.pictures.layout import Placed, Rect, lay_out
+from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import BoxKind, Picture, span
 from gradscope.render.pictures.scene import size_of
 from gradscope.render.pictures.wrapping import wrap
@@ -109,7 +109,7 @@ def test_what_happened_in_the_layout_is_told(
         raise wasm.LayoutError("no layout within 1 s")
 
     monkeypatch.setattr(wasm, "run", stopped)
-    result = draw_graphs([two_losses()], tmp_path / "graph.svg", engine="wasm")
+    result = draw_graphs([two_losses()], tmp_path / "graph.svg", Options(engine="wasm"))
     assert result.notes == ("no layout within 1 s: placed in simple rows",)
     assert "note: no layout within 1 s: placed in simple rows" in (
         tmp_path / "graph.svg"

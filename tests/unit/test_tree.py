@@ -8,19 +8,23 @@ from drawn import chain, graph, hostile, op, two_losses
 from rich.console import Console
 
 from gradscope.model import Graph
-from gradscope.render.pictures.folding import Options
-from gradscope.render.pictures.tree import graph_tree
+from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.options import DEFAULTS, Options
+from gradscope.render.pictures.picture import UNMARKED, Marks
+from gradscope.render.pictures.tree import picture_tree
 
 
-def shown(whole: Graph, options: Options | None = None, **more: bool) -> str:
+def shown(
+    whole: Graph, options: Options = DEFAULTS, marks: Marks = UNMARKED, *, plain_ascii: bool = False
+) -> str:
     console = Console(file=StringIO(), width=100, color_system=None, legacy_windows=False)
-    console.print(graph_tree([whole], options, **more))
+    console.print(picture_tree(compose([whole], options, marks), plain_ascii=plain_ascii))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
 
 def test_two_losses() -> None:
-    assert shown(two_losses(), Options(failing=2), sites=True) == (
+    assert shown(two_losses(), Options(sites=True), Marks(failing=2)) == (
         "Backward graph of loss_a, loss_b\n"
         "├── 5 nodes · 128 B saved · 32.1 KiB freed\n"
         "├── loss_a f32[]  ○ MseLossBackward0  freed by call 1\n"

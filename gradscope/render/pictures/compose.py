@@ -8,14 +8,17 @@ from dataclasses import replace
 
 from gradscope.model import Graph, Node, NodeState, SavedState
 from gradscope.render.pictures.boxes import fold_box, node_box
-from gradscope.render.pictures.folding import Folded, Options, Part, fold
+from gradscope.render.pictures.folding import Folded, Part, fold
 from gradscope.render.pictures.merging import Merged, merge
+from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import (
+    UNMARKED,
     Box,
     Group,
     GroupKind,
     Link,
     LinkKind,
+    Marks,
     Picture,
     one_line,
 )
@@ -25,13 +28,11 @@ _FRAMES = 12
 """With more generations than this, frames would be all one sees."""
 
 
-def compose(
-    graphs: Sequence[Graph], options: Options, *, sites: bool = False, moment: str = ""
-) -> Picture:
-    """The picture of one graph, or of several in which equal nodes are drawn once; ``moment`` says when it was so."""
+def compose(graphs: Sequence[Graph], options: Options, marks: Marks = UNMARKED) -> Picture:
+    """Return the picture of one graph, or of several in which equal nodes are drawn once."""
     merged = merge(graphs)
-    options = _in_merged(merged, options)
-    folded = fold(merged, options)
+    marks = _in_merged(merged, marks)
+    folded = fold(merged, options, marks)
     groups, group_of = _groups(merged, folded)
     boxes = []
     box_of: dict[int, int] = {}
@@ -39,10 +40,10 @@ def compose(
         leaves = [leaf for head in part.heads for leaf in folded.inlined.get(head, ())]
         group = group_of[number]
         if len(part.heads) == 1:
-            box = node_box(number, merged, part.heads[0], leaves, sites=sites, group=group)
+            box = node_box(number, merged, part.heads[0], leaves, sites=options.sites, group=group)
         else:
             box = fold_box(number, merged, part, leaves, group=group)
-        boxes.append(_marked(box, merged, part, options))
+        boxes.append(_marked(box, merged, part, marks))
         box_of.update(dict.fromkeys(part.heads, number))
     links = _links(merged, folded, box_of)
     hidden = len(merged.nodes) - sum(len(part.heads) == 1 for part in folded.parts)
@@ -51,17 +52,15 @@ def compose(
         notes.append(
             f"{counted(merged.not_looked_at, 'edge')} not followed: the graph is too deep to touch safely"
         )
-    subtitle = " · ".join(filter(None, (_totals(merged, hidden), moment)))
+    subtitle = " · ".join(filter(None, (_totals(merged, hidden), marks.moment)))
     return Picture(_title(merged), subtitle, tuple(boxes), links, groups, tuple(notes))
 
 
-def _in_merged(merged: Merged, options: Options) -> Options:
-    """The options with the places that the last graph's nodes have in the whole."""
-    failing = None if options.failing is None else merged.of_last[options.failing]
+def _in_merged(merged: Merged, marks: Marks) -> Marks:
+    """Return the marks with the places that the last graph's nodes have in the whole."""
+    failing = None if marks.failing is None else merged.of_last[marks.failing]
     return replace(
-        options,
-        failing=failing,
-        highlight=tuple(merged.of_last[node] for node in options.highlight),
+        marks, failing=failing, highlight=tuple(merged.of_last[node] for node in marks.highlight)
     )
 
 
@@ -88,15 +87,15 @@ def _totals(merged: Merged, hidden: int) -> str:
     return " · ".join(parts)
 
 
-def _marked(box: Box, merged: Merged, part: Part, options: Options) -> Box:
+def _marked(box: Box, merged: Merged, part: Part, marks: Marks) -> Box:
     """Say on the box which roots start here, and that a call would fail or has a finding here."""
     starts = [root for root in merged.roots if root.node in part.heads]
     if starts:
         names = ", ".join(one_line(f"{r.name or 'root'} {r.label}".strip(), 40) for r in starts[:3])
         box = replace(box, root=names + (f" and {len(starts) - 3} more" if len(starts) > 3 else ""))
-    if options.failing in part.heads:
+    if marks.failing in part.heads:
         box = replace(box, alarm="backward stops here")
-    elif set(options.highlight).intersection(part.heads):
+    elif set(marks.highlight).intersection(part.heads):
         box = replace(box, alarm="part of the finding")
     return box
 

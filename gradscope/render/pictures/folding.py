@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from gradscope.render.pictures.leaves import absorb_leaves
 from gradscope.render.pictures.merging import Merged
+from gradscope.render.pictures.options import Options
+from gradscope.render.pictures.picture import Marks
 from gradscope.render.pictures.repeats import find_runs
 
 SMALL = 30
@@ -27,18 +29,6 @@ MOST = 150
 
 _PINNED = 20
 """So many roots, and so many nodes of a finding, have a box of their own in any case."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for: see ``gradscope.render.pictures.draw.draw_graphs``."""
-
-    focus: str | None = None
-    depth: int | None = None
-    expand: tuple[str, ...] = ()
-    fold: bool = True
-    failing: int | None = None
-    highlight: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +53,13 @@ class Folded:
     notes: list[str] = field(default_factory=list)
 
 
-def fold(merged: Merged, options: Options) -> Folded:
+def fold(merged: Merged, options: Options, marks: Marks) -> Folded:
     """Fold as little as possible: not at all, leaves, alike generations, repeats, module calls, then neighbours."""
     generations = len({n.built_after for n in merged.nodes if not n.is_leaf}) > 1
     full = not options.fold or (
         len(merged.nodes) <= SMALL and options.focus is None and options.depth is None
     )
-    kept = {root.node for root in merged.roots} | set(options.highlight) | {options.failing}
+    kept = {root.node for root in merged.roots} | set(marks.highlight) | {marks.failing}
     # A leaf that everything uses would draw its links across even a small picture.
     inlined, absorbed = (
         absorb_leaves(merged, kept, users=4 if full else 1, views=not full)
@@ -81,7 +71,7 @@ def fold(merged: Merged, options: Options) -> Folded:
     notes: list[str] = []
     if full:
         return Folded([Part((head,)) for head in heads], inlined, absorbed, generations, notes)
-    folding = _Folding(merged, options, generations)
+    folding = _Folding(merged, options, marks, generations)
     parts = (
         folding.around_focus(heads, notes)
         if options.focus not in (None, "shared")
@@ -116,15 +106,16 @@ def _linear_order(merged: Merged, gone: set[int], generations: bool) -> list[int
 class _Folding:
     """One pass over the heads; holds what all steps need to know."""
 
-    def __init__(self, merged: Merged, options: Options, generations: bool) -> None:
+    def __init__(self, merged: Merged, options: Options, marks: Marks, generations: bool) -> None:
         self.merged = merged
         self.options = options
+        self.marks = marks
         self.generations = generations
-        self.pinned = set(options.highlight[:_PINNED]) | {
+        self.pinned = set(marks.highlight[:_PINNED]) | {
             root.node for root in merged.roots[:_PINNED]
         }
-        if options.failing is not None:
-            self.pinned.add(options.failing)
+        if marks.failing is not None:
+            self.pinned.add(marks.failing)
         self.several = len(merged.roots) > 1 and any(
             merged.is_shared(h) and not merged.nodes[h].is_leaf for h in merged.order
         )
@@ -340,7 +331,7 @@ class _Folding:
     def _matches(self, head: int, focus: str) -> bool:
         node = self.merged.nodes[head]
         if focus == "finding":
-            return head == self.options.failing or head in self.options.highlight
+            return head == self.marks.failing or head in self.marks.highlight
         return (
             focus in (node.name, f"n{head}", node.module, node.variable)
             or bool(node.module and node.module.startswith(focus + "."))

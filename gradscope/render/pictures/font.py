@@ -10,18 +10,16 @@ from importlib.resources import files
 FAMILY = "Liberation Sans"
 """Has the widths of Helvetica and Arial, which every viewer and graphviz know: a text fits with any of the three."""
 
+FILE = files("gradscope.render.pictures") / "fonts" / "LiberationSans-Regular.ttf"
+
 
 @dataclass(frozen=True, slots=True)
 class Font:
     """Glyph numbers by character and advance widths by glyph, in 1/``units`` of the font size."""
 
-    data: bytes
     units: int
     glyphs: dict[int, int]
     widths: tuple[int, ...]
-    ascent: int
-    descent: int
-    box: tuple[int, int, int, int]
 
     def width(self, text: str, size: float) -> float:
         """Width of a text in points; a character that the font lacks counts as a full square."""
@@ -35,22 +33,16 @@ class Font:
 @cache
 def font() -> Font:
     """The bundled font, parsed once."""
-    data = (
-        files("gradscope.render.pictures").joinpath("fonts/LiberationSans-Regular.ttf").read_bytes()
-    )
+    data = FILE.read_bytes()
     tables: dict[bytes, int] = {}
     for at in range(12, 12 + 16 * struct.unpack_from(">H", data, 4)[0], 16):
         tables[data[at : at + 4]] = struct.unpack_from(">I", data, at + 8)[0]
     units = struct.unpack_from(">H", data, tables[b"head"] + 18)[0]
-    box = struct.unpack_from(">4h", data, tables[b"head"] + 36)
-    ascent, descent = struct.unpack_from(">2h", data, tables[b"hhea"] + 4)
     metrics = struct.unpack_from(">H", data, tables[b"hhea"] + 34)[0]
     count = struct.unpack_from(">H", data, tables[b"maxp"] + 4)[0]
     widths = list(struct.unpack_from(f">{2 * metrics}H", data, tables[b"hmtx"])[::2])
     widths += widths[-1:] * (count - metrics)
-    return Font(
-        data, units, _characters(data, tables[b"cmap"]), tuple(widths), ascent, descent, box
-    )
+    return Font(units, _characters(data, tables[b"cmap"]), tuple(widths))
 
 
 def _characters(data: bytes, cmap: int) -> dict[int, int]:

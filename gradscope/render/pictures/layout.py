@@ -7,16 +7,14 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from time import monotonic
 from typing import Any
 
 from gradscope.errors import GradscopeError
 from gradscope.render.pictures import wasm
 from gradscope.render.pictures.dot import to_bare_dot
 from gradscope.render.pictures.layered import place_in_rows
+from gradscope.render.pictures.options import Engine
 from gradscope.render.pictures.picture import Picture, span
-
-ENGINES = ("auto", "wasm", "dot", "simple")
 
 Size = tuple[float, float]
 Point = tuple[float, float]
@@ -57,9 +55,9 @@ class Placed:
 
 def available_engine(wanted: str) -> str:
     """The engine that will be used, or one line saying what to install."""
-    if wanted not in ENGINES:
+    if wanted not in tuple(Engine):
         raise GradscopeError(
-            f"no layout engine is called {wanted!r}: use one of {', '.join(ENGINES)}"
+            f"no layout engine is called {wanted!r}: use one of {', '.join(Engine)}"
         )
     if wanted == "wasm" and not wasm.is_installed():
         raise GradscopeError(
@@ -101,23 +99,6 @@ def lay_out(
     except wasm.LayoutError as problem:
         return _simply(picture, sizes, (f"{problem}: placed in simple rows",))
     return _read(picture, sizes, json.loads(answer), chosen)
-
-
-def lay_out_columns(
-    columns: Sequence[Picture],
-    sizes: Sequence[Sequence[Size]],
-    *,
-    engine: str,
-    limit_seconds: float,
-) -> list[Placed]:
-    """Place several pictures that will stand side by side, within one limit for all."""
-    end = monotonic() + limit_seconds
-    placed = []
-    for picture, measure in zip(columns, sizes, strict=True):
-        placed.append(
-            lay_out(picture, measure, engine=engine, limit_seconds=max(0.5, end - monotonic()))
-        )
-    return placed
 
 
 def _system_dot(source: str, limit_seconds: float) -> bytes:

@@ -83,6 +83,21 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Marks:
+    """What a picture adds to its graphs: the moment it shows, in words, and nodes of the last graph.
+
+    A backward call stops at node ``failing``; ``highlight`` are the nodes of a finding.
+    """
+
+    failing: int | None = None
+    highlight: tuple[int, ...] = ()
+    moment: str = ""
+
+
+UNMARKED = Marks()
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
     """A whole picture. Boxes are in an order in which every link goes from an earlier to a later one."""
 

@@ -17,6 +17,7 @@ from gradscope.model import (
     SavedState,
 )
 from gradscope.render.pictures.folding import COMFORTABLE
+from gradscope.render.pictures.picture import Marks
 from gradscope.units import counted
 
 MOST_CALLS = 4
@@ -30,14 +31,11 @@ _MOST_MARKED = 8
 class Selection:
     """Graphs for one picture, oldest first; the last one is that of the call asked for.
 
-    ``failing`` and ``highlight`` are nodes of the last graph: where a backward call stops, and those of a finding.
-    ``moment`` says in words what time the picture shows, ``focus`` what to look at where the user did not say.
+    ``focus`` is what to look at where the user does not say.
     """
 
     graphs: tuple[Graph, ...]
-    moment: str
-    failing: int | None = None
-    highlight: tuple[int, ...] = ()
+    marks: Marks
     focus: str | None = None
 
 
@@ -80,9 +78,7 @@ def select(recording: Recording, call: int | None = None, *, of_finding: bool = 
     large = len(set.union(*map(_identities, graphs))) > COMFORTABLE
     return Selection(
         tuple(shown),
-        _moment(row, call),
-        failing=marked[0] if marked and stops else None,
-        highlight=marked,
+        Marks(marked[0] if marked and stops else None, marked, _moment(row, call)),
         focus="finding" if marked and large else None,
     )
 

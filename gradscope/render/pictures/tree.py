@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.text import Text
 from rich.tree import Tree
 
-from gradscope.model import Graph, Severity
-from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.folding import Options
+from gradscope.model import Severity
 from gradscope.render.pictures.picture import Box, BoxKind, Link, LinkKind, Picture, Row, ranks
 from gradscope.render.theme import NODE_STATES, SAVED_STATES, SEVERITIES, Look
 
@@ -19,21 +15,12 @@ _ENTERS = {
 }
 
 
-def graph_tree(
-    graphs: Sequence[Graph],
-    options: Options | None = None,
-    *,
-    sites: bool = False,
-    moment: str = "",
-    plain_ascii: bool = False,
-) -> Tree:
-    """The graphs as a rich tree: the longest way on follows below a node, shorter ones are indented.
+def picture_tree(picture: Picture, *, plain_ascii: bool = False) -> Tree:
+    """Return the picture as a rich tree: the longest way on follows below a node, shorter ones are indented.
 
     Each box stands below the last of those that lead to it; the others name it by its number: ``→ see [3]``.
     """
-    return _Writer(
-        compose(graphs, options or Options(), sites=sites, moment=moment), plain_ascii
-    ).tree()
+    return _Writer(picture, plain_ascii).tree()
 
 
 class _Writer:

@@ -1,0 +1,60 @@
+"""`draw` and `to_dot`: the backward graph of live tensors as a picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
+
+from gradscope.api.snapshot import snapshot
+from gradscope.model import Graph
+from gradscope.render.pictures import draw as pictures
+from gradscope.render.pictures.options import DrawOptions, Options
+
+if TYPE_CHECKING:
+    import torch
+    from torch.autograd.graph import GradientEdge
+
+    Drawable = torch.Tensor | GradientEdge | Graph
+
+
+def draw(
+    *roots: Drawable,
+    file: str | os.PathLike[str] | None = None,
+    **options: Unpack[DrawOptions],
+) -> pictures.Drawing:
+    """Draw the backward graph of one or more tensors in one picture, the nodes that they share drawn once.
+
+    ``roots`` are tensors, ``GradientEdge`` objects, or graphs that ``snapshot`` gave; freed graphs are drawn as well.
+    ``file`` ends in .svg, .png, .pdf or .dot; without one the drawing shows itself in a notebook. The options:
+
+    * ``focus``: ``shared``, or the name of a node, module, leaf or root;
+    * ``depth`` folds the calls of modules at this depth of their path;
+    * ``expand`` opens what a fold shows behind ``open:``;
+    * ``fold=False`` draws every node;
+    * ``sites=True`` adds the source lines;
+    * ``engine``: ``auto``, ``wasm``, ``dot`` or ``simple``;
+    * ``theme``: ``light`` or ``dark``;
+    * ``limit_seconds``: a layout that takes longer (10 seconds) is given up for a simpler one.
+
+    Raises GradscopeError for a tensor without a graph, an unknown suffix, a file that cannot be written.
+
+    Example::
+
+        gradscope.draw(loss_a, loss_b, file="shared.svg")
+    """
+    return pictures.draw_graphs(_graphs(roots), file, Options(**options))
+
+
+def to_dot(*roots: Drawable, **options: Unpack[DrawOptions]) -> str:
+    """Return the picture of tensors or graphs as DOT text, for any graphviz; the options are those of ``draw``."""
+    return pictures.to_dot(_graphs(roots), Options(**options))
+
+
+def _graphs(roots: Sequence[Drawable]) -> list[Graph]:
+    """Return the graphs among the roots, then one of all the tensors, which is looked at now."""
+    graphs = [root for root in roots if isinstance(root, Graph)]
+    live = [root for root in roots if not isinstance(root, Graph)]
+    if live or not roots:
+        graphs.append(snapshot(*live))
+    return graphs

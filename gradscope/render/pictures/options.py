@@ -1,0 +1,54 @@
+"""The options of a picture: what a user may ask of it, in the one place that lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypedDict
+
+
+class Engine(StrEnum):
+    """What lays a picture out: the best there is, the built-in graphviz, the system's, or rows."""
+
+    AUTO = "auto"
+    WASM = "wasm"
+    DOT = "dot"
+    SIMPLE = "simple"
+
+
+class Theme(StrEnum):
+    """The colours of a picture."""
+
+    LIGHT = "light"
+    DARK = "dark"
+
+
+class DrawOptions(TypedDict, total=False):
+    """The fields of ``Options`` as the keywords that the public functions take."""
+
+    focus: str | None
+    depth: int | None
+    expand: Sequence[str]
+    fold: bool
+    sites: bool
+    engine: str
+    theme: str
+    limit_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asks of a picture; ``gradscope.draw`` explains each option."""
+
+    focus: str | None = None
+    depth: int | None = None
+    expand: Sequence[str] = ()
+    fold: bool = True
+    sites: bool = False
+    engine: str = Engine.AUTO
+    theme: str = Theme.LIGHT
+    limit_seconds: float = 10.0
+
+
+DEFAULTS = Options()

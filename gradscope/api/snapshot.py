@@ -17,9 +17,10 @@ from gradscope.collect.walk import root_node, walk
 from gradscope.errors import GradscopeError
 from gradscope.hooks import StackLimit
 from gradscope.model import Graph, Hazards, Root, SavedTensors
-from gradscope.program.names import Names, variables
+from gradscope.program.names import Names
 from gradscope.program.sites import user_frames
 from gradscope.program.tensors import describe
+from gradscope.program.variables import variables
 
 _MOST_NODES = 300_000
 _limit = StackLimit()

@@ -15,9 +15,10 @@ from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.walk import root_node, walk
 from gradscope.model import Hazards, NodeState
 from gradscope.model.listing import Listing
-from gradscope.program.names import Names, storage_of, variables
+from gradscope.program.names import Names
 from gradscope.program.sites import user_frames
-from gradscope.program.tensors import describe
+from gradscope.program.tensors import describe, storage_of
+from gradscope.program.variables import variables
 from gradscope.units import listed
 
 

@@ -24,9 +24,10 @@ from gradscope.collect.walk import root_node
 from gradscope.detect import hazards
 from gradscope.hooks import StackLimit, erase
 from gradscope.model import BackwardCall, Finding, Fix, Graph, Root, Sample, Site
-from gradscope.program.names import Names, variables
+from gradscope.program.names import Names
 from gradscope.program.sites import Place, place_in, site_of, user_frame, user_frames
 from gradscope.program.tensors import describe
+from gradscope.program.variables import variables
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _FREE_PICTURES = 20  # taken whatever they cost; later ones only while they stay cheap

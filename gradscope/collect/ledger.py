@@ -16,13 +16,15 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from gradscope.collect.marks import UNKNOWN, UNTIED, Packed
-from gradscope.program.names import Names, is_parameter, local
+from gradscope.program.names import Names
 from gradscope.program.sites import USER, Place, _codes, known_code, place_in, user_frame
-from gradscope.program.tensors import PLAIN, node_of, version_of
+from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
+from gradscope.program.variables import Variable
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _function_modes = torch._C._len_torch_function_stack
 _FUNCTION_APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]
+_FUNCTION = Variable(_FUNCTION_APPLY, "cls")
 _CHECKPOINT = torch.utils.checkpoint.__file__
 _reference = weakref.ref
 _FRESH_REFERENCES = (
@@ -369,7 +371,7 @@ class Ledger:
 
 def _is_of(node: Node, apply: FrameType) -> bool:
     """True when the node is one of the Python Function whose ``apply`` runs in the frame."""
-    return type(node) is getattr(local(apply, "cls"), "_backward_cls", None)
+    return type(node) is getattr(_FUNCTION.of(apply), "_backward_cls", None)
 
 
 def _is_last_owner(packed: Packed) -> bool:

@@ -26,8 +26,7 @@ from gradscope.collect.nodes import (
 )
 from gradscope.collect.steady import Steady
 from gradscope.collect.walk import dependencies_last, edges_of, root_node, will_run
-from gradscope.program.names import is_parameter
-from gradscope.program.tensors import is_leaf
+from gradscope.program.tensors import is_leaf, is_parameter
 
 if TYPE_CHECKING:
     from gradscope.hooks import StackLimit

@@ -13,8 +13,8 @@ import torch
 from gradscope.code import statements
 from gradscope.code.statements import Statement
 from gradscope.model import BackwardCall, Site
-from gradscope.program.names import storage_of
 from gradscope.program.sites import Place, site_of
+from gradscope.program.tensors import storage_of
 from gradscope.rules.gs201 import ModifiedAt, ModifiedBetween, ModifiedByStep
 
 if TYPE_CHECKING:

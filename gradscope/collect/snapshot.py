@@ -14,9 +14,9 @@ from gradscope.collect.marks import Packed, Token, token_of
 from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_freed
 from gradscope.collect.walk import edges_of
 from gradscope.model import Graph, NodeState, Root, SavedState
-from gradscope.program.names import Names, is_parameter
+from gradscope.program.names import Names
 from gradscope.program.sites import site_of
-from gradscope.program.tensors import describe, dtype_label, version_of
+from gradscope.program.tensors import describe, dtype_label, is_parameter, version_of
 
 
 class Storages:

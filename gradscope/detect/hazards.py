@@ -28,9 +28,9 @@ from gradscope.model import (
     SavedTensor,
     Site,
 )
-from gradscope.program.names import storage_of, variables
 from gradscope.program.sites import USER, Place, owner_of, site_of, user_frames
-from gradscope.program.tensors import describe, node_of, version_of
+from gradscope.program.tensors import describe, node_of, storage_of, version_of
+from gradscope.program.variables import variables
 from gradscope.rules import base, gs101, gs104, gs201
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ import collections
 import functools
 import gc
 import itertools
-import logging
-import threading
 import types
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
 
-from gradscope.program import code_contents, namespaces
+from gradscope.program import layouts
+from gradscope.program.layouts import Layout
+from gradscope.program.sites import USER, owner_of
+from gradscope.program.variables import is_module_level, local_variables
 
 Kind = Literal[
     "variable",  # of a frame, module or class: where every path starts
@@ -36,81 +36,21 @@ Held = tuple[Kind, Any, Any]
 """How something is held, under which key, and what."""
 
 _MANY_NAMES = 10_000
+_MANY_RESULTS = 10_000
+_LONGEST_TRACEBACK = 50
+
+_GENERATORS: dict[type, tuple[str, str]] = {
+    types.GeneratorType: ("gi_frame", "gi_yieldfrom"),
+    types.CoroutineType: ("cr_frame", "cr_await"),
+    types.AsyncGeneratorType: ("ag_frame", "ag_await"),
+}
+"""The attributes by which each gives out its frame, and what it waits for."""
+
 
 _get_attribute = object.__getattribute__
 _requires_grad = torch._C.TensorBase.__dict__["requires_grad"].__get__
 _is_leaf = torch._C.TensorBase.__dict__["is_leaf"].__get__
 _grad = torch._C.TensorBase.__dict__["grad"].__get__
-
-
-class Layout:
-    """What a type says about its instances: how to read them, and whether they have a ``__dict__`` and slots."""
-
-    __slots__ = (
-        "cls",
-        "fields",
-        "has_dict",
-        "is_class",
-        "is_tensor",
-        "of_user",
-        "opaque",
-        "read",
-        "slots",
-    )
-
-    def __init__(self, cls: type) -> None:
-        self.cls = weakref.ref(cls)
-        bases = namespaces.class_bases(cls)
-        self.is_tensor = namespaces.derives(cls, torch.Tensor)
-        self.is_class = namespaces.derives(cls, type)
-        self.read = next((_READERS[id(base)] for base in bases if id(base) in _READERS), None)
-        self.of_user = namespaces.is_user_class(cls)
-        self.fields: tuple[str, ...] = ()
-        names: dict[str, object] = {}
-        for base in bases:
-            for name, value in namespaces.class_namespace(base).items():
-                names.setdefault(name, value)
-        hidden = any(id(base) in OPAQUE for base in bases) or _is_own(cls)
-        whole = hidden or self.is_class or any(id(base) in _COMPLETE for base in bases)
-        # A property or a proxy's descriptor of the same name would run the user's code.
-        self.has_dict = not whole and type(names.get("__dict__")) in _C_DESCRIPTORS
-        self.slots = () if whole or "__slots__" not in names else tuple(_slots(names, bases))
-        fields = names.get("_fields")
-        if (
-            namespaces.derives(cls, tuple)
-            and type(fields) is tuple
-            and all(type(f) is str for f in fields)
-        ):
-            self.fields = fields
-        self.opaque = hidden or not (self.read or self.has_dict or self.slots or self.is_class)
-
-
-def _is_own(cls: type) -> bool:
-    module = namespaces.class_namespace(cls).get("__module__")
-    return type(module) is str and (module + ".").startswith("gradscope.")
-
-
-def _slots(names: dict[str, object], bases: tuple[type, ...]) -> Iterable[str]:
-    for base in bases:
-        namespace = namespaces.class_namespace(base)
-        if "__slots__" in namespace:
-            for name, value in namespace.items():
-                if type(value) is types.MemberDescriptorType and names[name] is value:
-                    yield name
-
-
-_layouts: dict[int, Layout] = {}
-_LARGEST_CACHE = 5_000  # programs can make new classes for ever
-
-
-def layout_of(cls: type) -> Layout:
-    """The layout of a type; kept by id, as hashing a class may run its metaclass's code."""
-    layout = _layouts.get(id(cls))
-    if layout is None or layout.cls() is not cls:
-        if len(_layouts) > _LARGEST_CACHE:
-            _layouts.clear()
-        layout = _layouts[id(cls)] = Layout(cls)
-    return layout
 
 
 class Contents:
@@ -229,7 +169,7 @@ class Contents:
             self.cut = True
 
     def _of_set(self, holder: Any, held: list[Held]) -> None:
-        base: Any = set if namespaces.derives(type(holder), set) else frozenset
+        base: Any = set if layouts.derives(type(holder), set) else frozenset
         self.cut |= base.__len__(holder) > self.most
         try:
             held += [
@@ -242,7 +182,7 @@ class Contents:
     def _of_module(self, holder: object, held: list[Held]) -> None:
         """An ``nn.Module``: its sub-modules and buffers under the names by which it gives them out."""
         namespace = _get_attribute(holder, "__dict__")
-        keyed = namespaces.derives(type(holder), torch.nn.ModuleDict)
+        keyed = layouts.derives(type(holder), torch.nn.ModuleDict)
         for name, value in self.items(namespace, _MANY_NAMES):
             if type(value) is not dict and type(value) is not collections.OrderedDict:
                 held.append(("attribute", name, value))
@@ -276,25 +216,82 @@ class Contents:
                 held.append(("attribute", "grad", grad))
 
     def _of_class(self, holder: Any, held: list[Held]) -> None:
-        if not namespaces.is_user_class(holder):
+        if not layouts.is_user_class(holder):
             return
         held += [
-            ("attribute", name, value) for name, value in namespaces.class_namespace(holder).items()
+            ("attribute", name, value) for name, value in layouts.class_namespace(holder).items()
         ]
         held += [
             ("class", None, base)
-            for base in namespaces.class_bases(holder)[1:]
-            if namespaces.is_user_class(base)
+            for base in layouts.class_bases(holder)[1:]
+            if layouts.is_user_class(base)
         ]
 
     def _of_namespace(self, module: types.ModuleType, held: list[Held]) -> None:
-        variables = namespaces.module_variables(module)
+        variables = layouts.module_variables(module)
         name = variables.get("__name__")
-        if type(name) is str and namespaces.is_user_module(name):
+        if type(name) is str and layouts.is_user_module(name):
             held.append(("globals", None, variables))
 
     def _of_wrapper(self, holder: object, held: list[Held]) -> None:
         held += [("inside", None, part) for part in gc.get_referents(holder)]
+
+
+def _of_function(contents: Contents, function: types.FunctionType, held: list[Held]) -> None:
+    """Closure, defaults, attributes, and for the user's own functions the variables of their module."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            held.append(("cell", name, cell.cell_contents))
+        except ValueError:  # not bound yet
+            continue
+    defaults = function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    held += [("default", name, value) for name, value in zip(names, defaults, strict=True)]
+    held += [("default", name, value) for name, value in (function.__kwdefaults__ or {}).items()]
+    contents.attributes(function.__dict__, held)
+    if owner_of(code) == USER:
+        held.append(("globals", None, function.__globals__))
+
+
+def _of_lru_cache(contents: Contents, cache: Any, held: list[Held]) -> None:
+    """The results, and arguments, that a ``functools.lru_cache`` keeps: only the collector gives them out."""
+    info = functools._lru_cache_wrapper.cache_info(cache)
+    if info.maxsize is not None and info.currsize > _MANY_RESULTS:
+        contents.cut = True
+        return
+    attributes = object.__getattribute__(cache, "__dict__")
+    for part in gc.get_referents(cache):
+        if type(part) is dict and part is not attributes:
+            held += [("cache", None, result) for _, result in contents.items(part, contents.most)]
+        elif part is not attributes:
+            held.append(("cache", None, part))
+
+
+def _of_generator(_: Contents, generator: Any, held: list[Held]) -> None:
+    """A suspended generator, coroutine or asynchronous generator: its frame, and what it waits for."""
+    frame, inner = _GENERATORS[type(generator)]
+    if (suspended := getattr(generator, frame)) is not None:
+        held.append(("frame", generator.__name__, suspended))
+    held.append(("inside", None, getattr(generator, inner)))
+
+
+def _of_frame(_: Contents, frame: types.FrameType, held: list[Held]) -> None:
+    """A frame's variables, and for the user's own code those of its module."""
+    if not is_module_level(frame):
+        held += [("variable", name, value) for name, value in local_variables(frame)]
+    if owner_of(frame.f_code) == USER:
+        held.append(("globals", None, frame.f_globals))
+
+
+def _of_traceback(_: Contents, traceback: types.TracebackType, held: list[Held]) -> None:
+    """The frames of a traceback, from the one that caught the exception down to the one that raised it."""
+    following: types.TracebackType | None = traceback
+    for _number in range(_LONGEST_TRACEBACK):
+        if following is None:
+            return
+        held.append(("frame", following.tb_frame.f_code.co_name, following.tb_frame))
+        following = following.tb_next
 
 
 def _is_writable(key: object) -> bool:
@@ -339,7 +336,7 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (collections.deque, Contents._of_deque),
     (set, Contents._of_set),
     (frozenset, Contents._of_set),
-    (types.FunctionType, code_contents.of_function),
+    (types.FunctionType, _of_function),
     (types.MethodType, _members(types.MethodType, "__func__", "__self__")),
     (types.BuiltinMethodType, _members(types.BuiltinMethodType, "__self__")),
     (staticmethod, _members(staticmethod, "__func__")),
@@ -347,51 +344,31 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (property, _members(property, "fget", "fset", "fdel")),
     (functools.partial, _members(functools.partial, "func", "args", "keywords")),
     (BaseException, _members(BaseException, "__traceback__", "__cause__", "__context__", "args")),
-    (functools._lru_cache_wrapper, code_contents.of_lru_cache),
-    (types.FrameType, code_contents.of_frame),
-    (types.TracebackType, code_contents.of_traceback),
+    (functools._lru_cache_wrapper, _of_lru_cache),
+    (types.FrameType, _of_frame),
+    (types.TracebackType, _of_traceback),
     (types.ModuleType, Contents._of_namespace),
-    *((cls, code_contents.of_generator) for cls in code_contents.GENERATORS),
+    *((cls, _of_generator) for cls in _GENERATORS),
     *((cls, Contents._of_wrapper) for cls in _WRAPPERS),
 )
 _READERS = {id(cls): read for cls, read in _BY_CLASS}
 """By id: a metaclass may define equality, and these classes live as long as the process."""
 
+_layouts: dict[int, Layout] = {}
+_LARGEST_CACHE = 5_000  # programs can make new classes for ever
+
+
+def layout_of(cls: type) -> Layout:
+    """The layout of a type; kept by id, as hashing a class may run its metaclass's code."""
+    layout = _layouts.get(id(cls))
+    if layout is None or layout.cls() is not cls:
+        if len(_layouts) > _LARGEST_CACHE:
+            _layouts.clear()
+        bases = layouts.class_bases(cls)
+        read = next((_READERS[id(base)] for base in bases if id(base) in _READERS), None)
+        layout = _layouts[id(cls)] = Layout(cls, read)
+    return layout
+
+
 _PLAIN = frozenset(id(cls) for cls in (torch.Tensor, torch.nn.Parameter))
 """Tensors that no ``__torch_function__`` of the user's listens to."""
-
-_C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-
-_COMPLETE = frozenset(
-    id(cls) for cls in (types.FunctionType, types.ModuleType, torch.nn.Module, torch.Tensor)
-)
-"""Types, with those derived from them, whose reader looks at the ``__dict__`` itself."""
-
-OPAQUE = frozenset(
-    id(cls)
-    for cls in (
-        *(
-            int,
-            float,
-            complex,
-            str,
-            bytes,
-            bytearray,
-            range,
-            memoryview,
-            weakref.ref,
-            weakref.ProxyType,
-        ),
-        *(
-            bool,
-            type(None),
-            torch.dtype,
-            torch.device,
-            torch.Size,
-            torch.Generator,
-            torch.UntypedStorage,
-        ),
-        *(logging.Logger, logging.Handler, threading.local),
-    )
-)
-"""Types, with those derived from them, that hold no tensor, hold it weakly, or cannot be read quietly."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from gradscope.errors import GradscopeError
 from gradscope.model import Site
 from gradscope.model.listing import Listing
-from gradscope.program import namespaces, referrers
+from gradscope.program import layouts, referrers
 from gradscope.program.contents import Contents, layout_of
 from gradscope.program.reach import Budget, Path, Scan, Step, Walk, render
 from gradscope.program.tensors import node_of
@@ -92,7 +92,7 @@ def holders(
     Works anywhere, with no watch. ``reaches`` decides, with ``graph=True``, which other tensors keep the graph; by
     default those whose own graph shares a node with it, as far as a walk of 20,000 nodes can tell.
     """
-    if not namespaces.derives(type(tensor), Tensor):
+    if not layouts.derives(type(tensor), Tensor):
         raise GradscopeError(
             f"gradscope.holders() takes a tensor, not {type(tensor).__name__}: give it one, such as the model's output"
         )
@@ -156,7 +156,7 @@ def _tracked(base: type) -> list[Any]:
     for each in gc.get_objects():
         cls = type(each)
         if id(cls) not in derived:
-            derived[id(cls)] = namespaces.derives(cls, base)
+            derived[id(cls)] = layouts.derives(cls, base)
         if derived[id(cls)]:
             found.append(each)
     return found

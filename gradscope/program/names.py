@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.nn import Module
 
 from gradscope.program.sites import USER, owner_of
-from gradscope.program.tensors import is_leaf
+from gradscope.program.tensors import is_leaf, storage_of
+from gradscope.program.variables import Variable, variables
 
 _CALL = Module._call_impl.__code__
+_MODULE = Variable(_CALL, "self")
 _DEEPEST = 60  # frames looked at for a module
 
 
@@ -31,7 +33,7 @@ class Names:
         while frame is not None and depth < _DEEPEST:
             code = frame.f_code
             if code is _CALL:
-                module = local(frame, "self")
+                module = _MODULE.of(frame)
                 known = self._modules.get(id(module))
                 if known is None or known[0]() is not module:
                     self._learn(frame, module)
@@ -79,7 +81,7 @@ class Names:
         depth = 0
         while above is not None and depth < _DEEPEST:
             if above.f_code is _CALL:
-                outermost, caller = local(above, "self"), above.f_back
+                outermost, caller = _MODULE.of(above), above.f_back
             above = above.f_back
             depth += 1
         while caller is not None and owner_of(caller.f_code) != USER:
@@ -108,53 +110,6 @@ class Names:
                 weakref.ref(tensor),
                 name,
             )
-
-
-def storage_of(tensor: torch.Tensor) -> int:
-    """What identifies the tensor's memory; tensors that share it have the same. 0 for sparse and opaque tensors."""
-    with torch._C.DisableTorchFunction():
-        try:
-            return int(tensor.untyped_storage()._cdata)
-        except (NotImplementedError, RuntimeError):
-            return 0
-
-
-def is_parameter(tensor: torch.Tensor) -> bool:
-    """True for a leaf that requires grad, and for a view of one (``weight.t()``): memory that the graph does not cost."""
-    with torch._C.DisableTorchFunction():
-        if is_leaf(tensor):
-            return tensor.requires_grad
-        base = tensor._base if tensor._is_view() else None
-        return base is not None and base.is_leaf and base.requires_grad
-
-
-def variables(frame: FrameType) -> list[tuple[str, Any]]:
-    """The frame's local variables, then the globals of its module; nothing is kept in the frame by looking.
-
-    Reading ``f_locals`` of a function's frame makes a dict before Python 3.13 that would keep the values alive as long as
-    the frame runs; it is emptied again.
-    """
-    found: list[tuple[str, Any]] = []
-    if frame.f_locals is not frame.f_globals:
-        snapshot = frame.f_locals
-        found.extend(snapshot.items())
-        _empty(frame.f_code, snapshot)
-    found.extend(frame.f_globals.items())
-    return found
-
-
-def local(frame: FrameType, name: str) -> Any:
-    """The value of a local variable; nothing is kept in the frame by looking."""
-    snapshot = frame.f_locals
-    value = snapshot.get(name)
-    _empty(frame.f_code, snapshot)
-    return value
-
-
-def _empty(code: CodeType, snapshot: Any) -> None:
-    optimized = 0x1  # inspect.CO_OPTIMIZED: a function, whose locals are not a dict of their own
-    if type(snapshot) is dict and code.co_flags & optimized:
-        snapshot.clear()
 
 
 def _variable(frame: FrameType, value: Any) -> str | None:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from gradscope.program import namespaces
-from gradscope.program.contents import OPAQUE, Contents, Kind, layout_of
+from gradscope.program import layouts
+from gradscope.program.contents import Contents, Kind, layout_of
 from gradscope.program.sites import USER, owner_of
+from gradscope.program.variables import is_module_level, local_variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class Walk:
         frames = tuple(frames)
         for frame in frames:
             self._number(frame)
-            if not namespaces.is_module_level(frame):
+            if not is_module_level(frame):
                 self._enter_locals(frame)
         for frame in frames:
             if not libraries or owner_of(frame.f_code) == USER:
@@ -152,7 +153,7 @@ class Walk:
         code = frame.f_code
         where = (code.co_qualname, code.co_filename, code.co_firstlineno)
         owned, free = self._origin(Origin("local", *where)), self._origin(Origin("cell", *where))
-        for name, value in namespaces.local_variables(frame):
+        for name, value in local_variables(frame):
             self._add(value, (free if name in code.co_freevars else owned, "variable", name), 0)
 
     def enter_globals(self, variables: dict[str, Any], depth: int) -> None:
@@ -165,15 +166,15 @@ class Walk:
         origin = self._origin(
             Origin("global", "<module>", file if type(file) is str else "", 1, prefix)
         )
-        for key, value in namespaces.named_first(variables):
+        for key, value in layouts.named_first(variables):
             self._add(value, (origin, "variable", key), depth)
 
     def _enter_class(self, cls: type, depth: int) -> None:
-        if id(cls) in self._index or not namespaces.is_user_class(cls):
+        if id(cls) in self._index or not layouts.is_user_class(cls):
             return
-        module = namespaces.class_namespace(cls)["__module__"]
-        name = namespaces.class_name(cls)
-        origin = self._origin(Origin("class", name, namespaces.module_file(str(module)), 1))
+        module = layouts.class_namespace(cls)["__module__"]
+        name = layouts.class_name(cls)
+        origin = self._origin(Origin("class", name, layouts.module_file(str(module)), 1))
         self._number(cls, (origin, "variable", name), depth)
 
     def _origin(self, origin: Origin) -> int:
@@ -229,7 +230,7 @@ class Walk:
                 self._truncated = True
                 continue
             for kind, key, value in held:
-                if id(type(value)) in OPAQUE:
+                if id(type(value)) in layouts.OPAQUE:
                     continue
                 if kind == "globals":
                     self.enter_globals(value, depth)

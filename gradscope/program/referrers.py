@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradscope.program import namespaces
+from gradscope.program import layouts
 from gradscope.program.contents import Contents, layout_of
 from gradscope.program.reach import Origin, Path, Step, Walk, render
 
@@ -33,8 +33,8 @@ def paths_to(found: object, walk: Walk, own: set[int]) -> list[Path]:
 def _module_namespaces() -> dict[int, str]:
     names: dict[int, str] = {}
     for name, module in (("__main__", sys.modules["__main__"]), *tuple(sys.modules.items())):
-        if namespaces.derives(type(module), types.ModuleType):
-            names.setdefault(id(namespaces.module_variables(module)), name)
+        if layouts.derives(type(module), types.ModuleType):
+            names.setdefault(id(layouts.module_variables(module)), name)
     return names
 
 
@@ -82,7 +82,7 @@ def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -
 
 def _is_top(referrer: object) -> bool:
     layout = layout_of(type(referrer))
-    return layout.is_class or namespaces.derives(type(referrer), torch._C._FunctionBase)
+    return layout.is_class or layouts.derives(type(referrer), torch._C._FunctionBase)
 
 
 def _tops_of_cycles(seen: dict[int, _Referrer], named: set[int]) -> list[Any]:
@@ -117,7 +117,7 @@ def _name(chain: list[Any], walk: Walk, modules: dict[int, str]) -> Path | None:
         name = modules[id(top)]
         prefix = "" if name == "__main__" else f"{name}."
         origin, root = (
-            Origin("global", "<module>", namespaces.module_file(name), 1, prefix),
+            Origin("global", "<module>", layouts.module_file(name), 1, prefix),
             str(steps.pop(0).key),
         )
     elif type(top) is types.CellType:  # a variable of a running function: told of with its frame
@@ -152,17 +152,17 @@ def _steps(chain: list[Any]) -> Iterator[Step]:
 
 def _unnamed(top: Any) -> tuple[Origin, str]:
     cls = type(top)
-    if namespaces.derives(cls, torch._C._FunctionBase):
+    if layouts.derives(cls, torch._C._FunctionBase):
         return origin_of_context(top), "ctx"
     if layout_of(cls).is_class:
-        module = namespaces.class_namespace(top).get("__module__")
-        name = namespaces.class_name(top)
-        return Origin("class", name, namespaces.module_file(str(module)), 1), name
+        module = layouts.class_namespace(top).get("__module__")
+        name = layouts.class_name(top)
+        return Origin("class", name, layouts.module_file(str(module)), 1), name
     if cls in _HAVE_CODE:
         code = getattr(top, _HAVE_CODE[cls])
         text = f"<{cls.__name__} {code.co_name}>"
         return Origin("unnamed", code.co_qualname, code.co_filename, code.co_firstlineno), text
-    return Origin("unnamed", "", "", 0), f"<{namespaces.class_name(cls)}>"
+    return Origin("unnamed", "", "", 0), f"<{layouts.class_name(cls)}>"
 
 
 _HAVE_CODE: dict[type, str] = {
@@ -175,11 +175,11 @@ _HAVE_CODE: dict[type, str] = {
 
 def origin_of_context(context: object) -> Origin:
     """Where the ``ctx`` of a Python Function is from: its ``forward``."""
-    function = namespaces.class_namespace(type(context)).get("_forward_cls")
+    function = layouts.class_namespace(type(context)).get("_forward_cls")
     if isinstance(function, type):
-        for base in namespaces.class_bases(function):
-            forward = namespaces.class_namespace(base).get("forward")
+        for base in layouts.class_bases(function):
+            forward = layouts.class_namespace(base).get("forward")
             code = getattr(getattr(forward, "__func__", None), "__code__", None)
             if isinstance(code, types.CodeType):
                 return Origin("ctx", code.co_qualname, code.co_filename, code.co_firstlineno)
-    return Origin("ctx", namespaces.class_name(type(context)), "", 0)
+    return Origin("ctx", layouts.class_name(type(context)), "", 0)

@@ -61,7 +61,7 @@ class _Code:
 
     def __init__(self, code: CodeType) -> None:
         self.code = code  # keeps the id taken
-        self.owner = _classify(code.co_filename)
+        self.owner = classify(code.co_filename)
         self.places: dict[int, Place] = {}
 
 
@@ -82,7 +82,8 @@ def owner_of(code: CodeType) -> int:
     return (_codes.get(id(code)) or known_code(code)).owner
 
 
-def _classify(filename: str) -> int:
+def classify(filename: str) -> int:
+    """Whose code a source file is: USER, LIBRARY or HIDDEN."""
     if filename.startswith("<"):
         # <frozen …> and torch's generated <eval_with_key> are machinery; <stdin>, <string> and <ipython-…> are people's
         return (

@@ -55,3 +55,21 @@ def describe(tensor: torch.Tensor) -> str:
 def dtype_label(tensor: torch.Tensor) -> str:
     """The dtype in the short spelling of torch's own tools: ``f32``."""
     return dtype_abbrs.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What identifies the tensor's memory; tensors that share it have the same. 0 for sparse and opaque tensors."""
+    with torch._C.DisableTorchFunction():
+        try:
+            return int(tensor.untyped_storage()._cdata)
+        except (NotImplementedError, RuntimeError):
+            return 0
+
+
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """True for a leaf that requires grad, and for a view of one (``weight.t()``): memory that the graph does not cost."""
+    with torch._C.DisableTorchFunction():
+        if is_leaf(tensor):
+            return tensor.requires_grad
+        base = tensor._base if tensor._is_view() else None
+        return base is not None and base.is_leaf and base.requires_grad

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gradscope.errors import GradscopeError
 from gradscope.program.holders import Budget, Holder, contexts, holders, visit
-from gradscope.program.namespaces import local_variables
+from gradscope.program.variables import local_variables
 
 
 def names(*frames: types.FrameType) -> set[str]:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from gradscope.code import places, source
 from gradscope.detect.foresight.reading import Reading
 from gradscope.model import Edit, Site
-from gradscope.program.namespaces import local_variables
 from gradscope.program.sites import place_in
+from gradscope.program.variables import local_variables
 from gradscope.rules.gs102 import SharedGraph, fix_kind
 
 _INDENT = "    "

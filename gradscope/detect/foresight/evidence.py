@@ -15,8 +15,9 @@ from gradscope.detect.foresight.objects import owner_path
 from gradscope.detect.foresight.reading import Reading
 from gradscope.detect.hazards import _built_at, _node
 from gradscope.model import BackwardCall, Site
-from gradscope.program.namespaces import derives, local_variables
+from gradscope.program.layouts import derives
 from gradscope.program.sites import place_in, site_of
+from gradscope.program.variables import local_variables
 from gradscope.rules.gs102 import SharedGraph
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
 from gradscope.detect.observers import Observer
 from gradscope.model import Finding, Site
-from gradscope.program.names import is_parameter
 from gradscope.program.sites import Place, user_frames
-from gradscope.program.tensors import is_leaf, requires_grad
+from gradscope.program.tensors import is_leaf, is_parameter, requires_grad
 from gradscope.rules import gs202
 
 if TYPE_CHECKING:

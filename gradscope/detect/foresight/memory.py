@@ -18,8 +18,7 @@ from gradscope.code.through_data import data_lines
 from gradscope.collect.marks import Packed
 from gradscope.detect.foresight.objects import MISSING, Objects
 from gradscope.detect.foresight.versions import Versions
-from gradscope.program.names import storage_of
-from gradscope.program.tensors import PLAIN
+from gradscope.program.tensors import PLAIN, storage_of
 
 _MOST_READ = 64  # saved tensors before one line
 _MOST_PIECES = 256

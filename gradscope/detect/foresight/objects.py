@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from gradscope.code.liveness import Callee
-from gradscope.program import namespaces
+from gradscope.program import layouts
 from gradscope.program.contents import layout_of
 from gradscope.program.sites import USER, owner_of
+from gradscope.program.variables import local_variables
 
 MISSING: Any = object()
 
@@ -51,7 +52,7 @@ class Objects:
     """The variables of one frame. It holds them, so let go of it at once."""
 
     def __init__(self, frame: FrameType) -> None:
-        self._variables = {**frame.f_globals, **dict(namespaces.local_variables(frame))}
+        self._variables = {**frame.f_globals, **dict(local_variables(frame))}
 
     def find(self, path: str) -> Any:
         """What the path stands for, MISSING if that cannot be told quietly."""
@@ -70,23 +71,23 @@ def attribute(owner: Any, name: str) -> Any:
     """An attribute as it is stored, descriptors unasked."""
     layout = layout_of(type(owner))
     if isinstance(owner, types.ModuleType):
-        return namespaces.module_variables(owner).get(name, MISSING)
-    if layout.has_dict or namespaces.derives(type(owner), torch.nn.Module):
+        return layouts.module_variables(owner).get(name, MISSING)
+    if layout.has_dict or layouts.derives(type(owner), torch.nn.Module):
         namespace = object.__getattribute__(owner, "__dict__")
         if name in namespace:
             return namespace[name]
         for kind in ("_parameters", "_buffers", "_modules"):
             if type(namespace.get(kind)) in (dict, OrderedDict) and name in namespace[kind]:
                 return namespace[kind][name]
-    classes = namespaces.class_bases(owner if layout.is_class else type(owner))
+    classes = layouts.class_bases(owner if layout.is_class else type(owner))
     return next(
-        (space[name] for cls in classes if name in (space := namespaces.class_namespace(cls))),
+        (space[name] for cls in classes if name in (space := layouts.class_namespace(cls))),
         MISSING,
     )
 
 
 def _item(owner: Any, key: str) -> Any:
-    if namespaces.derives(type(owner), torch.nn.Module):
+    if layouts.derives(type(owner), torch.nn.Module):
         return attribute(owner, key)
     if isinstance(owner, dict):
         wanted: Any = key[1:-1] if key[0] in "'\"" else int(key)

@@ -17,8 +17,8 @@ from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
 from gradscope.detect.observers import Observer
 from gradscope.model import BackwardCall, Finding
-from gradscope.program.names import storage_of
 from gradscope.program.sites import Place, user_frames
+from gradscope.program.tensors import storage_of
 from gradscope.rules import gs102, gs202
 
 if TYPE_CHECKING:

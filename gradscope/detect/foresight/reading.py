@@ -26,13 +26,9 @@ from gradscope.detect.foresight.objects import (
 )
 from gradscope.model import Site
 from gradscope.program.holders import Path
-from gradscope.program.namespaces import (
-    class_bases,
-    class_namespace,
-    is_module_level,
-    is_user_class,
-)
+from gradscope.program.layouts import class_bases, class_namespace, is_user_class
 from gradscope.program.sites import USER, owner_of, place_in
+from gradscope.program.variables import is_module_level
 
 _MOST_NAMES = 6
 _MOST_FRAMES = 8

@@ -8,7 +8,7 @@ from threading import get_ident
 import torch
 
 from gradscope.collect.marks import Packed
-from gradscope.program.names import storage_of
+from gradscope.program.tensors import storage_of
 
 _MOST_COMPARED = 256  # the newest saved tensors are compared at every line
 _MOST_KEPT = 8_192

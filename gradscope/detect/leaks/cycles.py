@@ -13,7 +13,7 @@ from torch import Tensor
 from gradscope.detect.leaks.stores import find_calls, find_store
 from gradscope.detect.leaks.suspects import Name
 from gradscope.model import Site
-from gradscope.program import namespaces
+from gradscope.program import layouts
 from gradscope.program.holders import contexts
 from gradscope.program.reach import Path
 from gradscope.program.tensors import is_leaf, node_of
@@ -70,7 +70,7 @@ def _through_hooks() -> Cycle | None:
     counts: dict[int, int] = {}
     hooks: dict[int, FunctionType] = {}
     for each in gc.get_objects():
-        if not namespaces.derives(type(each), Tensor):
+        if not layouts.derives(type(each), Tensor):
             continue
         with torch._C.DisableTorchFunction():
             installed = None if is_leaf(each) else each._backward_hooks
@@ -107,7 +107,7 @@ def _closes_over(hook: FunctionType, tensor: Any) -> bool:
 def _through_grad() -> Cycle | None:
     count = 0
     for each in gc.get_objects():
-        if namespaces.derives(type(each), Tensor):
+        if layouts.derives(type(each), Tensor):
             with torch._C.DisableTorchFunction():
                 count += is_leaf(each) and each.grad is not None and each.grad.requires_grad
     return Cycle("grad", ".grad", None, count) if count else None

@@ -13,8 +13,8 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
-from gradscope.program.names import is_parameter, storage_of
 from gradscope.program.sites import Place
+from gradscope.program.tensors import is_parameter, storage_of
 
 if TYPE_CHECKING:
     from gradscope.collect.backward import Backward

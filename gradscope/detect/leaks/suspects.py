@@ -14,10 +14,10 @@ from torch.autograd.graph import Node
 from gradscope.detect.leaks.spans import Extent, Spans
 from gradscope.model import Site
 from gradscope.program.holders import Budget, visit
-from gradscope.program.namespaces import local_variables
 from gradscope.program.reach import Origin, Path, Step, render
 from gradscope.program.sites import Place
 from gradscope.program.tensors import node_of, version_of
+from gradscope.program.variables import local_variables
 
 _BUDGET = Budget(max_objects=5_000, max_seconds=0.01, max_depth=12, max_items=100)
 _FEWEST = 3  # iterations that must be seen together before anything is suspected

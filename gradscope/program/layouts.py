@@ -1,0 +1,157 @@
+"""Tells what a class or a module says about itself, without running any code of the user's."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import torch
+
+from gradscope.program.sites import USER, classify
+
+_class_dict = type.__dict__["__dict__"].__get__
+_class_mro = type.__dict__["__mro__"].__get__
+_class_qualname = type.__dict__["__qualname__"].__get__
+_module_dict = vars(ModuleType)["__dict__"].__get__
+
+_MACHINERY = frozenset({"__builtins__", "__loader__", "__spec__"})
+
+OPAQUE = frozenset(
+    map(
+        id,
+        (
+            *(int, float, complex, bool, str, bytes, bytearray, range, memoryview, type(None)),
+            *(torch.dtype, torch.device, torch.Size, torch.Generator, torch.UntypedStorage),
+            *(weakref.ref, weakref.ProxyType, logging.Logger, logging.Handler, threading.local),
+        ),
+    )
+)
+"""Types, with those derived from them, that hold no tensor, hold it weakly, or cannot be read quietly."""
+
+_COMPLETE = frozenset(map(id, (types.FunctionType, ModuleType, torch.nn.Module, torch.Tensor)))
+"""Types, with those derived from them, whose reader looks at the ``__dict__`` itself."""
+
+_C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+_of_user: dict[str, bool] = {}
+
+
+class Layout:
+    """What a type says about its instances: how to ``read`` them, and whether they have a ``__dict__`` and slots."""
+
+    __slots__ = (
+        *("cls", "read", "fields", "slots", "has_dict"),
+        *("is_class", "is_tensor", "of_user", "opaque"),
+    )
+
+    def __init__(self, cls: type, read: Callable[..., None] | None) -> None:
+        self.cls = weakref.ref(cls)
+        self.read = read
+        bases = class_bases(cls)
+        names: dict[str, object] = {}
+        for base in bases:
+            for name, value in class_namespace(base).items():
+                names.setdefault(name, value)
+        self.is_tensor = derives(cls, torch.Tensor)
+        self.is_class = derives(cls, type)
+        self.of_user = is_user_class(cls)
+        self.fields = _fields(names) if derives(cls, tuple) else ()
+        """The attributes of a named tuple."""
+        hidden = any(id(base) in OPAQUE for base in bases) or _is_own(cls)
+        whole = hidden or self.is_class or any(id(base) in _COMPLETE for base in bases)
+        # A property or a proxy's descriptor of the same name would run the user's code.
+        self.has_dict = not whole and type(names.get("__dict__")) in _C_DESCRIPTORS
+        self.slots = () if whole or "__slots__" not in names else tuple(_slots(names, bases))
+        self.opaque = hidden or not (read or self.has_dict or self.slots or self.is_class)
+
+
+def _is_own(cls: type) -> bool:
+    module = class_namespace(cls).get("__module__")
+    return type(module) is str and (module + ".").startswith("gradscope.")
+
+
+def _fields(names: dict[str, object]) -> tuple[str, ...]:
+    fields = names.get("_fields")
+    return fields if type(fields) is tuple and all(type(f) is str for f in fields) else ()
+
+
+def _slots(names: dict[str, object], bases: tuple[type, ...]) -> Iterator[str]:
+    for base in bases:
+        namespace = class_namespace(base)
+        if "__slots__" in namespace:
+            for name, value in namespace.items():
+                if type(value) is types.MemberDescriptorType and names[name] is value:
+                    yield name
+
+
+def class_namespace(cls: type) -> MappingProxyType[str, object]:
+    """The class's own ``__dict__``, past any metaclass of the user's."""
+    namespace: MappingProxyType[str, object] = _class_dict(cls)
+    return namespace
+
+
+def class_name(cls: type) -> str:
+    """The class's name as a user would write it where it is defined."""
+    name: str = _class_qualname(cls)
+    return name.rpartition("<locals>.")[2]
+
+
+def class_bases(cls: type) -> tuple[type, ...]:
+    """The class's ``__mro__``, past any metaclass of the user's."""
+    bases: tuple[type, ...] = _class_mro(cls)
+    return bases
+
+
+def derives(cls: type, base: type) -> bool:
+    """``issubclass`` by identity: neither a metaclass's equality nor its ``__subclasscheck__`` is asked."""
+    return any(each is base for each in class_bases(cls))
+
+
+def module_variables(module: ModuleType) -> dict[str, Any]:
+    """The module's own ``__dict__``, past any ``__getattribute__`` of a lazy module."""
+    variables: dict[str, Any] = _module_dict(module)
+    return variables
+
+
+def named_first(variables: dict[str, Any]) -> list[tuple[str, object]]:
+    """A module's variables; ``_`` and ``_3`` come after those that people name, Python's own not at all."""
+    pairs = [
+        pair
+        for pair in tuple(dict.items(variables))
+        if type(pair[0]) is str and pair[0] not in _MACHINERY
+    ]
+    return sorted(pairs, key=lambda pair: pair[0].startswith("_"))
+
+
+def is_user_class(cls: type) -> bool:
+    """True for a class defined in the user's own code."""
+    name = class_namespace(cls).get("__module__")
+    return type(name) is str and is_user_module(name)
+
+
+def is_user_module(name: str) -> bool:
+    """True for ``__main__`` and for modules whose file is the user's own code."""
+    if name == "__main__":
+        return True
+    known = _of_user.get(name)
+    if known is None:
+        file = module_file(name)
+        if not file:
+            return False
+        known = _of_user[name] = classify(file) == USER
+    return known
+
+
+def module_file(name: str) -> str:
+    """The source file of a loaded module; empty where it has none."""
+    module = sys.modules.get(name)
+    if module is None or not derives(type(module), ModuleType):
+        return ""
+    file = module_variables(module).get("__file__")
+    return file if type(file) is str else ""

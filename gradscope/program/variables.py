@@ -1,0 +1,178 @@
+"""Reads the variables of frames so that the program cannot notice: no dict is filled, emptied or kept behind its back.
+
+Up to Python 3.12, ``frame.f_locals`` of a function is one dict, the same that ``locals()`` gives the program. Asking for it
+fills it anew, keeps it with the frame, and makes every later trace event fill it again. So variables are read without it:
+
+* Python 3.13 and later (PEP 667): ``f_locals`` is a view of the variables themselves, which asking does not change.
+* Python 3.12: ``PyFrame_GetVar`` of the C API returns one variable.
+* Python 3.11 has no such function. Read the variables where they lie, if the frame stands still meanwhile; a frame that
+  another thread may end at any moment is read through ``f_locals``, which is emptied again where only we have seen it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dis
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from ctypes import c_size_t, py_object
+from functools import lru_cache
+from types import CellType, CodeType, FrameType
+from typing import Any
+
+Variables = tuple[tuple[str, object], ...]
+
+_HAS_VIEW = sys.version_info >= (3, 13)
+_HAS_GET_VAR = sys.version_info >= (3, 12)
+_OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function's frame, whose variables are not kept in a dict
+_PROXY = type((lambda: sys._getframe().f_locals)())
+
+# In CPython 3.11 a frame object's second word points to its `_PyInterpreterFrame` (Include/internal/pycore_frame.h), whose
+# tenth word is the first of the variables.
+_WORD = ctypes.sizeof(c_size_t)
+_DATA = object.__basicsize__ + _WORD
+_SLOTS = 9 * _WORD
+_HAS_SLOTS = (
+    FrameType.__basicsize__ == _DATA + 3 * _WORD + _SLOTS
+)  # the two structures, one after the other
+
+if _HAS_GET_VAR and not _HAS_VIEW:
+    _get_var = ctypes.pythonapi.PyFrame_GetVar
+    _get_var.argtypes, _get_var.restype = (py_object, py_object), py_object
+
+_SHARE_SNAPSHOT = frozenset({"locals", "vars", "exec", "eval"})
+_ALONE = 3  # references to a snapshot that nobody else has: its frame's, our variable, getrefcount's argument
+
+
+def is_module_level(frame: FrameType) -> bool:
+    """True where the frame's variables are its module's globals."""
+    return not frame.f_code.co_flags & _OPTIMIZED and frame.f_locals is frame.f_globals
+
+
+def variables(frame: FrameType) -> list[tuple[str, Any]]:
+    """The frame's own variables, then the globals of its module."""
+    own = () if is_module_level(frame) else local_variables(frame)
+    return [*own, *frame.f_globals.items()]
+
+
+def local_variables(frame: FrameType) -> Variables:
+    """Names and values of the frame's own variables, cells included; none where looking could be noticed."""
+    code = frame.f_code
+    if not code.co_flags & _OPTIMIZED:
+        return _of_module_or_class(frame)
+    found: Iterable[tuple[str, object]]
+    if _HAS_VIEW:
+        found = frame.f_locals.items()
+    elif _HAS_GET_VAR:
+        found = _by_get_var(frame, code)
+    elif _HAS_SLOTS and _stands_still(frame):
+        found = _in_slots(frame, code)
+    else:
+        found = _from_snapshot(frame)
+    # ".0" is what a comprehension's frame calls the iterator it was given.
+    return tuple(pair for pair in found if not pair[0].startswith("."))
+
+
+class Variable:
+    """A variable of one function, to be read at any time from frames of it that run in this thread."""
+
+    __slots__ = ("_may_be_in_cell", "_name", "_offset")
+
+    def __init__(self, code: CodeType, name: str) -> None:
+        self._name = name
+        self._offset, self._may_be_in_cell = _slots(code)[name]
+
+    def of(self, frame: FrameType) -> Any:
+        """Its value; None where it is not bound."""
+        try:
+            if _HAS_SLOTS:  # first, as this runs at every operation of the program's
+                data = c_size_t.from_address(id(frame) + _DATA).value
+                value: Any = py_object.from_address(data + self._offset).value
+                if self._may_be_in_cell and type(value) is CellType:
+                    return value.cell_contents
+                return value
+            if _HAS_VIEW:
+                return frame.f_locals[self._name]
+            if _HAS_GET_VAR:
+                return _get_var(frame, self._name)
+            return dict(_from_snapshot(frame)).get(self._name)
+        except (KeyError, NameError, ValueError):
+            return None
+
+
+def _of_module_or_class(frame: FrameType) -> Variables:
+    namespace: Any = frame.f_locals
+    if type(namespace) is not dict and type(namespace) is not _PROXY:
+        return ()  # an exec() with a mapping of the user's
+    # During a comprehension in a module Python 3.12 shows a copy of the globals with its variables added.
+    shared = frame.f_globals
+    return tuple(
+        (name, value)
+        for name, value in namespace.items()
+        if name not in shared or shared[name] is not value
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _slots(code: CodeType) -> dict[str, tuple[int, bool]]:
+    """The variables of a function: how far into a frame's data each lies, and whether it may be in a cell."""
+    cells = code.co_cellvars + code.co_freevars
+    names = dict.fromkeys(code.co_varnames + cells)
+    return {name: (_SLOTS + i * _WORD, name in cells) for i, name in enumerate(names)}
+
+
+def _stands_still(frame: FrameType) -> bool:
+    """True when no other thread can end the frame: there is none, or this one is in the midst of running it."""
+    if len(sys._current_frames()) == 1:
+        return True
+    own: FrameType | None = sys._getframe(1)
+    while own is not None and own is not frame:
+        own = own.f_back
+    return own is frame
+
+
+def _in_slots(frame: FrameType, code: CodeType) -> Iterator[tuple[str, object]]:
+    slots = _slots(code)
+    first = c_size_t.from_address(id(frame) + _DATA).value + _SLOTS
+    addresses = (c_size_t * len(slots)).from_address(first)[:]
+    values = (py_object * len(slots)).from_address(first)
+    for i, (name, (_, may_be_in_cell)) in enumerate(slots.items()):
+        if addresses[i]:
+            value: Any = values[i]
+            if not may_be_in_cell or type(value) is not CellType:
+                yield name, value
+            else:
+                with suppress(ValueError):  # not bound
+                    yield name, value.cell_contents
+
+
+def _by_get_var(frame: FrameType, code: CodeType) -> Iterator[tuple[str, object]]:
+    for name in _slots(code):
+        with suppress(NameError):  # not bound
+            yield name, _get_var(frame, name)
+
+
+def _from_snapshot(frame: FrameType) -> Variables:
+    """The variables by way of ``f_locals``; none of a function that may hold the very dict that this refreshes."""
+    code = frame.f_code
+    if _shares_snapshot(code):
+        return ()
+    snapshot = frame.f_locals
+    found = tuple(snapshot.items())
+    # A debugger writes what it changed in the snapshot back into the frame: emptied, it would delete the variables.
+    if sys.gettrace() is None and sys.getrefcount(snapshot) <= _ALONE:
+        for name in _slots(code):
+            snapshot.pop(name, None)
+        # Else Python would fill the snapshot again at the next trace event, and it would stay with the frame.
+        ctypes.pythonapi.PyFrame_LocalsToFast(py_object(frame), ctypes.c_int(0))
+    return found
+
+
+@lru_cache(maxsize=1_000)
+def _shares_snapshot(code: CodeType) -> bool:
+    # model.eval() has the name too, but loads it as an attribute.
+    return not _SHARE_SNAPSHOT.isdisjoint(code.co_names) and any(
+        step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in _SHARE_SNAPSHOT
+        for step in dis.get_instructions(code)
+    )

@@ -1,0 +1,319 @@
+"""Reading the variables of frames: what a look finds, and that the program cannot tell that it was looked at."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import CellType, FrameType
+from typing import Any
+
+import pytest
+import torch
+
+import gradscope
+from gradscope.program import variables as reader
+
+
+def read() -> dict[str, object]:
+    return dict(reader.local_variables(sys._getframe(1)))
+
+
+# what a look finds
+
+
+def test_a_function_shows_arguments_variables_and_cells() -> None:
+    outer = "outer"
+
+    def function(first: int, *rest: int, key: int = 3, **more: int) -> dict[str, object]:
+        own, shared = 7, 8
+        if first > 100:
+            unbound = 1
+            assert unbound
+
+        def inner() -> tuple[int, str]:
+            return shared, outer
+
+        found = read()
+        assert (inner(), own)[1] == 7
+        return found
+
+    found = function(1, 2, later=4)
+    inner = found.pop("inner")
+    assert callable(inner)
+    assert found == {
+        "first": 1,
+        "rest": (2,),
+        "key": 3,
+        "more": {"later": 4},
+        "own": 7,
+        "shared": 8,
+        "outer": "outer",
+    }
+
+
+def test_a_cell_that_is_not_bound_yet_is_no_variable() -> None:
+    def function() -> dict[str, object]:
+        def inner() -> int:
+            return later
+
+        found = read()
+        later = 1
+        assert inner() == later
+        return found
+
+    assert set(function()) == {"inner"}
+
+
+def test_a_variable_that_holds_a_cell_shows_the_cell() -> None:
+    cell = CellType(5)
+
+    def function() -> dict[str, object]:
+        mine = cell
+        assert mine
+        return read()
+
+    assert function() == {"mine": cell, "cell": cell}
+
+
+def test_generators_comprehensions_and_class_bodies_show_their_variables() -> None:
+    def generate() -> Iterator[int]:
+        own = 3
+        yield own
+        yield own
+
+    generator = generate()
+    next(generator)
+    assert dict(reader.local_variables(generator.gi_frame)) == {"own": 3}
+    assert [set(read()) >= {"each"} for each in (1,)] == [True]
+
+    class Body:
+        value = 4
+        seen = read()
+
+    assert Body.seen["value"] == 4
+
+
+def test_a_function_that_has_ended_shows_what_its_traceback_keeps() -> None:
+    def fail() -> None:
+        kept = 9
+        raise ValueError(kept)
+
+    try:
+        fail()
+    except ValueError as error:
+        traceback = error.__traceback__
+    assert traceback is not None
+    assert traceback.tb_next is not None
+    frame = traceback.tb_next.tb_frame
+    assert dict(reader.local_variables(frame)) == {"kept": 9}
+    frame.clear()
+    assert reader.local_variables(frame) == ()
+
+
+def test_another_threads_frame_shows_its_variables() -> None:
+    ready, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        there = 6
+        ready.set()
+        done.wait()
+        assert there
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    ready.wait()
+    frame: FrameType | None = sys._current_frames()[thread.ident or 0]
+    while frame is not None and frame.f_code.co_name != "work":
+        frame = frame.f_back
+    assert frame is not None
+    found = dict(reader.local_variables(frame))
+    done.set()
+    thread.join()
+    assert found["there"] == 6
+
+
+def test_one_variable_of_a_function_by_its_name() -> None:
+    def function(first: int) -> list[Any]:
+        def inner() -> int:
+            return first
+
+        frame = sys._getframe()
+        found = [reader.Variable(frame.f_code, n).of(frame) for n in ("first", "frame", "later")]
+        later = inner()
+        assert later
+        return found
+
+    first, frame, unbound = function(1)
+    assert (first, type(frame), unbound) == (1, FrameType, None)
+
+
+def test_the_locals_come_before_the_globals() -> None:
+    def function() -> list[tuple[str, Any]]:
+        torch = 1
+        assert torch
+        return reader.variables(sys._getframe())
+
+    named = [value for name, value in function() if name == "torch"]
+    assert named == [1, torch]
+
+
+# the program does not notice
+
+LOOKS: list[Callable[[FrameType], object]] = [
+    reader.local_variables,
+    reader.variables,
+    lambda frame: reader.Variable(frame.f_code, "x").of(frame),
+]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_locals_returned_stays_as_it_is(look: Callable[[FrameType], object]) -> None:
+    def function() -> dict[str, Any]:
+        x = 5
+        mine = locals()
+        later = x
+        look(sys._getframe())
+        assert later
+        return mine
+
+    assert {**function(), "look": None} == {"x": 5, "look": None}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_f_locals_returned_stays_as_it_is(look: Callable[[FrameType], object]) -> None:
+    def function() -> dict[str, Any]:
+        x = 5
+        mine = sys._getframe().f_locals
+        before = dict(mine)
+        later = x
+        look(sys._getframe())
+        assert later
+        return before if mine.keys() == before.keys() or sys.version_info >= (3, 13) else {}
+
+    assert function()["x"] == 5
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_keeps_nothing_alive(look: Callable[[FrameType], object]) -> None:
+    def function() -> bool:
+        x = torch.ones(1)
+        gone = weakref.ref(x)
+        look(sys._getframe())
+        del x
+        return gone() is None
+
+    assert function()
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_under_a_debugger_keeps_nothing_alive(look: Callable[[FrameType], object]) -> None:
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        return trace
+
+    def function() -> tuple[bool, int]:
+        x, number = torch.ones(1), 1
+        gone = weakref.ref(x)
+        look(sys._getframe())
+        number += 1
+        del x
+        return gone() is None, number
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        result = function()
+    finally:
+        sys.settrace(before)
+    assert result == (True, 2)
+
+
+def test_a_mapping_of_the_programs_is_not_read() -> None:
+    class Mapping(dict[str, Any]):
+        def items(self) -> Any:
+            raise AssertionError
+
+    code = compile("x = 1\nframe = getframe()", "<stdin>", "exec")
+    namespace = Mapping()
+    exec(code, {"getframe": sys._getframe}, namespace)
+    assert reader.local_variables(namespace["frame"]) == ()
+
+
+# the same under a watch
+
+
+def trained() -> torch.Tensor:
+    return torch.ones(2, requires_grad=True)
+
+
+def test_locals_under_a_watch_are_the_programs() -> None:
+    def step() -> dict[str, Any]:
+        w = trained()
+        x = 5
+        mine = locals()
+        loss = (w.exp() * x).sum()
+        loss.backward()
+        return mine
+
+    with gradscope.watch():
+        mine = step()
+    assert set(mine) == {"w", "x"}
+    assert mine["x"] == 5
+
+
+def test_a_watch_keeps_no_variable_alive() -> None:
+    def step() -> bool:
+        x = trained()
+        t = x.exp()
+        (g,) = torch.autograd.grad(t.sum(), x, create_graph=True)
+        gone = weakref.ref(t)
+        del t, g
+        return gone() is None
+
+    with gradscope.watch():
+        assert [step() for _ in range(3)] == [True] * 3
+
+
+def test_a_watch_leaves_exec_class_bodies_and_closures_alone() -> None:
+    def step() -> tuple[Any, ...]:
+        w = trained()
+        shared = 1
+        namespace: dict[str, Any] = {"w": w}
+        exec("mine = locals()\n(w * w).sum().backward()\nafter = 2", namespace, namespace)
+
+        class Body:
+            first = 1
+            names = len(locals())
+            (w * w).sum().backward()
+            second = first
+
+        def inner() -> dict[str, Any]:
+            nonlocal shared
+            shared += 1
+            kept = locals()
+            (w * w * shared).sum().backward()
+            return kept
+
+        kept = inner()
+        seen = [locals() for _ in range(1) if (w * w).sum().backward() is None]
+        return namespace["after"], Body.second, set(kept), shared, len(seen)
+
+    with gradscope.watch():
+        assert step() == (2, 1, {"w", "shared"}, 2, 1)
+
+
+def test_locals_stay_as_they_are_while_a_line_watch_runs() -> None:
+    def step() -> tuple[dict[str, Any], bool]:
+        w = trained()
+        mine = locals()
+        h = w.exp()
+        gone = weakref.ref(h)
+        h.data.add_(1)
+        h.sum().backward()
+        del h
+        return mine, gone() is None
+
+    with gradscope.watch():
+        results = [step() for _ in range(3)]
+    assert [(set(mine), gone) for mine, gone in results] == [({"w"}, True)] * 3

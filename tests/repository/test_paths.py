@@ -1,0 +1,45 @@
+"""The files that the guides and the picture of the rooms name are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "gradscope"
+NEW = {"rules/gs306.py"}  # the example of a file to add
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/how-it-works.md"])
+def test_files_that_a_guide_names_are_there(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:\w+/)*\w+(?:\.py|/))`", text)) - NEW
+    assert named
+    homes = (PACKAGE, ROOT, PACKAGE / "detect")
+    assert not {name for name in named if not any((home / name).exists() for home in homes)}
+
+
+def test_files_in_the_picture_of_the_rooms_are_there() -> None:
+    text = (ROOT / "docs/pictures/rooms.svg").read_text(encoding="utf-8")
+    room, missing = PACKAGE, []
+    for kind, words in re.findall(r'class="(room|file)"[^>]*>([^<]*)<', text):
+        if kind == "room":
+            room = PACKAGE / words
+            missing += [] if room.exists() else [words]
+            continue
+        first, *others = words.split("  ")
+        names = [first, *others] if room.name in {"program", "code", "fixing"} else [first]
+        for name in names:
+            path = room / (name if name.endswith("/") else f"{name}.py")
+            missing += [] if path.exists() else [f"{room.name}/{name}"]
+    assert not missing
+
+
+def test_every_room_is_in_the_picture_and_the_table_of_floors() -> None:
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    rooms |= {"cli.py", "hooks.py"}
+    for page in ("docs/pictures/rooms.svg", "docs/how-it-works.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert {room for room in rooms if room not in text} == set()

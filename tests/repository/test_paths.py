@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gradscope"
-NEW = {"rules/gs306.py"}  # the example of a file to add
+NEW = {"rules/gs306.py", "gradscope/rules/gsNNN.py"}  # examples of a file to add
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/how-it-works.md"])

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gradscope.api.draw import draw as draw
     from gradscope.api.draw import to_dot as to_dot
     from gradscope.api.follow import follow as follow
+    from gradscope.api.holders import holders as holders
     from gradscope.api.snapshot import check as check
     from gradscope.api.snapshot import saved_tensors as saved_tensors
     from gradscope.api.snapshot import snapshot as snapshot
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from gradscope.errors import FreedGraphError as FreedGraphError
     from gradscope.errors import GradscopeError as GradscopeError
     from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
-    from gradscope.program.holders import holders as holders
 
 _WHERE = {
     "FreedGraphError": "gradscope.errors",
@@ -34,7 +34,7 @@ _WHERE = {
     "compare": "gradscope.api.compare",
     "draw": "gradscope.api.draw",
     "follow": "gradscope.api.follow",
-    "holders": "gradscope.program.holders",
+    "holders": "gradscope.api.holders",
     "saved_tensors": "gradscope.api.snapshot",
     "snapshot": "gradscope.api.snapshot",
     "time_graph": "gradscope.api.time_graph",

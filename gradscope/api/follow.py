@@ -16,9 +16,9 @@ from gradscope.collect.snapshot import picture
 from gradscope.collect.walk import root_node, walk
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Node, NodeState, SavedState
-from gradscope.program.holders import tensors_with_graph
 from gradscope.program.names import Names
 from gradscope.program.sites import user_frames
+from gradscope.program.tracked import tensors_with_graph
 
 _MOST_NODES = 20_000
 _numbers = itertools.count(1)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradscope.program.holders import Budget, Scan, visit
+from gradscope.program.reach import Budget, Scan, visit
 
 Names = dict[str, Tensor]
 

@@ -16,7 +16,7 @@ import torch
 from scanning import Names, made, scan, scan_variables
 from torch import Tensor, nn
 
-from gradscope.program.holders import Budget, Path, visit
+from gradscope.program.reach import Budget, Path, visit
 
 
 class Pair(NamedTuple):

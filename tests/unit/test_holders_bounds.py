@@ -14,7 +14,7 @@ import torch
 from scanning import made, scan, scan_variables
 from torch import Tensor, nn
 
-from gradscope.program.holders import Budget
+from gradscope.program.reach import Budget
 
 
 def test_a_large_container_is_looked_at_in_part() -> None:

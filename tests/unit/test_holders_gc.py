@@ -19,8 +19,10 @@ import torch
 from scanning import made, scan
 from torch import Tensor
 
+from gradscope.api.holders import Holder, holders
 from gradscope.errors import GradscopeError
-from gradscope.program.holders import Budget, Holder, contexts, holders, visit
+from gradscope.program.reach import Budget, visit
+from gradscope.program.tracked import contexts
 from gradscope.program.variables import local_variables
 
 
@@ -381,7 +383,7 @@ def test_a_deep_graph_survives_the_question() -> None:
     """A Node seen from Python is destroyed by recursion: too many in a row would end the process."""
     script = """
         import torch
-        from gradscope.program.holders import holders
+        from gradscope.api.holders import holders
         x = torch.ones(1, requires_grad=True)
         for number in range(150_000):
             x = x + 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradscope.collect.walk import dependencies_last, edges_of
-from gradscope.program.holders import Budget, Path, visit
+from gradscope.program.reach import Budget, Path, visit
 from gradscope.program.tensors import node_of
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from gradscope.detect.foresight.objects import (
     owner_path,
 )
 from gradscope.model import Site
-from gradscope.program.holders import Path
 from gradscope.program.layouts import class_bases, class_namespace, is_user_class
+from gradscope.program.reach import Path
 from gradscope.program.sites import USER, owner_of, place_in
 from gradscope.program.variables import is_module_level
 

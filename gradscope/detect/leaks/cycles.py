@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -13,10 +12,9 @@ from torch import Tensor
 from gradscope.detect.leaks.stores import find_calls, find_store
 from gradscope.detect.leaks.suspects import Name
 from gradscope.model import Site
-from gradscope.program import layouts
-from gradscope.program.holders import contexts
 from gradscope.program.reach import Path
 from gradscope.program.tensors import is_leaf, node_of
+from gradscope.program.tracked import contexts, tracked
 
 _FEWEST = 3  # tensors in the same kind of cycle
 
@@ -69,9 +67,7 @@ def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
 def _through_hooks() -> Cycle | None:
     counts: dict[int, int] = {}
     hooks: dict[int, FunctionType] = {}
-    for each in gc.get_objects():
-        if not layouts.derives(type(each), Tensor):
-            continue
+    for each in tracked(Tensor):
         with torch._C.DisableTorchFunction():
             installed = None if is_leaf(each) else each._backward_hooks
         for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
@@ -106,8 +102,7 @@ def _closes_over(hook: FunctionType, tensor: Any) -> bool:
 
 def _through_grad() -> Cycle | None:
     count = 0
-    for each in gc.get_objects():
-        if layouts.derives(type(each), Tensor):
-            with torch._C.DisableTorchFunction():
-                count += is_leaf(each) and each.grad is not None and each.grad.requires_grad
+    for each in tracked(Tensor):
+        with torch._C.DisableTorchFunction():
+            count += is_leaf(each) and each.grad is not None and each.grad.requires_grad
     return Cycle("grad", ".grad", None, count) if count else None

@@ -13,8 +13,7 @@ from torch.autograd.graph import Node
 
 from gradscope.detect.leaks.spans import Extent, Spans
 from gradscope.model import Site
-from gradscope.program.holders import Budget, visit
-from gradscope.program.reach import Origin, Path, Step, render
+from gradscope.program.reach import Budget, Origin, Path, Step, render, visit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import node_of, version_of
 from gradscope.program.variables import local_variables

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType, FunctionType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Site
 from gradscope.model.listing import Listing
 from gradscope.program import layouts, referrers
-from gradscope.program.contents import Contents, layout_of
-from gradscope.program.reach import Budget, Path, Scan, Step, Walk, render
+from gradscope.program.reach import ON_DEMAND, Path, Walk
 from gradscope.program.tensors import node_of
+from gradscope.program.tracked import tensors_with_graph
 
-__all__ = ["Budget", "Holder", "Holders", "Path", "Scan", "contexts", "holders", "visit"]
-
-_ON_DEMAND = Budget(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items=20_000)
 _MOST_NODES = 20_000
 _MOST_SEARCHED = 16  # tensors for which the collector is asked: each time it goes through all of Python's objects
 _MOST_HOLDERS = 100
@@ -56,34 +51,6 @@ class Holders(Listing[Holder]):
     nothing = "no variable holds it"
 
 
-def visit(
-    frames: Iterable[FrameType], budget: Budget, found: Callable[[Path, Tensor], None]
-) -> Scan:
-    """Call ``found`` for every tensor with a graph that the variables of these frames and their modules hold.
-
-    A tensor with several names is told of once for each, the shortest first. It runs no code of the user's, touches
-    no Node, and keeps nothing.
-    """
-    walk = Walk(budget)
-    walk.enter_frames(frames)
-    walk.run()
-    return walk.report(found)
-
-
-def contexts(found: Callable[[Path, Tensor], None]) -> None:
-    """Call ``found`` for every tensor with a graph that an autograd Function stored on its ``ctx`` as an attribute.
-
-    Looks through all objects that Python's collector knows: some tens of milliseconds.
-    """
-    reader = Contents(_ON_DEMAND.max_items)
-    for context in _tracked(torch._C._FunctionBase):
-        for kind, name, held in reader.of(context):
-            if kind == "attribute" and layout_of(type(held)).is_tensor and reader.look_at(held)[0]:
-                step = Step(kind, name)
-                origin = referrers.origin_of_context(context)
-                found(Path(render(origin, "ctx", (step,)), "ctx", origin, (step,)), held)
-
-
 def holders(
     tensor: Tensor, *, graph: bool = False, reaches: Callable[[Tensor], bool] | None = None
 ) -> Holders:
@@ -96,7 +63,7 @@ def holders(
         raise GradscopeError(
             f"gradscope.holders() takes a tensor, not {type(tensor).__name__}: give it one, such as the model's output"
         )
-    walk = Walk(_ON_DEMAND, wanted=tensor)
+    walk = Walk(ON_DEMAND, wanted=tensor)
     walk.enter_frames(_frames(sys._getframe(1)), libraries=True)
     walk.run()
     found, how = _sharing(tensor, reaches) if graph else ([tensor], ["tensor"])
@@ -111,12 +78,6 @@ def holders(
             holder = _holder(path, how[place])
             named.setdefault((holder.path, holder.site), holder)
     return Holders(list(named.values())[:_MOST_HOLDERS])
-
-
-def tensors_with_graph() -> Iterator[Tensor]:
-    """All tensors with a graph that Python's collector knows; no Node is touched by asking."""
-    reader = Contents(_ON_DEMAND.max_items)
-    return (tensor for tensor in _tracked(Tensor) if reader.look_at(tensor)[0])
 
 
 def _sharing(
@@ -147,19 +108,6 @@ def _frames(caller: FrameType | None) -> Iterator[FrameType]:
         while frame is not None:
             yield frame
             frame = frame.f_back
-
-
-def _tracked(base: type) -> list[Any]:
-    """All objects of this class, or one derived from it, that Python's collector knows."""
-    derived: dict[int, bool] = {}
-    found = []
-    for each in gc.get_objects():
-        cls = type(each)
-        if id(cls) not in derived:
-            derived[id(cls)] = layouts.derives(cls, base)
-        if derived[id(cls)]:
-            found.append(each)
-    return found
 
 
 class _SharedGraph:

@@ -54,12 +54,32 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The name by which a user reaches an object: ``text`` as a whole, ``root`` its variable, ``steps`` from there."""
+    """The name by which a user reaches an object: ``text`` as a whole, ``root`` its variable, ``steps`` from there.
+
+    ``beyond`` are the steps from this object to the tensor that it was found by.
+    """
 
     text: str
     root: str
     origin: Origin
     steps: tuple[Step, ...] = ()
+    beyond: tuple[Step, ...] = ()
+
+    @property
+    def attribute(self) -> str | None:
+        """The attribute that holds the object, if the name ends with one."""
+        last = self.steps[-1] if self.steps else None
+        return str(last.key) if last is not None and last.kind == "attribute" else None
+
+    @property
+    def through_frame(self) -> bool:
+        """True when the way to the tensor leads through the frame of a generator or a traceback."""
+        return any(step.kind == "frame" for step in (*self.steps, *self.beyond))
+
+    def up_to(self, length: int) -> Path:
+        """The name of what the first steps lead to."""
+        steps, beyond = self.steps[:length], self.steps[length:]
+        return Path(render(self.origin, self.root, steps), self.root, self.origin, steps, beyond)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import pytest
 
 from gradscope import watch
 from gradscope.detect.leaks.stores import find_calls, find_store, writes_data
-from gradscope.detect.leaks.suspects import Name
 from gradscope.model import BackwardCall, Finding, Severity, Site
-from gradscope.program.reach import Origin
+from gradscope.program import reach
+from gradscope.program.reach import Origin, Step
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305
 from gradscope.rules.base import Rule
 
@@ -266,7 +266,8 @@ def test_the_line_that_stores_a_name(
 ) -> None:
     file = tmp_path / "stores.py"
     file.write_text(STORES, encoding="utf-8")
-    name = Name(text, Origin("global", "<module>", str(file), 1), root, attribute)
+    steps = (Step("attribute", attribute),) if attribute else ()
+    name = reach.Path(text, root, Origin("global", "<module>", str(file), 1), steps)
     found = find_store((name,), container=container)
     assert found is not None
     assert found.line == line
@@ -276,9 +277,11 @@ def test_a_name_that_nothing_stores_and_a_file_that_cannot_be_read(tmp_path: Pat
     file = tmp_path / "stores.py"
     file.write_text(STORES, encoding="utf-8")
     origin = Origin("global", "<module>", str(file), 1)
-    assert find_store((Name("other", origin, "other"),), container=False) is None
+    assert find_store((reach.Path("other", "other", origin),), container=False) is None
     assert (
-        find_store((Name("total", replace(origin, file="<string>"), "total"),), container=False)
+        find_store(
+            (reach.Path("total", "total", replace(origin, file="<string>")),), container=False
+        )
         is None
     )
 

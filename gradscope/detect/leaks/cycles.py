@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gradscope.detect.leaks.stores import find_calls, find_store
-from gradscope.detect.leaks.suspects import Name
 from gradscope.model import Site
 from gradscope.program.reach import Path
 from gradscope.program.tensors import is_leaf, node_of
@@ -44,12 +43,11 @@ def find_cycle(*, creates: bool) -> Cycle | None:
 
 
 def _through_ctx() -> Cycle | None:
-    counts: dict[Name, int] = {}
+    counts: dict[Path, int] = {}
 
     def take(path: Path, tensor: Tensor) -> None:
         if _made_by_ctx(path, tensor):
-            name = Name(path.text, path.origin, path.root, str(path.steps[0].key))
-            counts[name] = counts.get(name, 0) + 1
+            counts[path] = counts.get(path, 0) + 1
 
     contexts(take)
     if not counts:

@@ -17,11 +17,11 @@ from gradscope.collect.calls import Call
 from gradscope.detect.leaks.cycles import find_cycle
 from gradscope.detect.leaks.edits import detached_after, detached_where_stored
 from gradscope.detect.leaks.spans import Room, Spans
-from gradscope.detect.leaks.stores import find_store, store_of, writes_data
-from gradscope.detect.leaks.suspects import Name, Scanned, Suspect, scan
+from gradscope.detect.leaks.stores import find_store, writes_data
+from gradscope.detect.leaks.suspects import Scanned, Suspect, scan
 from gradscope.detect.observers import Observer
 from gradscope.model import BackwardCall, Finding
-from gradscope.program.reach import Origin
+from gradscope.program.reach import Origin, Path
 from gradscope.program.sites import Place, user_frames
 from gradscope.rules import gs301, gs302, gs304
 
@@ -137,7 +137,7 @@ class Growth(Observer):
 
     def __init__(self, watch: Backward) -> None:
         super().__init__(watch)
-        self.named: dict[Place, Name] = {}
+        self.named: dict[Place, Path] = {}
         """Which variable held what a line had saved and no backward call has met."""
         self.told_between_calls = False
         self._loops: dict[Place, _Loop] = {}
@@ -324,9 +324,7 @@ class Growth(Observer):
             return None
         started = time.perf_counter()
         spans = Spans(self.watch, ticks, room)
-        scanned = scan(
-            user_frames(frame) or [frame], spans, numbers, store_of, between_calls=between_calls
-        )
+        scanned = scan(user_frames(frame) or [frame], spans, numbers, between_calls=between_calls)
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
             self._room.take(spans.touched)
         self._scans += 1

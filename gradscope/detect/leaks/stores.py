@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gradscope.code import places
-from gradscope.detect.leaks.suspects import Name
 from gradscope.model import Site
+from gradscope.program.reach import Path
 
 _ADDERS = frozenset(
     {
@@ -41,7 +41,7 @@ class _Place:
     fills: bool  # puts something into the target, which stays the same object
 
 
-def find_store(names: tuple[Name, ...], *, container: bool) -> Site | None:
+def find_store(names: tuple[Path, ...], *, container: bool) -> Site | None:
     """The line that stores what these names hold: the most telling one for the first name for which there is any."""
     found = _find(names, container=container)
     return (
@@ -51,7 +51,7 @@ def find_store(names: tuple[Name, ...], *, container: bool) -> Site | None:
     )
 
 
-def store_of(names: tuple[Name, ...]) -> tuple[Site | None, bool]:
+def store_of(names: tuple[Path, ...]) -> tuple[Site | None, bool]:
     """The line that stores a tensor of these names, and whether it computes it from what they held before."""
     found = _find(names, container=False)
     if found is None:
@@ -61,7 +61,7 @@ def store_of(names: tuple[Name, ...]) -> tuple[Site | None, bool]:
     ].reads_itself
 
 
-def _find(names: tuple[Name, ...], *, container: bool) -> tuple[Name, _Place] | None:
+def _find(names: tuple[Path, ...], *, container: bool) -> tuple[Path, _Place] | None:
     for name in names:
         best: tuple[tuple[int, ...], _Place] | None = None
         for place in _places(name.origin.file):
@@ -122,7 +122,7 @@ def writes_data(file: str) -> bool:
     return False
 
 
-def _match(target: ast.expr, name: Name) -> int:
+def _match(target: ast.expr, name: Path) -> int:
     """How well what is stored to fits the name: 3 as written, 2 by its last attribute, 1 by its variable, 0 not at all."""
     text = ast.unparse(target)
     if text == name.text:

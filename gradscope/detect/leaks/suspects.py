@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import FrameType
@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from gradscope.detect.leaks.spans import Extent, Spans
-from gradscope.model import Site
-from gradscope.program.reach import Budget, Origin, Path, Step, render, visit
+from gradscope.detect.leaks.stores import store_of
+from gradscope.program.reach import Budget, Origin, Path, Step, visit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import node_of, version_of
 from gradscope.program.variables import local_variables
@@ -21,17 +21,6 @@ from gradscope.program.variables import local_variables
 _BUDGET = Budget(max_objects=5_000, max_seconds=0.01, max_depth=12, max_items=100)
 _FEWEST = 3  # iterations that must be seen together before anything is suspected
 _MOST_CHAINS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A variable, or what it leads to, by one of its names: ``root`` is the variable, ``attribute`` the last of its attributes."""
-
-    text: str
-    origin: Origin
-    root: str
-    attribute: str | None = None
-    through_frame: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +33,7 @@ class Suspect:
     name is a variable that holds a tuple of tensors, as an LSTM's state.
     """
 
-    names: tuple[Name, ...]
+    names: tuple[Path, ...]
     is_container: bool
     iterations: int
     nodes: int
@@ -65,14 +54,14 @@ class Scanned:
     """What one scan found; ``named`` says which variable held what a line had saved."""
 
     suspects: tuple[Suspect, ...]
-    named: dict[Place, Name]
+    named: dict[Place, Path]
 
 
 @dataclass(slots=True)
 class _Group:
     """A container: its names, the tensors below it by their ids, and how many iterations these are of."""
 
-    names: list[Name]
+    names: list[Path]
     members: list[int]
     iterations: int
     is_direct: bool
@@ -85,14 +74,11 @@ def scan(
     frames: Sequence[FrameType],
     spans: Spans,
     numbers: frozenset[int],
-    store_of: Callable[[tuple[Name, ...]], tuple[Site | None, bool]],
     *,
     between_calls: bool,
 ) -> Scanned:
     """What the variables of these frames hold. ``numbers`` are those of the nodes of the call that has just ended.
 
-    ``store_of`` names says the line that stores them, and whether that computes them from themselves: of what one line stores, as an
-    LSTM's output and its state, such come first.
     ``between_calls``: no backward call marks the iterations, so only what was computed apart counts as another one.
     """
     found = _tensors(frames)
@@ -106,12 +92,12 @@ def scan(
         suspect = _suspect(names, extent, group.iterations, tensors, numbers, container=True)
         suspects.append(replace(suspect, is_direct=group.is_direct))
     chains = {n: held for n, held in found.items() if n not in inside}
-    suspects += _chains(chains, spans, numbers, frames, store_of, between_calls)
-    named: dict[Place, Name] = {}
+    suspects += _chains(chains, spans, numbers, frames, between_calls)
+    named: dict[Place, Path] = {}
     if between_calls:
         for _, node, paths in chains.values():
             for place in spans.extent((node,)).places:
-                named.setdefault(place, _name(paths[0], len(paths[0].steps)))
+                named.setdefault(place, paths[0])
     return Scanned(tuple(suspects), named)
 
 
@@ -148,7 +134,7 @@ def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group
     chosen: dict[frozenset[int], _Group] = {}
     taken: set[int] = set()
     for (origin, root, steps), members in sorted(groups.items(), key=lambda item: -len(item[0][2])):
-        name = _name(next(iter(members.values())), len(steps))
+        name = next(iter(members.values())).up_to(len(steps))
         known = chosen.get(frozenset(members))
         if known is not None:
             if all((n.origin, n.root) != (origin, root) for n in known.names):
@@ -176,7 +162,6 @@ def _chains(
     spans: Spans,
     numbers: frozenset[int],
     frames: Sequence[FrameType],
-    store_of: Callable[[tuple[Name, ...]], tuple[Site | None, bool]],
     between_calls: bool,
 ) -> list[Suspect]:
     """The tensors whose own graph goes back over several iterations, without those computed from another of them."""
@@ -186,9 +171,7 @@ def _chains(
         if length >= _FEWEST:
             lengths[number] = length
     upstream = sorted(lengths, key=lambda n: found[n][1]._sequence_nr())[:_MOST_CHAINS]
-    names_of = {
-        n: tuple(_name(path, _before_items(path)) for path in found[n][2]) for n in upstream
-    }
+    names_of = {n: tuple(path.up_to(_before_items(path)) for path in found[n][2]) for n in upstream}
     stores = {n: store_of(names_of[n]) for n in upstream}
     first = {stores[n][0] or n: place for place, n in reversed([*enumerate(upstream)])}
     upstream.sort(key=lambda n: (first[stores[n][0] or n], not stores[n][1]))
@@ -222,7 +205,7 @@ def _is_in_tuple(path: Path, frames: Sequence[FrameType]) -> bool:
 
 
 def _suspect(
-    names: tuple[Name, ...],
+    names: tuple[Path, ...],
     extent: Extent,
     iterations: int,
     tensors: Iterable[Tensor],
@@ -241,11 +224,3 @@ def _before_items(path: Path) -> int:
     while length and path.steps[length - 1].kind in ("item", "entry"):
         length -= 1
     return length
-
-
-def _name(path: Path, length: int) -> Name:
-    steps = path.steps[:length]
-    attributes = [str(step.key) for step in steps if step.kind == "attribute"]
-    last = attributes[-1] if steps and steps[-1].kind == "attribute" else None
-    through = any(step.kind == "frame" for step in path.steps)
-    return Name(render(path.origin, path.root, steps), path.origin, path.root, last, through)

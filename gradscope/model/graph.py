@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -29,6 +30,11 @@ class SavedState(StrEnum):
     FREED = "freed"
     STALE = "stale"
     DROPPED = "dropped"
+
+    @property
+    def is_gone(self) -> bool:
+        """True once the graph has let go of the tensor."""
+        return self in (SavedState.FREED, SavedState.DROPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,11 @@ class SavedTensor:
         return f"{self.name} {kind}" if self.name else kind
 
 
+def activation_bytes(saved: Iterable[SavedTensor]) -> int:
+    """Return the bytes of saved activations, each storage counted once, parameters not counted."""
+    return sum({s.storage: s.nbytes for s in saved if not s.is_parameter}.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One node of a backward graph; ``index`` is its place in ``Graph.nodes``.
@@ -104,7 +115,7 @@ class Node:
     @property
     def saved_bytes(self) -> int:
         """Bytes of this node's saved activations, each storage counted once, parameters not counted."""
-        return sum({s.storage: s.nbytes for s in self.saved if not s.is_parameter}.values())
+        return activation_bytes(self.saved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +155,7 @@ class Graph(Printed):
     @property
     def saved_bytes(self) -> int:
         """Bytes of saved activations that the graph still holds, each storage counted once."""
-        held = (SavedState.SAVED, SavedState.RETAINED, SavedState.STALE)
-        return sum(
-            {
-                s.storage: s.nbytes
-                for n in self.nodes
-                for s in n.saved
-                if not s.is_parameter and s.state in held
-            }.values()
-        )
+        return activation_bytes(s for n in self.nodes for s in n.saved if not s.state.is_gone)
 
 
 class SavedTensors(Listing[tuple[str, SavedTensor]]):

@@ -12,7 +12,6 @@ from gradscope.model import (
     Finding,
     Fix,
     Related,
-    SavedTensor,
     Severity,
     Site,
 )
@@ -158,8 +157,3 @@ def place(site: Site | None) -> str:
         return "an unknown line"
     name = re.split(r"[/\\]", site.file)[-1]
     return f"{name}:{site.line}"
-
-
-def activation_bytes(saved: tuple[SavedTensor, ...]) -> int:
-    """Bytes of saved activations, each storage counted once, parameters not counted."""
-    return sum({s.storage: s.nbytes for s in saved if not s.is_parameter}.values())

@@ -86,7 +86,8 @@ from gradscope.model import (
     Severity,
     Site,
 )
-from gradscope.rules.base import activation_bytes, called, is_grad, place, rule
+from gradscope.model.graph import activation_bytes
+from gradscope.rules.base import called, is_grad, place, rule
 from gradscope.units import counted, listed, nbytes
 
 RULE = rule(

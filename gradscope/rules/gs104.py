@@ -67,7 +67,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, Node, Related, Severity
-from gradscope.rules.base import activation_bytes, rule
+from gradscope.model.graph import activation_bytes
+from gradscope.rules.base import rule
 from gradscope.units import counted, listed, nbytes
 
 RULE = rule(

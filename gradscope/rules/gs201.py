@@ -72,7 +72,8 @@ from gradscope.model import (
     Severity,
     Site,
 )
-from gradscope.rules.base import activation_bytes, place, rule
+from gradscope.model.graph import activation_bytes
+from gradscope.rules.base import place, rule
 from gradscope.units import counted
 
 RULE = rule(

@@ -6,11 +6,12 @@ and has to be the same on every machine is done here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gradscope.model import Graph, Node
 from gradscope.render.html.scopes import ERA, STRETCH, Scope, module_calls, module_path
+from gradscope.render.prefixes import common_length
 
 ROOT = 0
 SWEEPS = 4
@@ -78,9 +79,8 @@ def _grouped(graph: Graph, consumers: list[list[int]]) -> Placing:
     scopes = module_calls(graph)
     for node in graph.nodes:
         if node.is_leaf and consumers[node.index]:
-            scopes[node.index] = _common_prefix(
-                [scopes[consumer] for consumer in consumers[node.index]]
-            )
+            around = [scopes[consumer] for consumer in consumers[node.index]]
+            scopes[node.index] = around[0][: common_length(around)]
     sizes: dict[Scope, int] = {}
     for scope in scopes:
         for depth in range(1, len(scope) + 1):
@@ -140,14 +140,6 @@ class _Numbering:
         if path in self.repeated:
             label = f"{label} #{call:,}"
         return Group(label, path, above, "module", self.classes.get(path))
-
-
-def _common_prefix(scopes: Sequence[Scope]) -> Scope:
-    first, last = min(scopes), max(scopes)
-    length = 0
-    while length < min(len(first), len(last)) and first[length] == last[length]:
-        length += 1
-    return first[:length]
 
 
 def _beside(node: Node, consumers: list[int], parent: list[int]) -> int:

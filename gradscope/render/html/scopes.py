@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradscope.model import Graph, Node
+from gradscope.render.prefixes import common_length
 
 Scope = tuple[tuple[str, int], ...]
 """Boxes, outermost first: a name, and a number that tells boxes of the same name apart."""
@@ -43,9 +44,7 @@ def module_calls(graph: Graph) -> list[Scope]:
     for node, module in zip(built, _modules(built, graph), strict=True):
         names = [f"{ERA}{node.built_after}"] if len(eras) > 1 else []
         names += module[:MAX_DEPTH]
-        depth = 0
-        while depth < min(len(names), len(open_calls)) and open_calls[depth][0] == names[depth]:
-            depth += 1
+        depth = common_length((names, [name for name, _ in open_calls]))
         scope = open_calls[:depth]
         for name in names[depth:]:
             path = (*(part for part, _ in scope), name)
@@ -79,10 +78,7 @@ def _modules(built: Sequence[Node], graph: Graph) -> list[list[str]]:
         elif node.index not in inner:
             module = after
         else:
-            depth = 0
-            while depth < min(len(before), len(after)) and before[depth] == after[depth]:
-                depth += 1
-            module = before[:depth]
+            module = before[: common_length((before, after))]
         modules.append(module)
     return modules
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from gradscope.model import Node, NodeState, SavedState, SavedTensor
+from gradscope.model.graph import activation_bytes
 from gradscope.render.pictures.folding import Part
 from gradscope.render.pictures.merging import Merged
 from gradscope.render.pictures.picture import TIMES, Box, BoxKind, Row, one_line
+from gradscope.render.prefixes import common_module
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
 from gradscope.units import counted, nbytes
 
 _ROWS = 6
 """A box shows at most so many saved tensors, and so many leaves."""
-
-_GONE = (SavedState.FREED, SavedState.DROPPED)
 
 _TELLING = (
     NodeState.STALE,
@@ -72,7 +72,7 @@ def node_box(
         BoxKind.NODE,
         one_line(node.name),
         node.state,
-        _state_note(node),
+        _state_note([node], node.state),
         caption=caption,
         rows=tuple(rows),
         group=group,
@@ -105,7 +105,7 @@ def fold_box(
         BoxKind.FOLD,
         fold_title(part, nodes),
         state,
-        _fold_note(nodes, state),
+        _state_note(nodes, state),
         rows=tuple(rows),
         group=group,
     )
@@ -115,7 +115,7 @@ def fold_title(part: Part, nodes: Sequence[Node]) -> str:
     """What the fold is, in one line."""
     calls = [node.built_after for node in nodes]
     if part.why == "repeat":
-        modules, common = _modules(nodes), _common_module(nodes)
+        modules, common = _modules(nodes), common_module([node.module or "" for node in nodes])
         if min(calls) != max(calls):
             return f"built after calls {min(calls)} to {max(calls)}: {part.times:,} alike"
         names = sorted({node.name for node in nodes})
@@ -127,7 +127,14 @@ def fold_title(part: Part, nodes: Sequence[Node]) -> str:
     if part.why in ("exclusive", "module"):
         kind = _class_of(part, nodes) if part.why == "module" else ""
         return one_line(f"{part.title}  {kind}".strip())
-    return one_line(" · ".join(filter(None, (_common_module(nodes), counted(len(nodes), "node")))))
+    return one_line(
+        " · ".join(
+            filter(
+                None,
+                (common_module([node.module or "" for node in nodes]), counted(len(nodes), "node")),
+            )
+        )
+    )
 
 
 def open_key(part: Part, nodes: Sequence[Node]) -> str:
@@ -154,24 +161,10 @@ def _modules(nodes: Sequence[Node]) -> str:
     return f"{stem}{min(numbers)} … {stem}{max(numbers)}"
 
 
-def _common_module(nodes: Sequence[Node]) -> str:
-    """The module that all the nodes belong to, however deep in it; empty when there is none."""
-    return ".".join(_common([(node.module or "").split(".") for node in nodes]))
-
-
-def _common(paths: Sequence[list[str]]) -> list[str]:
-    first, last = min(paths), max(paths)
-    same = next(
-        (n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
-        min(len(first), len(last)),
-    )
-    return first[:same]
-
-
 def _leaf_names(merged: Merged, leaves: Sequence[int]) -> str:
     """The leaves' names, what they have in common said once: ``fc1: bias, weight``."""
     names = sorted({merged.nodes[leaf].variable or "leaf" for leaf in leaves})
-    stem = ".".join(_common([name.split(".")[:-1] for name in names]))
+    stem = common_module([name.rpartition(".")[0] for name in names])
     rest = [name.removeprefix(stem + ".") for name in names] if stem else names
     shown = ", ".join(rest[:3]) + (f" and {len(rest) - 3} more" if len(rest) > 3 else "")
     return one_line(f"{stem}: {shown}" if stem else shown, 60)
@@ -190,20 +183,20 @@ def _contents(nodes: Sequence[Node]) -> str:
     return f"{counted(len(nodes), 'node')}: {one_line(shown, 60)}{more}"
 
 
-def _saved_total(nodes: Iterable[Node]) -> list[Row]:
-    """One row for what is still held, one for what is gone; each storage counted once, parameters not."""
-    rows = []
+def held_and_freed(nodes: Iterable[Node]) -> tuple[list[SavedTensor], list[SavedTensor]]:
+    """Return the saved activations that the nodes still hold, and those that are gone."""
     tensors = [s for node in nodes for s in node.saved if not s.is_parameter]
-    kinds: tuple[tuple[str, SavedState, Callable[[SavedTensor], bool]], ...] = (
-        ("saved", SavedState.SAVED, lambda s: s.state not in _GONE),
-        ("freed", SavedState.FREED, lambda s: s.state in _GONE),
-    )
-    for word, state, belongs in kinds:
-        chosen = [s for s in tensors if belongs(s)]
-        if chosen:
-            size = sum({s.storage: s.nbytes for s in chosen}.values())
-            rows.append(Row(f"{counted(len(chosen), 'tensor')} {word}", nbytes(size), state))
-    return rows
+    return [s for s in tensors if not s.state.is_gone], [s for s in tensors if s.state.is_gone]
+
+
+def _saved_total(nodes: Iterable[Node]) -> list[Row]:
+    """Return one row for what is still held, one for what is gone."""
+    states = (SavedState.SAVED, SavedState.FREED)
+    return [
+        Row(f"{counted(len(some), 'tensor')} {state}", nbytes(activation_bytes(some)), state)
+        for some, state in zip(held_and_freed(nodes), states, strict=True)
+        if some
+    ]
 
 
 def _saved_rows(saved: Sequence[SavedTensor]) -> list[Row]:
@@ -221,8 +214,7 @@ def _saved_rows(saved: Sequence[SavedTensor]) -> list[Row]:
         rows.append(Row(one_line(tensor.label, 44), f"{size}  {note}".strip(), tensor.state, muted))
     if len(saved) > _ROWS:
         rest = saved[_ROWS:]
-        size = nbytes(sum({s.storage: s.nbytes for s in rest if not s.is_parameter}.values()))
-        rows.append(Row(f"and {len(rest)} more", size, muted=True))
+        rows.append(Row(f"and {len(rest)} more", nbytes(activation_bytes(rest)), muted=True))
     return rows
 
 
@@ -238,31 +230,16 @@ def _leaf_row(merged: Merged, leaf: int, saved_as: str) -> Row:
     return Row(text, ", ".join(filter(None, notes)), muted=True)
 
 
-def _state_note(node: Node) -> str:
-    word = NODE_STATES[node.state].word
-    return (
-        f"{word} by call {node.freed_by}"
-        if node.freed_by is not None and node.state is NodeState.FREED
-        else word
-    )
-
-
-def _fold_note(nodes: Sequence[Node], state: NodeState) -> str:
+def _state_note(nodes: Sequence[Node], state: NodeState) -> str:
+    """Return the state in words, with the calls that freed the nodes."""
     word = NODE_STATES[state].word
-    calls = sorted(
-        {
-            node.freed_by
-            for node in nodes
-            if node.freed_by is not None and node.state is NodeState.FREED
-        }
-    )
+    freed = [node.freed_by for node in nodes if node.state is NodeState.FREED]
+    calls = sorted({call for call in freed if call is not None})
     if state is not NodeState.FREED or not calls:
         return word
-    return (
-        f"{word} by call {calls[0]}"
-        if len(calls) == 1
-        else f"{word} by calls {calls[0]} to {calls[-1]}"
-    )
+    if len(calls) == 1:
+        return f"{word} by call {calls[0]}"
+    return f"{word} by calls {calls[0]} to {calls[-1]}"
 
 
 def _site(node: Node) -> str:

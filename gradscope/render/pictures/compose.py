@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradscope.model import Graph, Node, NodeState, SavedState
-from gradscope.render.pictures.boxes import fold_box, node_box
+from gradscope.model import Graph, Node, NodeState
+from gradscope.model.graph import activation_bytes
+from gradscope.render.pictures.boxes import fold_box, held_and_freed, node_box
 from gradscope.render.pictures.folding import Folded, Part, fold
 from gradscope.render.pictures.merging import Merged, merge
 from gradscope.render.pictures.options import Options
@@ -71,17 +72,10 @@ def _title(merged: Merged) -> str:
 
 
 def _totals(merged: Merged, hidden: int) -> str:
-    """Nodes, what they hold and what was freed: each storage once, parameters not counted."""
-    held: dict[int, int] = {}
-    freed: dict[int, int] = {}
-    for node in merged.nodes:
-        for saved in node.saved:
-            if not saved.is_parameter:
-                gone = saved.state in (SavedState.FREED, SavedState.DROPPED)
-                (freed if gone else held)[saved.storage] = saved.nbytes
-    parts = [counted(len(merged.nodes), "node"), f"{nbytes(sum(held.values()))} saved"]
+    held, freed = held_and_freed(merged.nodes)
+    parts = [counted(len(merged.nodes), "node"), f"{nbytes(activation_bytes(held))} saved"]
     if freed:
-        parts.append(f"{nbytes(sum(freed.values()))} freed")
+        parts.append(f"{nbytes(activation_bytes(freed))} freed")
     if hidden:
         parts.append(f"{counted(hidden, 'node')} folded")
     return " · ".join(parts)
@@ -206,17 +200,14 @@ def _frame_title(
 
 
 def _shared_state(nodes: list[Node]) -> str:
-    """The number of nodes and what became of their saved tensors."""
-    text = counted(len(nodes), "node")
-    saved = [s for node in nodes for s in node.saved if not s.is_parameter]
-    lost = (SavedState.FREED, SavedState.DROPPED)
-    gone = {s.storage: s.nbytes for s in saved if s.state in lost}
-    held = {s.storage: s.nbytes for s in saved if s.state not in lost}
+    """Return the number of nodes and what became of their saved tensors."""
+    parts = [counted(len(nodes), "node")]
+    held, freed = held_and_freed(nodes)
     if held:
-        text += f", {nbytes(sum(held.values()))} saved"
-    if gone:
-        text += f", {nbytes(sum(gone.values()))} freed"
-    if not saved:
-        freed = any(node.state is NodeState.FREED for node in nodes)
-        text += ", freed" if freed else ", nothing saved: harmless"
-    return text
+        parts.append(f"{nbytes(activation_bytes(held))} saved")
+    if freed:
+        parts.append(f"{nbytes(activation_bytes(freed))} freed")
+    if not held and not freed:
+        any_freed = any(node.state is NodeState.FREED for node in nodes)
+        parts.append("freed" if any_freed else "nothing saved: harmless")
+    return ", ".join(parts)

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gradscope.errors import GradscopeError
@@ -34,9 +34,9 @@ class Rect:
     width: float
     height: float
 
-    def moved(self, dx: float) -> Rect:
-        """The same rectangle ``dx`` to the right."""
-        return replace(self, x=self.x + dx)
+    def moved(self, dx: float, dy: float) -> Rect:
+        """Return the same rectangle ``dx`` to the right and ``dy`` down."""
+        return Rect(self.x + dx, self.y + dy, self.width, self.height)
 
 
 @dataclass(frozen=True, slots=True)

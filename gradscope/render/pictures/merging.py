@@ -6,9 +6,8 @@ import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from gradscope.model import Graph, Node, Root, SavedState
-
-_GONE = (SavedState.FREED, SavedState.DROPPED)
+from gradscope.model import Graph, Node, Root
+from gradscope.render.prefixes import common_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def _with_modules(nodes: list[Node]) -> list[Node]:
             waiting.append(at)
             continue
         after = node.module or ""
-        common = _common(before, after)
+        common = common_module((before, after))
         for unknown in waiting if common else ():
             filled[unknown] = replace(nodes[unknown], module=common)
         before, waiting = after, []
@@ -105,16 +104,6 @@ def _with_modules(nodes: list[Node]) -> list[Node]:
 
 def _age(node: Node) -> int:
     return node.sequence_nr or 0
-
-
-def _common(one: str, other: str) -> str:
-    """The module that both are inside of, or are."""
-    pieces = []
-    for a, b in zip(one.split("."), other.split("."), strict=False):
-        if a != b:
-            break
-        pieces.append(a)
-    return ".".join(pieces)
 
 
 class _Storages:
@@ -133,7 +122,7 @@ class _Storages:
         same: dict[int, int] = {}
         for node in graph.nodes:
             for at, tensor in enumerate(node.saved):
-                known = self._held.get((_identity(node), at)) if tensor.state not in _GONE else None
+                known = self._held.get((_identity(node), at)) if not tensor.state.is_gone else None
                 if known is not None:
                     same[tensor.storage] = known
         self._graphs += 1
@@ -141,7 +130,7 @@ class _Storages:
         for node in graph.nodes:
             saved = []
             for at, tensor in enumerate(node.saved):
-                if tensor.state in _GONE:
+                if tensor.state.is_gone:
                     number = self._number(("freed", node.freed_by, tensor.storage))
                 else:
                     number = same.get(tensor.storage) or self._number(

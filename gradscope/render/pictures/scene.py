@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradscope.model import SavedState, Severity
+from gradscope.model import Severity
 from gradscope.render.pictures.font import font
 from gradscope.render.pictures.layout import Placed, Point, Rect
 from gradscope.render.pictures.picture import (
@@ -16,6 +16,7 @@ from gradscope.render.pictures.picture import (
     GroupKind,
     LinkKind,
     Picture,
+    Row,
 )
 from gradscope.render.theme import (
     DARK,
@@ -102,6 +103,8 @@ def draw_scene(
 
 
 class _Painter:
+    """Collects shapes and texts in painting order."""
+
     def __init__(self, theme: str) -> None:
         self.page: Page = DARK if theme == "dark" else LIGHT
         self.dark = theme == "dark"
@@ -110,18 +113,40 @@ class _Painter:
     def tone(self, look: Look) -> Tone:
         return look.dark if self.dark else look.light
 
+    def rect(
+        self,
+        rect: Rect,
+        radius: float,
+        *,
+        stroke: str | None = None,
+        width: float = 1.0,
+        dash: tuple[int, ...] = (),
+        fill: str | None = None,
+    ) -> None:
+        self.items.append(Shape((), rect, radius, stroke, width, dash, fill))
+
+    def line(self, points: tuple[Point, ...], colour: str, width: float) -> None:
+        self.items.append(Shape(points, stroke=colour, width=width, straight=True))
+
+    def area(self, points: tuple[Point, ...], colour: str, *, straight: bool = True) -> None:
+        self.items.append(Shape(points, fill=colour, straight=straight))
+
+    def text(
+        self, x: float, y: float, text: str, size: float, colour: str, *, end: bool = False
+    ) -> None:
+        self.items.append(Text(x, y, text, size, colour, end))
+
     def scene(self, columns: Sequence[Placed], whole: Picture, notes: Sequence[str]) -> Scene:
         content = sum(column.width for column in columns) + _BETWEEN * (len(columns) - 1)
         measure = font().width
         width = max(content, measure(whole.title, 16), measure(whole.subtitle, TEXT), 420.0)
-        self.items.append(Text(_MARGIN, 30, whole.title, 16, self.page.text))
-        self.items.append(Text(_MARGIN, 48, whole.subtitle, TEXT, self.page.muted))
+        self.text(_MARGIN, 30, whole.title, 16, self.page.text)
+        self.text(_MARGIN, 48, whole.subtitle, TEXT, self.page.muted)
         top = self.legend(whole, columns, width, 66)
+        warning = self.tone(SEVERITIES[Severity.WARNING]).ink
         for note in notes:
             for line in _broken(f"note: {note}", width, TEXT):
-                self.items.append(
-                    Text(_MARGIN, top, line, TEXT, self.tone(SEVERITIES[Severity.WARNING]).ink)
-                )
+                self.text(_MARGIN, top, line, TEXT, warning)
                 top += 16
         x = _MARGIN + max(0.0, (width - content) / 2 if len(columns) == 1 else 0.0)
         for column in columns:
@@ -135,98 +160,67 @@ class _Painter:
             if isinstance(item, Text) and not item.end
         )
         right = max(width + _MARGIN, *texts)
-        return Scene(
-            round(right + _MARGIN),
-            round(height),
-            self.page.background,
-            tuple(self.items),
-            whole.title,
-        )
+        page = self.page.background
+        return Scene(round(right + _MARGIN), round(height), page, tuple(self.items), whole.title)
 
     def legend(self, whole: Picture, columns: Sequence[Placed], width: float, top: float) -> float:
-        """One entry per state and kind of link that is in the picture; returns where the legend ends."""
-        entries: list[tuple[str, str, Look | None]] = []
-        entries += [
-            (NODE_STATES[s].word, NODE_STATES[s].meaning, NODE_STATES[s]) for s in whole.states
-        ]
-        kinds = {link.kind for link in whole.links}
-        if LinkKind.BOUNDARY in kinds:
-            entries.append((_LINE, "enters the shared part", None))
-        if LinkKind.CARRIED in kinds:
-            entries.append((_LINE, "enters an older graph", None))
-        if any(box.kind is BoxKind.FOLD for box in whole.boxes):
-            entries.append(("double frame", "several nodes folded", None))
-        if any(box.kind is BoxKind.STUB for column in columns for box in column.picture.boxes):
-            entries.append(("to 1 / from 1", "a cut link, goes on at the same number", None))
+        """Draw one entry per state and kind of link in the picture; return where the legend ends."""
         x, y = _MARGIN, top
-        for word, meaning, look in entries:
+        for word, meaning, look in _legend_entries(whole, columns):
             long = font().width(f"{word}  {meaning}", SMALL) + (_MARK if look else 0) + 22
             if x > _MARGIN and x + long > width + _MARGIN + 22:
                 x, y = _MARGIN, y + 17
             left = x
             if look is not None:
                 tone = self.tone(look)
-                self.items.append(
-                    Shape(
-                        rect=Rect(x, y - 10, 13, 13),
-                        radius=3,
-                        fill=tone.fill,
-                        stroke=tone.ink,
-                        dash=look.dash,
-                    )
-                )
+                mark = Rect(x, y - 10, 13, 13)
+                self.rect(mark, 3, fill=tone.fill, stroke=tone.ink, dash=look.dash)
                 self.symbol(look.symbol, x + 6.5, y - 3.5, tone.ink)
                 left += _MARK + 3
             if word == _LINE:
-                line = ((left, y - 3.5), (left + font().width(word, SMALL), y - 3.5))
-                self.items.append(
-                    Shape(points=line, stroke=self.page.accent, width=2.4, straight=True)
-                )
+                sample = ((left, y - 3.5), (left + font().width(word, SMALL), y - 3.5))
+                self.line(sample, self.page.accent, 2.4)
             else:
-                self.items.append(
-                    Text(left, y, word, SMALL, self.tone(look).ink if look else self.page.text)
-                )
+                colour = self.tone(look).ink if look else self.page.text
+                self.text(left, y, word, SMALL, colour)
             left += font().width(word + "  ", SMALL)
-            self.items.append(Text(left, y, meaning, SMALL, self.page.muted))
+            self.text(left, y, meaning, SMALL, self.page.muted)
             x += long
         return y + 24
 
     def column(self, placed: Placed, dx: float, dy: float) -> None:
-        def at(rect: Rect) -> Rect:
-            return Rect(rect.x + dx, rect.y + dy, rect.width, rect.height)
-
         picture = placed.picture
-        for group in picture.groups:
-            if group.id in placed.frames:
-                rect = at(placed.frames[group.id])
-                shared = group.kind is GroupKind.SHARED
-                self.items.append(
-                    Shape(
-                        rect=rect,
-                        radius=9,
-                        stroke=self.page.accent if shared else self.page.rule,
-                        width=2.2 if shared else 1,
-                        dash=() if shared else (5, 4),
-                        fill=self.wash(group.kind),
-                    )
-                )
+        frames = {n: rect.moved(dx, dy) for n, rect in placed.frames.items()}
+        groups = [group for group in picture.groups if group.id in frames]
+        for group in groups:
+            shared = group.kind is GroupKind.SHARED
+            self.rect(
+                frames[group.id],
+                9,
+                stroke=self.page.accent if shared else self.page.rule,
+                width=2.2 if shared else 1,
+                dash=() if shared else (5, 4),
+                fill=self.wash(group.kind),
+            )
         for link, route in zip(picture.links, placed.routes, strict=True):
             self.link(tuple((x + dx, y + dy) for x, y in route), link.kind, link.count)
-        for group in picture.groups:
-            if group.id in placed.frames:
-                self.frame_title(at(placed.frames[group.id]), group)
+        for group in groups:
+            self.frame_title(frames[group.id], group)
         for box, rect in zip(picture.boxes, placed.boxes, strict=True):
-            self.box(box, at(rect))
+            if box.kind is BoxKind.STUB:
+                self.stub(box, rect.moved(dx, dy))
+            else:
+                self.box(box, rect.moved(dx, dy))
 
     def frame_title(self, rect: Rect, group: Group) -> None:
-        """The title lies over the links, on a ground of its own, so that none runs through it."""
+        """Draw the title over the links, on a ground of its own, so that none runs through it."""
         ground = Rect(rect.x + 5, rect.y + 5, font().width(group.title, 12) + 8, 16)
-        self.items.append(Shape(rect=ground, radius=4, fill=self.wash(group.kind)))
+        self.rect(ground, 4, fill=self.wash(group.kind))
         colour = self.page.accent if group.kind is GroupKind.SHARED else self.page.muted
-        self.items.append(Text(rect.x + 9, rect.y + 17, group.title, 12, colour))
+        self.text(rect.x + 9, rect.y + 17, group.title, 12, colour)
 
     def wash(self, kind: GroupKind) -> str:
-        """Fill of a frame: barely apart from the page, so that the states of the boxes stay what one sees."""
+        """Return the fill of a frame: barely apart from the page, so that the states of the boxes stand out."""
         shared = kind is GroupKind.SHARED
         if self.dark:
             return "#1b2430" if shared else "#1b1e24"
@@ -235,7 +229,7 @@ class _Painter:
     def link(self, route: tuple[Point, ...], kind: LinkKind, count: int) -> None:
         important = kind is not LinkKind.PLAIN
         colour = self.page.accent if important else self.page.rule
-        self.items.append(Shape(points=route, stroke=colour, width=2.4 if important else 1.1))
+        self.items.append(Shape(route, stroke=colour, width=2.4 if important else 1.1))
         (x0, y0), (x1, y1) = route[-2] if route[-2] != route[-1] else route[-3], route[-1]
         if (x0, y0) == (x1, y1):
             x0, y0 = x1, y1 - 1
@@ -244,109 +238,66 @@ class _Painter:
         size = 8.0 if important else 6.5
         bx, by = x1 - ux * size, y1 - uy * size
         half = size * 0.42
-        self.items.append(
-            Shape(
-                points=(
-                    (x1, y1),
-                    (bx - uy * half, by + ux * half),
-                    (bx + uy * half, by - ux * half),
-                ),
-                fill=colour,
-                straight=True,
-            )
-        )
+        left, right = (bx - uy * half, by + ux * half), (bx + uy * half, by - ux * half)
+        self.area(((x1, y1), left, right), colour)
         if count > 1:
             mx, my = route[len(route) // 2]
-            self.items.append(Text(mx + 4, my, f"{TIMES}{count:,}", SMALL - 1, self.page.muted))
+            self.text(mx + 4, my, f"{TIMES}{count:,}", SMALL - 1, self.page.muted)
+
+    def stub(self, box: Box, rect: Rect) -> None:
+        accent = self.page.accent
+        self.rect(rect, 9, stroke=accent, fill=self.page.background)
+        self.text(rect.x + _PAD, rect.y + 12.5, box.title, SMALL, accent)
 
     def box(self, box: Box, rect: Rect) -> None:
         look = NODE_STATES[box.state] if box.state is not None else None
         tone = self.tone(look) if look else Tone(self.page.muted, self.page.background)
-        if box.kind is BoxKind.STUB:
-            self.items.append(
-                Shape(rect=rect, radius=9, stroke=self.page.accent, fill=self.page.background)
-            )
-            self.items.append(
-                Text(rect.x + _PAD, rect.y + 12.5, box.title, SMALL, self.page.accent)
-            )
-            return
+        ink, fill = tone.ink, tone.fill
         radius = 10.0 if box.kind is BoxKind.LEAF else 4.0
         dash = look.dash if look else ()
         heavy = 2.2 if look is not None and look.line == "bold" else 1.3
         if box.kind is BoxKind.FOLD:
-            back = Rect(rect.x + 4, rect.y + 4, rect.width, rect.height)
-            self.items.append(
-                Shape(rect=back, radius=radius, stroke=tone.ink, width=1, dash=dash, fill=tone.fill)
-            )
-        self.items.append(
-            Shape(rect=rect, radius=radius, stroke=tone.ink, width=heavy, dash=dash, fill=tone.fill)
-        )
+            self.rect(rect.moved(4, 4), radius, stroke=ink, dash=dash, fill=fill)
+        self.rect(rect, radius, stroke=ink, width=heavy, dash=dash, fill=fill)
         y = rect.y
         alarm = self.tone(SEVERITIES[Severity.ERROR]).ink
         for strip, colour in ((box.alarm, alarm), (box.root, self.page.accent)):
             if strip:
-                self.items.append(
-                    Shape(rect=Rect(rect.x, y, rect.width, _STRIP), radius=radius, fill=colour)
-                )
-                self.items.append(Text(rect.x + _PAD, y + 13.5, strip, TEXT, self.page.background))
+                self.rect(Rect(rect.x, y, rect.width, _STRIP), radius, fill=colour)
+                self.text(rect.x + _PAD, y + 13.5, strip, TEXT, self.page.background)
                 y += _STRIP
         if box.alarm:
             outer = Rect(rect.x - 3, rect.y - 3, rect.width + 6, rect.height + 6)
-            self.items.append(Shape(rect=outer, radius=radius + 2, stroke=alarm, width=2.5))
-        self.items.append(Text(rect.x + _PAD + _MARK, y + 16, box.title, TITLE, self.page.text))
-        self.symbol(look.symbol if look else "→", rect.x + _PAD + 5, y + 11.5, tone.ink)
-        self.items.append(
-            Text(rect.x + rect.width - _PAD, y + 16, box.note, SMALL, tone.ink, end=True)
-        )
+            self.rect(outer, radius + 2, stroke=alarm, width=2.5)
+        left, right = rect.x + _PAD, rect.x + rect.width
+        self.text(left + _MARK, y + 16, box.title, TITLE, self.page.text)
+        self.symbol(look.symbol if look else "→", left + 5, y + 11.5, ink)
+        self.text(right - _PAD, y + 16, box.note, SMALL, ink, end=True)
         y += _HEAD
         if box.caption:
-            self.items.append(
-                Text(rect.x + _PAD + _MARK, y + 7, box.caption, SMALL, self.page.muted)
-            )
+            self.text(left + _MARK, y + 7, box.caption, SMALL, self.page.muted)
             y += 13
         rows = [row for row in box.rows if row.text]
         if rows:
-            self.items.append(
-                Shape(
-                    points=((rect.x, y + 2), (rect.x + rect.width, y + 2)),
-                    stroke=tone.ink,
-                    width=0.5,
-                    straight=True,
-                )
-            )
+            self.line(((rect.x, y + 2), (right, y + 2)), ink, 0.5)
         for row in rows:
-            self.row(row.text, row.note, row.state, row.muted, rect, y + 15)
+            self.row(row, rect, y + 15)
             y += _ROW
 
-    def row(
-        self, text: str, note: str, state: SavedState | None, muted: bool, rect: Rect, y: float
-    ) -> None:
-        look = SAVED_STATES[state] if state is not None else None
-        colour = self.page.muted if muted else self.page.text
+    def row(self, row: Row, rect: Rect, y: float) -> None:
+        look = SAVED_STATES[row.state] if row.state is not None else None
+        ink = self.page.muted if look is None or row.muted else self.tone(look).ink
         left = rect.x + _PAD + _MARK
         if look is not None:
-            self.symbol(
-                look.symbol,
-                rect.x + _PAD + 5,
-                y - 3.8,
-                self.page.muted if muted else self.tone(look).ink,
-            )
-        self.items.append(Text(left, y, text, TEXT, colour))
-        if state in (SavedState.FREED, SavedState.DROPPED) and look is not None:
-            end = left + font().width(text, TEXT)
-            self.items.append(
-                Shape(
-                    points=((left, y - 3.6), (end, y - 3.6)),
-                    stroke=self.tone(look).ink,
-                    width=0.9,
-                    straight=True,
-                )
-            )
-        note_colour = self.tone(look).ink if look is not None and not muted else self.page.muted
-        self.items.append(Text(rect.x + rect.width - _PAD, y, note, SMALL, note_colour, end=True))
+            self.symbol(look.symbol, rect.x + _PAD + 5, y - 3.8, ink)
+        self.text(left, y, row.text, TEXT, self.page.muted if row.muted else self.page.text)
+        if look is not None and row.state is not None and row.state.is_gone:
+            end = left + font().width(row.text, TEXT)
+            self.line(((left, y - 3.6), (end, y - 3.6)), self.tone(look).ink, 0.9)
+        self.text(rect.x + rect.width - _PAD, y, row.note, SMALL, ink, end=True)
 
     def symbol(self, symbol: str, x: float, y: float, colour: str) -> None:
-        """The theme's symbol, centred; drawn as a shape where it has one, so that no font needs to have it."""
+        """Draw the theme's symbol, centred; as a shape where it has one, so that no font needs to have it."""
         r = 3.4
         k = r * 0.5523
         circle = (
@@ -354,22 +305,34 @@ class _Painter:
             (x - r, y - k), (x - k, y - r), (x, y - r), (x + k, y - r), (x + r, y - k), (x + r, y),
         )  # fmt: skip
         if symbol == "●":
-            self.items.append(Shape(points=circle, fill=colour))
+            self.area(circle, colour, straight=False)
         elif symbol == "○":
-            self.items.append(Shape(points=circle, stroke=colour, width=1.4))
+            self.items.append(Shape(circle, stroke=colour, width=1.4))
         elif symbol == "◆":
-            self.items.append(
-                Shape(
-                    points=((x, y - 4.4), (x + 4.4, y), (x, y + 4.4), (x - 4.4, y)),
-                    fill=colour,
-                    straight=True,
-                )
-            )
+            self.area(((x, y - 4.4), (x + 4.4, y), (x, y + 4.4), (x - 4.4, y)), colour)
         else:
             size = 12.0
-            self.items.append(
-                Text(x - font().width(symbol, size) / 2, y + 4.2, symbol, size, colour)
-            )
+            self.text(x - font().width(symbol, size) / 2, y + 4.2, symbol, size, colour)
+
+
+def _legend_entries(
+    whole: Picture, columns: Sequence[Placed]
+) -> list[tuple[str, str, Look | None]]:
+    """Return word, meaning and, for a state, look of everything that needs explaining."""
+    looks = [NODE_STATES[state] for state in whole.states]
+    entries: list[tuple[str, str, Look | None]] = [
+        (look.word, look.meaning, look) for look in looks
+    ]
+    kinds = {link.kind for link in whole.links}
+    if LinkKind.BOUNDARY in kinds:
+        entries.append((_LINE, "enters the shared part", None))
+    if LinkKind.CARRIED in kinds:
+        entries.append((_LINE, "enters an older graph", None))
+    if any(box.kind is BoxKind.FOLD for box in whole.boxes):
+        entries.append(("double frame", "several nodes folded", None))
+    if any(box.kind is BoxKind.STUB for column in columns for box in column.picture.boxes):
+        entries.append(("to 1 / from 1", "a cut link, goes on at the same number", None))
+    return entries
 
 
 def _broken(text: str, width: float, size: float) -> list[str]:

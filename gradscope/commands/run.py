@@ -77,12 +77,10 @@ def run(target: Target, options: RunOptions) -> int:
 
     with opened(options.output, SafeStream(sys.stderr)) as stream:
         console = SafeConsole(file=stream)
-        show = printer(options.format)
         live = _Live(console) if options.format is Format.TEXT else None
+        show = live.report if live else printer(options.format)
         try:
             ended = run_program(target, start)
-            if live:
-                live.end()
             if ended.scope is not None:
                 recording = ended.scope.recording()
                 show(recording, console, save)
@@ -104,7 +102,7 @@ def run(target: Target, options: RunOptions) -> int:
 
 
 def _made(save: Path) -> Path:
-    """Make an empty recording, to hear now and not after hours that it cannot be written; its absolute path."""
+    """Make an empty recording, so that one that cannot be written fails now; return its absolute path."""
     from gradscope.record import file as storage
 
     path = save.absolute()
@@ -113,36 +111,42 @@ def _made(save: Path) -> Path:
 
 
 class _Live:
-    """What is said while the program runs: each finding the moment it is made, and how far a long run is."""
+    """Prints each finding as soon as it is made, how far a long run is, and the report at its end."""
 
     def __init__(self, console: Console) -> None:
+        # Imported now: the program may leave no path to import it from.
+        from gradscope.render.text.finding import print_finding
         from gradscope.render.text.progress import ProgressLine
-        from gradscope.render.text.report import print_finding
+        from gradscope.render.text.report import print_report
 
         self._console = console
-        self._print_finding = print_finding
+        self._print_finding, self._print_report = print_finding, print_report
+        self._printed: list[Finding] = []
         self._progress = ProgressLine()
         self._process = os.getpid()
         self._started = time.monotonic()
 
     def found(self, finding: Finding) -> None:
-        """Print a finding; a forked child says nothing."""
+        """Print a finding; in a forked child, print nothing."""
         if os.getpid() == self._process:
             self._progress.erase()
-            self._print_finding(finding, self._console)
+            self._print_finding(finding, self._console, before=self._printed)
+            self._printed.append(finding)
 
     def called(self, call: BackwardCall) -> None:
-        """Take note of a backward call."""
+        """Show that a backward call has ended."""
         if os.getpid() == self._process:
             self._progress.update(call.number, call.live_bytes, time.monotonic() - self._started)
 
-    def end(self) -> None:
-        """Leave the terminal as it was."""
+    def report(self, recording: Recording, console: Console, saved: Path | None) -> None:
+        """Print the report; what was printed before takes one line a finding."""
         self._progress.erase()
+        printed = {finding.cause for finding in self._printed}
+        self._print_report(recording, console, None if saved is None else str(saved), printed)
 
 
 def _print_unwatched(options: RunOptions, console: Console) -> None:
-    """The report of a program that never imported torch."""
+    """Print the report of a program that never imported torch."""
     files = [str(file) for file in (options.save, options.html, options.draw) if file is not None]
     unsaved = (
         f", and {' and '.join(files)} {'were' if len(files) > 1 else 'was'} not written"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradscope.model.finding import (
+    Cause,
     Certainty,
     Edit,
     Finding,
@@ -29,6 +30,7 @@ from gradscope.model.run import SCHEMA, BackwardCall, Header, Outcome, Recording
 __all__ = [
     "SCHEMA",
     "BackwardCall",
+    "Cause",
     "Certainty",
     "Edge",
     "Edit",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TypeAlias
 
 from gradscope.model.graph import Site
 from gradscope.model.listing import Listing
-from gradscope.model.printed import Printed
+from gradscope.model.printed import Printed, text_of
 
 
 class Severity(StrEnum):
@@ -79,13 +79,15 @@ class Fix:
     edits: tuple[Edit, ...] = ()
 
 
+Cause: TypeAlias = tuple[str, Site | None, tuple[tuple[str, Site | None], ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Finding(Printed):
-    """One problem, said once per cause; ``count`` tells how often it was met.
+    """One problem, announced once per cause; ``count`` is how often it was met.
 
-    ``nodes`` and ``saved`` name what is concerned (``AddmmBackward0``; ``self f32[8, 32]``). ``caught`` is True when the
-    program caught the exception that the engine raised. ``missed`` marks an error of the engine that gradscope
-    had not called first: a fault of gradscope, shown as such.
+    ``nodes`` and ``saved`` name what is concerned (``AddmmBackward0``; ``self f32[8, 32]``). ``missed`` marks an
+    error of the engine that gradscope did not announce before: a fault of gradscope, shown as such.
     """
 
     code: str
@@ -102,31 +104,51 @@ class Finding(Printed):
     backward_call: int = 0
     count: int = 1
     fix: Fix | None = None
-    caught: bool = False
     missed: bool = False
     graph: int | None = None
     graph_nodes: tuple[int, ...] = ()
 
     @property
-    def cause(self) -> tuple[Any, ...]:
+    def cause(self) -> Cause:
         """Two findings with the same cause are one finding met twice."""
-        made = tuple(
-            (r.role, r.site)
-            for r in self.related
-            if r.role in ("created", "freed_by", "modified_by", "held_by")
-        )
+        roles = ("created", "freed_by", "modified_by", "held_by")
+        made = tuple((one.role, one.site) for one in self.related if one.role in roles)
         return (self.code, self.site, made)
 
+    def announces(self, later: Finding) -> bool:
+        """Return whether ``later`` is the failure that this finding warned of.
 
-class Findings(list[Finding]):
-    """The findings of a watch, in the order in which they were met; a list that a person can read when it is printed."""
+        Both blame the same line for what was freed or modified; and ``later`` is at the line where this one
+        expects the failure, or has the same fix.
+        """
+        if self.severity is Severity.ERROR or later.severity is not Severity.ERROR:
+            return False
+        if not self._lines("freed_by", "modified_by") & later._lines("freed_by", "modified_by"):
+            return False
+        expected = self._lines("next_read", "failing_node")
+        at = later.site
+        return (at is not None and (at.file, at.line) in expected) or (
+            self.fix is not None and self.fix == later.fix
+        )
+
+    def _lines(self, *roles: str) -> set[tuple[str, int]]:
+        return {
+            (one.site.file, one.site.line)
+            for one in self.related
+            if one.role in roles and one.site is not None
+        }
+
+
+class Findings(Printed, list[Finding]):
+    """The findings of a watch, in the order in which they were made; print it to read it."""
 
     __slots__ = ()
+    __repr__ = Printed.__str__
 
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self)) or "no finding"
 
-    __repr__ = __str__
+@text_of.register
+def _texts(findings: Findings) -> str:
+    return "\n\n".join(map(str, findings)) or "no finding"
 
 
 class Hazards(Listing[Finding]):

@@ -207,9 +207,13 @@ def test_a_saved_recording_gives_the_live_report(script: Path, tmp_path: Path) -
     later = gradscope("report", saved)
     assert later.returncode == 0
     assert later.stderr == ""
-    report = later.stdout.rstrip()
-    assert "error[GS101]" in report
-    assert live.stderr.rstrip().endswith(report)
+    blocks, totals = later.stdout.rstrip().split("\nbackward calls\n")
+    assert "error[GS101]" in blocks
+    assert live.stderr.startswith(blocks)  # each finding in full, once: when it was made
+    assert live.stderr.rstrip().endswith(totals)
+    again = live.stderr.removeprefix(blocks).strip().splitlines()
+    assert again[0] == "findings"
+    assert [line.split("]")[0] for line in again[1:3]] == ["  warning[GS102", "  error[GS101"]
     live_json = gradscope("run", "--save", saved, "--format", "json", script).stderr
     assert gradscope("report", "--format", "json", saved).stdout == live_json
     two = gradscope("report", saved, saved, "--output", tmp_path / "two.txt")

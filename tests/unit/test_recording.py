@@ -116,9 +116,9 @@ def test_a_finding_met_again_raises_the_count_of_the_first():
 def test_amending_a_finding_keeps_its_place_and_count():
     _, kept, stale, *_ = canned_recording().findings
     writer = RecordingWriter(None, HEADER)
-    writer.finding(replace(stale, caught=False))
+    writer.finding(stale)
     writer.finding(kept)
-    writer.finding(replace(stale, caught=False))
+    writer.finding(stale)
     writer.amend(stale)
     assert writer.read().findings == (replace(stale, count=2), kept)
 

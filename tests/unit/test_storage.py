@@ -169,14 +169,14 @@ def test_fields_that_come_and_go_between_versions(written):
     whole = load(written)
     with closing(sqlite3.connect(written)) as connection:
         (layout,) = connection.execute("SELECT value FROM meta WHERE key = 'layout'").fetchone()
-        assert '"caught"' in layout
+        assert '"missed"' in layout
         connection.execute(
             "UPDATE meta SET value = ? WHERE key = 'layout'",
-            (layout.replace('"caught"', '"of_a_later_version"'),),
+            (layout.replace('"missed"', '"of_a_later_version"'),),
         )
         connection.commit()
     found = load(written)
-    assert found.findings == tuple(replace(finding, caught=False) for finding in whole.findings)
+    assert found.findings == tuple(replace(finding, missed=False) for finding in whole.findings)
     assert found.graphs == whole.graphs
 
 

@@ -29,8 +29,9 @@ from gradscope.model import (
     Site,
 )
 from gradscope.render.text.calls import MOST_ROWS, folded
+from gradscope.render.text.finding import print_finding
 from gradscope.render.text.progress import ProgressLine
-from gradscope.render.text.report import print_finding, print_report
+from gradscope.render.text.report import print_report
 from gradscope.render.text.terminal import cut, plain
 from gradscope.units import counted, listed, nbytes, seconds
 
@@ -127,7 +128,7 @@ def test_an_encoding_without_unicode_is_served_in_ascii() -> None:
 def test_the_next_command_is_for_the_worst_finding_and_names_the_recording() -> None:
     lines = report(RECORDINGS["canned"], saved="run.gscope").splitlines()
     assert lines[-3:] == [
-        "next: gradscope explain GS101",
+        "next: gradscope explain GS201",
         "      gradscope fix run.gscope",
         "      gradscope report run.gscope",
     ]
@@ -137,7 +138,7 @@ def test_no_fix_is_offered_where_none_is_an_edit() -> None:
     whole = RECORDINGS["canned"]
     words = tuple(replace(f, fix=f.fix and replace(f.fix, edits=())) for f in whole.findings)
     lines = report(replace(whole, findings=words), saved="run.gscope").splitlines()
-    assert lines[-2:] == ["next: gradscope explain GS101", "      gradscope report run.gscope"]
+    assert lines[-2:] == ["next: gradscope explain GS201", "      gradscope report run.gscope"]
     assert report(RECORDINGS["clean"]).splitlines()[-1] == "no problem found in 500 backward calls"
 
 
@@ -155,12 +156,52 @@ def test_how_the_run_ended_is_said() -> None:
 # One finding
 
 
-def test_caught_missed_and_repeated_findings_say_so() -> None:
-    lines = shown(finding(None, caught=True, missed=True, count=1200), {})
+def test_missed_and_repeated_findings_say_so() -> None:
+    lines = shown(finding(None, missed=True, count=1200), {})
     assert lines[:2] == ["error[GS101]: message", "  = label"]
-    assert "note: met 1,200 times" in lines
-    assert "note: the program caught the exception that this raised" in lines
+    assert "note: seen 1,200 times" in lines
     assert any("fault of gradscope" in line for line in lines)
+
+
+def test_what_was_announced_above_says_only_what_is_new() -> None:
+    freed = Related("freed_by", Site("a.py", 3), "freed here")
+    ahead = Related("failing_node", Site("a.py", 7, 5), "will fail")
+    warning = finding(
+        Site("a.py", 3), severity=Severity.WARNING, related=(freed, ahead), backward_call=4
+    )
+    error = finding(
+        Site("a.py", 7, 9), related=(freed,), saved=("self f32[]",), fix=Fix("other", "")
+    )
+    target = console(80)
+    print_finding(error, target, {"a.py": "\n" * 6 + "loss.backward()"}, [warning])
+    assert written(target).splitlines() == [
+        "error[GS101]: message",
+        " --> a.py:7:9",
+        "  |",
+        "7 | loss.backward()",
+        "  |         ^^^^^^^ label",
+        "note: announced as GS101 at backward call 4, see above",
+        "",
+    ]
+    elsewhere = replace(error, related=(replace(freed, site=Site("a.py", 2)),))
+    assert warning.announces(error)
+    assert not warning.announces(elsewhere)
+    assert not warning.announces(warning)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_what_was_printed_before_takes_one_line(width: int) -> None:
+    recording = RECORDINGS["canned"]
+    target = console(width)
+    print_report(recording, target, printed={found.cause for found in recording.findings})
+    lines = written(target).splitlines()
+    assert lines[0] == "findings"
+    for line, found in zip(lines[1:], recording.findings, strict=False):
+        assert line.startswith(f"  {found.severity}[{found.code}] ")
+        assert f":{found.site.line}  " in line
+        assert line.endswith(f", seen {found.count} times") or found.count == 1
+        assert cell_len(line) <= width or width == 40
+    assert lines[1 + len(recording.findings)] == ""
 
 
 def test_long_messages_are_wrapped_under_themselves() -> None:

@@ -49,10 +49,10 @@ function showVerdict() {
   if (outcome.exception) byId("verdict").querySelector(".clamped")?.setAttribute("title", outcome.exception);
 }
 
-/** By severity; what the program caught comes after what ended it. */
+/** By severity. */
 function worstFirst() {
   const order = ["error", "warning", "advice"];
-  const weight = (finding) => order.indexOf(finding.severity) * 2 + Number(finding.caught);
+  const weight = (finding) => order.indexOf(finding.severity);
   return page.data.findings
     .map((finding, index) => ({ finding, index }))
     .sort((a, b) => weight(a.finding) - weight(b.finding) || a.index - b.index);
@@ -140,7 +140,6 @@ function findingBody(finding) {
     finding.saved.length ? ["Saved tensors", ...chips(finding.saved)] : null,
     finding.bytes ? ["Bytes", bytes(finding.bytes)] : null,
     finding.count > 1 ? ["Met", `${count(finding.count)} times`] : null,
-    finding.caught ? ["Outcome", "the program caught the exception"] : null,
     finding.missed ? ["Outcome", "gradscope did not call this before the engine did; please report it"] : null,
   ].filter(Boolean);
   const call = callWithNumber(finding.call);

@@ -197,7 +197,6 @@ def _finding(finding: Finding, sources: Sources) -> dict[str, Json]:
         "bytes": finding.bytes,
         "call": finding.backward_call,
         "count": finding.count,
-        "caught": finding.caught,
         "missed": finding.missed,
         "graph": finding.graph,
         "graphNodes": list(finding.graph_nodes),

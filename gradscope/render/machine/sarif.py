@@ -100,7 +100,6 @@ def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
             "nodes": list(finding.nodes),
             "saved": list(finding.saved),
             "bytes": finding.bytes,
-            "caught": finding.caught,
             "missed": finding.missed,
         },
     }

@@ -11,6 +11,7 @@ from rich.console import Console
 from gradscope.model import (
     BackwardCall,
     Finding,
+    Findings,
     Graph,
     Node,
     NodeState,
@@ -23,7 +24,8 @@ from gradscope.model import (
 from gradscope.model.changes import Changes
 from gradscope.model.printed import text_of
 from gradscope.render.text.calls import as_code
-from gradscope.render.text.report import print_finding, print_report
+from gradscope.render.text.finding import print_finding
+from gradscope.render.text.report import print_report
 from gradscope.render.text.terminal import plain
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
 from gradscope.units import counted, nbytes
@@ -159,6 +161,15 @@ def finding_text(finding: Finding) -> str:
     console = _console()
     print_finding(finding, console)
     return _written(console)
+
+
+@text_of.register
+def findings_text(findings: Findings) -> str:
+    """Findings as the report shows them, one after the other."""
+    console = _console()
+    for place, finding in enumerate(findings):
+        print_finding(finding, console, before=findings[:place])
+    return _written(console) or "no finding"
 
 
 def report_text(recording: Recording) -> str:

@@ -3,59 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.model import Finding, Recording, Severity, Site, Summary
+from gradscope.model import Cause, Recording, Severity, Summary
 from gradscope.render.text.calls import calls_table
-from gradscope.render.text.snippets import gutter_width, mentioned, pointed
+from gradscope.render.text.finding import print_finding, print_list, print_note
 from gradscope.render.text.terminal import plain, print_lines, say, shorten, signs, wrapped
 from gradscope.render.theme import SEVERITIES
-from gradscope.units import counted, listed, nbytes
-
-_MOST_SAVED = 4
-_EXPLAIN_INDENT = " " * 6
+from gradscope.units import counted, nbytes
 
 
-def print_finding(
-    finding: Finding, console: Console, sources: Mapping[str, str] | None = None
+def print_report(
+    recording: Recording,
+    console: Console,
+    saved: str | None = None,
+    printed: Collection[Cause] = (),
 ) -> None:
-    """Print one finding: its place, the places it speaks of, what to do, and where to read more."""
-    look = SEVERITIES[finding.severity]
-    gutter = gutter_width(finding.site, *(related.site for related in finding.related))
-    title = Text.assemble((f"{look.word}[{plain(finding.code, console)}]", look.terminal), ": ")
-    say(title, finding.message, console, style="bold")
-    if finding.site is None:
-        say(Text(" " * gutter + " = ", style="dim"), finding.label, console)
-    else:
-        print_lines(
-            console,
-            pointed(
-                finding.site, finding.label, console, sources, style=look.terminal, gutter=gutter
-            ),
-        )
-    for related in finding.related:
-        _note(related.message, console, related.site, sources, gutter)
-    if finding.saved:
-        _note(_saved_tensors(finding), console)
-    if finding.count > 1:
-        _note(f"met {finding.count:,} times", console)
-    if finding.caught:
-        _note("the program caught the exception that this raised", console)
-    if finding.missed:
-        _note("this is a fault of gradscope, which should have said it before the call", console)
-    if finding.fix is not None:
-        say(Text("help", style="bold green").append(": "), finding.fix.message, console)
-    explain = f"{_EXPLAIN_INDENT}explain: gradscope explain {plain(finding.code, console)}"
-    print_lines(console, [Text(explain, style="dim"), Text()])
+    """Print the whole report; ``saved`` is the path of the recording, if there is one to come back to.
 
-
-def print_report(recording: Recording, console: Console, saved: str | None = None) -> None:
-    """Print the whole report; ``saved`` is the path of the recording, if there is one to come back to."""
-    for finding in recording.findings:
-        print_finding(finding, console, recording.sources)
+    Findings whose causes are in ``printed``, as they were printed on this console before, take one line each.
+    """
+    findings = recording.findings
+    for place, finding in enumerate(findings):
+        if finding.cause not in printed:
+            print_finding(finding, console, recording.sources, findings[:place])
+    if again := [finding for finding in findings if finding.cause in printed]:
+        print_lines(console, [Text("findings", style="bold")])
+        print_list(again, console)
+        print_lines(console, [Text()])
     if recording.calls:
         print_lines(
             console,
@@ -65,35 +43,10 @@ def print_report(recording: Recording, console: Console, saved: str | None = Non
         _totals(recording.summary, console)
         print_lines(console, [Text()])
     for note in recording.summary.notes:
-        _note(note, console)
+        print_note(note, console)
     _outcome(recording, console)
     _headline(recording, console)
     _next(recording, console, saved)
-
-
-def _note(
-    message: str,
-    console: Console,
-    site: Site | None = None,
-    sources: Mapping[str, str] | None = None,
-    gutter: int = 0,
-) -> None:
-    """A note, and the place it speaks of."""
-    say(Text.assemble(("note", "bold cyan"), ": "), message, console)
-    if site is not None:
-        print_lines(console, mentioned(site, console, sources, gutter=gutter))
-
-
-def _saved_tensors(finding: Finding) -> str:
-    """The saved tensors concerned, the first few and how many more, and their nodes where no other note names them."""
-    names = ", ".join(f"`{name}`" for name in finding.saved[:_MOST_SAVED])
-    more = len(finding.saved) - _MOST_SAVED
-    are = "the saved tensors are" if len(finding.saved) > 1 else "the saved tensor is"
-    named = any(
-        node in related.message for node in finding.nodes[:1] for related in finding.related
-    )
-    nodes = "" if named or not finding.nodes else f" of {listed(finding.nodes)}"
-    return f"{are} {names}{f' and {more:,} more' if more > 0 else ''}{nodes}"
 
 
 def _totals(s: Summary, console: Console) -> None:
@@ -128,10 +81,10 @@ def _outcome(recording: Recording, console: Console) -> None:
     """How the run ended, where that needs saying."""
     outcome = recording.outcome
     if not outcome.finished:
-        _note("the recording ends here: the run was stopped before it could finish", console)
+        print_note("the recording ends here: the run was stopped before it could finish", console)
     elif outcome.exception:
         first_line = outcome.exception.splitlines()[0]
-        _note(
+        print_note(
             f"the script raised {shorten(first_line, 2 * console.width - 40, signs(console).ellipsis)}",
             console,
         )
@@ -167,7 +120,7 @@ def _next(recording: Recording, console: Console, saved: str | None) -> None:
     """What to type next."""
     commands = []
     if recording.findings:
-        gravest = min(recording.findings, key=lambda f: (f.severity.rank, f.caught))
+        gravest = min(recording.findings, key=lambda finding: finding.severity.rank)
         commands.append(f"gradscope explain {gravest.code}")
     if saved is not None:
         if any(finding.fix is not None and finding.fix.edits for finding in recording.findings):

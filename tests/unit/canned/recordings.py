@@ -162,7 +162,7 @@ def _findings() -> tuple[Finding, ...]:
             Related("modified_by", at("train.py", "critic_optimizer.step()", "late"),
                     "optimizer.step() modified `critic.weight`"),
         ),
-        nodes=("AddmmBackward0",), saved=("mat2 f32[256, 1]",), bytes=1_024, backward_call=2005, caught=True,
+        nodes=("AddmmBackward0",), saved=("mat2 f32[256, 1]",), bytes=1_024, backward_call=2005,
         graph=STALE, graph_nodes=(1,),
         fix=Fix("reorder", "call loss_fake.backward() before critic_optimizer.step()"),
     )  # fmt: skip

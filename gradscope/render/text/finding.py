@@ -1,0 +1,124 @@
+"""A finding as text: in full where it is first told, in one line where it was printed before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from gradscope.model import Finding, Site
+from gradscope.render.text.snippets import gutter_width, mentioned, pointed
+from gradscope.render.text.terminal import cut, plain, print_lines, say, short_path, shorten, signs
+from gradscope.render.theme import SEVERITIES
+from gradscope.units import listed
+
+_MOST_SAVED = 4
+_EXPLAIN_INDENT = " " * 6
+
+
+def print_finding(
+    finding: Finding,
+    console: Console,
+    sources: Mapping[str, str] | None = None,
+    before: Sequence[Finding] = (),
+) -> None:
+    """Print one finding: its place, the places it speaks of, what to do, and where to read more.
+
+    ``before`` are the findings printed above. Of one that is announced there, print only what is new.
+    """
+    look = SEVERITIES[finding.severity]
+    announced = next((one for one in before if one.announces(finding)), None)
+    related = () if announced else finding.related
+    gutter = gutter_width(finding.site, *(one.site for one in related))
+    say(Text.assemble(_tag(finding, console), ": "), finding.message, console, style="bold")
+    if finding.site is None:
+        say(Text(" " * gutter + " = ", style="dim"), finding.label, console)
+    else:
+        place = pointed(
+            finding.site, finding.label, console, sources, style=look.terminal, gutter=gutter
+        )
+        print_lines(console, place)
+    for one in related:
+        print_note(one.message, console, one.site, sources, gutter)
+    if finding.saved and not announced:
+        print_note(_saved_tensors(finding), console)
+    if finding.count > 1:
+        print_note(f"seen {finding.count:,} times", console)
+    if finding.missed:
+        fault = "this is a fault of gradscope, which should have said it before the call"
+        print_note(fault, console)
+    if announced is not None:
+        at = f" at backward call {announced.backward_call:,}" if announced.backward_call else ""
+        print_note(f"announced as {announced.code}{at}, see above", console)
+        print_lines(console, [Text()])
+        return
+    if finding.fix is not None:
+        say(Text("help", style="bold green").append(": "), finding.fix.message, console)
+    explain = f"{_EXPLAIN_INDENT}explain: gradscope explain {plain(finding.code, console)}"
+    print_lines(console, [Text(explain, style="dim"), Text()])
+
+
+def print_list(findings: Sequence[Finding], console: Console) -> None:
+    """Print one line for each finding: severity and code, place, message, and how often it was seen."""
+    tags = [_tag(finding, console) for finding in findings]
+    places = [_place(finding.site, console) for finding in findings]
+    left = max((tag.cell_len for tag in tags), default=0)
+    middle = max(map(cell_len, places), default=0)
+    ellipsis = signs(console).ellipsis
+    for finding, tag, place in zip(findings, tags, places, strict=True):
+        tag.pad_right(left - tag.cell_len)
+        place += " " * (middle - cell_len(place))
+        seen = f", seen {finding.count:,} times" if finding.count > 1 else ""
+        lead = (
+            Text.assemble("  ", tag, "  ", place, "  ")
+            if middle
+            else Text.assemble("  ", tag, "  ")
+        )
+        room = max(console.width - lead.cell_len - len(seen), 1)
+        message = shorten(plain(finding.message, console), room, ellipsis)
+        print_lines(console, [lead.append(message + seen)])
+
+
+def print_note(
+    message: str,
+    console: Console,
+    site: Site | None = None,
+    sources: Mapping[str, str] | None = None,
+    gutter: int = 0,
+) -> None:
+    """Print a note, and the place it speaks of."""
+    say(Text.assemble(("note", "bold cyan"), ": "), message, console)
+    if site is not None:
+        print_lines(console, mentioned(site, console, sources, gutter=gutter))
+
+
+def _tag(finding: Finding, console: Console) -> Text:
+    """Return ``error[GS101]``."""
+    look = SEVERITIES[finding.severity]
+    return Text(f"{look.word}[{plain(finding.code, console)}]", style=look.terminal)
+
+
+def _place(site: Site | None, console: Console) -> str:
+    """Return file and line in at most a third of the width: the end of a path tells more than its beginning."""
+    if site is None:
+        return ""
+    place = plain(f"{short_path(site.file)}:{site.line}", console)
+    over = cell_len(place) - console.width // 3
+    if over <= 0:
+        return place
+    ellipsis = signs(console).ellipsis
+    return ellipsis + cut(place, over + cell_len(ellipsis), console.width // 3)
+
+
+def _saved_tensors(finding: Finding) -> str:
+    """The saved tensors concerned, the first few and how many more, and their nodes where no other note names them."""
+    names = ", ".join(f"`{name}`" for name in finding.saved[:_MOST_SAVED])
+    more = len(finding.saved) - _MOST_SAVED
+    are = "the saved tensors are" if len(finding.saved) > 1 else "the saved tensor is"
+    named = any(
+        node in related.message for node in finding.nodes[:1] for related in finding.related
+    )
+    nodes = "" if named or not finding.nodes else f" of {listed(finding.nodes)}"
+    return f"{are} {names}{f' and {more:,} more' if more > 0 else ''}{nodes}"

@@ -13,7 +13,7 @@ import torch
 
 from gradscope.api.snapshot import room, snapshot
 from gradscope.collect.snapshot import picture
-from gradscope.collect.walk import root_node, walk
+from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Node, NodeState, SavedState
 from gradscope.program.names import Names
@@ -40,11 +40,8 @@ class Life:
         self._key = f"gradscope life {next(_numbers)}"
         self._roots = [weakref.ref(root) for root in roots]
         self._graph = graph
-        nodes, _, _ = walk(
-            [node for root in roots if (node := root_node(root)) is not None], len(graph.nodes)
-        )
         self._marks: list[weakref.ref[_Mark]] = []
-        for node in nodes:
+        for node in Walker(len(graph.nodes)).walk(map(root_node, roots)):
             mark = _Mark()
             metadata: Any = node.metadata
             metadata[self._key] = mark
@@ -84,24 +81,20 @@ class Life:
         names = Names()
         names.learn_variables(user_frames(sys._getframe(1)))
         found: dict[int, Node] = {}
-        most = min(_MOST_NODES, room())
+        walker = Walker(min(_MOST_NODES, room()))
         with torch._C.DisableTorchFunction():
             for root in self._starts():
-                if len(found) == len(numbers) or most <= 0:
+                if len(found) == len(numbers) or walker.room <= 0:
                     break
-                node = root_node(root)
-                if node is None:
-                    continue
-                walked, index, left = walk([node], most)
-                most -= len(walked)
+                index = walker.walk([root_node(root)])
                 own = {}
-                for i, each in enumerate(walked):
+                for each, i in index.items():
                     metadata: Any = each.metadata
                     number = numbers.get(id(metadata.get(self._key)))
                     if number is not None:
                         own[i] = number
                 if own.values() - found.keys():
-                    graph = picture(walked, index, (), names=names, left=left)
+                    graph = picture(list(index), index, (), names=names)
                     found.update((number, graph.nodes[i]) for i, number in own.items())
         return found
 

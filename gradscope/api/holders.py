@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType, FunctionType
-from typing import Any
 
 from torch import Tensor
+from torch.autograd.graph import Node
 
+from gradscope.collect.nodes import kind_of
+from gradscope.collect.walk import Walker
 from gradscope.errors import GradscopeError
 from gradscope.model import Site
 from gradscope.model.listing import Listing
@@ -111,43 +113,34 @@ def _frames(caller: FrameType | None) -> Iterator[FrameType]:
 
 
 class _SharedGraph:
-    """Tells whether other tensors keep the graph of this one. It holds Nodes, so let go of it at once.
-
-    The nodes touched are counted over all questions: a Node that Python has seen is destroyed by recursion, and too
-    many of these in a row overflow the stack.
-    """
+    """Tells whether other tensors keep the graph of this one. It holds Nodes, so let go of it at once."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._left = _MOST_NODES
+        self._walker = Walker(_MOST_NODES)
         self._root = node_of(tensor)
-        self._apart: dict[int, Any] = {}
-        self._nodes: dict[int, Any] = {}
-        self._nodes = self._visit(self._root)
+        self._nodes: dict[Node, int] = {}
+        self._apart: set[Node] = set()
+        self._nodes = self._walk(self._root)
 
     def share_of(self, other: Tensor) -> str:
         """``graph`` when ``other`` keeps all of it, ``part of graph``, or nothing."""
-        seen = self._visit(node_of(other))
-        if id(self._root) in seen and self._root is not None:
+        walked = self._walk(node_of(other))
+        if self._root in walked:
             return "graph"
-        if any(number in self._nodes for number in seen):
+        if not self._nodes.keys().isdisjoint(walked):
             return "part of graph"
-        self._apart |= seen
+        self._apart.update(walked)
         return ""
 
-    def _visit(self, root: Any) -> dict[int, Any]:
-        """The nodes from here down to leaves and to nodes already known, by id and held so that ids stay true."""
-        seen: dict[int, Any] = {}
-        stack = [root]
-        while stack and self._left > 0:
-            node = stack.pop()
-            # A leaf's node is shared by all graphs that use the leaf, and keeps nothing of them.
-            if node is None or id(node) in seen or type(node).__name__ == "AccumulateGrad":
-                continue
-            seen[id(node)] = node
-            self._left -= 1
-            if id(node) not in self._nodes and id(node) not in self._apart:
-                stack += [following for following, _ in node.next_functions]
-        return seen
+    def _walk(self, root: Node | None) -> dict[Node, int]:
+        """The nodes from here down to nodes already known, without those of leaves.
+
+        A leaf's node is shared by all graphs that use the leaf, and keeps nothing of them.
+        """
+        walked = self._walker.walk(
+            [root], enter=lambda node: node not in self._nodes and node not in self._apart
+        )
+        return {node: i for node, i in walked.items() if not kind_of(type(node)).is_leaf}
 
 
 _WHAT = {

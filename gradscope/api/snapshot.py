@@ -13,7 +13,7 @@ from gradscope.api.watch import current
 from gradscope.collect.backward import Backward
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.snapshot import picture
-from gradscope.collect.walk import root_node, walk
+from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
 from gradscope.hooks import StackLimit
 from gradscope.model import Graph, Hazards, Root, SavedTensors
@@ -45,13 +45,14 @@ def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
             session.backward.looker.look(
                 nodes
             )  # ties what the hooks saw to the nodes: sites, modules, generations
-    walked, index, left = walk(nodes, most)
+    walker = Walker(most)
+    index = walker.walk(nodes)
     called = _names_of(roots, frames)
     shown = [
         Root(index[node], name, describe(root) if isinstance(root, torch.Tensor) else "")
         for node, root, name in zip(nodes, roots, called, strict=True)
     ]
-    return picture(walked, index, shown, names=names, left=left)
+    return picture(list(index), index, shown, names=names, left=walker.left)
 
 
 def saved_tensors(*roots: torch.Tensor | GradientEdge) -> SavedTensors:

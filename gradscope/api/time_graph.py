@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gradscope.api.watch import current
-from gradscope.collect.walk import root_node, walk
+from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
 
 _LEAST_ROUNDS = 5
@@ -88,7 +88,7 @@ def _leaves(loss: Any) -> list[torch.Tensor]:
         raise GradscopeError(
             "the function returned no scalar with a graph: have it return the loss"
         )
-    nodes, _, _ = walk([node], _MOST_NODES)
+    nodes = Walker(_MOST_NODES).walk([node])
     return [each.variable for each in nodes if type(each).__name__ == "AccumulateGrad"]  # type: ignore[attr-defined]
 
 

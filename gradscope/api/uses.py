@@ -12,7 +12,7 @@ from torch.autograd.graph import Node
 from gradscope.api.snapshot import check, snapshot
 from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import held, kind_of
-from gradscope.collect.walk import root_node, walk
+from gradscope.collect.walk import Walker, root_node
 from gradscope.model import Hazards, NodeState
 from gradscope.model.listing import Listing
 from gradscope.program.names import Names
@@ -75,9 +75,7 @@ def uses(*roots: torch.Tensor) -> Uses:
     names = Names()
     names.learn_variables(frames)
     with torch._C.DisableTorchFunction():
-        nodes, _, _ = walk(
-            [node for root in roots if (node := root_node(root)) is not None], len(graph.nodes)
-        )
+        nodes = Walker(len(graph.nodes)).walk(map(root_node, roots))
         savers, sources = _savers(nodes, names)
         del nodes
         found: dict[str, torch.Tensor] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch.autograd.graph import GradientEdge, Node
@@ -18,28 +18,57 @@ def root_node(output: Any) -> Node | None:
     return node_of(output)
 
 
-def walk(roots: Iterable[Node], most: int) -> tuple[list[Node], dict[Node, int], int]:
-    """The nodes reachable from ``roots`` in depth-first order, their places in it, and how many edges were left.
+class Walker:
+    """Walks graphs depth first, and touches no more than ``most`` nodes in all its walks together.
 
-    Iterative; touches at most ``most`` nodes (a node seen from Python is later destroyed by recursion, so a
-    chain of very many would overflow the stack when the program drops it).
+    A node that Python has seen is later destroyed by recursion, so a chain of very many would overflow the stack when the
+    program drops it.
     """
-    nodes: list[Node] = []
-    index: dict[Node, int] = {}
-    stack = list(roots)
-    stack.reverse()
+
+    def __init__(self, most: int) -> None:
+        self.room = most
+        """How many nodes may still be touched."""
+        self.left = 0
+        """How many edges were not followed for want of room."""
+
+    def walk(
+        self, roots: Iterable[Node | None], enter: Callable[[Node], bool] = lambda node: True
+    ) -> dict[Node, int]:
+        """Return the nodes reachable from ``roots``, in depth-first order, each with its place in that order.
+
+        Do not follow the edges of a node for which ``enter`` returns False.
+        """
+        index: dict[Node, int] = {}
+        stack = [root for root in roots if root is not None]
+        stack.reverse()
+        while stack:
+            if self.room <= 0:
+                self.left += len(stack)
+                break
+            node = stack.pop()
+            if node in index:
+                continue
+            index[node] = len(index)
+            self.room -= 1
+            if enter(node):
+                for following, _ in reversed(node.next_functions):
+                    if following is not None and following not in index:
+                        stack.append(following)
+        return index
+
+
+def reachable(
+    edges: Sequence[tuple[Edge, ...]], starts: Iterable[int], *, cut: int = -1
+) -> list[int]:
+    """Return the numbers of the nodes reachable from ``starts`` past the node ``cut``, in depth-first order."""
+    found: dict[int, None] = {}
+    stack = list(starts)[::-1]
     while stack:
-        if len(nodes) >= most:
-            return nodes, index, len(stack)
-        node = stack.pop()
-        if node in index:
-            continue
-        index[node] = len(nodes)
-        nodes.append(node)
-        for following, _ in reversed(node.next_functions):
-            if following is not None and following not in index:
-                stack.append(following)
-    return nodes, index, 0
+        i = stack.pop()
+        if i not in found and i != cut:
+            found[i] = None
+            stack += [edge.target for edge in reversed(edges[i])]
+    return list(found)
 
 
 def edges_of(nodes: Sequence[Node], index: dict[Node, int]) -> list[tuple[Edge, ...]]:

@@ -14,6 +14,7 @@ from gradscope.code import source
 from gradscope.code.liveness import Effect
 from gradscope.collect.calls import Call
 from gradscope.collect.marks import Token, token_of
+from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.observer import retains_if_computed
@@ -26,8 +27,6 @@ from gradscope.program.tensors import node_of
 from gradscope.rules import gs103
 
 if TYPE_CHECKING:
-    from torch.autograd.graph import Node
-
     from gradscope.collect.backward import Backward
     from gradscope.collect.look import Look
 
@@ -201,19 +200,9 @@ def _number(held: Held) -> int:
 
 def _freed_in(held: Held) -> list[tuple[str, Token]]:
     """The nodes of a tensor's graph that have lost what they saved, the nearest first."""
-    start = node_of(held.tensor)
     found = []
-    seen: set[Node] = set()
-    stack = [] if start is None else [start]
-    while stack and len(seen) < _MOST_NODES:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
+    for node in Walker(_MOST_NODES).walk([node_of(held.tensor)]):
         token = token_of(node)
         if token is not None and token.freed_by is not None:
             found.append((node.name(), token))
-        stack += [
-            following for following, _ in reversed(node.next_functions) if following is not None
-        ]
     return found

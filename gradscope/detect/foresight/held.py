@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradscope.collect.walk import dependencies_last, edges_of
+from gradscope.collect.walk import Walker, dependencies_last, edges_of, reachable
 from gradscope.program.reach import Budget, Path, visit
 from gradscope.program.tensors import node_of
 
@@ -66,7 +66,7 @@ class Freeing:
             self._below[i] = self._below[i] or any(
                 self._below[edge.target] for edge in self._edges[i]
             )
-        self._left = _MOST_NODES
+        self._walker = Walker(_MOST_NODES)
 
     def trace(self, held: Held) -> bool:
         """Fill in what the tensor leads to; True if it leads to a node that will be freed."""
@@ -75,71 +75,23 @@ class Freeing:
             return False
         held.own = self.look.index.get(start)
         held.root = held.own is not None and self.look.will_run(held.own)
-        met = self._enter(start)
-        held.freed = self._freed_from(met)
+        met = self._met_from(start)
+        held.freed = [i for i in reachable(self._edges, met) if self.frees[i]]
         return bool(held.freed)
 
-    def _enter(self, start: Node) -> list[int]:
+    def _met_from(self, start: Node) -> list[int]:
         """The nodes of the look at which a walk from ``start`` arrives, if they lead to what will be freed."""
         index = self.look.index
-        met: dict[int, None] = {}
-        seen: set[Node] = set()
-        stack = [start]
-        while stack and self._left > 0:
-            node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            self._left -= 1
-            i = index.get(node)
-            if i is not None:
-                if self._below[i]:
-                    met[i] = None
-                continue
-            stack += [
-                following for following, _ in reversed(node.next_functions) if following is not None
-            ]
-        return list(met)
-
-    def _freed_from(self, met: list[int]) -> list[int]:
-        found: dict[int, None] = {}
-        seen: set[int] = set()
-        stack = met[::-1]
-        while stack:
-            i = stack.pop()
-            if i in seen or not self._below[i]:
-                continue
-            seen.add(i)
-            if self.frees[i]:
-                found[i] = None
-            stack += [edge.target for edge in reversed(self._edges[i])]
-        return list(found)
+        walked = self._walker.walk([start], enter=lambda node: node not in index)
+        return [i for node in walked if (i := index.get(node)) is not None and self._below[i]]
 
     def has_leaf_without(self, roots: Sequence[int], cut: int) -> bool:
         """Whether the roots would still lead to a leaf if their graph were cut off at the node ``cut``."""
-        seen = {cut}
-        stack = list(roots)
-        while stack:
-            i = stack.pop()
-            if i in seen:
-                continue
-            seen.add(i)
-            if hasattr(self.look.nodes[i], "variable"):
-                return True
-            stack += [edge.target for edge in self._edges[i]]
-        return False
+        below = reachable(self._edges, roots, cut=cut)
+        return any(hasattr(self.look.nodes[i], "variable") for i in below)
 
     def leaves(self, held: Held) -> list[torch.Tensor]:
         """The leaves that the part about to be freed leads to."""
-        seen: set[int] = set()
-        stack = list(held.freed)
-        found = []
-        while stack:
-            i = stack.pop()
-            if i not in seen:
-                seen.add(i)
-                variable = getattr(self.look.nodes[i], "variable", None)
-                if isinstance(variable, torch.Tensor):
-                    found.append(variable)
-                stack += [edge.target for edge in self._edges[i]]
-        return found
+        below = (self.look.nodes[i] for i in reachable(self._edges, held.freed))
+        leaves = (getattr(node, "variable", None) for node in below)
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -13,6 +13,7 @@ from gradscope.code import source
 from gradscope.collect.marks import Packed, token_of
 from gradscope.collect.nodes import held as saved_in
 from gradscope.collect.nodes import kind_of
+from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.held import Held, tensors_of
 from gradscope.detect.foresight.reading import Reading, dangerous_read
 from gradscope.model import Site
@@ -85,7 +86,7 @@ class StaleGraphs:
         self._is_changed = is_changed
         self._name_of = name_of
         self._tolerant = tolerant
-        self._left = _MOST_NODES
+        self._walker = Walker(_MOST_NODES)
 
     def needed(self, frames: Sequence[FrameType], *, at_line: bool = False) -> Needed | None:
         """The first graph that the code will run backward all the same; ``at_line`` as in ``dangerous_read``."""
@@ -106,15 +107,7 @@ class StaleGraphs:
 
     def _stale_in(self, held: Held) -> _Stale:
         found = _Stale()
-        start = node_of(held.tensor)
-        seen: set[Node] = set()
-        stack = [] if start is None else [start]
-        while stack and self._left > 0:
-            node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            self._left -= 1
+        for node in self._walker.walk([node_of(held.tensor)]):
             for packed in () if node.name() in self._tolerant else self._saved_by(node):
                 if packed.tensor is not None and self._is_changed(packed):
                     found.tensors[self._name_of(packed.tensor)] = None
@@ -122,9 +115,6 @@ class StaleGraphs:
                     site = site_of(packed.place)
                     if site is not None:
                         found.made[site] = None
-            stack += [
-                following for following, _ in reversed(node.next_functions) if following is not None
-            ]
         return found
 
     def _saved_by(self, node: Node) -> list[Packed]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from gradscope._version import __version__
 
 if TYPE_CHECKING:
+    from gradscope.api.check import check as check
     from gradscope.api.compare import compare as compare
     from gradscope.api.draw import draw as draw
     from gradscope.api.draw import to_dot as to_dot
     from gradscope.api.follow import follow as follow
     from gradscope.api.holders import holders as holders
-    from gradscope.api.snapshot import check as check
-    from gradscope.api.snapshot import saved_tensors as saved_tensors
+    from gradscope.api.saved_tensors import saved_tensors as saved_tensors
     from gradscope.api.snapshot import snapshot as snapshot
     from gradscope.api.time_graph import time_graph as time_graph
     from gradscope.api.uses import uses as uses
@@ -30,12 +30,12 @@ _WHERE = {
     "FreedGraphError": "gradscope.errors",
     "GradscopeError": "gradscope.errors",
     "StaleSavedTensorError": "gradscope.errors",
-    "check": "gradscope.api.snapshot",
+    "check": "gradscope.api.check",
     "compare": "gradscope.api.compare",
     "draw": "gradscope.api.draw",
     "follow": "gradscope.api.follow",
     "holders": "gradscope.api.holders",
-    "saved_tensors": "gradscope.api.snapshot",
+    "saved_tensors": "gradscope.api.saved_tensors",
     "snapshot": "gradscope.api.snapshot",
     "time_graph": "gradscope.api.time_graph",
     "to_dot": "gradscope.api.draw",

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.api.snapshot import check, snapshot
+from gradscope.api.check import check
+from gradscope.api.snapshot import snapshot
 from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.walk import Walker, root_node

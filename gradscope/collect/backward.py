@@ -24,10 +24,9 @@ from gradscope.collect.walk import root_node
 from gradscope.detect import hazards
 from gradscope.hooks import StackLimit, erase
 from gradscope.model import BackwardCall, Finding, Fix, Graph, Root, Sample, Site
-from gradscope.program.names import Names
+from gradscope.program.names import Names, names_in
 from gradscope.program.sites import Place, place_in, site_of, user_frame, user_frames
 from gradscope.program.tensors import describe
-from gradscope.program.variables import variables
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _FREE_PICTURES = 20  # taken whatever they cost; later ones only while they stay cheap
@@ -338,12 +337,8 @@ class Backward:
         named = self._roots.get(key)
         if named is None:
             frame = user_frame(sys._getframe(4))
-            found = (
-                {id(value): name for name, value in reversed(variables(frame))}
-                if frame is not None
-                else {}
-            )
-            named = self._roots[key] = tuple(found.get(id(t)) for t in t_outputs)
+            found = [None] * len(t_outputs) if frame is None else names_in(frame, t_outputs)
+            named = self._roots[key] = tuple(found)
         roots = []
         for name, output in zip(named, t_outputs, strict=True):
             node = root_node(output)

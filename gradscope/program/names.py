@@ -1,15 +1,16 @@
-"""Names for modules, parameters and other tensors, as the user would write them: ``model.encoder.0.weight``."""
+"""Names modules, parameters, other tensors and roots as the user would write them: ``model.encoder.0.weight``."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 from torch.nn import Module
 
+from gradscope.program.contents import layout_of
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.tensors import is_leaf, storage_of
 from gradscope.program.variables import Variable, variables
@@ -28,7 +29,7 @@ class Names:
         self._storages: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
     def module_of(self, frame: FrameType | None) -> tuple[str, str] | None:
-        """Qualified name and class of the innermost module whose ``forward`` runs in ``frame`` or its callers."""
+        """Return qualified name and class of the innermost module whose ``forward`` runs in ``frame`` or its callers."""
         depth = 0
         while frame is not None and depth < _DEEPEST:
             code = frame.f_code
@@ -46,21 +47,19 @@ class Names:
         return None
 
     def of_tensor(self, tensor: torch.Tensor) -> str | None:
-        """The qualified name of a parameter or buffer or the name of a variable, if one that shares its memory was learnt."""
+        """Return the name learnt for a tensor, or for another one that shares its memory."""
         known = self._tensors.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return known[1]
         key = storage_of(tensor)
         shared = self._storages.get(key)
         named = None if shared is None else shared[0]()
-        return (
-            shared[1]
-            if shared is not None and named is not None and storage_of(named) == key
-            else None
-        )
+        if shared is None or named is None or storage_of(named) != key:
+            return None
+        return shared[1]
 
     def learn_variables(self, frames: Iterable[FrameType]) -> None:
-        """Learn the modules and tensors that the global and local variables of the user's frames name directly."""
+        """Learn the modules and leaves that the local and global variables of these frames hold."""
         for frame in frames:
             found = variables(frame)
             for name, value in found:
@@ -106,22 +105,25 @@ class Names:
     def _remember(self, tensor: torch.Tensor, name: str) -> None:
         known = self._tensors.get(id(tensor))
         if known is None or known[0]() is not tensor:
-            self._tensors[id(tensor)] = self._storages[storage_of(tensor)] = (
-                weakref.ref(tensor),
-                name,
-            )
+            entry = weakref.ref(tensor), name
+            self._tensors[id(tensor)] = self._storages[storage_of(tensor)] = entry
 
 
-def _variable(frame: FrameType, value: Any) -> str | None:
-    """The name of the variable that holds ``value`` as the frame's code sees it."""
-    for name, candidate in variables(frame):
-        if candidate is value and not name.startswith("__"):
+def names_in(frame: FrameType, objects: Sequence[object]) -> list[str | None]:
+    """Return the variable of a frame, or of its module, that holds each of these objects; None where there is none."""
+    found = {id(value): name for name, value in reversed(variables(frame))}
+    return [found.get(id(each)) for each in objects]
+
+
+def _variable(frame: FrameType, module: Module) -> str | None:
+    """The name by which a frame's code sees a module: a variable, or an attribute of ``self``."""
+    found = variables(frame)
+    for name, value in found:
+        if value is module and not name.startswith("__"):
             return name
-    for name, candidate in variables(frame):
-        if name == "self" and issubclass(type(candidate), object):
-            for attribute, held in (
-                vars(candidate).items() if hasattr(candidate, "__dict__") else ()
-            ):
-                if held is value:
-                    return f"self.{attribute}"
+    owner: Any = dict(reversed(found)).get("self")
+    if issubclass(type(owner), Module) or layout_of(type(owner)).has_dict:
+        for attribute, value in object.__getattribute__(owner, "__dict__").items():
+            if value is module:
+                return f"self.{attribute}"
     return None

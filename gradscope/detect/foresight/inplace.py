@@ -13,10 +13,10 @@ import torch
 from gradscope.code.statements import Statement, changed_by
 from gradscope.collect.marks import Packed
 from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.out_of_place import fix_for, fix_for_hidden
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
 from gradscope.detect.observers import Observer
+from gradscope.fixing.in_place import fix_for, fix_for_hidden
 from gradscope.model import Finding, Site
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import is_leaf, is_parameter, requires_grad

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from gradscope.code.liveness import call_at
 from gradscope.collect.calls import Call
 from gradscope.collect.marks import Packed
-from gradscope.detect.foresight.edits import edits_for
 from gradscope.detect.foresight.evidence import shared_graph
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
 from gradscope.detect.foresight.reading import Reading, dangerous_read
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
 from gradscope.detect.observers import Observer
+from gradscope.fixing.shared_graph import edits_for
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import storage_of

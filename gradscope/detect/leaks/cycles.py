@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradscope.detect.leaks.stores import find_calls, find_store
+from gradscope.code.stores import find_calls, find_store
 from gradscope.model import Site
 from gradscope.program.reach import Path
 from gradscope.program.tensors import is_leaf, node_of

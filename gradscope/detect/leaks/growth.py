@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradscope.code.stores import find_store, writes_data
 from gradscope.collect.calls import Call
 from gradscope.detect.leaks.cycles import find_cycle
-from gradscope.detect.leaks.edits import detached_after, detached_where_stored
 from gradscope.detect.leaks.spans import Room, Spans
-from gradscope.detect.leaks.stores import find_store, writes_data
 from gradscope.detect.leaks.suspects import Scanned, Suspect, scan
 from gradscope.detect.observers import Observer
+from gradscope.fixing.leaks import detached_after, detached_where_stored
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.reach import Origin, Path
 from gradscope.program.sites import Place, user_frames

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from gradscope.code.stores import find_store
 from gradscope.collect.calls import Call
 from gradscope.collect.marks import Packed
-from gradscope.detect.leaks.edits import without_retain
 from gradscope.detect.leaks.growth import Growth
-from gradscope.detect.leaks.stores import find_store
 from gradscope.detect.observers import Observer
+from gradscope.fixing.leaks import without_retain
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.sites import Place
 from gradscope.rules import gs303, gs305

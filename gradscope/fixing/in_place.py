@@ -9,7 +9,7 @@ import torch
 
 from gradscope.code import places, source
 from gradscope.code.statements import Statement
-from gradscope.detect.foresight.edits import _alone
+from gradscope.fixing.shared_graph import _alone
 from gradscope.model import Edit, Fix, Site
 from gradscope.rules.base import place
 

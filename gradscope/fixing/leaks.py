@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gradscope.code import places
-from gradscope.detect.leaks.stores import lines_of, parsed, places_like
+from gradscope.code.stores import lines_of, parsed, places_like
 from gradscope.detect.leaks.suspects import Suspect
 from gradscope.model import Edit, Site
 from gradscope.program.reach import Origin

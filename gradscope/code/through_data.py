@@ -3,54 +3,51 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gradscope.code import source
-from gradscope.code.statements import modified_names, with_functions
+from gradscope.code import changes, source
+from gradscope.code.source import Source
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughData:
     """The tensors that a line uses the ``.data`` of, by name, and whether it looks as if it wrote to one.
 
-    The name is empty where it cannot be told before the line runs.
+    A name is empty where it is not known before the line runs.
     """
 
     names: frozenset[str]
     writes: bool
 
 
-@lru_cache(maxsize=256)
 def data_lines(file: str) -> dict[int, ThroughData]:
-    """The lines of statements that may write to a tensor through ``.data``; whether anything is written shows when they run.
+    """Return the lines of statements that may write to a tensor through ``.data``; what is written shows when they run.
 
-    A variable that was got by way of ``.data`` stands for the tensor as well.
+    A variable that was assigned from a ``.data`` stands for the tensor as well.
     """
-    if not any(".data" in line for line in linecache.getlines(file)):
+    return _data_lines(source.parsed(file))
+
+
+def writes_data(file: str) -> bool:
+    """Return whether the file changes tensors in place through ``.data``, which no version counter sees."""
+    return any(
+        isinstance(node, ast.AugAssign | ast.Call)
+        and changes.modified_names(node) is not None
+        and _is_data(changes.modified(node))
+        for node, _, _ in source.parsed(file).nodes
+    )
+
+
+@lru_cache(maxsize=256)
+def _data_lines(file: Source) -> dict[int, ThroughData]:
+    if not any(".data" in line for line in file.lines):
         return {}
-    aliases: dict[str, set[str]] = {}
-    loops: dict[int, set[str]] = {}
-    statements = [
-        (n, function)
-        for n, function in with_functions(source.tree(file))
-        if isinstance(n, ast.stmt)
-    ]
+    statements = [(n, function) for n, function, _ in file.nodes if isinstance(n, ast.stmt)]
     statements.sort(key=lambda entry: entry[0].lineno)
-    for node, function in statements:
-        if isinstance(node, ast.For):
-            loops.setdefault(node.lineno, set()).update(_names_stored([node.target]))
-        value = node.iter if isinstance(node, ast.For) else getattr(node, "value", None)
-        known = aliases.setdefault(function, set())
-        if (
-            isinstance(node, ast.For | ast.Assign)
-            and value is not None
-            and _with_data(value, known)
-        ):
-            known |= _names_stored([node.target] if isinstance(node, ast.For) else node.targets)
+    aliases, loops = _aliases(statements)
     found: dict[int, ThroughData] = {}
     for node, function in statements:
         if hasattr(node, "body") or isinstance(node, ast.Match) or not _may_write(node):
@@ -59,11 +56,36 @@ def data_lines(file: str) -> dict[int, ThroughData]:
         names = {
             "" if _root(name) in of_loop else name for name in _with_data(node, aliases[function])
         }
-        writes = any(modified_names(n) or _is_data_stored(n) for n in ast.walk(node))
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1) if names else ():
-            before = found.get(line, ThroughData(frozenset(), False))
-            found[line] = ThroughData(before.names | names, before.writes or writes)
+        if names:
+            writes = any(changes.modified_names(n) or _is_data_stored(n) for n in ast.walk(node))
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                before = found.get(line, ThroughData(frozenset(), False))
+                found[line] = ThroughData(before.names | names, before.writes or writes)
     return found
+
+
+def _aliases(
+    statements: list[tuple[ast.stmt, str]],
+) -> tuple[dict[str, set[str]], dict[int, set[str]]]:
+    """Return the names in each function that stand for a ``.data``, and what the loops at each line run over."""
+    aliases: dict[str, set[str]] = {}
+    loops: dict[int, set[str]] = {}
+    for node, function in statements:
+        known = aliases.setdefault(function, set())
+        if isinstance(node, ast.For):
+            loops.setdefault(node.lineno, set()).update(_names_stored([node.target]))
+            value, targets = node.iter, [node.target]
+        elif isinstance(node, ast.Assign):
+            value, targets = node.value, node.targets
+        else:
+            continue
+        if _with_data(value, known):
+            known |= _names_stored(targets)
+    return aliases, loops
+
+
+def _is_data(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "data"
 
 
 def _is_data_stored(node: ast.AST) -> bool:
@@ -72,7 +94,7 @@ def _is_data_stored(node: ast.AST) -> bool:
     )
 
 
-def _names_stored(targets: Sequence[ast.expr]) -> set[str]:
+def _names_stored(targets: Iterable[ast.expr]) -> set[str]:
     return {
         n.id
         for target in targets
@@ -86,7 +108,7 @@ def _root(path: str) -> str:
 
 
 def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:
-    """What the code takes ``.data`` of, gradients left out, and the names in it that stand for such a thing."""
+    """Return what the code takes ``.data`` of, without gradients, and the names in it that stand for such a thing."""
     data = {
         ast.unparse(n.value)
         for n in ast.walk(node)
@@ -101,4 +123,4 @@ def _may_write(statement: ast.stmt) -> bool:
     stores = isinstance(statement, ast.AugAssign) or any(
         isinstance(t, ast.Attribute | ast.Subscript) for t in targets
     )
-    return stores or any(isinstance(n, ast.Call) for n in ast.walk(statement))
+    return stores or any(source.calls_in(statement))

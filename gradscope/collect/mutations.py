@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradscope.code import statements
+from gradscope.code import changes, statements
 from gradscope.code.statements import Statement
 from gradscope.model import BackwardCall, Site
 from gradscope.program.sites import Place, site_of
@@ -105,7 +105,7 @@ class Mutations:
                 return ModifiedAt(self._seen[packed])
         saved_at = site_of(token.place)
         files = dict.fromkeys(s.file for s in (saved_at, call.site) if s is not None)
-        candidates = tuple(s for file in files for s in statements.in_place_statements(file))
+        candidates = tuple(s for file in files for s in changes.in_place_statements(file))
         candidates = statements.between(candidates, saved_at, call.site)
         names = visible | (statements.names_at(saved_at) if saved_at is not None else frozenset())
         found = likeliest(candidates, names, saved_at)

@@ -14,7 +14,7 @@ from rich.console import Console
 from gradscope.launch.uncaught import die_of_interrupt
 
 if TYPE_CHECKING:
-    from gradscope.fixing import Plan
+    from gradscope.fixing.proposals import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class FixOptions:
 
 def fix(file: Path, options: FixOptions) -> int:
     """Show the fixes of a recording as a diff; try them out or write them where that is asked for."""
-    from gradscope import fixing
+    from gradscope.fixing import proposals, verify
     from gradscope.record.writer import load
     from gradscope.render.text.fixes import print_plan, print_verdict
 
@@ -39,7 +39,7 @@ def fix(file: Path, options: FixOptions) -> int:
     if not recording.findings and options.finding is None:
         console.print(f"nothing to fix: no finding in {file}", markup=False, soft_wrap=True)
         return 0
-    plan = fixing.plan(recording, options.finding)
+    plan = proposals.plan(recording, options.finding)
     print_plan(plan, console)
     if not (options.verify or options.write):
         if plan.changes:
@@ -48,11 +48,11 @@ def fix(file: Path, options: FixOptions) -> int:
     if not plan.changes:
         console.print("nothing to try out: no fix here can be applied as an edit", soft_wrap=True)
         return 1
-    bounds = fixing.Bounds(
-        options.stop_after or fixing.default_calls(plan.applied), options.timeout
+    bounds = verify.Bounds(
+        options.stop_after or verify.default_calls(plan.applied), options.timeout
     )
     try:
-        verdict = fixing.verify(plan, recording, bounds, _telling(console))
+        verdict = verify.verify(plan, recording, bounds, _telling(console))
     except KeyboardInterrupt:
         die_of_interrupt()
     print_verdict(verdict, " ".join((recording.header.script, *recording.header.argv)), console)
@@ -62,15 +62,15 @@ def fix(file: Path, options: FixOptions) -> int:
 
 
 def _write_fix(plan: Plan, console: Console) -> int:
-    from gradscope import fixing
     from gradscope.fixing.proposals import CODE
+    from gradscope.fixing.write import write
 
     if any(change.file == CODE for change in plan.changes):
         console.print(
             "nothing written: the program was given with -c, and is in no file", soft_wrap=True
         )
         return 1
-    fixing.write(plan.changes)
+    write(plan.changes)
     for change in plan.changes:
         console.print(f"written: {change.file}", markup=False, soft_wrap=True)
     return 0

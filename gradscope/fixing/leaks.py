@@ -1,75 +1,69 @@
-"""Writes down what ends a leak as edits of the user's lines, where one line is enough and nothing else can be meant."""
+"""Writes down what ends a leak as edits of the user's lines, where one line is enough and has one meaning."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 
-from gradscope.code import places
-from gradscope.code.stores import lines_of, parsed, places_like
-from gradscope.detect.leaks.suspects import Suspect
+from gradscope.code import changes, places, source
+from gradscope.code.stores import Named, Variable, places_like
+from gradscope.fixing.edits import added_to, checked, detached, indent_of, line_alone
 from gradscope.model import Edit, Site
-from gradscope.program.reach import Origin
-
-_APPENDS = ("append", "appendleft")
-_REGIONS = (ast.For, ast.While, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def without_retain(site: Site | None) -> tuple[Edit, ...]:
     """Leave ``retain_graph=True`` out of the call at a site."""
-    line = None if site is None else _without_retain(site)
-    return () if line is None or site is None else _checked(Edit(site.file, site.line, line))
+    line = "" if site is None else _without_retain(site)
+    return checked(Edit(site.file, site.line, line)) if site is not None and line else ()
 
 
-def detached_after(site: Site | None, suspect: Suspect) -> tuple[Edit, ...]:
-    """Leave ``retain_graph=True`` out, and cut the tensor off once the call is over."""
-    if site is None or not isinstance(_statement_at(site), ast.Expr):
+def detached_after(
+    site: Site | None, names: Iterable[Named], *, in_tuple: bool = False
+) -> tuple[Edit, ...]:
+    """Leave ``retain_graph=True`` out, and detach the tensor after the call by one of its names.
+
+    ``in_tuple``: the names are those of a tuple of tensors.
+    """
+    line = _without_retain(site) if isinstance(line_alone(site), ast.Expr) and site else ""
+    if site is None or not line:
         return ()
-    line = _without_retain(site)
-    names = suspect.names if suspect.is_direct else suspect.names[:1] if suspect.is_tuple else ()
-    known = (
-        name.text
-        for name in names
-        if name.origin.file == site.file and _is_known_at(name.origin, site)
-    )
+    known = (n.text for n in names if n.origin.file == site.file and _is_known_at(n.origin, site))
     name = next((text for text in known if re.fullmatch(r"[^\W\d][\w.]*", text)), None)
-    if line is None or name is None or not _is_handed_on(name, site):
+    if name is None or not _is_handed_on(name, site):
         return ()
-    indent = line[: len(line) - len(line.lstrip())]
-    cut = f"{name}.detach()" if suspect.is_direct else f"tuple(t.detach() for t in {name})"
-    return _checked(Edit(site.file, site.line, f"{line}\n{indent}{name} = {cut}"))
-
-
-def detached_where_stored(store: Site | None, suspect: Suspect) -> tuple[Edit, ...]:
-    """Store the tensor cut off, if there is one place that stores it."""
-    if store is None or not suspect.is_direct:
-        return ()
-    there = (
-        (n, _stored(n, suspect.is_container))
-        for n in ast.walk(parsed(store.file))
-        if places.is_at(n, store)
+    cut = f"tuple(t.detach() for t in {name})" if in_tuple else f"{name}.detach()"
+    return checked(
+        Edit(site.file, site.line, f"{line}\n{indent_of(site.file, site.line)}{name} = {cut}")
     )
-    node, value = next(((node, value) for node, value in there if value is not None), (None, None))
-    if node is None or value is None or places_like(store.file, node) != 1:
+
+
+def detached_where_stored(store: Site | None, *, in_container: bool) -> tuple[Edit, ...]:
+    """Store the tensor detached, if there is one place that stores it."""
+    if store is None:
         return ()
-    line = _line(store)
-    if line is None or value.end_lineno != value.lineno:
-        return ()
-    start, end = places.columns(value, store.file)
-    text = line[start:end]
-    simple = isinstance(value, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    new = f"{text if simple else f'({text})'}.detach()"
-    return _checked(Edit(store.file, store.line, f"{line[:start]}{new}{line[end:]}"))
+    for node in ast.walk(source.tree(store.file)):
+        if not places.is_at(node, store):
+            continue
+        value = _stored(node, in_container)
+        if value is not None:
+            if places_like(store.file, node) != 1 or value.lineno != store.line:
+                return ()
+            is_short = value.end_lineno == value.lineno
+            return (
+                checked(Edit(store.file, store.line, detached(value, store.file)))
+                if is_short
+                else ()
+            )
+    return ()
 
 
 def _stored(node: ast.AST, in_container: bool) -> ast.expr | None:
-    """The tensor that a statement or call stores: into a container, or in the place of what was there."""
+    """Return the tensor that a statement or call stores: into a container, or in the place of what was there."""
     match node:
-        case ast.Call(func=ast.Attribute(attr=method), args=[value], keywords=[]) if (
-            in_container and method in _APPENDS
-        ):
-            return None if isinstance(value, ast.Starred) else value
+        case ast.Call(func=ast.Attribute(attr=method), args=[value], keywords=[]) if in_container:
+            adds = method in changes.ADDS_ONE and not isinstance(value, ast.Starred)
+            return value if adds else None
         case ast.Assign(targets=[ast.Subscript()], value=value) if in_container:
             return value
         case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value) if (
@@ -84,33 +78,24 @@ def _stored(node: ast.AST, in_container: bool) -> ast.expr | None:
 
 
 def _added(value: ast.expr, total: str) -> ast.expr:
-    """What is added to a total, or all of the value where it is none."""
+    """Return what is added to a total, or all of the value where it is none."""
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-        left, right = ast.unparse(value.left), ast.unparse(value.right)
-        if total in (left, right) and left != right:
-            return value.right if left == total else value.left
+        return added_to(total, value) or value
     return value
 
 
-def _without_retain(site: Site) -> str | None:
-    """The line of a call without its ``retain_graph=True``; None if it is not written so."""
-    line = _line(site)
-    call = next(
-        (
-            n
-            for n in ast.walk(parsed(site.file))
-            if isinstance(n, ast.Call) and places.is_at(n, site)
-        ),
-        None,
-    )
-    if line is None or call is None or call.end_lineno != call.lineno:
-        return None
-    given: list[ast.expr | ast.keyword] = sorted(
-        [*call.args, *call.keywords], key=lambda each: each.col_offset
-    )
+def _without_retain(site: Site) -> str:
+    """Return the line of a call without its ``retain_graph=True``; empty if it is not written so."""
+    line = source.line_of(site.file, site.line)
+    calls = source.calls_in(source.tree(site.file))
+    call = next((n for n in calls if places.is_at(n, site)), None)
+    if call is None or call.end_lineno != call.lineno:
+        return ""
+    given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    given.sort(key=lambda each: each.col_offset)
     at = next((i for i, each in enumerate(given) if _is_retain(each)), None)
     if at is None:
-        return None
+        return ""
     spans = [places.columns(each, site.file) for each in given]
     if at:
         return line[: spans[at - 1][1]] + line[spans[at][1] :]
@@ -123,39 +108,20 @@ def _is_retain(given: ast.expr | ast.keyword) -> bool:
     return isinstance(given.value, ast.Constant) and given.value.value is True
 
 
-def _line(site: Site) -> str | None:
-    """The line of a site, if there is one."""
-    lines = lines_of(site.file)
-    line = lines[site.line - 1].rstrip("\r\n") if 0 < site.line <= len(lines) else ""
-    return line or None
-
-
-def _statement_at(site: Site) -> ast.stmt | None:
-    """The statement that has the line of a site for itself."""
-    found = [
-        n for n in _statements(parsed(site.file)) if n.lineno <= site.line <= (n.end_lineno or 0)
-    ]
-    alone = len([n for n in found if n.lineno == site.line]) == 1
-    return found[-1] if found and alone and found[-1].lineno == found[-1].end_lineno else None
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
-
-
-def _is_known_at(origin: Origin, site: Site) -> bool:
-    """Whether a variable can be assigned at a site under its name."""
+def _is_known_at(origin: Variable, site: Site) -> bool:
+    """Return whether a variable can be assigned at a site under its name."""
     if site.function == "<module>":
         return origin.owner == "global"
     return origin.owner == "local" and origin.function == site.function
 
 
 def _is_handed_on(name: str, site: Site) -> bool:
-    """Whether an iteration reads the name before it stores it, and does not store it after the call."""
-    around = [
-        n for n in ast.walk(parsed(site.file)) if isinstance(n, _REGIONS) and _spans(n, site.line)
-    ]
-    region = max(around, key=lambda node: node.lineno, default=None)
+    """Return whether an iteration reads the name before it stores it, and does not store it after the call."""
+    regions = (*source.LOOPS, ast.FunctionDef, ast.AsyncFunctionDef)
+    around = source.enclosing(site.file, site.line)
+    region = next(
+        (n for n in reversed(around) if isinstance(n, regions) and n.lineno < site.line), None
+    )
     if region is None:
         return False
     uses = [
@@ -168,17 +134,3 @@ def _is_handed_on(name: str, site: Site) -> bool:
     if not uses:
         return "." in name  # a module does it, somewhere in its forward
     return bool(reads and stores) and min(reads) <= min(stores) and max(stores) <= site.line
-
-
-def _spans(node: ast.stmt, line: int) -> bool:
-    return node.lineno < line <= (node.end_lineno or 0)
-
-
-def _checked(edit: Edit) -> tuple[Edit, ...]:
-    """The edit, if the file is still Python with it."""
-    lines = [line.rstrip("\r\n") for line in lines_of(edit.file)]
-    try:
-        ast.parse("\n".join([*lines[: edit.line - 1], edit.replacement, *lines[edit.line :]]))
-    except (SyntaxError, ValueError):
-        return ()
-    return (edit,)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gradscope import watch
-from gradscope.code.stores import find_calls, find_store, writes_data
+from gradscope.code.stores import find_calls, find_store
+from gradscope.code.through_data import writes_data
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.program import reach
 from gradscope.program.reach import Origin, Step

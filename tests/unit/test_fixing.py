@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing import Plan, plan, write
 from gradscope.fixing.patch import Source, apply, decoded, read, split, unified_diff
+from gradscope.fixing.proposals import Plan, plan
+from gradscope.fixing.write import write
 from gradscope.model import Certainty, Edit, Finding, Fix, Header, Recording, Severity, Site
 
 TEXT = "".join(f"line {number}\n" for number in range(1, 13))

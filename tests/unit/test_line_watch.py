@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gradscope
-from gradscope.code.statements import changed_by
+from gradscope.code.changes import changed_by
 from gradscope.detect.foresight import lines
 from gradscope.detect.foresight.versions import Versions
 from gradscope.model import Site

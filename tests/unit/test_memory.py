@@ -15,7 +15,7 @@ from gradscope.collect.marks import Packed
 from gradscope.detect.foresight.memory import Contents, checksums
 from gradscope.program.names import Names
 
-CODE = data_lines.__wrapped__.__code__
+CODE = data_lines.__code__
 
 
 def saved(tensor: torch.Tensor) -> Packed:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gradscope
-from gradscope.code import source, statements
+from gradscope.code import changes, source
 from gradscope.code.liveness import all_reads, assignment_sites, call_at
 from gradscope.model import Finding, Site
 from gradscope.program.sites import place_at
@@ -164,7 +164,7 @@ def test_liveness_and_the_frame_have_one_place(program: Path) -> None:
 
 
 def test_statements_have_places_in_characters(program: Path) -> None:
-    found = statements.in_place_statements(str(program))
+    found = changes.in_place_statements(str(program))
     assert sorted(text_at(s.site) for s in found) == ["größe += 1", "ä.add_(i)"]
     for statement in found:
-        assert statements.changed_by(replace(statement.site, column=1)) == statement
+        assert changes.changed_by(replace(statement.site, column=1)) == statement

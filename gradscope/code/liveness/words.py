@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
+from gradscope.code.changes import ADDS, ADDS_IF_DROPPED, is_in_place
+
 
 class CallKind(Enum):
     """What a call does with the graphs of its receiver and arguments."""
@@ -53,8 +55,6 @@ _PART_BUILTINS: Final = _words(
 _PART_METHODS: Final = _words(
     "pop popleft popitem get items values keys get_nowait move_to_end deque OrderedDict chain SimpleNamespace"
 )
-_APPENDS: Final = _words("append appendleft extend extendleft insert put put_nowait setdefault")
-_APPENDS_IF_DROPPED: Final = _words("add update push")
 
 
 def kind_of_call(path: str, attribute: str, *, dropped: bool) -> CallKind:
@@ -77,12 +77,12 @@ def kind_of_call(path: str, attribute: str, *, dropped: bool) -> CallKind:
         return CallKind.PART if path in _PART_BUILTINS else CallKind.UNKNOWN
     if attribute in _PART_METHODS:
         return CallKind.PART
-    if attribute in _APPENDS or (dropped and attribute in _APPENDS_IF_DROPPED):
+    if attribute in ADDS or (dropped and attribute in ADDS_IF_DROPPED):
         return CallKind.APPEND
     if attribute == "clear":
         return CallKind.CLEAR
     if attribute == "detach_":
         return CallKind.DETACH_IN_PLACE
-    if attribute.endswith("_") and not attribute.endswith("__"):
+    if is_in_place(attribute):
         return CallKind.IN_PLACE
     return CallKind.UNKNOWN

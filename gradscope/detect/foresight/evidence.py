@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradscope.code import places, source
+from gradscope.code import changes, places, source
 from gradscope.code.liveness import Effect, assignment_sites
 from gradscope.detect.foresight.held import Freeing, Held
 from gradscope.detect.foresight.objects import owner_path
@@ -28,7 +28,7 @@ _MOST_NODES = 50
 _MOST_MADE = 3
 _MOST_OTHERS = 5
 _STEPS = ("step", "minimize")
-_APPENDS = ("append", "appendleft", "extend", "add", "insert", "push")
+_ADDS = changes.ADDS | changes.ADDS_IF_DROPPED
 
 
 def shared_graph(
@@ -183,7 +183,7 @@ def _stored_in(reading: Reading) -> Site | None:
                 and node.decorator_list
             ):
                 return places.of_node(node.decorator_list[0], file, reading.read.site.function)
-            stored = any(_names(t, last, key, "." in container) for t in source.targets_of(node))
+            stored = any(_names(t, last, key, "." in container) for t in changes.targets_of(node))
             if stored or (key and isinstance(node, ast.Expr) and _appends(node, last)):
                 return places.of_node(node, file, reading.read.site.function)
     return None
@@ -207,14 +207,14 @@ def _appends(node: ast.Expr, last: str) -> bool:
     call = node.value
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
-    return call.func.attr in _APPENDS and last in source.words_of(call.func.value)
+    return call.func.attr in _ADDS and last in source.words_of(call.func.value)
 
 
 def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
     """Whether the holder is assigned again in each iteration: in the loop itself, or by the method or hook that stores it."""
     if loop is None and not reading.again:
         return False
-    if loop is not None and source.stores_in(loop, reading.name):
+    if loop is not None and changes.stores_in(loop, reading.name):
         return True
     if "." not in reading.name and "[" not in reading.name:
         return False
@@ -226,14 +226,14 @@ def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
         return False
     container, key = _container(reading.name)
     last = container.rpartition(".")[2]
-    names = [t for s in source.statements_of(region) for t in source.targets_of(s)]
+    names = [t for s in source.statements_of(region) for t in changes.targets_of(s)]
     return not any(_is_lazy(region, t) for t in names if _names(t, last, key, "." in container))
 
 
 def _is_lazy(region: ast.AST, name: str) -> bool:
     """Whether the name is stored only where it is tested first: ``if self.cached is None: …``."""
     last = name.rpartition(".")[2].partition("[")[0]
-    stores = {id(s) for s in source.stores_in(region, name)}
+    stores = {id(s) for s in changes.stores_in(region, name)}
     lazy = {
         id(inner)
         for outer in source.statements_of(region)
@@ -319,7 +319,7 @@ def _leads_nowhere_else(
 def _loaded(site: Site, name: str) -> set[str]:
     """The names read by the last statement before a site that assigns a name."""
     before = (
-        [s for s in source.stores_in(source.function_around(site), name) if s.lineno <= site.line]
+        [s for s in changes.stores_in(source.function_around(site), name) if s.lineno <= site.line]
         if name
         else []
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradscope.code import source
+from gradscope.code import changes, source
 from gradscope.code.liveness import Effect
 from gradscope.collect.calls import Call
 from gradscope.collect.marks import Token, token_of
@@ -181,7 +181,7 @@ class ForwardOnFreed(Observer):
             after=self.watch.calls,
             computed=known.computed,
             again=reading.backward == site,
-            carried=loop is not None and bool(source.stores_in(loop, reading.name)),
+            carried=loop is not None and bool(changes.stores_in(loop, reading.name)),
         )
 
 

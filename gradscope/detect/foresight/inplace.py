@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradscope.code.statements import Statement, changed_by
+from gradscope.code.changes import changed_by
+from gradscope.code.statements import Statement
 from gradscope.collect.marks import Packed
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.schedule import Schedule
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _TRIES = 3  # lines of one frame at which a change is looked into: at the first, a result may not have its name yet
 _MOST_WAITING = 16
+_METHODS = frozenset(dir(torch.Tensor))
 _DEEPEST = 1_000_000
 
 
@@ -134,7 +136,8 @@ class InPlace(Observer):
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
         facts = needed.facts(change.statement.site, watch.calls, by)
         if not change.hidden:
-            return [gs202.finding(facts, fix_for(change.statement, needed.made, change.computed))]
+            fix = fix_for(change.statement, needed.made, _METHODS, computed=change.computed)
+            return [gs202.finding(facts, fix)]
         return [
             gs202.finding(
                 facts, None if change.trained else fix_for_hidden(change.statement, needed.made)

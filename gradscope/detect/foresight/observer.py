@@ -101,7 +101,8 @@ class Foresight(Observer):
         facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
         if facts is None:
             return []
-        finding = gs102.finding(facts, edits_for(facts, [reading for _, reading in found]))
+        holders = [r.holder() for _, r in found if r.backward == facts.next_call]
+        finding = gs102.finding(facts, edits_for(facts, holders))
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding.fix
         return [finding]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gradscope.code import places, source
+from gradscope.code import changes, doubts, places, source
 from gradscope.code.liveness import RESULT, Effect, Read, all_reads, call_at, calls_after
 from gradscope.code.liveness.flow import flow_of
 from gradscope.code.liveness.leaving import left_after
@@ -24,8 +24,9 @@ from gradscope.detect.foresight.objects import (
     function_of,
     owner_path,
 )
+from gradscope.fixing.shared_graph import Holder
 from gradscope.model import Site
-from gradscope.program.layouts import class_bases, class_namespace, is_user_class
+from gradscope.program.layouts import class_bases, class_namespace, derives, is_user_class
 from gradscope.program.reach import Path
 from gradscope.program.sites import USER, owner_of, place_in
 from gradscope.program.variables import is_module_level
@@ -72,6 +73,12 @@ class Reading:
         """The backward call that will run through what was read."""
         assert self.read.backward is not None
         return self.read.backward
+
+    def holder(self) -> Holder:
+        """Return what a writer of edits has to know of the variable."""
+        whole = self.name.rpartition("[")[0]
+        in_tuple = bool(whole) and derives(type(Objects(self.frame).find(whole)), tuple)
+        return Holder(self.name, place_in(self.frame).site, self.again, in_tuple)
 
 
 def dangerous_read(
@@ -169,7 +176,7 @@ def _shown(name: str, frame: FrameType) -> str:
     if name != RESULT:
         return name
     statement = source.statement_at(place_in(frame).site)
-    targets = sorted(source.targets_of(statement)) if statement is not None else []
+    targets = sorted(changes.targets_of(statement)) if statement is not None else []
     return targets[0] if targets else "the result"
 
 
@@ -295,7 +302,7 @@ def _stores(code: CodeType, name: str) -> bool:
     return any(
         t.rpartition(".")[2] == name
         for s in source.statements_of(region)
-        for t in source.targets_of(s)
+        for t in changes.targets_of(s)
     )
 
 
@@ -332,7 +339,7 @@ def _in_doubt(
     ahead = read.site.line > site.line - starting
     straight = not read.after_back_edge and read.site.function == site.function and ahead
     until = read.site.line if straight and (starting or read.effect is Effect.BACKWARD) else 0
-    if source.stored_sometimes(
+    if doubts.stored_sometimes(
         region,
         tracked.name,
         site.line,
@@ -347,14 +354,14 @@ def _in_doubt(
     )
     if elsewhere and read.via:
         inside = source.function_around(read.site)
-        if source.stored_sometimes(inside, read.via, read.site.line, read.site.line):
+        if doubts.stored_sometimes(inside, read.via, read.site.line, read.site.line):
             return True
-    if read.after_back_edge and source.may_be_the_last(site):
+    if read.after_back_edge and doubts.may_be_the_last(site):
         return True
     if (
         isinstance(loop, ast.For)
         and read.site.line == loop.lineno
-        and not source.runs_over_parts(loop)
+        and not doubts.runs_over_parts(loop)
     ):
         return True
     owner = owner_path(tracked.name)[0]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradscope.code.stores import find_store, writes_data
+from gradscope.code.stores import find_store
+from gradscope.code.through_data import writes_data
 from gradscope.collect.calls import Call
 from gradscope.detect.leaks.cycles import find_cycle
 from gradscope.detect.leaks.spans import Room, Spans
@@ -350,6 +351,7 @@ class Growth(Observer):
         record = loop.record
         silent = record is not None and record.site is not None and writes_data(record.site.file)
         name = suspect.names[0].text
+        names = suspect.names if suspect.is_direct else suspect.names[: suspect.is_tuple]
         return gs301.finding(
             gs301.Carried(
                 call=record,
@@ -363,7 +365,7 @@ class Growth(Observer):
                 silent=silent,
                 counts_bytes=self.watch.hooked,
             ),
-            detached_after(record.site if record else None, suspect),
+            detached_after(record.site if record else None, names, in_tuple=not suspect.is_direct),
         )
 
     def _kept_alive(self, sightings: _Sightings, record: BackwardCall | None) -> Finding:
@@ -371,6 +373,7 @@ class Growth(Observer):
         store = find_store(suspect.names, container=suspect.is_container)
         nodes, nbytes = sightings.rates
         name = suspect.names[0]
+        writable = suspect.is_direct and not name.through_frame
         return gs302.finding(
             gs302.KeptAlive(
                 call=record,
@@ -387,7 +390,7 @@ class Growth(Observer):
                 after=self.watch.calls,
                 counts_bytes=self.watch.hooked,
             ),
-            () if name.through_frame else detached_where_stored(store, suspect),
+            detached_where_stored(store, in_container=suspect.is_container) if writable else (),
         )
 
     def _cycle_through_grad(self, sightings: _Sightings, loop: _Loop) -> Finding:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from gradscope.detect.leaks.spans import Extent, Spans
 from gradscope.code.stores import store_of
+from gradscope.detect.leaks.spans import Extent, Spans
 from gradscope.program.reach import Budget, Origin, Path, Step, visit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import node_of, version_of

@@ -7,8 +7,9 @@ import math
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.fixing import Loss, Plan, Proposal, Run, Verdict
 from gradscope.fixing.patch import Change, unified_diff
+from gradscope.fixing.proposals import Plan, Proposal
+from gradscope.fixing.verify import Loss, Run, Verdict
 from gradscope.model import Finding
 from gradscope.render.text.snippets import location
 from gradscope.render.text.terminal import (

@@ -17,7 +17,7 @@ from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
 from gradscope.detect.observers import Observer
-from gradscope.fixing.in_place import fix_for, fix_for_hidden
+from gradscope.fixing.gs202 import fix_for, fix_for_hidden
 from gradscope.model import Finding, Site
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import is_leaf, is_parameter, requires_grad

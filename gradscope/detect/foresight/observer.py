@@ -15,7 +15,7 @@ from gradscope.detect.foresight.reading import Reading, dangerous_read
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
 from gradscope.detect.observers import Observer
-from gradscope.fixing.shared_graph import edits_for
+from gradscope.fixing.gs102 import edits_for
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import storage_of

@@ -24,7 +24,7 @@ from gradscope.detect.foresight.objects import (
     function_of,
     owner_path,
 )
-from gradscope.fixing.shared_graph import Holder
+from gradscope.fixing.gs102 import Holder
 from gradscope.model import Site
 from gradscope.program.layouts import class_bases, class_namespace, derives, is_user_class
 from gradscope.program.reach import Path

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, TypeAlias
 
@@ -103,8 +104,40 @@ def erase(error: BaseException, codes: frozenset[Any]) -> None:
     error.__traceback__ = first
 
 
+@dataclass(frozen=True, slots=True)
+class EngineCall:
+    """What a backward call asks of torch's engine. ``accumulates`` is False for ``autograd.grad``."""
+
+    outputs: Sequence[Any]
+    keep_graph: bool
+    create_graph: bool
+    inputs: Sequence[Any]
+    accumulates: bool
+
+    @classmethod
+    def of(
+        cls,
+        t_outputs: Sequence[Any],
+        grad_tensors: Sequence[Any] = (),
+        keep_graph: bool = False,
+        create_graph: bool = False,
+        inputs: Sequence[Any] = (),
+        allow_unreachable: bool = False,
+        accumulate_grad: bool = True,
+    ) -> EngineCall:
+        """Read the arguments of ``_engine_run_backward`` (torch/autograd/graph.py)."""
+        return cls(
+            t_outputs, bool(keep_graph), bool(create_graph), inputs or (), bool(accumulate_grad)
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it frees all of its graph and hands out nothing but ``.grad``."""
+        return not (self.keep_graph or self.create_graph or self.inputs)
+
+
 def wrap_engine(run: Callable[..., Any]) -> Handle:
-    """Send every backward call through ``run(original, t_outputs, *args, **kwargs)``.
+    """Send every backward call through ``run(original, *args, **kwargs)``.
 
     The name is bound in ``torch.autograd.graph`` and in ``torch.autograd``; both are replaced, and each keeps its own original.
     """
@@ -229,15 +262,21 @@ class DefaultHooks:
 
     torch applies only the innermost pair, so a pair that the program pushes is composed with ours
     (``compose(pack, unpack)`` makes one pair of both), and where torch refuses default hooks (``torch.func``) or
-    would show their work to the program (a ``TorchDispatchMode``), ours step aside.
+    would show their work to the program (a ``TorchDispatchMode``), ours step aside. ``before_theirs`` is
+    called when the program pushes a pair while ours are lifted; it has to lower ours.
     """
 
-    def __init__(self, pack: Pack, unpack: Unpack, compose: Callable[[Pack, Unpack], Pair]) -> None:
+    def __init__(
+        self,
+        pack: Pack,
+        unpack: Unpack,
+        compose: Callable[[Pack, Unpack], Pair],
+        before_theirs: Callable[[], None],
+    ) -> None:
         self._pair = (pack, unpack)
         self._compose = compose
+        self._before_theirs = before_theirs
         self._local = _ThreadState()
-        self.on_theirs: Callable[[], None] = self.lower
-        """Told when the program pushes hooks of its own while ours are lifted; it has to lower ours."""
         self._push = _AUTOGRAD._push_saved_tensors_default_hooks
         self._pop = _AUTOGRAD._pop_saved_tensors_default_hooks
         self._top = _AUTOGRAD._top_saved_tensors_default_hooks
@@ -366,7 +405,7 @@ class DefaultHooks:
             self._push(pack, unpack)
             return
         if state.lifted:
-            self.on_theirs()
+            self._before_theirs()
         self._push(*((pack, unpack) if state.aside else self._compose(pack, unpack)))
         state.pushed.append((pack, unpack))
 

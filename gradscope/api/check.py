@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -9,10 +10,10 @@ from torch.autograd.graph import GradientEdge
 
 from gradscope.api.snapshot import start_nodes
 from gradscope.api.watch import current
-from gradscope.collect.backward import Backward
-from gradscope.collect.ledger import Ledger
+from gradscope.collect.looker import Looker
+from gradscope.collect.state import bystander
+from gradscope.detect import hazards
 from gradscope.model import Hazards
-from gradscope.program.names import Names
 
 
 def check(
@@ -27,11 +28,6 @@ def check(
     """
     start_nodes(roots)
     session = current()
-    backward = session.backward if session is not None else _bystander()
-    return Hazards(backward.foresee(roots, tuple(inputs or ())))
-
-
-def _bystander() -> Backward:
-    """A choke point that no call goes through, for looks outside a watch."""
-    names = Names()
-    return Backward(Ledger(names), names, None, lambda finding: None, hooked=False)
+    state = session.state if session is not None else bystander()
+    looker = session.looker if session is not None else Looker(state)
+    return Hazards(hazards.foresee(state, looker, roots, tuple(inputs or ()), sys._getframe(1)))

@@ -1,4 +1,4 @@
-"""One set of hooks for the process, and what listens to them: shared by all watches in progress."""
+"""One set of hooks for the process, and who listens to them: shared by all watches in progress."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import os
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from gradscope.collect.backward import Backward
 from gradscope.collect.identity import FunctionTensors, register_hooks, unpack
 from gradscope.collect.ledger import Ledger
-from gradscope.detect import hazards, leaks
-from gradscope.detect.foresight import Foresight, ForwardOnFreed, InPlace, LineWatch
+from gradscope.collect.looker import Looker
+from gradscope.collect.notes import Notes, raised_by_program
+from gradscope.collect.saving import Saving
+from gradscope.collect.state import State
+from gradscope.detect import hazards
+from gradscope.detect.foresight.freed import ForwardOnFreed
+from gradscope.detect.foresight.inplace import InPlace
+from gradscope.detect.foresight.lines import LineWatch
+from gradscope.detect.foresight.observer import Foresight
+from gradscope.detect.leaks.growth import Growth
+from gradscope.detect.leaks.waste import Waste
 from gradscope.detect.observers import Observers
 from gradscope.hooks import (
     DefaultHooks,
@@ -23,46 +32,55 @@ from gradscope.hooks import (
     replace_unpack,
     wrap_engine,
 )
-from gradscope.model import (
-    BackwardCall,
-    Finding,
-    Graph,
-    Sample,
-    Site,
-    Summary,
-)
+from gradscope.model import BackwardCall, Finding, Graph, Sample, Site, Summary
 from gradscope.program.names import Names
 from gradscope.program.sites import place_in, user_frame
-
-if TYPE_CHECKING:
-    from gradscope.api.watch import Scope
+from gradscope.record.writer import RecordingWriter
 
 _SUMMARY_EVERY = 0.2  # seconds
 
 
+class Watcher(Protocol):
+    """One watch in progress, as ``gradscope.api.watch.Scope``."""
+
+    writer: RecordingWriter
+
+    def report(self, finding: Finding) -> None:
+        """Take a finding."""
+
+    def refusal(self, finding: Finding) -> BaseException | None:
+        """Return the exception to raise in the engine's place, if there is to be one."""
+
+    def called(self, call: BackwardCall) -> None:
+        """Take note of a backward call that has ended."""
+
+
 class Session:
-    """The hooks of the process, shared by all watches in progress: they are put in by the first and taken out by the last."""
+    """The hooks of the process: put in by the first watch and taken out by the last."""
 
     def __init__(self, hooks: bool) -> None:
-        self.scopes: list[Scope] = []
+        self.scopes: list[Watcher] = []
         self.process = os.getpid()
-        self.names = Names()
-        self.ledger = Ledger(self.names)
-        self.backward = Backward(self.ledger, self.names, self, self._report, hooked=hooks)
-        self.lines = LineWatch(self.backward)
-        foresight = [
-            self.lines,
-            Foresight(self.backward),
-            ForwardOnFreed(self.backward, self.lines),
-            InPlace(self.backward, self.lines),
-        ]
-        self.observers = Observers(
-            [*foresight, *leaks.observers(self.backward)], self._report, self.ledger.notes.append
+        notes, names = Notes(), Names()
+        self.observers = Observers(self.report, notes)
+        self._saving = saving = Saving(Ledger(self.observers, notes), names)
+        self._hooks = DefaultHooks(
+            *(saving.pack, saving.unpack, saving.compose),
+            before_theirs=lambda: self.state.steady.leave(),
         )
-        self.backward.observe = self.observers.ask
-        self.backward.on_call = self._called
-        self.backward.refuse = self._refusal
-        self.ledger.stale_message = hazards.StaleMessage(self.backward)
+        self.state = State(saving, names, self.observers, notes, self._hooks if hooks else None)
+        self.looker = Looker(self.state)
+        self._backward = Backward(self.state, self.looker, hazards, self)
+        self._lines = LineWatch(self.state, self.observers)
+        growth = Growth(self.state)
+        self.observers.add(
+            self._lines,
+            Foresight(self.state),
+            ForwardOnFreed(self.state, self._lines),
+            InPlace(self.state, self._lines),
+            growth,
+            Waste(self.state, growth),
+        )
         self._summarized = 0.0
         self._handles = Handles()
         try:
@@ -73,57 +91,68 @@ class Session:
 
     def _install(self, hooks: bool) -> None:
         if hooks:
-            functions = FunctionTensors(self.ledger)
+            saving = self._saving
+            functions = FunctionTensors(saving)
             self._handles.add(replace_saved_tensors_of_functions(functions.read))
             self._handles.add(replace_register_hooks(self._register_hooks))
-            ledger = self.ledger
             self._handles.add(
-                replace_unpack(lambda original, saved: unpack(original, ledger, saved))
+                replace_unpack(lambda original, saved: unpack(original, saving, saved))
             )
-            default_hooks = DefaultHooks(ledger.pack, ledger.unpack, ledger.compose)
-            steady = self.backward.steady
-            steady.lift, steady.lower, default_hooks.on_theirs = (
-                default_hooks.lift,
-                default_hooks.lower,
-                steady.leave,
-            )
-            ledger.on_other_thread = steady.block
-            self._handles.add(default_hooks.install())
-            self._handles.add(self.lines.install())
-        self._handles.add(wrap_engine(self.backward.run))
+            self._handles.add(self._hooks.install())
+            self._handles.add(self._lines.install())
+        self._handles.add(wrap_engine(self._backward.run))
         self._handles.add(on_optimizer_step(self._before_step, self._after_step))
 
     def _register_hooks(self, *args: Any) -> None:
-        self.backward.steady.block()  # what the program's own hooks hold cannot be read without running them
+        # What the program's own hooks hold cannot be read without running them.
+        self.state.steady.block()
         register_hooks(*args)
 
     def close(self) -> None:
         """Take every hook out."""
-        self.ledger.active = False
+        self.state.active = False
         self._handles.remove()
-        self.backward.restore_stack()
+        self.state.restore_stack()
+
+    def _is_idle(self) -> bool:
+        """Return whether no graph is alive that a step could change."""
+        state = self.state
+        return state.hooked and not (state.ledger.live_tensors or state.steady.on)
 
     def _before_step(self, optimizer: Any) -> None:
-        if self.ledger.live_tensors or self.backward.steady.on or not self.backward.hooked:
-            self.backward.mutations.before_step(optimizer)
+        try:
+            if not self._is_idle():
+                self.state.mutations.before_step(optimizer)
+        except Exception as failure:
+            self._note("looking at an optimizer's step failed in gradscope", failure)
 
     def _after_step(self, optimizer: Any) -> None:
-        self.backward.steps += 1
-        frame = user_frame(sys._getframe(1))
-        place = None if frame is None else place_in(frame)
-        if self.ledger.live_tensors or self.backward.steady.on or not self.backward.hooked:
-            self.backward.mutations.after_step(optimizer, place)
-        self.observers.ask("after_step", optimizer, place, frame)
+        state = self.state
+        state.steps += 1
+        try:
+            frame = user_frame(sys._getframe(1))
+            place = None if frame is None else place_in(frame)
+            if not self._is_idle():
+                state.mutations.after_step(optimizer, place)
+        except Exception as failure:
+            self._note("looking at an optimizer's step failed in gradscope", failure)
+            return
+        self.observers.after_step(optimizer, place, frame)
+
+    def _note(self, what: str, failure: Exception) -> None:
+        if raised_by_program(failure):
+            raise failure
+        self.state.notes.failed(what, failure)
 
     # what the choke point writes goes to every watch in progress
 
     def graph(self, signature: Any, graph: Graph, site: Site | None) -> int | None:
-        """Write a graph that a call at ``site`` met; its number in the outermost watch."""
+        """Write a graph that a call at ``site`` met; return its number in the outermost watch."""
         numbers = [scope.writer.graph(signature, graph, site) for scope in self.scopes]
         return numbers[0]
 
     def number(self, signature: Any, site: Site | None) -> int | None:
-        """The number that the outermost watch gave to the graph of this signature."""
+        """Return the number that the outermost watch gave to the graph of this signature."""
         return self.scopes[0].writer.known(signature, site)
 
     def call(self, call: BackwardCall, signature: Any) -> None:
@@ -143,33 +172,35 @@ class Session:
         for scope in self.scopes:
             scope.writer.sample(sample)
 
-    def _report(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
+        """Announce a finding."""
         for scope in self.scopes:
             scope.report(finding)
 
-    def _refusal(self, finding: Finding) -> BaseException | None:
-        return next(
-            (r for r in (scope.refusal(finding) for scope in self.scopes) if r is not None), None
-        )
+    def refusal(self, finding: Finding) -> BaseException | None:
+        """Return the exception to raise in the engine's place, where a watch asked for that."""
+        refusals = (scope.refusal(finding) for scope in self.scopes)
+        return next((refusal for refusal in refusals if refusal is not None), None)
 
-    def _called(self, call: BackwardCall) -> None:
+    def called(self, call: BackwardCall) -> None:
+        """Hand a backward call that has ended to every watch."""
         for scope in tuple(self.scopes):
             scope.called(call)
 
     def explain(self, error: BaseException) -> None:
-        """Say what can be said of an exception that ended the program and came from no backward call."""
-        if not self.backward.has_explained(error):
-            finding = hazards.explain_read(error, self.backward.calls)
+        """Announce what is known of an exception that ended the program outside of a backward call."""
+        if id(error) != self.state.thread.explained:
+            finding = hazards.explain_read(error, self.state.calls)
             if finding is not None:
-                self._report(finding)
+                self.report(finding)
 
     def summary(self) -> Summary:
-        """The totals so far."""
-        ledger, backward = self.ledger, self.backward
+        """Return the totals so far."""
+        ledger, census = self.state.ledger, self.state.census
         return Summary(
-            backward_calls=backward.calls,
-            nodes=max(backward.nodes_built, backward.census.alive + backward.census.destroyed),
-            nodes_destroyed=backward.census.destroyed,
+            backward_calls=self.state.calls,
+            nodes=max(self.state.nodes_built, census.alive + census.destroyed),
+            nodes_destroyed=census.destroyed,
             saved_tensors=ledger.saved_tensors,
             saved_bytes=ledger.saved_bytes,
             freed_tensors=ledger.freed_tensors,
@@ -179,5 +210,5 @@ class Session:
             dropped_bytes=ledger.dropped_bytes,
             live_bytes=ledger.live_bytes,
             peak_saved_bytes=max(ledger.highest_bytes, ledger.peak_bytes),
-            notes=tuple(ledger.notes),
+            notes=tuple(self.state.notes),
         )

@@ -34,14 +34,14 @@ def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
     """
     nodes = start_nodes(roots)
     session = current()
-    names = session.names if session is not None else Names()
+    names = session.state.names if session is not None else Names()
     frames = user_frames(sys._getframe(1))
     names.learn_variables(frames)
     walker = Walker(room())
     if session is not None:
         # Ties what the hooks saw to the nodes: sites, modules, generations.
         with torch._C.DisableTorchFunction():
-            session.backward.looker.look(nodes)
+            session.looker.look(nodes)
     index = walker.walk(nodes)
     named = names_in(frames[0], roots) if frames else [None] * len(roots)
     shown = [
@@ -74,5 +74,5 @@ def start_nodes(roots: Sequence[Any]) -> list[Node]:
 def room() -> int:
     """How many nodes one look may touch: as many as the stack allows to destroy once Python has seen them."""
     session = current()
-    limit = session.backward.stack_limit if session is not None else _limit
+    limit = session.state.stack_limit if session is not None else _limit
     return min(limit.room_for(_MOST_NODES), _MOST_NODES)

@@ -112,7 +112,7 @@ class Scope:
     def look_back(self, main: ModuleType) -> None:
         """Look at what a program whose code has run leaves in the variables of its main module."""
         if self._session is not None and self._session.process == os.getpid():
-            self._session.observers.ask("after_program", main)
+            self._session.observers.after_program(main)
 
     def explain(self, error: BaseException) -> None:
         """Say what can be said of an exception that ends the program and came from no backward call."""
@@ -236,7 +236,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
                 scope.writer.close()
                 raise
         scope._session = _session
-        scope._first_call = _session.backward.calls
+        scope._first_call = _session.state.calls
         _session.scopes.append(scope)
         self._entered.append(scope)
         return scope
@@ -252,7 +252,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         session = scope._session
         assert session is not None
         if session.scopes == [scope]:
-            session.observers.ask("at_end")
+            session.observers.at_end()
         session.scopes.remove(scope)
         if not session.scopes:
             session.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from threading import get_ident
-from typing import Any
 
 from gradscope.collect.shapes import NO_SHAPE, Repeat, Shape
 from gradscope.model import BackwardCall, Finding
@@ -11,13 +10,19 @@ from gradscope.program.sites import Place
 
 
 class Call:
-    """A backward call while it runs, and what later calls need to know of it."""
+    """A backward call, numbered from 1.
+
+    ``record`` is what the recording gets; it is made when the call begins and replaced when the
+    call ends. A call is ``plain`` when it has no flags, nothing around it and nothing wrong with
+    its graph, all of which was built since the call before. ``exact`` calls ask of every freed
+    tensor whether its memory returned; calls on a known shape do not. ``unhooked`` counts the
+    tensors and bytes that the graph saved while the hooks were lifted; ``repeat`` is what the look
+    at a graph without hooks has recognized, while the call runs.
+    """
 
     __slots__ = (
-        "calls_first",
         "completed",
         "exact",
-        "fields",
         "findings",
         "freed_bytes",
         "freed_tensors",
@@ -45,24 +50,23 @@ class Call:
         self.open = True
         self.completed = False
         self.exact = True
-        """Ask of every freed tensor whether its memory returned; left out for graphs that were met before."""
         self.parent: Call | None = None
         self.roots: tuple[int, ...] = ()
         self.sequence_nr = 0
         self.steps = 0
-        self.calls_first: set[str] = set()
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
         self.shape: Shape = NO_SHAPE
         self.repeat: Repeat | None = None
-        """What the look at a graph without hooks has recognized, while the call runs."""
         self.plain = False
-        """No flags, nothing around it and nothing wrong with its graph, all of which was built since the call before."""
         self.thread = get_ident()
         self.unhooked = (0, 0)
-        """Tensors and bytes that its graph saved while the hooks were lifted."""
         self.findings: list[Finding] = []
-        self.fields: dict[str, Any] = {}
-        self.record: BackwardCall | None = None
+        self.record = BackwardCall(number, "backward")
+
+    @property
+    def announced(self) -> set[str]:
+        """The codes of what was found before the engine ran."""
+        return {finding.code for finding in self.findings}
 
 
 BEFORE_WATCH = Call(0, None, keep=False)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from gradscope.collect.ledger import Ledger
 from gradscope.collect.marks import Packed
+from gradscope.collect.saving import Saving
 
 
 class FunctionTensors:
@@ -19,8 +19,8 @@ class FunctionTensors:
     ``weight.main_grad`` are lost.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, saving: Saving) -> None:
+        self._saving = saving
 
     def read(self, ctx: Any, original: Callable[[Any], Any]) -> Any:
         """``ctx.saved_tensors``."""
@@ -33,11 +33,11 @@ class FunctionTensors:
             if before is not None:
                 before(packed)
 
-        before, self._ledger.reading = self._ledger.reading, note
+        before, self._saving.reading = self._saving.reading, note
         try:
             values = original(ctx)
         finally:
-            self._ledger.reading = before
+            self._saving.reading = before
         unpacked = iter(read)
         if not isinstance(values, tuple):
             return values
@@ -66,9 +66,9 @@ def register_hooks(
     packed.tensor = None
 
 
-def unpack(original: Callable[[Any], torch.Tensor], ledger: Ledger, saved: Any) -> torch.Tensor:
+def unpack(original: Callable[[Any], torch.Tensor], saving: Saving, saved: Any) -> torch.Tensor:
     """``SavedTensor.unpack``, by which a checkpoint reads its inputs again: the very tensor that was saved."""
     packed = saved.data
     if isinstance(packed, Packed) and packed.original and packed.tensor is not None:
-        return ledger.unpack(packed)
+        return saving.unpack(packed)
     return original(saved)

@@ -13,6 +13,7 @@ from gradscope.collect.marks import Packed, Stale
 from gradscope.program.tensors import PLAIN
 
 FREED_TEXT = "Trying to backward through the graph a second time"
+CLONE = "CloneBackward0"
 _SAVED_ATTRIBUTE = "_raw_saved_"
 _CHECKPOINT = torch.utils.checkpoint.__file__
 

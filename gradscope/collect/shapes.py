@@ -5,17 +5,25 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from gradscope.model import Graph
+from gradscope.model import BackwardCall, Graph
 from gradscope.program.sites import Place
 
 _MOST = 1_000
 _MOST_NODES = 1_000_000  # in all remembered signatures
 _MOST_PICTURED_NODES = 200_000
 
-Signature = tuple[Place | None, int, int, tuple[Any, ...], tuple[int, ...], tuple[bool, ...] | None]
-"""The call's place; bytes saved; edges left; kind and place of every node in turn; which were freed; which will run."""
+Signature = tuple[
+    Place | None,
+    int,
+    int,
+    tuple[type, ...],
+    tuple[Place | None, ...],
+    tuple[int, ...],
+    tuple[bool, ...] | None,
+]
+"""The call's place; bytes saved; edges left; the kind of every node; where each was made; which were
+freed; which will run."""
 
 
 @dataclass(eq=False, slots=True)
@@ -28,8 +36,8 @@ class Shape:
     """The picture of one of them."""
     returned: int | None = None
     """Bytes whose memory came back when one of them was freed."""
-    fields: dict[str, Any] = field(default_factory=dict)
-    """What the record of the last call that met one said of it."""
+    record: BackwardCall | None = None
+    """The record of the last call that met one."""
     freed: tuple[int, int, int] = (0, 0, 0)
     """Saved tensors and bytes that this call released, and bytes whose memory came back."""
     peak: int = 0
@@ -48,15 +56,15 @@ class Shape:
     @property
     def kinds(self) -> tuple[type, ...]:
         """The types of the nodes, in depth-first order."""
-        return self.signature[3][::2]
+        return self.signature[3]
 
     @property
     def places(self) -> tuple[Place | None, ...]:
         """Where they were made."""
-        return self.signature[3][1::2]
+        return self.signature[4]
 
 
-NO_SHAPE = Shape(0, (None, 0, 0, (), (), None))
+NO_SHAPE = Shape(0, (None, 0, 0, (), (), (), None))
 
 
 class Repeat:
@@ -86,10 +94,10 @@ class Shapes:
         shape = self._shapes.get(signature)
         if shape is None:
             self._met += 1
-            self._nodes += len(signature[3]) // 2
+            self._nodes += len(signature[3])
             while self._shapes and (len(self._shapes) >= _MOST or self._nodes > _MOST_NODES):
                 oldest = next(iter(self._shapes))
-                self._nodes -= len(oldest[3]) // 2
+                self._nodes -= len(oldest[3])
                 del self._shapes[oldest]
             shape = self._shapes[signature] = Shape(self._met, signature)
         return shape

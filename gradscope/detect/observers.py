@@ -1,19 +1,20 @@
-"""What looks on at backward calls and optimizer steps and says what it foresees; the list of all who do."""
+"""Who looks on while the program runs and announces findings, and the one place that calls them all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradscope.collect.calls import Call
+from gradscope.collect.listener import Listener
+from gradscope.collect.look import Look
+from gradscope.collect.marks import Packed
+from gradscope.collect.notes import Notes, raised_by_program
+from gradscope.collect.shapes import Repeat
+from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
-
-if TYPE_CHECKING:
-    from gradscope.collect.backward import Backward
-    from gradscope.collect.look import Look
-    from gradscope.collect.shapes import Repeat
 
 
 class Observer:
@@ -22,17 +23,22 @@ class Observer:
     It may read live objects while it is called and must keep none: no node, tensor or frame.
     """
 
-    def __init__(self, watch: Backward) -> None:
+    def __init__(self, watch: State) -> None:
         self.watch = watch
+
+    def switch_off(self) -> None:
+        """Undo what goes on by itself: this observer has failed and is not called any more."""
+
+    # points at which findings are announced
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """A backward call is about to run: ``look`` has its nodes, ``frame`` is the user's frame that makes the call."""
+        """A backward call is about to run on the nodes of ``look``; ``frame`` makes the call."""
         return ()
 
     def before_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
-        """As before_call, for a graph that was recognized as the like of earlier ones while the hooks are lifted."""
+        """A backward call is about to run on a recognized graph, while the hooks are lifted."""
         return ()
 
     def after_call(
@@ -48,41 +54,137 @@ class Observer:
         return ()
 
     def after_program(self, main: ModuleType) -> Iterable[Finding]:
-        """The code of a program that gradscope runs has come to its end; its variables are still there."""
+        """The code of a program that gradscope runs has ended; its variables are still there."""
         return ()
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
-        """A line of the user's code is about to run; told only where that matters to somebody."""
+        """A line of the user's code is about to run; called only where an observer waits for it."""
         return ()
 
     def at_end(self) -> Iterable[Finding]:
         """The watch ends."""
         return ()
 
+    # events in the midst of the program, at which observers only take note
 
-class Observers:
-    """Asks every observer in turn, and sends what they find on; a failure of one is noted and ends that one only."""
+    def saved(self, packed: Packed) -> None:
+        """A tensor was saved, while graphs are looked at in detail."""
 
-    def __init__(
-        self,
-        observers: list[Observer],
-        report: Callable[[Finding], None],
-        note: Callable[[str], None],
-    ) -> None:
-        self._observers = observers
+    def grown(self, frame: FrameType) -> None:
+        """The ledger counts as many saved tensors as it was asked to look out for."""
+
+    def dropped(self, packed: Packed, nbytes: int) -> None:
+        """A saved tensor was destroyed with its graph, outside of any backward call."""
+
+    def outgrown(self) -> None:
+        """More nodes are alive after a recognized call than after an earlier one of its shape."""
+
+    def changed(self, packs: list[Packed], place: Place) -> None:
+        """The code at ``place`` has changed these saved tensors in place."""
+
+    def changed_unseen(self, packs: list[Packed], place: Place) -> None:
+        """The same through ``.data``, which moves no version counter."""
+
+
+class Observers(Listener):
+    """Calls every observer in turn and announces what they find.
+
+    An observer that fails is switched off wholly and noted once; the others and the program go on.
+    """
+
+    def __init__(self, report: Callable[[Finding], None], notes: Notes) -> None:
         self._report = report
-        self._note = note
+        self._notes = notes
+        self._observers: list[Observer] = []
+        self._savers: tuple[Observer, ...] = ()  # a tensor is saved often: call only who listens
 
-    def ask(self, point: str, *args: Any) -> None:
-        """Call the method named ``point`` of every observer."""
-        for observer in tuple(self._observers):
+    def add(self, *observers: Observer) -> None:
+        """Call these observers from now on."""
+        self._observers += observers
+        self._find_savers()
+
+    def _find_savers(self) -> None:
+        self._savers = tuple(o for o in self._observers if type(o).saved is not Observer.saved)
+
+    def _call(
+        self,
+        ask: Callable[[Observer], Iterable[Finding] | None],
+        observers: Iterable[Observer] | None = None,
+    ) -> None:
+        for observer in tuple(self._observers) if observers is None else observers:
             try:
-                findings = tuple(getattr(observer, point)(*args))
-            except Exception as error:  # what foresees must never break what it looks at
-                self._observers.remove(observer)
-                self._note(
-                    f"{type(observer).__name__} failed and was switched off ({type(error).__name__}: {error}); please report this"
-                )
+                findings = tuple(ask(observer) or ())
+            except RecursionError:  # the program is about to meet it
+                continue
+            except Exception as failure:  # what looks on must never break what it looks at
+                if raised_by_program(failure):
+                    raise
+                self._switch_off(observer, failure)
                 continue
             for finding in findings:
                 self._report(finding)
+
+    def _switch_off(self, observer: Observer, failure: Exception) -> None:
+        self._notes.failed(f"{type(observer).__name__} failed and was switched off", failure)
+        if observer in self._observers:
+            self._observers.remove(observer)
+            self._find_savers()
+        try:
+            observer.switch_off()
+        except Exception as again:
+            self._notes.failed(f"switching {type(observer).__name__} off failed", again)
+
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> None:
+        """Call every observer before a backward call."""
+        self._call(lambda o: o.before_call(call, look, record, frame))
+
+    def before_repeat(self, call: Call, repeat: Repeat) -> None:
+        """Call every observer before a backward call on a recognized graph."""
+        self._call(lambda o: o.before_repeat(call, repeat))
+
+    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
+        """Call every observer after a backward call."""
+        self._call(lambda o: o.after_call(call, record, frame))
+
+    def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> None:
+        """Call every observer after an optimizer's step."""
+        self._call(lambda o: o.after_step(optimizer, place, frame))
+
+    def after_program(self, main: ModuleType) -> None:
+        """Call every observer when the program's code has ended."""
+        self._call(lambda o: o.after_program(main))
+
+    def at_line(self, frame: FrameType) -> None:
+        """Call every observer before a line of the user's code runs."""
+        self._call(lambda o: o.at_line(frame))
+
+    def at_end(self) -> None:
+        """Call every observer when the watch ends."""
+        self._call(lambda o: o.at_end())
+
+    def saved(self, packed: Packed) -> None:
+        """Call those who take note of saved tensors."""
+        if self._savers:
+            self._call(lambda o: o.saved(packed), self._savers)
+
+    def grown(self, frame: FrameType) -> None:
+        """Call every observer when the ledger has grown."""
+        self._call(lambda o: o.grown(frame))
+
+    def dropped(self, packed: Packed, nbytes: int) -> None:
+        """Call every observer when a saved tensor was dropped."""
+        self._call(lambda o: o.dropped(packed, nbytes))
+
+    def outgrown(self) -> None:
+        """Call every observer when more nodes stay alive than before."""
+        self._call(lambda o: o.outgrown())
+
+    def changed(self, packs: list[Packed], place: Place) -> None:
+        """Call every observer when saved tensors were changed in place."""
+        self._call(lambda o: o.changed(packs, place))
+
+    def changed_unseen(self, packs: list[Packed], place: Place) -> None:
+        """Call every observer when saved tensors were changed through ``.data``."""
+        self._call(lambda o: o.changed_unseen(packs, place))

@@ -11,7 +11,10 @@ import torch
 
 from gradscope.code.through_data import ThroughData, data_lines
 from gradscope.collect.ledger import Ledger
+from gradscope.collect.listener import Listener
 from gradscope.collect.marks import Packed
+from gradscope.collect.notes import Notes
+from gradscope.collect.saving import Saving
 from gradscope.detect.foresight.memory import Contents, checksums
 from gradscope.program.names import Names
 
@@ -19,7 +22,7 @@ CODE = data_lines.__code__
 
 
 def saved(tensor: torch.Tensor) -> Packed:
-    return Ledger(Names()).pack(tensor)
+    return Saving(Ledger(Listener(), Notes()), Names()).pack(tensor)
 
 
 def changed(tensor: torch.Tensor, write: object) -> bool:

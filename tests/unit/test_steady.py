@@ -240,7 +240,7 @@ def top() -> object:
 
 def steady_of(scope: Scope) -> Steady:
     assert scope._session is not None
-    return scope._session.backward.steady
+    return scope._session.state.steady
 
 
 def test_the_hooks_are_lifted_and_come_back() -> None:

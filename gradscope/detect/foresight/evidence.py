@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import ast
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import torch
 
 from gradscope.code import changes, places, source
 from gradscope.code.liveness import Effect, assignment_sites
+from gradscope.collect.look import Look
+from gradscope.collect.state import State
+from gradscope.detect.built import built_at, node_at
 from gradscope.detect.foresight.held import Freeing, Held
 from gradscope.detect.foresight.objects import owner_path
 from gradscope.detect.foresight.reading import Reading
-from gradscope.detect.hazards import _built_at, _node
 from gradscope.model import BackwardCall, Site
 from gradscope.program.layouts import derives
-from gradscope.program.sites import place_in, site_of
+from gradscope.program.sites import place_in
 from gradscope.program.variables import local_variables
 from gradscope.rules.gs102 import SharedGraph
-
-if TYPE_CHECKING:
-    from gradscope.collect.backward import Backward
-    from gradscope.collect.look import Look
 
 _MOST_NODES = 50
 _MOST_MADE = 3
@@ -32,7 +29,7 @@ _ADDS = changes.ADDS | changes.ADDS_IF_DROPPED
 
 
 def shared_graph(
-    watch: Backward,
+    watch: State,
     look: Look,
     record: BackwardCall,
     freeing: Freeing,
@@ -60,7 +57,7 @@ def shared_graph(
     return SharedGraph(
         call=record,
         holder=reading.name,
-        nodes=tuple(_node(look, None, i) for i in held.freed[:_MOST_NODES]),
+        nodes=tuple(node_at(look, None, i) for i in held.freed[:_MOST_NODES]),
         made=made,
         read=reading.read.site,
         next_call=reading.backward,
@@ -130,11 +127,10 @@ def _root_of(record: BackwardCall) -> int | None:
     return record.roots[0].node if len(record.roots) == 1 else None
 
 
-def _made(watch: Backward, look: Look, freed: list[int]) -> tuple[Site, ...]:
+def _made(watch: State, look: Look, freed: list[int]) -> tuple[Site, ...]:
     sites: dict[Site, None] = {}
     for i in freed[:_MOST_NODES]:
-        place = look.tokens[i].place
-        site = site_of(place) if place is not None else _built_at(watch, look, i)
+        site = built_at(look, watch.generations, i)
         if site is not None:
             sites[site] = None
     return tuple(sites)[:_MOST_MADE]

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from dis import opmap
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import torch
 
 from gradscope.code import changes, source
 from gradscope.code.liveness import Effect
 from gradscope.collect.calls import Call
+from gradscope.collect.look import Look
 from gradscope.collect.marks import Token, token_of
+from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
 from gradscope.detect.foresight.lines import LineWatch
@@ -25,10 +26,6 @@ from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.sites import place_in, site_of, user_frames
 from gradscope.program.tensors import node_of
 from gradscope.rules import gs103
-
-if TYPE_CHECKING:
-    from gradscope.collect.backward import Backward
-    from gradscope.collect.look import Look
 
 _MOST_NODES = 2_000  # that may be touched in one look
 _MOST_MADE = 3
@@ -55,7 +52,7 @@ class ForwardOnFreed(Observer):
     looks again.
     """
 
-    def __init__(self, watch: Backward, lines: LineWatch) -> None:
+    def __init__(self, watch: State, lines: LineWatch) -> None:
         super().__init__(watch)
         self._lines = lines
         self._schedule = Schedule()

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import torch
+from torch.autograd.graph import Node
 
+from gradscope.collect.look import Look
 from gradscope.collect.walk import Walker, dependencies_last, edges_of, reachable
 from gradscope.program.reach import Budget, Path, visit
 from gradscope.program.tensors import node_of
-
-if TYPE_CHECKING:
-    from torch.autograd.graph import Node
-
-    from gradscope.collect.look import Look
 
 BUDGET = Budget(max_objects=4_000, max_seconds=0.01, max_depth=10, max_items=64)
 _MOST_NODES = (

@@ -6,13 +6,13 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import torch
 
 from gradscope.code.changes import changed_by
 from gradscope.code.statements import Statement
 from gradscope.collect.marks import Packed
+from gradscope.collect.state import State
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
@@ -22,9 +22,6 @@ from gradscope.model import Finding, Site
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import is_leaf, is_parameter, requires_grad
 from gradscope.rules import gs202
-
-if TYPE_CHECKING:
-    from gradscope.collect.backward import Backward
 
 _TRIES = 3  # lines of one frame at which a change is looked into: at the first, a result may not have its name yet
 _MOST_WAITING = 16
@@ -58,25 +55,23 @@ class Change:
 class InPlace(Observer):
     """Makes the finding GS202 for operations in place: at the next line of the user's code, or as soon as a variable has the graph."""
 
-    def __init__(self, watch: Backward, lines: LineWatch) -> None:
+    def __init__(self, watch: State, lines: LineWatch) -> None:
         super().__init__(watch)
         self._lines = lines
         self._schedule = Schedule()
         self._changes: list[Change] = []
         self._told: set[Site] = set()
-        lines.on_change = self._changed
-        lines.on_hidden_change = self._changed_unseen
 
-    def _changed(self, changed: list[Packed], place: Place) -> None:
+    def changed(self, packs: list[Packed], place: Place) -> None:
         """A line has changed these saved tensors."""
         statement = changed_by(place.site)
         mutations = self.watch.mutations
-        packs = [packed for packed in changed if mutations.note(packed, statement.site)]
-        self._look_into(statement, packs, place, hidden=False)
+        unknown = [packed for packed in packs if mutations.note(packed, statement.site)]
+        self._look_into(statement, unknown, place, hidden=False)
 
-    def _changed_unseen(self, changed: list[Packed], place: Place) -> None:
+    def changed_unseen(self, packs: list[Packed], place: Place) -> None:
         """A line has changed these saved tensors through ``.data``."""
-        self._look_into(changed_by(place.site), changed, place, hidden=True)
+        self._look_into(changed_by(place.site), packs, place, hidden=True)
 
     def _look_into(
         self, statement: Statement, packs: list[Packed], place: Place, *, hidden: bool

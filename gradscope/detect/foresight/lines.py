@@ -5,24 +5,24 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
+from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
+from gradscope.collect.notes import raised_by_program
+from gradscope.collect.state import State
 from gradscope.detect.foresight.memory import Contents, _checksum, checksums, contents_before
 from gradscope.detect.foresight.versions import Versions
-from gradscope.detect.observers import Observer
+from gradscope.detect.observers import Observer, Observers
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
-from gradscope.program.sites import USER, Place, _codes, known_code, owner_of, place_at, user_frames
-
-if TYPE_CHECKING:
-    from gradscope.collect.look import Look
+from gradscope.program.sites import USER, _codes, known_code, owner_of, place_at, user_frames
 
 _MOST_EVENTS = 200_000
 _MOST_SECONDS = 0.5
@@ -51,7 +51,7 @@ class LineWatch(Observer):
     Where somebody else traces the thread, or a compiler is at work, it stays off.
     """
 
-    def __init__(self, watch: Backward) -> None:
+    def __init__(self, watch: State, observers: Observers) -> None:
         super().__init__(watch)
         self._versions = Versions()
         self._thread = _Thread()
@@ -62,15 +62,11 @@ class LineWatch(Observer):
         self._events = 0
         self._seconds = 0.0
         self._known = 0
-        self.on_change: Callable[[list[Packed], Place], None] = lambda changed, place: None
-        """Told of the saved tensors that were changed in place since the last look, and where the user's code was then."""
-        self.on_hidden_change: Callable[[list[Packed], Place], None] = lambda changed, place: None
-        """The same for saved tensors that were changed through ``.data``, which moves no version counter."""
+        self._observers = observers
         self._waiting: set[Observer] = set()
 
     def install(self) -> Handle:
         """Begin; the handle ends it in this thread, the others end by themselves."""
-        self.watch.ledger.noticed = self._notice
         hidden = hide_trace(self._starts)
 
         def end() -> None:
@@ -88,24 +84,24 @@ class LineWatch(Observer):
 
     # on and off
 
-    def _notice(self, packed: Packed) -> None:
+    def saved(self, packed: Packed) -> None:
         """A tensor was saved."""
         if self._is_spent() or (self._known >= _ENOUGH and not self._waiting):
             return
         self._versions.add(packed)
         if self._thread.handle is None:
-            self.turn_on(sys._getframe(2))
+            self.turn_on(sys._getframe(1))
 
     def _is_spent(self) -> bool:
         return self._events > _MOST_EVENTS or self._seconds > _MOST_SECONDS
 
     def turn_on(self, frame: FrameType | None) -> None:
         """Trace this thread, if that can be done unseen."""
-        thread, ledger = self._thread, self.watch.ledger
+        thread = self._thread
         if (
             thread.aside
             or thread.handle is not None
-            or not (ledger.active and ledger.detailed)
+            or not (self.watch.active and self.watch.saving.detailed)
             or self._is_spent()
         ):
             return
@@ -114,6 +110,11 @@ class LineWatch(Observer):
             thread.handle = trace_thread(self._starts, self._inside, frames)
             thread.aside = thread.handle is None
             thread.code, thread.offset = frames[0].f_code, frames[0].f_lasti
+
+    def switch_off(self) -> None:
+        """Trace nothing any more."""
+        self._seconds = _MOST_SECONDS + 1
+        self._turn_off()
 
     def _turn_off(self) -> None:
         handle, self._thread.handle = self._thread.handle, None
@@ -160,7 +161,7 @@ class LineWatch(Observer):
             return None
         self._events += 1
         compiles = code.co_filename.startswith(_COMPILER)
-        if compiles or self._events > _MOST_EVENTS or not self.watch.ledger.active:
+        if compiles or self._events > _MOST_EVENTS or not self.watch.active:
             self._thread.aside = True
             self._turn_off()
         return None
@@ -174,14 +175,13 @@ class LineWatch(Observer):
         except RecursionError:  # the program is about to meet it
             return None
         except BaseException as error:
-            if not isinstance(error, Exception) or _is_users(error):  # a signal's handler raised it
+            if not isinstance(error, Exception) or raised_by_program(
+                error
+            ):  # a signal's handler raised it
                 erase(error, _OURS)
                 raise
-            self._seconds = _MOST_SECONDS + 1
-            self._turn_off()
-            self.watch.ledger.notes.append(
-                f"the line watch failed and was switched off ({type(error).__name__}: {error}); please report this"
-            )
+            self.switch_off()
+            self.watch.notes.failed("the line watch failed and was switched off", error)
         return None if self._thread.handle is None else self._inside
 
     def _look(self, frame: FrameType, event: str) -> None:
@@ -199,7 +199,7 @@ class LineWatch(Observer):
             ):
                 thread.contents = before  # else a function runs that the statement calls
             if self._waiting:
-                watch.observe("at_line", frame)
+                self._observers.at_line(frame)
         elif event == "return":
             outer = frame.f_back
             while outer is not None and owner_of(outer.f_code) != USER:
@@ -209,27 +209,17 @@ class LineWatch(Observer):
             )
         self._seconds += time.perf_counter() - started
         idle = not watch.ledger.live_tensors and not self._waiting
-        if idle or not watch.ledger.active or self._is_spent():
+        if idle or not watch.active or self._is_spent():
             self._turn_off()
 
     def _compare(self) -> None:
         thread = self._thread
         changed = self._versions.changed()
         if changed and thread.code is not None:
-            self.on_change(changed, place_at(thread.code, thread.offset))
+            self._observers.changed(changed, place_at(thread.code, thread.offset))
         hidden = thread.contents.changed() if thread.contents is not None else ()
         if hidden and thread.code is not None:
-            self.on_hidden_change(hidden, place_at(thread.code, thread.offset))
-
-
-def _is_users(error: BaseException) -> bool:
-    """Whether the exception came out of the user's code, which can only be a signal's handler."""
-    entry = error.__traceback__
-    while entry is not None:
-        if owner_of(entry.tb_frame.f_code) == USER:
-            return True
-        entry = entry.tb_next
-    return False
+            self._observers.changed_unseen(hidden, place_at(thread.code, thread.offset))
 
 
 _OURS = frozenset(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradscope.code.liveness import call_at
 from gradscope.collect.calls import Call
+from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
+from gradscope.collect.state import State
 from gradscope.detect.foresight.evidence import shared_graph
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
 from gradscope.detect.foresight.reading import Reading, dangerous_read
@@ -21,10 +23,6 @@ from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import storage_of
 from gradscope.rules import gs102, gs202
 
-if TYPE_CHECKING:
-    from gradscope.collect.backward import Backward
-    from gradscope.collect.look import Look
-
 _MOST_FORESEEN = 10_000
 _MOST_READ = 12  # tensors for which the code is read in one look
 
@@ -32,7 +30,7 @@ _MOST_READ = 12  # tensors for which the code is read in one look
 class Foresight(Observer):
     """Makes the findings GS102 and GS202: looks at the user's variables, and reads the code that will use them."""
 
-    def __init__(self, watch: Backward) -> None:
+    def __init__(self, watch: State) -> None:
         super().__init__(watch)
         self._schedule = Schedule()
 

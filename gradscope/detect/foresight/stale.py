@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch.autograd.graph import Node
 
 from gradscope.code import source
 from gradscope.collect.marks import Packed, token_of
 from gradscope.collect.nodes import held as saved_in
 from gradscope.collect.nodes import kind_of
+from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.held import Held, tensors_of
 from gradscope.detect.foresight.reading import Reading, dangerous_read
@@ -20,13 +23,6 @@ from gradscope.model import Site
 from gradscope.program.sites import site_of
 from gradscope.program.tensors import node_of
 from gradscope.rules import gs202
-
-if TYPE_CHECKING:
-    import weakref
-
-    from torch.autograd.graph import Node
-
-    from gradscope.collect.backward import Backward
 
 _MOST_NODES = 2_000  # that may be touched in one look
 _MOST_MADE = 3
@@ -77,7 +73,7 @@ class StaleGraphs:
 
     def __init__(
         self,
-        watch: Backward,
+        watch: State,
         is_changed: Callable[[Packed], bool],
         name_of: Callable[[torch.Tensor], str],
         tolerant: frozenset[str] = frozenset(),

@@ -9,13 +9,15 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from types import FrameType, FunctionType, ModuleType
-from typing import TYPE_CHECKING
 
 import torch
 
 from gradscope.code.stores import find_store
 from gradscope.code.through_data import writes_data
 from gradscope.collect.calls import Call
+from gradscope.collect.look import Look
+from gradscope.collect.shapes import Repeat
+from gradscope.collect.state import State
 from gradscope.detect.leaks.cycles import find_cycle
 from gradscope.detect.leaks.spans import Room, Spans
 from gradscope.detect.leaks.suspects import Scanned, Suspect, scan
@@ -25,11 +27,6 @@ from gradscope.model import BackwardCall, Finding
 from gradscope.program.reach import Origin, Path
 from gradscope.program.sites import Place, user_frames
 from gradscope.rules import gs301, gs302, gs304
-
-if TYPE_CHECKING:
-    from gradscope.collect.backward import Backward
-    from gradscope.collect.look import Look
-    from gradscope.collect.shapes import Repeat
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 _MOST_TICKS = 100_000
@@ -136,7 +133,7 @@ class _Loop:
 class Growth(Observer):
     """Says GS301, GS302 and GS304; it scans at fewer and fewer calls, and only while that stays cheap."""
 
-    def __init__(self, watch: Backward) -> None:
+    def __init__(self, watch: State) -> None:
         super().__init__(watch)
         self.named: dict[Place, Path] = {}
         """Which variable held what a line had saved and no backward call has met."""
@@ -153,10 +150,14 @@ class Growth(Observer):
         self._most_packed = 0
         self._packed_before = watch.ledger.saved_tensors
         watch.ledger.look_at = self._packed_before + _FIRST_LOOK
-        watch.ledger.on_growth = self._look_between_calls
-        watch.steady.on_growth = (
-            self._loops.clear
-        )  # what grows from now on is looked for from the start
+
+    def switch_off(self) -> None:
+        """Have the ledger look out for nothing."""
+        self.watch.ledger.look_at = sys.maxsize
+
+    def outgrown(self) -> None:
+        """Look for what grows from now on from the start."""
+        self._loops.clear()
 
     # with backward calls
 
@@ -217,7 +218,7 @@ class Growth(Observer):
     def after_program(self, main: ModuleType) -> Iterable[Finding]:
         """Look at what the program leaves in its variables, if no pack hook has told what was built since the last call."""
         if self.watch.steady.on:
-            self._look_between_calls(_frame_in(main))
+            self.grown(_frame_in(main))
         return ()
 
     def at_end(self) -> Iterator[Finding]:
@@ -226,7 +227,7 @@ class Growth(Observer):
         if (
             frames and self.watch.steady.on
         ):  # no pack hook has told what was built since the last call
-            self._look_between_calls(frames[0])
+            self.grown(frames[0])
         for loop in self._loops.values():
             if not loop.done:
                 yield from self._judge(loop, ended=True)
@@ -290,7 +291,7 @@ class Growth(Observer):
 
     # between backward calls, or without any
 
-    def _look_between_calls(self, frame: FrameType) -> None:
+    def grown(self, frame: FrameType) -> None:
         """Called from inside the pack hook when much has been saved since the last backward call, ever more rarely."""
         ledger = self.watch.ledger
         ledger.look_at = ledger.saved_tensors + max(

@@ -6,18 +6,15 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
+from gradscope.collect.state import State
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_parameter, storage_of
-
-if TYPE_CHECKING:
-    from gradscope.collect.backward import Backward
 
 _NO_SEQUENCE = 2**64 - 1  # torch's number for AccumulateGrad
 _OLDEST = 127  # iterations told apart in one graph
@@ -43,7 +40,7 @@ class Spans:
     ``ticks`` are the sequence numbers at which the iterations so far ended. No more than ``most`` nodes are touched.
     """
 
-    def __init__(self, watch: Backward, ticks: Sequence[int], most: int) -> None:
+    def __init__(self, watch: State, ticks: Sequence[int], most: int) -> None:
         self._watch = watch
         self._ticks = ticks
         self._most = most
@@ -93,7 +90,7 @@ class Spans:
                         storages[packed.storage] = packed.nbytes
                     if packed.place is not None:
                         found.places.add(packed.place)
-            if token is None and self._watch.steady.was_lifted(number):
+            if token is None and self._watch.past.was_lifted(number):
                 for _, data in held(node, kind_of(type(node))):
                     if isinstance(data, torch.Tensor) and not is_parameter(data):
                         storages[storage_of(data)] = data.nbytes
@@ -178,7 +175,7 @@ class Room:
 
     _PER_SCAN = 20_000
 
-    def __init__(self, watch: Backward) -> None:
+    def __init__(self, watch: State) -> None:
         self._watch = watch
         self._touched = 0
         self._thread = threading.get_ident()

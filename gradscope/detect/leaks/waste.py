@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from gradscope.code.stores import find_store
 from gradscope.collect.calls import Call
+from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
+from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
 from gradscope.detect.observers import Observer
 from gradscope.fixing.leaks import without_retain
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.sites import Place
 from gradscope.rules import gs303, gs305
-
-if TYPE_CHECKING:
-    from gradscope.collect.backward import Backward
-    from gradscope.collect.look import Look
 
 _OFTEN_ENOUGH = 3
 _FEWEST_BYTES = 1024
@@ -55,7 +52,7 @@ class _Dropped:
 class Waste(Observer):
     """Says GS303 and GS305, from what the ledger tells of saved tensors that were dropped."""
 
-    def __init__(self, watch: Backward, growth: Growth) -> None:
+    def __init__(self, watch: State, growth: Growth) -> None:
         super().__init__(watch)
         self._growth = growth
         self._kept: dict[int, _Kept] = {}
@@ -63,9 +60,8 @@ class Waste(Observer):
         self._told: set[Site] = set()
         self._told_forward = False
         self._running = False
-        watch.ledger.on_drop = self._take_drop
 
-    def _take_drop(self, packed: Packed, nbytes: int) -> None:
+    def dropped(self, packed: Packed, nbytes: int) -> None:
         """A saved tensor went with its graph; called at any moment, so it only counts."""
         token = packed.token
         if token is not None:

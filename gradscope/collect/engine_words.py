@@ -1,0 +1,100 @@
+"""Words the errors that torch's engine raises itself only where no saved-tensor hooks are."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from gradscope.collect.marks import Packed
+from gradscope.collect.nodes import held, kind_of
+from gradscope.program.tensors import node_of, version_of
+
+DETACHED = (
+    "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
+    "This is not supported, please use out-of-place `.detach()` instead"
+)
+"""torch's own words (torch/csrc/autograd/saved_variable.cpp)."""
+
+MODIFIED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation"
+)
+
+_HINT = (
+    "Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
+    "with torch.autograd.set_detect_anomaly(True, check_nan=False)."
+)
+_HINT_OF_ANOMALY_MODE = (
+    "Hint: the backtrace further above shows the operation that failed to compute its gradient. "
+    "The variable in question was changed in there or anywhere later. Good luck!"
+)
+
+
+def modified_in_place(packed: Packed) -> str:
+    """Return the engine's text for a saved tensor that was modified in place.
+
+    The saved tensor may be unpacked meanwhile, which must not be checked.
+    """
+    tensor = packed.tensor
+    assert tensor is not None
+    hint = _HINT_OF_ANOMALY_MODE if torch.is_anomaly_enabled() else _HINT
+    return (
+        f"{MODIFIED}: [{_engine_type(tensor)} {list(tensor.shape)}]{_output_of(packed)} "
+        f"is at version {version_of(tensor)}; expected version {packed.version} instead. {hint}"
+    )
+
+
+def _output_of(packed: Packed) -> str:
+    """``, which is output 0 of Sigmoid,`` where torch would say so."""
+    node: Any = None
+    number = 0
+    saver = torch._C._current_autograd_node()
+    if packed.original:
+        assert packed.tensor is not None
+        node, number = node_of(packed.tensor), packed.tensor.output_nr
+    elif saver is not None:
+        restored = _restored(saver, packed)
+        if restored is not None:
+            node, number = restored.grad_fn, restored.output_nr
+    if node is None and packed.output is None:
+        return ""
+    name, number = (node.name(), number) if node is not None else packed.output or ("", 0)
+    return f", which is output {number} of {_engine_name(name)},"
+
+
+def _restored(saver: Any, packed: Packed) -> torch.Tensor | None:
+    """Read what torch makes of a saved tensor for the node that saved it."""
+    for name, data in held(saver, kind_of(type(saver))):
+        if data is packed:
+            attribute, _, place = name.partition("[")
+            read = "saved_tensors" if attribute == "tensors" else f"_saved_{attribute}"
+            value: Any = getattr(saver, read)
+            restored: torch.Tensor = value[int(place[:-1])] if place else value
+            return restored
+    return None
+
+
+def _engine_name(name: str) -> str:
+    """Spell a node's name as the engine's messages do: SinBackward0 is Sin, PowBackward1 is Pow1."""
+    parts = re.fullmatch(r"(.*)Backward(\d*)", name)
+    return parts[1] + parts[2].removesuffix("0") if parts else name
+
+
+def _engine_type(tensor: torch.Tensor) -> str:
+    """Spell the type as the engine does, by having it fail on an empty tensor of that type."""
+    with (
+        torch.enable_grad(),
+        torch.autograd.graph.disable_saved_tensors_hooks("gradscope asks torch for a type's name"),
+    ):
+        try:
+            empty = torch.empty((0,), dtype=tensor.dtype, device=tensor.device)
+            product = empty * torch.ones((), requires_grad=True, device=tensor.device)
+            node: Any = product.grad_fn
+            empty.add_(0) if empty.dtype is not torch.bool else empty.logical_not_()
+            node._saved_self  # noqa: B018 - asked for the sake of its error
+        except RuntimeError as error:
+            found = re.search(r"inplace operation: \[(.*?) \[0\]\]", str(error))
+            if found:
+                return found.group(1)
+    return str(tensor.type())

@@ -1,0 +1,42 @@
+"""What the collecting layer reports while the program runs, for those who detect hazards from it."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+from gradscope.collect.calls import Call
+from gradscope.collect.look import Look
+from gradscope.collect.marks import Packed
+from gradscope.collect.shapes import Repeat
+from gradscope.model import BackwardCall
+
+
+class Listener:
+    """Ignores every event; override those that matter.
+
+    The events come from inside the program's forward pass, its backward calls and destructors of
+    its tensors, so a listener must let no exception out, and must keep no tensor, node or frame.
+    """
+
+    def saved(self, packed: Packed) -> None:
+        """A tensor was saved, while graphs are looked at in detail."""
+
+    def grown(self, frame: FrameType) -> None:
+        """The ledger counts as many saved tensors as it was asked to look out for."""
+
+    def dropped(self, packed: Packed, nbytes: int) -> None:
+        """A saved tensor was destroyed with its graph, outside of any backward call."""
+
+    def outgrown(self) -> None:
+        """More nodes are alive after a recognized call than after an earlier one of its shape."""
+
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> None:
+        """A backward call is about to run on the graph in ``look``; ``frame`` makes the call."""
+
+    def before_repeat(self, call: Call, repeat: Repeat) -> None:
+        """A backward call is about to run on a recognized graph, while the hooks are lifted."""
+
+    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
+        """A backward call has ended."""

@@ -1,0 +1,303 @@
+"""Looks at the graph of a backward call: walks it, marks what is new, and checks what every node saved."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge, Node
+
+from gradscope.collect.calls import BEFORE_WATCH
+from gradscope.collect.look import Look
+from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Stale, Token
+from gradscope.collect.nodes import (
+    CLONE,
+    Kind,
+    held,
+    kind_of,
+    known_kinds,
+    stale_by_engine,
+    stale_inputs_of_checkpoint,
+    was_freed,
+)
+from gradscope.collect.state import State
+from gradscope.collect.walk import dependencies_last, edges_of, root_node, will_run
+from gradscope.program.sites import Place
+from gradscope.program.tensors import is_leaf, is_parameter
+
+_NO_SEQUENCE = 2**64 - 1  # torch's number for AccumulateGrad
+_MOST_NODES = 300_000  # looked at in one call
+_NOTHING: list[weakref.ref[Packed]] = []
+
+
+class Looker:
+    """Looks at graphs for one watch."""
+
+    def __init__(self, state: State) -> None:
+        self._ledger = state.ledger
+        self._census = state.census
+        self._generations = state.generations
+        self._recognizer = state.recognizer
+        self._past = state.past
+        self._stack_limit = state.stack_limit
+        self._hooked = state.hooked
+        # Classes of its own for each watch spare each mark one attribute.
+        self._token: type[Token] = type("Token", (Token,), {"census": state.census})
+        self._leaf_token: type[Token] = type("LeafToken", (LeafToken,), {"census": state.census})
+
+    def look(self, roots: Sequence[Node], place: Place | None = None) -> Look:
+        """Walk the graph of a call at ``place``, mark new nodes, and check every saved tensor.
+
+        This runs at every backward call, so it is one loop of its own, with local names.
+        """
+        look = Look()
+        nodes, index, tokens = look.nodes, look.index, look.tokens
+        kinds, places = look.kinds, look.places
+        census, generation = self._census, self._generations.latest
+        room = self._stack_limit.room_for(0)
+        storages: dict[int, int] = {}
+        slices: list[int] = []
+        stack = list(roots)[::-1]
+        while stack:
+            node = stack.pop()
+            if node in index:
+                continue
+            i = len(nodes)
+            if i >= room:
+                room = min(self._stack_limit.room_for(_MOST_NODES), _MOST_NODES)
+                if i >= room:
+                    look.left = len(stack) + 1
+                    self._note_depth(i)
+                    break
+            index[node] = i
+            nodes.append(node)
+            kind = type(node)
+            metadata: Any = node.metadata  # a property, though its stub says a method
+            token = metadata.get(KEY)
+            if token is None or token.census is not census:
+                token = metadata[KEY] = self._mark(look, node, slices)
+            else:
+                if token.unseen and token.freed_by is None:
+                    self._recheck(token, node)
+                if kind.__name__ == "CompiledFunctionBackward":
+                    look.compiled.append(i)
+            if token.freed_by is not None:
+                look.freed.append(i)
+            tokens.append(token)
+            older = token.generation != generation and token.sequence_nr != _NO_SEQUENCE
+            if older and (look.oldest is None or token.generation < look.oldest):
+                look.oldest = token.generation
+            if token.packs:
+                self._check(look, i, token, storages)
+            if token.unhooked:
+                look.unhooked = True
+                look.tensors += len(token.unhooked)
+                storages.update(token.unhooked)
+            if token.probed:
+                look.stale += [(i, stale) for stale in stale_by_engine(node, kind_of(kind))]
+            kinds.append(kind)
+            places.append(token.place)
+            following = node.next_functions
+            if len(following) == 1:
+                target = following[0][0]
+                if target is not None and target not in index:
+                    stack.append(target)
+            else:
+                for target, _ in reversed(following):
+                    if target is not None and target not in index:
+                        stack.append(target)
+        look.nbytes += sum(storages.values())
+        if slices:
+            self._claim_slices(look, slices)
+        if look.unhooked:
+            self._ledger.saved_bytes += sum(look.fresh.values())
+            made = self._recognizer.places_of(tuple(kinds), place)
+            for i, (token, where) in enumerate(zip(tokens, made, strict=False)):
+                if token.place is None:
+                    token.place = places[i] = where
+        return look
+
+    def _mark(self, look: Look, node: Node, slices: list[int]) -> Token:
+        """Make the mark of a node that no look has met, and tie to it what the node saved."""
+        kind = type(node)
+        known = known_kinds.get(kind) or kind_of(kind)
+        if known.is_leaf:
+            token = self._leaf_token()
+        else:
+            token = self._token()
+            self._census.alive += 1
+        token.generation = self._generations.latest
+        sequence_nr = token.sequence_nr = node._sequence_nr()
+        pending = self._ledger.pending
+        packs = pending.pop(sequence_nr, _NOTHING) if known.saves else _NOTHING
+        if packs:
+            token.packs = packs
+        if known.is_function:
+            token.is_function = True
+            if known.is_compiled:
+                look.compiled.append(look.index[node])
+            self._tie(look, token, node, known)
+        elif known.is_slices:
+            if packs:  # claimed with those of its inner node, once the other nodes have theirs
+                pending[sequence_nr] = packs
+            token.packs = ()
+            token.unseen = OPAQUE
+            slices.append(look.index[node])
+        elif packs:
+            first = packs[0]()
+            if first is not None and first.thread != threading.get_ident():
+                self._tie(look, token, node, known)
+            else:
+                self._claim(token, packs)
+        elif known.names:
+            self._tie(look, token, node, known)
+        if sequence_nr < self._generations.newest:
+            token.generation = self._generations.of(sequence_nr)
+        return token
+
+    def _check(self, look: Look, i: int, token: Token, storages: dict[int, int]) -> None:
+        """Count what a node saved, and see what of it is stale."""
+        for reference in token.packs:
+            packed = reference()
+            if packed is None:
+                continue
+            look.tensors += 1
+            if packed.storage:
+                storages[packed.storage] = packed.nbytes
+            tensor = packed.tensor
+            if tensor is None:
+                look.stale += [(i, stale) for stale in stale_inputs_of_checkpoint(packed)]
+            elif tensor._version != packed.version or (
+                packed.original
+                and not packed.was_leaf
+                and not token.is_function
+                and is_leaf(tensor)
+            ):
+                look.stale.append((i, Stale(tensor, packed.version)))
+
+    def _note_depth(self, nodes: int) -> None:
+        note = f"a graph was not looked at beyond {nodes:,} nodes: looking further could overflow the stack when it is destroyed"
+        self._ledger.notes.add(note)
+
+    def _tie(self, look: Look, token: Token, node: Node, kind: Kind) -> None:
+        """Ask the node itself what it saved, where the sequence number does not tell or our hooks were not there."""
+        packs, unseen = [], []
+        lifted = self._past.was_lifted(token.sequence_nr)
+        if lifted:
+            self._past.recall(token)
+        for name, data in held(node, kind):
+            if isinstance(data, Packed) and data.ledger is self._ledger:
+                data.token = token
+                token.place = token.place or data.place
+                token.module = token.module or data.module
+                packs.append(weakref.ref(data))
+            else:
+                unseen.append((name.split("[", 1)[0], data))
+        if lifted:
+            token.unhooked = tuple(
+                _weight(data) for _, data in unseen if isinstance(data, torch.Tensor)
+            )
+            self._ledger.saved_tensors += len(token.unhooked)
+            look.fresh.update(token.unhooked)
+        token.packs = packs
+        token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
+        # a Python number that was wrapped into a tensor goes past the hooks, and nobody can modify it
+        token.probed = any(
+            data.ndim > 0 or lifted or not self._hooked
+            for _, data in unseen
+            if isinstance(data, torch.Tensor)
+        )
+        if not packs and not unseen and was_freed(node, kind):
+            token.unseen = kind.names
+            token.freed_by = token.call or BEFORE_WATCH
+            if token.call is None:
+                token.generation = 0
+
+    def _claim(self, token: Token, packs: list[weakref.ref[Packed]]) -> list[weakref.ref[Packed]]:
+        """Tie saved tensors to the node of a token."""
+        for reference in packs:
+            packed = reference()
+            if packed is not None:
+                packed.token = token
+                if token.place is None:
+                    token.place, token.module = packed.place, packed.module
+        return packs
+
+    def _claim_slices(self, look: Look, slices: list[int]) -> None:
+        """Tie to new CopySlices nodes what the nodes that they wrap have saved.
+
+        The wrapped node was built just before, by the same instruction. Between the two lies at most the node of a clone of what
+        the operation changes, or one for a view that it saved and that had been modified, which makes torch build its node anew.
+        """
+        pending = self._ledger.pending
+        previous = -1
+        for i in sorted(slices, key=lambda i: look.tokens[i].sequence_nr):
+            token = look.tokens[i]
+            place = None
+            for number in range(token.sequence_nr + 1, max(previous, token.sequence_nr - 4), -1):
+                packs = [p for p in (r() for r in pending.get(number, _NOTHING)) if p is not None]
+                if not packs or (place is not None and packs[0].place is not place):
+                    continue
+                if number < token.sequence_nr - 1 and not any(
+                    _is_clone(p) or _renewed_view(p, number, token.sequence_nr) for p in packs
+                ):
+                    continue
+                place = packs[0].place
+                token.packs = [*token.packs, *self._claim(token, pending.pop(number))]
+            previous = token.sequence_nr
+            pending.pop(token.sequence_nr, None)
+            for packed in (r() for r in token.packs):
+                if packed is not None:
+                    look.tensors += 1
+                    look.nbytes += packed.nbytes
+                    if packed.tensor is not None and packed.is_stale:
+                        look.stale.append((i, Stale(packed.tensor, packed.version)))
+
+    def _recheck(self, token: Token, node: Node) -> None:
+        """Find out whether a call has freed what our hooks did not see."""
+        if token.call is None:
+            self._past.recall(token)
+        call = token.call
+        if call is None or call.open:
+            return
+        kind = kind_of(type(node))
+        if call.completed and not call.keep if kind.is_slices else not held(node, kind):
+            token.freed_by = call
+
+    def runs(self, look: Look, inputs: Sequence[Any], *, captured_only: bool) -> list[bool]:
+        """Which nodes a call restricted to ``inputs`` will run."""
+        edges = edges_of(look.nodes, look.index)
+        wanted = set()
+        for tensor in inputs:
+            node = root_node(tensor)
+            if node is None and not isinstance(tensor, GradientEdge):
+                leaves = (n for n in look.nodes if kind_of(type(n)).is_leaf)
+                node = next((n for n in leaves if n.variable is tensor), None)  # type: ignore[attr-defined]
+            if node is not None and node in look.index:
+                wanted.add(look.index[node])
+        return will_run(edges, dependencies_last(edges), wanted, captured_only)
+
+
+def _weight(tensor: torch.Tensor) -> tuple[int, int]:
+    """Address and bytes of a saved tensor, 0 for a parameter, which costs the graph no memory."""
+    if not is_parameter(tensor):
+        with suppress(
+            NotImplementedError, RuntimeError
+        ):  # sparse and opaque tensors have no storage of their own
+            return tensor.data_ptr(), tensor.nbytes
+    return 0, 0
+
+
+def _is_clone(packed: Packed) -> bool:
+    return packed.output is not None and packed.output[0] == CLONE
+
+
+def _renewed_view(packed: Packed, after: int, before: int) -> bool:
+    tensor = packed.tensor
+    if tensor is None or not packed.original or not tensor._is_view() or tensor.grad_fn is None:
+        return False
+    return after < tensor.grad_fn._sequence_nr() < before

@@ -1,0 +1,44 @@
+"""What the report says of the watch itself: limits that it met, and parts that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.program.sites import USER, owner_of
+
+
+class Notes:
+    """Sentences for the report, each kept once."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, None] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._texts))
+
+    def add(self, text: str) -> None:
+        """Keep a sentence."""
+        self._texts[text] = None
+
+    def failed(self, what: str, failure: BaseException) -> None:
+        """Keep that a part of gradscope failed; the program goes on without it.
+
+        A full stack is left out: the program is about to meet that itself.
+        """
+        if isinstance(failure, RecursionError):
+            return
+        error = f"{type(failure).__name__}: {failure}"
+        self.add(f"{what} ({error}); please report this")
+
+
+def raised_by_program(error: BaseException) -> bool:
+    """Return whether an exception that passes through our code is the program's own.
+
+    That can only be one that a signal's handler raised while our code ran: it must go on its way.
+    """
+    entry = error.__traceback__
+    while entry is not None:
+        if owner_of(entry.tb_frame.f_code) == USER:
+            return True
+        entry = entry.tb_next
+    return False

@@ -1,0 +1,93 @@
+"""What went by while the hooks were lifted: a few numbers of each call, by which its nodes are told later."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from dataclasses import replace
+
+import torch
+
+from gradscope.collect.calls import Call
+from gradscope.collect.marks import Token
+from gradscope.collect.shapes import Repeat, Shape
+
+_sequence_nr = torch._C._autograd._get_sequence_nr
+_MOST_KNOWN = 200
+_MOST_REMEMBERED = 100_000  # calls
+
+
+class Past:
+    """When the hooks were lifted, and the calls of recognized graphs, in the order of time."""
+
+    def __init__(self) -> None:
+        self._calls = array("Q")
+        self._steps = array("Q")
+        self._roots = array("Q")
+        self._ends = array("Q")
+        self._shapes: list[Shape] = []
+        self._toggles = array("Q")  # sequence numbers at which the hooks went and came, in turn
+
+    def toggle(self) -> None:
+        """Note that the hooks are lifted now, or put back."""
+        self._toggles.append(_sequence_nr())
+
+    def was_lifted(self, sequence_nr: int) -> bool:
+        """Return whether the node with this number was built while the hooks were lifted."""
+        return bool(self._toggles) and bisect_right(self._toggles, sequence_nr) % 2 == 1
+
+    def add(self, call: Call, repeat: Repeat) -> None:
+        """Remember a call that has just ended."""
+        shape, root = repeat.shape, call.roots[0]
+        if not shape.offsets:
+            shape.offsets = {
+                root - number: index for index, number in enumerate(repeat.numbers) if number
+            }
+        numbers = (call.number, call.steps, root, _sequence_nr())
+        for column, number in zip(self._columns, numbers, strict=True):
+            column.append(number)
+        self._shapes.append(shape)
+        if len(self._shapes) > _MOST_REMEMBERED:
+            del self._shapes[: _MOST_REMEMBERED // 2]
+            for column in self._columns:
+                del column[: _MOST_REMEMBERED // 2]
+
+    def recall(self, token: Token) -> None:
+        """Fill in which call ran a node that was built without hooks, and where it was made."""
+        found = self._find(token.sequence_nr)
+        if found is None:
+            return
+        token.call, shape, index = found
+        token.place = shape.places[index]
+        graph = shape.graph
+        if graph is not None:
+            token.graph, token.index = graph, index
+            node = graph.nodes[index] if index < len(graph.nodes) else None
+            if node is not None and node.module is not None:
+                token.module = (node.module, node.module_class or "")
+
+    def _find(self, sequence_nr: int) -> tuple[Call, Shape, int] | None:
+        """Find the call that ran the node with this number, its shape, and the node's index."""
+        at = bisect_right(self._ends, sequence_nr)
+        if at == len(self._ends):
+            return None
+        shape = self._shapes[at]
+        index = shape.offsets.get(self._roots[at] - sequence_nr)
+        if index is None:
+            return None
+        call = Call(self._calls[at], shape.signature[0], keep=False)
+        call.open, call.completed = False, True
+        call.steps, call.sequence_nr = self._steps[at], self._ends[at]
+        call.roots = (self._roots[at],)
+        if shape.record is not None:
+            call.record = replace(shape.record, number=call.number)
+        return call, shape, index
+
+    @property
+    def shapes(self) -> set[Shape]:
+        """The shapes of the last calls."""
+        return set(self._shapes[-_MOST_KNOWN:])
+
+    @property
+    def _columns(self) -> tuple[array[int], ...]:
+        return self._calls, self._steps, self._roots, self._ends

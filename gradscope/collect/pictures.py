@@ -1,0 +1,67 @@
+"""Decides which of the graphs that backward calls meet are pictured, within a share of the time."""
+
+from __future__ import annotations
+
+import time
+from types import FrameType
+
+from gradscope.collect.look import Look
+from gradscope.collect.shapes import Shape, Shapes
+from gradscope.collect.snapshot import picture
+from gradscope.collect.state import State
+from gradscope.model import Graph, Root
+from gradscope.program.sites import user_frames
+
+_FREE_PICTURES = 20  # taken whatever they cost; later ones only while they stay cheap
+_SHARE = 0.05  # of the run's time
+_MOST_NODES = 50_000
+
+
+class Pictures:
+    """One picture of each shape of graph, and one of every graph that something is wrong with."""
+
+    def __init__(self, state: State, shapes: Shapes) -> None:
+        self._state = state
+        self._shapes = shapes
+        self._taken = 0
+        self._seconds = 0.0
+
+    def of(
+        self, shape: Shape, look: Look, roots: tuple[Root, ...], frame: FrameType | None
+    ) -> tuple[Graph | None, bool]:
+        """Return the graph of a look as plain data, and whether the picture is a new one."""
+        graph = shape.graph
+        saving = self._state.saving
+        if graph is not None:
+            if self._taken > _FREE_PICTURES or self._state.calls > 2 * _FREE_PICTURES:
+                saving.detailed = False
+        else:
+            detailed, saving.detailed = saving.detailed, True
+            # Without the modules, and without the places of what the hooks did not see, the next
+            # graph of its shape is pictured.
+            worth_it = detailed and not look.unhooked and self._is_cheap(look)
+            if not worth_it and not look.freed and not look.stale:
+                return None, False
+            graph = self._take(look, roots, frame)
+        new = shape.graph is not graph
+        if new:
+            self._shapes.keep_picture(shape, graph)
+        for i, token in enumerate(look.tokens):
+            if token.graph is None:
+                token.graph, token.index = graph, i
+        return graph, new
+
+    def _is_cheap(self, look: Look) -> bool:
+        in_time = self._seconds < _SHARE * self._state.elapsed()
+        return len(look.nodes) <= _MOST_NODES and (in_time or self._taken < _FREE_PICTURES)
+
+    def _take(self, look: Look, roots: tuple[Root, ...], frame: FrameType | None) -> Graph:
+        before = time.perf_counter()
+        names = self._state.names
+        names.learn_variables(user_frames(frame))
+        graph = picture(
+            look.nodes, look.index, roots, names=names, left=look.left, runs=look.will_run
+        )
+        self._taken += 1
+        self._seconds += time.perf_counter() - before
+        return graph

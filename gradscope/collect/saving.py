@@ -1,0 +1,300 @@
+"""The saved-tensor hooks: they put a Packed in the graph for each saved tensor, and give the tensor back.
+
+Without hooks torch checks on unpacking whether the tensor was modified in place; with hooks it does
+not, so the unpack hook does, and raises torch's own errors.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch.autograd import Function
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
+
+from gradscope.collect import engine_words
+from gradscope.collect.ledger import LOOKS, Ledger
+from gradscope.collect.marks import UNKNOWN, UNTIED, Packed
+from gradscope.collect.nodes import CLONE
+from gradscope.collect.notes import raised_by_program
+from gradscope.program.names import Names
+from gradscope.program.sites import USER, Place, _codes, known_code, place_in, user_frame
+from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
+from gradscope.program.variables import Variable
+
+_sequence_nr = torch._C._autograd._get_sequence_nr
+_function_modes = torch._C._len_torch_function_stack
+_FUNCTION_APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]
+_FUNCTION = Variable(_FUNCTION_APPLY, "cls")
+_CHECKPOINT = torch.utils.checkpoint.__file__
+_reference = weakref.ref
+_FRESH_REFERENCES = 4  # of a tensor that only C++ has seen, counted from inside a pack hook
+
+
+class Saving:
+    """The pair of hooks of a watch, and what composes it with the program's own."""
+
+    def __init__(self, ledger: Ledger, names: Names) -> None:
+        self.ledger = ledger
+        self._names = names
+        # A class of its own for each watch spares each object one attribute.
+        self._new: type[Packed] = type("Packed", (Packed,), {"ledger": ledger})
+        self.detailed = True
+        """Note the module of each node: for a picture, so not once such graphs were pictured."""
+        self.looks_left = LOOKS
+        self.other_thread = False
+        """Whether another thread than the watch's own has saved a tensor."""
+        self.reading: Callable[[Packed], None] | None = None
+        """Called with every unpacked tensor while a Function's ``ctx.saved_tensors`` is read."""
+        self._checking = True
+        self._last_sequence_nr = self._last_thread = -1
+        self._last_place: Place | None = None
+        self._last_module: tuple[str, str] | None = None
+        self._last_untied = False
+        self._last_code: CodeType | None = None
+
+    def pack(self, tensor: torch.Tensor) -> Packed:
+        """The pack hook. It runs for every saved tensor, so the common case is written out here."""
+        try:
+            if type(tensor) not in PLAIN or _function_modes():
+                with torch._C.DisableTorchFunction():
+                    return self._pack(tensor, sys._getframe(1))
+            ledger = self.ledger
+            packed = self._new()
+            packed.version = version = tensor._version
+            if tensor.is_leaf:
+                packed.tensor = tensor
+                packed.was_leaf = True
+                if not tensor.requires_grad:
+                    ledger.count(packed, tensor)
+            else:
+                frame = sys._getframe(1)
+                # torch keeps an input of the node as it is; an output must be kept as an alias. A
+                # tensor that Python knew before and that was not modified is an input; others are
+                # asked, as are all in a Python Function, whose outputs Python knows.
+                if (
+                    version
+                    or sys.getrefcount(tensor) <= _FRESH_REFERENCES
+                    or frame.f_code is _FUNCTION_APPLY
+                ):
+                    packed.sequence_nr = _sequence_nr() - 1
+                    packed.original = self._is_input(packed, tensor, frame)
+                    packed.tensor = tensor if packed.original else tensor.detach()
+                else:
+                    packed.tensor = tensor
+                if not tensor._is_view() or not is_parameter(tensor):
+                    ledger.count(packed, tensor)
+            ledger.saved_tensors += 1
+            ledger.live_tensors += 1
+            self._tie(packed, sys._getframe(1))
+        except Exception as failure:  # the program's forward pass must go on
+            if raised_by_program(failure):
+                raise
+            return self._pack_plainly(tensor, failure)
+        return packed
+
+    def _pack_plainly(self, tensor: torch.Tensor, failure: Exception) -> Packed:
+        """Keep a tensor with nothing but its version, where a part of ours has failed."""
+        self.ledger.notes.failed("noting a saved tensor failed in gradscope", failure)
+        with torch._C.DisableTorchFunction():
+            packed = self._new()
+            packed.sequence_nr = UNTIED
+            packed.version = tensor._version
+            packed.was_leaf = packed.original = tensor.is_leaf
+            packed.tensor = tensor if packed.original else tensor.detach()
+        self.ledger.saved_tensors += 1
+        self.ledger.live_tensors += 1
+        return packed
+
+    def _pack(self, tensor: torch.Tensor, frame: FrameType) -> Packed:
+        """Pack a tensor subclass, or under a torch function mode: neither may see what we do."""
+        ledger = self.ledger
+        packed = self._new()
+        packed.sequence_nr = _sequence_nr() - 1
+        version = packed.version = tensor._version
+        packed.was_leaf = leaf = tensor.is_leaf
+        known = (
+            version == 0
+            and frame.f_code is not _FUNCTION_APPLY
+            and sys.getrefcount(tensor) > _FRESH_REFERENCES + 1
+        )
+        packed.original = leaf or known or self._is_input(packed, tensor, frame)
+        packed.tensor = tensor if packed.original else tensor.detach()
+        ledger.saved_tensors += 1
+        ledger.live_tensors += 1
+        if not is_parameter(tensor):
+            ledger.count(packed, tensor)
+        self._tie(packed, frame)
+        return packed
+
+    def _tie(self, packed: Packed, caller: FrameType) -> None:
+        """Note which node a tensor was saved for, and where; those of one node come in a row."""
+        if self.detailed:
+            self.ledger.listener.saved(packed)
+        sequence_nr = _sequence_nr() - 1
+        thread = packed.thread = get_ident()
+        if packed.sequence_nr == UNKNOWN:
+            packed.sequence_nr = sequence_nr
+        if (
+            sequence_nr == self._last_sequence_nr
+            and thread == self._last_thread
+            and caller.f_code is self._last_code
+        ):
+            packed.place = self._last_place
+            packed.module = self._last_module
+            if self._last_untied:
+                packed.sequence_nr = UNTIED
+                return
+        else:
+            frame: FrameType | None = caller
+            code = caller.f_code
+            if self.detailed and code.co_name != "<module>":
+                self._last_module = packed.module = self._names.module_of(frame)
+            else:
+                self._last_module = None
+            if thread != self.ledger.thread:
+                self.other_thread = True
+            # A Function saves after its forward, which may have built nodes; a checkpoint's inputs
+            # are in no node.
+            untied = self._last_untied = code is _FUNCTION_APPLY or code.co_filename == _CHECKPOINT
+            while frame is not None:
+                code = frame.f_code
+                if (_codes.get(id(code)) or known_code(code)).owner == USER:
+                    break
+                frame = frame.f_back
+            if frame is None:
+                frame = user_frame(caller)
+            place = packed.place = self._last_place = None if frame is None else place_in(frame)
+            if place is not None:
+                place.last_sequence_nr = sequence_nr
+            self._last_sequence_nr, self._last_thread, self._last_code = (
+                sequence_nr,
+                thread,
+                caller.f_code,
+            )
+            if untied:
+                packed.sequence_nr = UNTIED
+                return
+        pending = self.ledger.pending
+        number = packed.sequence_nr
+        waiting = pending.get(number)
+        if waiting is None:
+            pending[number] = [_reference(packed)]
+        else:
+            waiting.append(_reference(packed))
+
+    def _is_input(self, packed: Packed, tensor: torch.Tensor, frame: FrameType) -> bool:
+        """Ask the tensor's own node whether it is another than the one being built.
+
+        That looks at a node, which a deep graph bears only so often; the budget is renewed at every backward call.
+        """
+        if not tensor.requires_grad:
+            return True
+        if self.looks_left <= 0:
+            return False
+        self.looks_left -= 1
+        node = node_of(tensor)
+        if node is None:
+            return True
+        if frame.f_code is _FUNCTION_APPLY:
+            return not _is_of(node, frame) or node._sequence_nr() < packed.sequence_nr
+        if node._sequence_nr() != packed.sequence_nr:
+            # Foreach operations build all their nodes before they save any result.
+            return not node.name().startswith("Foreach")
+        # The output of an in-place operation on a view: torch has built CopySlices around the operation's node, and
+        # then a node for the view, and it is CopySlices that will ask for the tensor.
+        packed.output = (node.name(), tensor.output_nr)
+        if node.name() == CLONE:
+            # An in-place operation saves what it is about to change as a clone, made once its own node is there.
+            packed.sequence_nr -= 1
+            return False
+        for _ in range(4):
+            if node is None or node.name().endswith("CopySlices"):
+                break
+            node = node.next_functions[0][0] if tensor._is_view() and node.next_functions else None
+        if node is not None:
+            packed.sequence_nr = node._sequence_nr()
+        return False
+
+    def unpack(self, packed: Packed) -> torch.Tensor:
+        """The unpack hook: check what torch leaves out under hooks, and raise torch's own errors."""
+        if self.reading is not None:
+            self.reading(packed)
+        tensor = packed.tensor
+        if tensor is None:
+            assert packed.theirs is not None
+            return packed.theirs[1](packed.theirs[0])
+        plain = type(tensor) in PLAIN and not _function_modes()
+        same = plain and tensor._version == packed.version
+        if same and (packed.was_leaf or not packed.original or not tensor.is_leaf):
+            return tensor
+        if self._checking:
+            in_python = isinstance(torch._C._current_autograd_node(), BackwardCFunction)
+            if packed.is_detached and not in_python:
+                raise RuntimeError(engine_words.DETACHED)
+            if version_of(tensor) != packed.version:
+                raise RuntimeError(self._stale_message(packed))
+        return tensor
+
+    def _stale_message(self, packed: Packed) -> str:
+        """Word the engine's error for a stale tensor; while that is done, unpacking is not checked."""
+        self._checking = False
+        try:
+            return engine_words.modified_in_place(packed)
+        except Exception as failure:
+            if raised_by_program(failure):
+                raise
+            self.ledger.notes.failed("wording an error of torch's failed in gradscope", failure)
+            return engine_words.MODIFIED
+        finally:
+            self._checking = True
+
+    def compose(
+        self, their_pack: Callable[[torch.Tensor], Any], their_unpack: Callable[[Any], torch.Tensor]
+    ) -> tuple[Callable[[torch.Tensor], Packed], Callable[[Packed], torch.Tensor]]:
+        """Return one pair of hooks that does what the program's does, and lets us see what they save."""
+        ledger = self.ledger
+
+        def pack(tensor: torch.Tensor) -> Packed:
+            try:
+                value = their_pack(tensor)
+            except BaseException as error:
+                assert error.__traceback__ is not None
+                error.__traceback__ = error.__traceback__.tb_next
+                raise
+            packed = self._new()
+            packed.theirs = (value, their_unpack)
+            packed.original = False
+            ledger.saved_tensors += 1
+            ledger.live_tensors += 1
+            try:
+                self._tie(packed, sys._getframe(1))
+            except Exception as failure:  # the program's forward pass must go on
+                if raised_by_program(failure):
+                    raise
+                packed.sequence_nr = UNTIED
+                ledger.notes.failed("noting a saved tensor failed in gradscope", failure)
+            return packed
+
+        def unpack(packed: Packed) -> torch.Tensor:
+            try:
+                assert packed.theirs is not None
+                return packed.theirs[1](packed.theirs[0])
+            except BaseException as error:
+                assert error.__traceback__ is not None
+                error.__traceback__ = error.__traceback__.tb_next
+                raise
+
+        return pack, unpack
+
+
+def _is_of(node: Node, apply: FrameType) -> bool:
+    """True when the node is one of the Python Function whose ``apply`` runs in the frame."""
+    return type(node) is getattr(_FUNCTION.of(apply), "_backward_cls", None)

@@ -1,0 +1,96 @@
+"""What one watch knows, shared by those who collect and those who detect."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import torch
+
+from gradscope.collect.calls import Call
+from gradscope.collect.generations import Generations
+from gradscope.collect.ledger import Ledger
+from gradscope.collect.listener import Listener
+from gradscope.collect.marks import Census
+from gradscope.collect.mutations import Mutations
+from gradscope.collect.notes import Notes
+from gradscope.collect.past import Past
+from gradscope.collect.recognition import Recognizer
+from gradscope.collect.saving import Saving
+from gradscope.collect.steady import Liftable, Steady
+from gradscope.hooks import StackLimit
+from gradscope.model import Fix
+from gradscope.program.names import Names
+
+_sequence_nr = torch._C._autograd._get_sequence_nr
+
+
+class _Thread(threading.local):
+    """The backward calls in progress in one thread, outermost first, and the last error explained."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.explained = 0
+
+
+class State:
+    """The knowledge of one watch: counts, names, generations, changes in place, and where it stands.
+
+    ``hooked`` says whether the watch has saved-tensor hooks at all. ``foreseen`` has the fixes of
+    predicted failures by the number of the call that frees.
+    """
+
+    def __init__(
+        self,
+        saving: Saving,
+        names: Names,
+        listener: Listener,
+        notes: Notes,
+        hooks: Liftable | None,
+    ) -> None:
+        self.hooked = hooks is not None
+        self.active = True
+        self.names = names
+        self.listener = listener
+        self.notes = notes
+        self.saving = saving
+        self.ledger = saving.ledger
+        self.census = Census()
+        self.generations = Generations()
+        self.mutations = Mutations()
+        self.stack_limit = StackLimit()
+        self.recognizer = Recognizer(self.generations, self.stack_limit.room_for)
+        self.past = Past()
+        self.steady = Steady(self.ledger, self.census, self.past, hooks, listener.outgrown)
+        self.foreseen: dict[int, Fix | None] = {}
+        self.calls = self.steps = 0
+        self.started = time.perf_counter()
+        self.thread = _Thread()
+        self._first_number = self._last_number = _sequence_nr()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a backward call runs in this thread."""
+        return bool(self.thread.calls)
+
+    @property
+    def nodes_built(self) -> int:
+        """Nodes built since the watch began, in the thread that began it."""
+        if threading.get_ident() == self.generations.thread:
+            self._last_number = _sequence_nr()
+        return self._last_number - self._first_number
+
+    def elapsed(self) -> float:
+        """Return the seconds since the watch began."""
+        return time.perf_counter() - self.started
+
+    def restore_stack(self) -> None:
+        """Put the stack limit back, unless deep graphs that were looked at are still alive."""
+        if self.census.alive < self.stack_limit.OTHER_THREAD_NODES:
+            self.stack_limit.restore()
+
+
+def bystander() -> State:
+    """Return the state of a watch that no call goes through, for looks outside of a watch."""
+    names, listener, notes = Names(), Listener(), Notes()
+    return State(Saving(Ledger(listener, notes), names), names, listener, notes, None)

@@ -1,7 +1,8 @@
-"""The tasks of this repository. ``nox -l`` lists them; ``.ci/run`` and the workflow run the same ones.
+"""The tasks of this repository: ``nox -l`` lists them, ``.ci/run`` and the workflow run them too.
 
-The sessions run in the environment that is active: the one that the README's set-up command makes. So
-nothing is installed twice, and a session starts at once. Only ``matrix`` makes environments of its own.
+The sessions run in the environment that is active: the one that the README's set-up command makes.
+So nothing is installed twice, and a session starts at once. Only ``matrix`` makes environments of
+its own.
 """
 
 import os
@@ -69,6 +70,6 @@ def benchmarks(session: nox.Session) -> None:
 @nox.session(venv_backend="venv", python=["3.11", "3.12", "3.13"])
 @nox.parametrize("torch", ["2.13.0", "2.14.1", "2.15.0"])
 def matrix(session: nox.Session, torch: str) -> None:
-    """Run the tests with a torch and a Python, each pair in a new environment of several gigabytes."""
+    """Run the tests with a torch and a Python, in a new environment of several gigabytes each."""
     session.install(f"torch=={torch}", ".[test]")
     session.run("pytest", *(session.posargs or ("-q", "-n", "2", "--dist", "worksteal")))

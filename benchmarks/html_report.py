@@ -1,6 +1,6 @@
-"""Measures the interactive report in a headless Chromium: file size, time to first paint, frames while panning.
+"""Measure the interactive report in Chromium: size, time to first paint, frames while panning.
 
-Run as ``python benchmarks/html_report.py [--chromium PATH] [--keep FOLDER]``; needs Playwright for Python.
+Run it as ``python benchmarks/html_report.py [--chromium PATH] [--keep FOLDER]``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from gradscope.model import (
 )
 from gradscope.render.html import to_html
 
-FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
+    " --disable-background-networking"
+)
 
 OPERATIONS = [
     "AddBackward0",
@@ -49,7 +52,7 @@ OPERATIONS = [
 
 
 class Builder:
-    """Grows a graph from its root downwards, as a backward pass would walk it."""
+    """Grow a graph from its root downwards, as a backward pass would walk it."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -57,7 +60,7 @@ class Builder:
         self.edges: list[Edge] = []
 
     def operation(self, name: str, module: str | None, line: int, *consumers: int) -> int:
-        """One node that saved a tensor, unless it only adds."""
+        """Add one node, which saved a tensor unless it only adds."""
         index = len(self.nodes)
         saved = (
             ()
@@ -84,7 +87,7 @@ class Builder:
         return index
 
     def leaf(self, name: str, *consumers: int) -> int:
-        """A parameter's AccumulateGrad."""
+        """Add the AccumulateGrad node of a parameter."""
         index = len(self.nodes)
         self.nodes.append(
             Node(
@@ -99,12 +102,12 @@ class Builder:
         return index
 
     def graph(self) -> Graph:
-        """What was built, with node 0 as the root."""
+        """Return the graph, with node 0 as the root."""
         return Graph(tuple(self.nodes), tuple(self.edges), (Root(0, "loss", "f32[]"),))
 
 
 def transformer(size: int, modules: bool = True) -> Graph:
-    """A long chain of residual blocks with parameters; without modules nothing can be folded."""
+    """Return a long chain of residual blocks with parameters; without modules nothing folds."""
     build = Builder(size)
     below = build.operation("NllLossBackward0", None, 90)
     block = 0
@@ -123,7 +126,7 @@ def transformer(size: int, modules: bool = True) -> Graph:
 
 
 def unrolled(steps: int) -> Graph:
-    """A recurrent cell called again and again: every step uses the same six parameters."""
+    """Return a recurrent cell called again and again: every step uses the same six parameters."""
     build = Builder(steps * 12)
     below = build.operation("MeanBackward0", None, 50)
     users: list[int] = []
@@ -145,14 +148,15 @@ def unrolled(steps: int) -> Graph:
 
 
 def recording(graph: Graph, iterations: int, *, folded: bool = True) -> Recording:
-    """A run of ``iterations`` backward calls of which each ran ``graph``."""
+    """Return a run of ``iterations`` backward calls that each ran ``graph``."""
     size = len(graph.nodes)
     site = Site("train.py", 12, 5, 12, 20)
     rows = 1 if folded else iterations
     calls = tuple(
         BackwardCall(
-            number=row + 1, kind="backward", site=site, roots=graph.roots, graph=1, nodes=size, nodes_run=size,
-            saved_bytes=graph.saved_bytes, freed_bytes=32_768 * size, returned_bytes=32_768 * size, nodes_built=size,
+            number=row + 1, kind="backward", site=site, roots=graph.roots, graph=1,
+            nodes=size, nodes_run=size, nodes_built=size, saved_bytes=graph.saved_bytes,
+            freed_bytes=32_768 * size, returned_bytes=32_768 * size,
             nodes_destroyed=size, started=row * 0.01 + 0.004, ended=row * 0.01 + 0.008,
             count=iterations // rows, last_number=row + iterations // rows,
         )
@@ -189,7 +193,8 @@ FRAMES = """
 async ({ zoom }) => {
   const canvas = document.getElementById("canvas");
   const fire = (type, x, y) =>
-    canvas.dispatchEvent(new PointerEvent(type, { clientX: x, clientY: y, pointerId: 1, bubbles: true, button: 0 }));
+    canvas.dispatchEvent(new PointerEvent(
+      type, { clientX: x, clientY: y, pointerId: 1, bubbles: true, button: 0 }));
   canvas.setPointerCapture = () => {};
   const box = canvas.getBoundingClientRect();
   const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
@@ -218,8 +223,11 @@ async ({ zoom }) => {
 
 PAINTED = """
 () => new Promise((done) => {
-  const look = () => document.documentElement.dataset.ready && document.getElementById("canvas").width > 300
-    ? requestAnimationFrame(() => setTimeout(() => done(performance.now()), 0)) : setTimeout(look, 5);
+  const ready = () => document.documentElement.dataset.ready
+    && document.getElementById("canvas").width > 300;
+  const look = () => ready()
+    ? requestAnimationFrame(() => setTimeout(() => done(performance.now()), 0))
+    : setTimeout(look, 5);
   look();
 })
 """
@@ -243,7 +251,10 @@ def main() -> int:
         return 2
     folder = options.keep or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
-    heads = f"{'write s':>8} {'MB':>6} {'paint ms':>9} {'graph ms':>9} {'pan fps':>8} {'all open fps':>13} {'worst ms':>9}"
+    heads = (
+        f"{'write s':>8} {'MB':>6} {'paint ms':>9} {'graph ms':>9} {'pan fps':>8}"
+        f" {'all open fps':>13} {'worst ms':>9}"
+    )
     print(f"{'case':32} {heads}")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=FLAGS.split())
@@ -265,7 +276,8 @@ def main() -> int:
             whole = page.evaluate(FRAMES, {"zoom": "all"})
             size = len(text.encode()) / 1e6
             print(
-                f"{name:32} {wrote:8.2f} {size:6.2f} {first:9.0f} {graph:9.0f} {pan['perSecond']:8.0f} "
+                f"{name:32} {wrote:8.2f} {size:6.2f} {first:9.0f} {graph:9.0f}"
+                f" {pan['perSecond']:8.0f} "
                 f"{whole['perSecond']:13.0f} {whole['longest']:9.0f}"
             )
             page.close()

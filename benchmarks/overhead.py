@@ -1,7 +1,8 @@
 """What watching costs: time per iteration, plain and watched, measured side by side in one process.
 
-The ways of running an iteration are interleaved round by round and in changing order, so that a machine that is busy
-with other things slows all of them alike; a ratio is the median of those of many short rounds.
+The ways of running an iteration take turns, round by round and in changing order, so that a machine
+that is busy with other things slows all of them alike. A ratio is the median of those of many short
+rounds.
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-os.environ.setdefault(
-    "KINETO_LOG_LEVEL", "99"
-)  # torch's profiler is chatty otherwise; it must be set this early
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # quiets torch's profiler; must be set this early
 
 import torch
 from torch import Tensor, nn
@@ -32,12 +31,16 @@ import gradscope
 
 WARM_UP = 10
 Iteration = Callable[[], Tensor]
-"""One forward pass, backward pass and optimizer step; what it returns is the loss."""
+"""One forward pass, backward pass and optimizer step; it returns the loss."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """``allowed`` is the ratio that watching with hooks may reach; ``iterations`` are timed together as one round."""
+    """What to time.
+
+    ``allowed`` is the ratio that watching with hooks may reach; a round times ``iterations`` of
+    them together.
+    """
 
     name: str
     build: Callable[[torch.device], Iteration]
@@ -47,7 +50,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds per iteration of the plain way, the others' ratios to it, and the peak of allocated bytes of each."""
+    """Seconds per iteration of the plain way, the ratios of the others, and peaks in bytes."""
 
     name: str
     plain_seconds: float
@@ -163,7 +166,10 @@ def seconds_per_iteration(iteration: Iteration, count: int, device: torch.device
 def measure_times(
     workload: Workload, ways: list[str], rounds: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """Seconds per iteration of each way, round by round; opening a watch and its first iterations are not timed."""
+    """Return seconds per iteration of each way, round by round.
+
+    Opening a watch and its first iterations are not timed.
+    """
     torch.manual_seed(0)
     iteration = workload.build(device)
     seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -181,12 +187,12 @@ def measure_times(
 
 
 def ratio(these: list[float], plain: list[float]) -> float:
-    """The median of the rounds' own ratios: what slows a whole round down cancels out."""
+    """Return the median of the rounds' own ratios: what slows a whole round down cancels out."""
     return statistics.median(one / other for one, other in zip(these, plain, strict=True))
 
 
 def losses_of(workload: Workload, way: str, device: torch.device) -> list[str]:
-    """Three iterations from the same start: the losses, exactly."""
+    """Return the exact losses of three iterations from the same start."""
     torch.manual_seed(0)
     iteration = workload.build(device)
     with WAYS[way]():
@@ -194,7 +200,7 @@ def losses_of(workload: Workload, way: str, device: torch.device) -> list[str]:
 
 
 def peak_bytes(workload: Workload, way: str, device: torch.device) -> tuple[int, list[str]]:
-    """The most bytes that torch's allocator had given out at once in three iterations, and the losses of these."""
+    """Return the peak of allocated bytes over three iterations, and their losses."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -234,7 +240,8 @@ def line(row: Row) -> str:
     changes = [f"{way} {peak - plain:+,}" for way, peak in row.peak_bytes.items() if peak != plain]
     same = f"{plain:,} in all" if not changes else f"{plain:,} plain, {', '.join(changes)}"
     losses = "same" if row.same_losses else "DIFFERENT"
-    return f"{row.name:42}{1000 * row.plain_seconds:>8.2f}ms{ratios}{row.allowed:>9.2f}x   {same}, {losses}"
+    figures = f"{row.name:42}{1000 * row.plain_seconds:>8.2f}ms{ratios}{row.allowed:>9.2f}x"
+    return f"{figures}   {same}, {losses}"
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Draws the pictures of the gallery from real runs, measures how long that takes, and writes ``gallery.md``.
+"""Draw the pictures of the gallery from real runs, time that, and write ``gallery.md``.
 
-Run it from anywhere: ``python docs/make_gallery.py``. It needs nothing but gradscope. ``--check`` writes
-nothing, but prints how page and pictures would change and exits with 1 if they would.
+Run it from anywhere: ``python docs/make_gallery.py``. It needs nothing but gradscope. ``--check``
+writes nothing, but prints how page and pictures would change and exits with 1 if they would.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def two_losses() -> None:
 
 
 def two_losses_retained() -> None:
-    """The same with `retain_graph=True` in the first call: the shared part is kept, and freed by the second."""
+    """With `retain_graph=True` the first call keeps the shared part, and the second frees it."""
     encoder, head_a, head_b = nn.Linear(16, 32), nn.Linear(32, 1), nn.Linear(32, 4)
     z = encoder(torch.randn(8, 16)).tanh()
     loss_a = head_a(z).pow(2).mean()
@@ -58,7 +58,7 @@ def shared_y() -> None:
 
 
 def carried_state() -> None:
-    """A state that is carried over: with `retain_graph=True` the graph of each call holds those of all before it."""
+    """With `retain_graph=True` and a carried state, each graph holds all graphs before it."""
     cell, state = nn.RNNCell(4, 8), torch.zeros(2, 8)
     for _ in range(4):
         state = cell(torch.randn(2, 4), state)
@@ -67,7 +67,7 @@ def carried_state() -> None:
 
 
 def modified_in_place() -> None:
-    """A saved tensor that was changed after it was saved: it is stale, and the engine will refuse it."""
+    """A tensor changed after it was saved: it is stale, and the engine will refuse it."""
     weight = torch.randn(4, 4, requires_grad=True)
     hidden = torch.sigmoid(torch.randn(2, 4) @ weight)
     hidden += 1.0
@@ -76,7 +76,7 @@ def modified_in_place() -> None:
 
 
 def gan() -> None:
-    """The fake images are not detached for the discriminator's loss, which frees the generator's graph."""
+    """The discriminator's loss gets attached fake images, and frees the generator's graph."""
     gen = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6))
     dis = nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     fake = gen(torch.randn(3, 4))
@@ -153,7 +153,9 @@ def chain() -> torch.Tensor:
 
 @dataclass
 class Entry:
-    """One picture of the gallery: of what the backward calls of ``program`` met, or of the loss that it returns.
+    """One picture of the gallery: of the graphs that the backward calls of ``program`` ran.
+
+    If it returns a loss, the picture shows the graph of that.
 
     ``torchviz`` are the CPU seconds of torchviz with graphviz's own ``dot``.
     """
@@ -193,7 +195,7 @@ def main(arguments: list[str]) -> int:
 
 
 def draw_all(scratch: Path) -> dict[Path, str]:
-    """Draw every picture in a scratch folder; return the text of each file of the gallery by its path."""
+    """Draw every picture in a scratch folder; return the text of each file by its path."""
     made, sections, rows = {}, [], []
     gradscope.draw(_warm_up(), file=scratch / "warm.png")  # the layout engine is compiled once
     for entry in ENTRIES:
@@ -230,24 +232,24 @@ def _warm_up() -> torch.Tensor:
 
 PAGE = """# Gallery
 
-Every picture is of a real run: `docs/make_gallery.py` has the programs, and draws all of this again. None of them needs
-graphviz to be installed.
+Every picture shows a real run: `docs/make_gallery.py` holds the programs and draws them all again.
+None of them needs graphviz on the machine.
 
-How to read them: a box is a node of the backward graph, with what it saved; an arrow goes from a node to the next one
-that backward runs. Colour, line style, symbol and word all say the same of a box: what became of its saved tensors.
-Several boxes that are alike are folded to one, which says behind `open:` what to give to `--expand` to see them.
+How to read them: a box is a node of the backward graph, with what it saved; an arrow goes from a
+node to the next one that backward runs. Colour, line style, symbol and word of a box all say the
+same: what became of its saved tensors. Equal boxes fold into one, which shows behind `open:` the
+value for `--expand` that opens it.
 
 {sections}
 ## How long it takes
 
-CPU seconds for an SVG / a PNG, after the layout engine was compiled once on the machine (about a second), beside
-[torchviz](https://github.com/szagoruyko/pytorchviz) with graphviz's own `dot` 2.43 on the same kind of graph.
-torchviz draws every node.
+CPU seconds for an SVG / a PNG, after the layout engine was compiled once on the machine (about a
+second), beside [torchviz](https://github.com/szagoruyko/pytorchviz) with graphviz's own `dot` 2.43
+on the same kind of graph. torchviz draws every node.
 
 | | nodes | boxes | gradscope, SVG / PNG | torchviz, SVG / PNG |
 |---|---:|---:|---:|---:|
-{rows}
-"""
+{rows}"""
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

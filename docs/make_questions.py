@@ -1,13 +1,13 @@
-"""Runs the programs of the question pages and writes what they print and draw into ``docs/questions``.
+"""Run the programs of the question pages, and write what they print and draw into the pages.
 
-Run it from anywhere: ``python docs/make_questions.py``; with names of pages, only those. A page holds
-programs, each in a ``python`` block that begins with the name of its file, and ``console`` blocks with
-commands (``$ gradscope run loop.py``) and their output.
+Run it from anywhere: ``python docs/make_questions.py``; with names of pages, only those. A page
+holds programs, each in a ``python`` block that begins with the name of its file, and ``console``
+blocks with commands (``$ gradscope run loop.py``) and their output.
 
-Two things are not shown as they are printed: a traceback is cut to the first sentence of its last line,
-and the folder in which the programs ran is left out of paths. ``--check`` writes nothing, but prints how
-the pages would change and exits with 1 if they would; ``--json`` prints the pages as they would be
-written, for the tests.
+Two things are not shown as they are printed: a traceback is cut to the first sentence of its last
+line, and the folder in which the programs ran is left out of paths. ``--check`` writes nothing, but
+prints how the pages would change and exits with 1 if they would; ``--json`` prints the pages as
+they would be written, for the tests.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def renewed(page: str) -> tuple[str, dict[str, str]]:
-    """The page with the output of its commands as it is now, and the pictures that they drew, by name."""
+    """Return the page with the present output of its commands, and their pictures by name."""
     with TemporaryDirectory() as name:
         folder = Path(name).resolve()
         for program in _PROGRAM.finditer(page):
@@ -80,17 +80,17 @@ def renewed(page: str) -> tuple[str, dict[str, str]]:
 
 
 def commands(block: str) -> Iterator[str]:
-    """The commands of a console block."""
+    """Return the commands of a console block."""
     return (line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ "))
 
 
 def shown(command: str, folder: Path) -> str:
-    """What a terminal would show of a command that runs in a folder."""
+    """Return what a terminal shows when a command runs in a folder."""
     return tidied(run(command, folder), folder)
 
 
 def tidied(output: str, folder: Path) -> str:
-    """Output without the folder's name, and a traceback as the first sentence of its last line."""
+    """Return the output without the folder's name and with tracebacks cut to one sentence."""
     output = output.replace(f"{folder}{os.sep}", "")
     output = _TRACEBACK.sub(
         lambda found: re.sub(r"(\w)( \(or directly .*|\. .*)", r"\1 …", found[1]) + "\n", output
@@ -99,7 +99,7 @@ def tidied(output: str, folder: Path) -> str:
 
 
 def run(command: str, folder: Path) -> str:
-    """Run ``python FILE`` or ``gradscope …`` in a fork of this process, which has loaded torch already."""
+    """Run ``python FILE`` or ``gradscope …`` in a fork, which has torch loaded already."""
     words = shlex.split(command)
     path = folder / ".output"
     child = os.fork()

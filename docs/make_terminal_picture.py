@@ -1,4 +1,4 @@
-"""Makes docs/pictures/terminal.svg: the real report of a real run, exported by rich."""
+"""Make ``docs/pictures/terminal.svg``: the report of a real run, exported by rich."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPT = "examples/multi_task_hazard.py"
 
 
 def main() -> None:
-    """Run the example, and draw its report as a terminal would show it."""
+    """Run the example, and draw its report as a terminal shows it."""
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "run.gscope"
         command = [

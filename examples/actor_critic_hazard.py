@@ -1,4 +1,4 @@
-"""Advantage actor-critic on a corridor: walkers start anywhere and have to find the door in few steps."""
+"""Advantage actor-critic on a corridor: walkers start anywhere and look for the door."""
 
 import argparse
 

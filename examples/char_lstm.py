@@ -1,6 +1,6 @@
-"""Teach an LSTM to write a short tale, one character at a time, with truncated backpropagation through time.
+"""Teach an LSTM to write a short tale, with truncated backpropagation through time.
 
-The text is cut into parallel streams; the state at the end of one chunk is where the next chunk starts.
+The text is cut into parallel streams; the state at the end of one chunk starts the next chunk.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One encoder, two heads: tell the shape of a noisy curve (which kind) and its frequency (how fast)."""
+"""One encoder, two heads: name the kind of a noisy curve and its frequency."""
 
 import argparse
 import math

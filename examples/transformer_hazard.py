@@ -1,6 +1,6 @@
 """Train a small causal Transformer to sort: it reads digits and then has to say them in order.
 
-Attention is biased by distance; the bias is a small network's output, as in "continuous" relative positions.
+A small network computes a bias of attention from distance ("continuous" relative positions).
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The house stays in order: few entries, no large circles, short files, an import contract without gaps."""
+"""The house stays in order: few entries, small circles, short files, a contract without gaps."""
 
 from __future__ import annotations
 

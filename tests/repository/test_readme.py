@@ -74,19 +74,3 @@ def test_page_on_fixes_shows_a_real_run(tmp_path: Path) -> None:
 def test_readme_counts_the_question_pages() -> None:
     pages = set((ROOT / "docs/questions").glob("*.md")) - {ROOT / "docs/questions/README.md"}
     assert f"in {len(pages)} questions" in " ".join((ROOT / "README.md").read_text("utf-8").split())
-
-
-PAGES = [
-    *ROOT.glob("*.md"),
-    *ROOT.glob("docs/*.md"),
-    *ROOT.glob("docs/questions/*.md"),
-    ROOT / "benchmarks/README.md",
-    ROOT / "examples/README.md",
-]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_to_files_that_are_there(page: Path) -> None:
-    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
-    targets = [link.partition("#")[0] for link in links if "://" not in link]
-    assert not [target for target in targets if not (page.parent / target).exists()]

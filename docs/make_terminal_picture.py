@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gradscope.record.writer import load
+from gradscope.record.file import load
 from gradscope.render.text.report import print_report
 
 HERE = Path(__file__).parent

@@ -20,7 +20,7 @@ from gradscope.commands import run as run_command
 from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import FailOn, RunOptions
 from gradscope.errors import GradscopeError
-from gradscope.launch.runner import Code, Module, Script, Target
+from gradscope.launch.target import Code, Module, Script, Target
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Engine, Options, Theme
 

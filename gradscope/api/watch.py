@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Unpack
 
 import torch
 
-from gradscope._version import __version__
 from gradscope.api.session import Session
 from gradscope.errors import FreedGraphError, GradscopeError, StaleSavedTensorError
 from gradscope.model import (
@@ -30,7 +28,8 @@ from gradscope.model import (
     Severity,
     Summary,
 )
-from gradscope.record.writer import RecordingWriter, working_directory
+from gradscope.record.header import header_of
+from gradscope.record.writer import RecordingWriter
 
 if TYPE_CHECKING:
     from gradscope.render.pictures.draw import Drawing
@@ -223,7 +222,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             stop_after=self._stop_after,
             on_finding=self._on_finding,
             on_call=self._on_call,
-            header=self._header or _header(self._hooks),
+            header=self._header or _header_of_process(self._hooks),
         )
         if _session is not None and _session.process != os.getpid():
             raise GradscopeError(
@@ -273,14 +272,6 @@ def current() -> Session | None:
     return _session
 
 
-def _header(hooks: bool) -> Header:
-    return Header(
-        gradscope=__version__,
-        torch=torch.__version__,
-        python=platform.python_version(),
-        script=sys.argv[0] if sys.argv else "",
-        argv=tuple(sys.argv[1:]),
-        started=time.time(),
-        hooks=hooks,
-        cwd=working_directory(),
-    )
+def _header_of_process(hooks: bool) -> Header:
+    script, *argv = sys.argv or [""]
+    return header_of(script, tuple(argv), hooks=hooks, torch=torch.__version__)

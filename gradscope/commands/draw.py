@@ -16,7 +16,7 @@ _WIDEST = 1_000
 
 def draw(file: Path, output: Path | None, call: int | None, options: Options) -> int:
     """Draw a graph of a saved recording: to a file, or as a tree."""
-    from gradscope.record.writer import load
+    from gradscope.record.file import load
     from gradscope.render.pictures.draw import recording_tree
 
     console = Console(file=sys.stdout)

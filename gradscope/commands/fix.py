@@ -31,7 +31,7 @@ class FixOptions:
 def fix(file: Path, options: FixOptions) -> int:
     """Show the fixes of a recording as a diff; try them out or write them where that is asked for."""
     from gradscope.fixing import proposals, verify
-    from gradscope.record.writer import load
+    from gradscope.record.file import load
     from gradscope.render.text.fixes import print_plan, print_verdict
 
     recording = load(file)

@@ -20,7 +20,7 @@ def report(
     html: Path | None = None,
 ) -> int:
     """Print the reports of saved recordings, or write that of one as a page."""
-    from gradscope.record.writer import load
+    from gradscope.record.file import load
 
     if html is not None:
         if len(files) > 1:

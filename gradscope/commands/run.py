@@ -21,7 +21,8 @@ from gradscope.commands.outputs import (
     page_and_picture,
     printer,
 )
-from gradscope.launch.runner import Target, header_of, run_program
+from gradscope.launch.runner import run_program
+from gradscope.launch.target import Target, header_of
 from gradscope.launch.uncaught import die_of_interrupt
 from gradscope.model import BackwardCall, Finding, Recording, Severity
 from gradscope.render.machine import Format

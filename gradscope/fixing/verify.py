@@ -21,7 +21,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, bare, read
 from gradscope.fixing.proposals import CODE, Plan, Proposal
 from gradscope.model import Finding, Recording, Severity
-from gradscope.record.writer import load
+from gradscope.record.file import load
 
 LEAST_CALLS = 100
 """Backward calls of each run, where none are asked for and the findings do not need more."""

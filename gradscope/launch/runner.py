@@ -6,7 +6,6 @@ import builtins
 import linecache
 import os
 import pkgutil
-import platform
 import runpy
 import sys
 import textwrap
@@ -19,8 +18,8 @@ from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFil
 from types import CodeType, ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
-from gradscope._version import __version__
 from gradscope.errors import GradscopeError
+from gradscope.launch.target import Code, Module, Script, Target
 from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.launch.uncaught import (
     Ending,
@@ -29,60 +28,7 @@ from gradscope.launch.uncaught import (
     remove_own_frames,
     wait_for_threads,
 )
-from gradscope.model import Header, Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """``python path args``: a file, or a directory or zip file with a ``__main__.py``."""
-
-    path: str
-    args: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.path
-
-
-@dataclass(frozen=True, slots=True)
-class Module:
-    """``python -m name args``."""
-
-    name: str
-    args: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"-m {self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """``python -c text args``."""
-
-    text: str
-    args: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return "-c"
-
-
-Target = Script | Module | Code
-
-
-def header_of(target: Target, hooks: bool) -> Header:
-    """What a recording says of a program that is about to be run; it has no torch yet."""
-    from gradscope.record.writer import working_directory
-
-    return Header(
-        gradscope=__version__,
-        torch="",
-        python=platform.python_version(),
-        script=str(target),
-        argv=target.args,
-        started=time.time(),
-        hooks=hooks,
-        cwd=working_directory(),
-        code=target.text if isinstance(target, Code) else None,
-    )
+from gradscope.model import Outcome
 
 
 class Scope(Protocol):

@@ -12,7 +12,7 @@ from gradscope.cli import UsageError, app
 from gradscope.commands import run as commands
 from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import FailOn, RunOptions
-from gradscope.launch.runner import Code, Module, Script, Target
+from gradscope.launch.target import Code, Module, Script, Target
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Engine, Options, Theme
 

@@ -26,8 +26,10 @@ from gradscope.model import (
     Sample,
     Summary,
 )
-from gradscope.record import writer as recording_module
-from gradscope.record.writer import RecordingWriter, load
+from gradscope.record import graphs as graphs_module
+from gradscope.record import writer as writer_module
+from gradscope.record.file import load
+from gradscope.record.writer import RecordingWriter
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -113,22 +115,12 @@ def test_a_finding_met_again_raises_the_count_of_the_first():
     assert writer.read().findings == (replace(first, count=10),)
 
 
-def test_amending_a_finding_keeps_its_place_and_count():
-    _, kept, stale, *_ = canned_recording().findings
-    writer = RecordingWriter(None, HEADER)
-    writer.finding(stale)
-    writer.finding(kept)
-    writer.finding(stale)
-    writer.amend(stale)
-    assert writer.read().findings == (replace(stale, count=2), kept)
-
-
 def test_sources_are_read_once_and_unreadable_ones_passed_over(tmp_path):
     script = tmp_path / "latin.py"
     script.write_bytes(b"# coding: latin-1\nname = 'caf\xe9'\n")
     (tmp_path / "bad.py").write_bytes(b"# coding: no-such-coding\n")
     (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "huge.py").write_bytes(b"#" * (recording_module.SOURCE_BYTES + 1))
+    (tmp_path / "huge.py").write_bytes(b"#" * (writer_module.SOURCE_BYTES + 1))
     writer = RecordingWriter(None, HEADER)
     for name in ("latin.py", "bad.py", "binary.py", "huge.py", "missing.py", ".", "a\0b"):
         writer.source(str(tmp_path / name))
@@ -190,13 +182,13 @@ def test_graphs_without_end_are_not_all_stored():
 
 
 def test_large_graphs_use_up_the_room_of_their_site_sooner(monkeypatch):
-    monkeypatch.setattr(recording_module, "NODES_AT_SITE", 4_000)
+    monkeypatch.setattr(graphs_module, "NODES_AT_SITE", 4_000)
     writer = RecordingWriter(None, HEADER)
     assert [writer.graph(n, chain(1_500 + n)) for n in range(5)] == [1, 2, 3, 0, 0]
 
 
 def test_all_graphs_together_are_bounded(monkeypatch):
-    monkeypatch.setattr(recording_module, "GRAPH_BYTES", 500)
+    monkeypatch.setattr(graphs_module, "GRAPH_BYTES", 500)
     writer = RecordingWriter(None, HEADER)
     numbers = [
         writer.graph(n, chain(50, replace(SITE, line=n, function="f" * n))) for n in range(1, 50)
@@ -255,7 +247,7 @@ def start_writing(path: Path) -> subprocess.Popen[str]:
 
 def test_the_first_call_after_a_quiet_while_is_on_disk_at_once(tmp_path, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(recording_module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(writer_module, "monotonic", lambda: now[0])
     path = tmp_path / "run.gscope"
     writer = RecordingWriter(path, HEADER)
     writer.call(call_of(1))

@@ -22,7 +22,8 @@ from gradscope.model import (
     Recording,
 )
 from gradscope.record import file as storage
-from gradscope.record.writer import RecordingWriter, load
+from gradscope.record.file import load
+from gradscope.record.writer import RecordingWriter
 
 # Where it is written
 

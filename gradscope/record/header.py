@@ -1,0 +1,31 @@
+"""What a recording is headed by: which program ran, and with what."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+
+from gradscope._version import __version__
+from gradscope.model import Header
+
+
+def header_of(
+    script: str, argv: tuple[str, ...], *, hooks: bool, torch: str = "", code: str | None = None
+) -> Header:
+    """Return the header of a program that starts now; ``torch`` is empty until the program imports it."""
+    try:
+        directory = os.getcwd()
+    except OSError:  # it was deleted
+        directory = ""
+    return Header(
+        gradscope=__version__,
+        torch=torch,
+        python=platform.python_version(),
+        script=script,
+        argv=argv,
+        started=time.time(),
+        hooks=hooks,
+        cwd=directory,
+        code=code,
+    )

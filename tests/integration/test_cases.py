@@ -21,7 +21,7 @@ def expectation(path: Path) -> dict[str, Any]:
 
 def run_in_child(path: Path, watched: bool, out: Path) -> dict[str, Any]:
     """Run the script in a forked child, so that torch is imported once for all cases."""
-    import torch  # noqa: F401 - before the fork
+    import torch._dynamo  # noqa: F401 - before the fork; an optimizer imports it
 
     from gradscope.api.watch import watch
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.zygote import python
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
 
@@ -114,9 +116,11 @@ print([type(finder).__name__ for finder in sys.meta_path])
 """
 
 
-def gradscope(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def gradscope(
+    *args: str | Path, cwd: Path | None = None, executable: str | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gradscope", *map(str, args)],
+        [executable or python(), "-m", "gradscope", *map(str, args)],
         cwd=cwd,
         env=ENVIRONMENT,
         capture_output=True,
@@ -133,7 +137,7 @@ def script(tmp_path: Path) -> Path:
 
 def test_a_finding_is_told_and_the_programs_own_status_and_traceback_stay(script: Path) -> None:
     script.write_text(TWICE)
-    plain = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    plain = subprocess.run([python(), script], capture_output=True, text=True, check=False)
     done = gradscope("run", script)
     assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode) == ("first\n", 1)
     assert plain.stderr.splitlines()[0] in done.stderr
@@ -203,7 +207,7 @@ def test_json_tells_what_was_run_and_how_it_ended(script: Path) -> None:
 def test_a_saved_recording_gives_the_live_report(script: Path, tmp_path: Path) -> None:
     script.write_text(CAUGHT)
     saved = tmp_path / "run.gscope"
-    live = gradscope("run", "--save", saved, script)
+    live = gradscope("run", "--save", saved, script, executable=sys.executable)
     later = gradscope("report", saved)
     assert later.returncode == 0
     assert later.stderr == ""
@@ -257,7 +261,7 @@ def test_a_forked_child_says_nothing(script: Path) -> None:
 def test_torch_is_not_imported_before_the_program_does_and_no_trace_is_left(script: Path) -> None:
     script.write_text(SETS_THREADS)
     plain = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-    assert gradscope("run", script).stdout == plain.stdout
+    assert gradscope("run", script, executable=sys.executable).stdout == plain.stdout
 
 
 def test_a_program_without_torch(script: Path) -> None:

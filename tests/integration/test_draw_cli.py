@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.zygote import python
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
 
@@ -57,7 +59,7 @@ CHANGES_DIRECTORY = "import os\nos.chdir('/')\n" + HEALTHY
 
 def gradscope(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gradscope", *map(str, args)],
+        [python(), "-m", "gradscope", *map(str, args)],
         cwd=cwd,
         env=ENVIRONMENT,
         capture_output=True,

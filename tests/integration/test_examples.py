@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.zygote import python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECOND_TIME = "Trying to backward through the graph a second time"
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 def run(script: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, script, "--steps", "100"], capture_output=True, text=True, check=False
+        [python(), script, "--steps", "100"], capture_output=True, text=True, check=False
     )
 
 

@@ -7,13 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.zygote import python
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(
@@ -22,8 +23,19 @@ SCRIPTS = sorted(
     if not path.name.startswith("_")
 )
 TIMEOUT = 300
-EXTENSIONS = tempfile.TemporaryDirectory(prefix="promise1")
-"""Where the C++ extension is built, once for all runs."""
+REAL = {
+    "anomaly": "shows the stack down to its outer end",
+    "compiled": "starts compilers and imports all of torch's own",
+    "cpp_function": "builds and loads an extension",
+    "dataloader_spawn": "starts fresh processes",
+    "ddp": "starts threads of torch's, and talks to them",
+    "gc_counts": "counts what Python's collector sees",
+    "optimizers": "has torch and torch._dynamo imported while it is watched, as most programs do",
+    "processes_spawn": "starts fresh processes",
+    "profiled": "starts torch's profiler, which has a state of the process",
+    "surroundings": "looks at what a fresh process is given",
+}
+"""Scripts that run in processes of their own, and why; the others run in forks, see ``tests.zygote``."""
 
 ALIASES = "hooks keep a detached alias of a saved output"
 RUNNER = "a stack that torch formats as a whole has the runner's frames at its outer end"
@@ -59,16 +71,17 @@ class Ran:
     stderr: str
 
 
-def run(*command: str | Path) -> Ran:
+def run(extensions: Path, script: Path, *command: str | Path) -> Ran:
     surroundings = {
         **os.environ,
         "KINETO_LOG_LEVEL": "99",  # torch's profiler logs times and process numbers
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
-        "TORCH_EXTENSIONS_DIR": EXTENSIONS.name,
+        "TORCH_EXTENSIONS_DIR": str(extensions),
     }
+    executable = sys.executable if script.stem in REAL else python()
     done = subprocess.run(
-        [sys.executable, *command, "one", "two"],
+        [executable, *command, script, "one", "two"],
         cwd=ROOT,
         env=surroundings,
         input="some input\n",
@@ -81,8 +94,15 @@ def run(*command: str | Path) -> Ran:
 
 
 @functools.cache
-def run_plainly(script: Path) -> Ran:
-    return run(script)
+def run_plainly(extensions: Path, script: Path) -> Ran:
+    return run(extensions, script)
+
+
+@pytest.fixture(scope="session")
+def extensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the C++ extension is built, once for all runs of all workers."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "extensions"
 
 
 def needs_compiler(script: Path) -> bool:
@@ -99,23 +119,28 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("script", "options"), list(cases()))
-def test_nothing_changes(script: Path, options: tuple[str, ...], tmp_path: Path) -> None:
+def test_nothing_changes(
+    script: Path, options: tuple[str, ...], extensions: Path, tmp_path: Path
+) -> None:
     if needs_compiler(script):
         pytest.skip("needs a C++ compiler and ninja")
-    plain = run_plainly(script)
+    plain = run_plainly(extensions, script)
     report = tmp_path / "report.txt"
-    watched = run(
-        "-m", "gradscope", "run", "--fail-on", "never", "--output", report, *options, script
-    )
+    command = ["-m", "gradscope", "run", "--fail-on", "never", "--output", report, *options]
+    watched = run(extensions, script, *command)
     assert watched.stdout == plain.stdout
     assert watched.stderr == plain.stderr
     assert watched.status == plain.status
     assert report.exists()
 
 
-def test_scripts_do_something() -> None:
+def test_the_real_ones_are_there() -> None:
+    assert {script.stem for script in SCRIPTS} > REAL.keys()
+
+
+def test_scripts_do_something(extensions: Path) -> None:
     assert len(SCRIPTS) >= 40
-    plain = run_plainly(next(path for path in SCRIPTS if path.stem == "no_grad"))
+    plain = run_plainly(extensions, next(path for path in SCRIPTS if path.stem == "no_grad"))
     assert plain.status == 0
     assert "grad torch.float32 (4, 4)" in plain.stdout
     assert not plain.stderr

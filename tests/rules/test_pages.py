@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Certainty, Severity, Site
 from gradscope.rules import ALL_RULES, by_code
 from gradscope.rules.base import ENGINE_ERRORS, HEADINGS, Rule, missed, rule
+from tests.zygote import python
 
 CERTAIN = tuple(rule for rule in ALL_RULES if rule.certainty is Certainty.CERTAIN)
 each_rule = pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
@@ -23,7 +23,7 @@ def run(source: str, folder: Path) -> tuple[int, str, str, str]:
     script = folder / "example.py"
     script.write_text(source, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, cwd=folder
+        [python(), str(script)], capture_output=True, text=True, timeout=300, cwd=folder
     )
     return done.returncode, done.stdout, done.stderr, str(script)
 

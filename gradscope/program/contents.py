@@ -7,7 +7,8 @@ import functools
 import gc
 import itertools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from gradscope.program import layouts
 from gradscope.program.layouts import Layout
 from gradscope.program.sites import USER, owner_of
+from gradscope.program.tensors import grad_of, is_leaf, requires_grad
 from gradscope.program.variables import is_module_level, local_variables
 
 Kind = Literal[
@@ -35,6 +37,9 @@ Kind = Literal[
 Held = tuple[Kind, Any, Any]
 """How something is held, under which key, and what."""
 
+_Reader = Callable[["Contents", Any], Iterable[Held]]
+"""Returns what an object of one type holds."""
+
 _MANY_NAMES = 10_000
 _MANY_RESULTS = 10_000
 _LONGEST_TRACEBACK = 50
@@ -48,9 +53,6 @@ _GENERATORS: dict[type, tuple[str, str]] = {
 
 
 _get_attribute = object.__getattribute__
-_requires_grad = torch._C.TensorBase.__dict__["requires_grad"].__get__
-_is_leaf = torch._C.TensorBase.__dict__["is_leaf"].__get__
-_grad = torch._C.TensorBase.__dict__["grad"].__get__
 
 
 class Contents:
@@ -59,17 +61,15 @@ class Contents:
     def __init__(self, most: int) -> None:
         self.most = most
         self.cut = False
-        # A mode (set_default_device is one) would be called even for reading an attribute of a plain tensor.
-        self._mode = torch._C._is_torch_function_mode_enabled()
 
     def of(self, holder: object) -> list[Held]:
-        """All that ``holder`` holds, atoms included."""
+        """Return all that ``holder`` holds, atoms included."""
         layout = layout_of(type(holder))
         held: list[Held] = []
         if layout.read is not None:
-            layout.read(self, holder, held)
+            held += layout.read(self, holder)
         elif layout.is_class:
-            self._of_class(holder, held)
+            held += _of_class(holder)
         if layout.fields:
             held = [
                 ("attribute", layout.fields[key], value)
@@ -77,7 +77,7 @@ class Contents:
                 if key < len(layout.fields)
             ]
         if layout.has_dict:
-            self.attributes(_get_attribute(holder, "__dict__"), held)
+            held += self.attributes(_get_attribute(holder, "__dict__"))
         for name in layout.slots:
             try:
                 held.append(("attribute", name, _get_attribute(holder, name)))
@@ -87,43 +87,15 @@ class Contents:
             held.append(("class", None, type(holder)))
         return held
 
-    def look_at(self, tensor: torch.Tensor) -> tuple[bool, bool]:
-        """Whether a tensor holds a graph, told without a look at its ``grad_fn``, and whether it holds anything else:
-        attributes, hooks, or a ``.grad`` with a graph of its own.
-        """
-        more = len(gc.get_referents(tensor)) > 1
-        plain = not self._mode and id(type(tensor)) in _PLAIN
-        if not (_requires_grad(tensor) if plain else self._ask(tensor, _requires_grad)):
-            return False, more
-        if not self._is_leaf(tensor):
-            return True, more
-        return False, more or self._grad_with_graph(tensor) is not None
+    def attributes(self, namespace: object) -> list[Held]:
+        """Return what an instance's ``__dict__`` holds."""
+        if type(namespace) is not dict:
+            return []
+        return [("attribute", name, value) for name, value in self.items(namespace, _MANY_NAMES)]
 
-    def _is_leaf(self, tensor: torch.Tensor) -> bool:
-        try:
-            return bool(self._ask(tensor, _is_leaf))
-        except RuntimeError:  # a view that torch lets nobody use any more has a graph all the same
-            return False
-
-    def _grad_with_graph(self, leaf: torch.Tensor) -> torch.Tensor | None:
-        grad: torch.Tensor | None = self._ask(leaf, _grad)
-        return grad if grad is not None and self._ask(grad, _requires_grad) else None
-
-    def _ask(self, tensor: torch.Tensor, get: Callable[[torch.Tensor], Any]) -> Any:
-        if not self._mode and id(type(tensor)) in _PLAIN:
-            return get(tensor)
-        with torch._C.DisableTorchFunction():
-            return get(tensor)
-
-    def attributes(self, namespace: object, held: list[Held]) -> None:
-        """Add what an instance's ``__dict__`` holds."""
-        if type(namespace) is dict:
-            held += [
-                ("attribute", name, value) for name, value in self.items(namespace, _MANY_NAMES)
-            ]
-
-    def items(self, mapping: Any, most: int) -> list[tuple[Any, object]]:
-        """Up to ``most`` items of a dict or one derived from it."""
+    def items(self, mapping: Any, most: int | None = None) -> list[tuple[Any, object]]:
+        """Return up to ``most`` items of a dict or one derived from it."""
+        most = self.most if most is None else most
         view = dict.items(mapping)
         try:
             if dict.__len__(mapping) <= most:
@@ -135,207 +107,211 @@ class Contents:
             self.cut = True
             return []
 
-    def _of_dict(self, holder: object, held: list[Held]) -> None:
-        for key, value in self.items(holder, self.most):
-            if _is_writable(key) or (type(key) is tuple and all(map(_is_writable, key))):
-                held.append(("item", key, value))
-            else:
-                held.append(("entry", type(key).__name__, value))
-                held.append(("key", None, key))
 
-    def _of_list(self, holder: Any, held: list[Held]) -> None:
-        self._sequence(list, holder, held)
+def look_at(tensor: torch.Tensor) -> tuple[bool, bool]:
+    """Return whether a tensor holds a graph, and whether it holds anything else: attributes, hooks, a ``.grad`` with a graph.
 
-    def _of_tuple(self, holder: Any, held: list[Held]) -> None:
-        self._sequence(tuple, holder, held)
-
-    def _of_deque(self, holder: Any, held: list[Held]) -> None:
-        self._sequence(collections.deque, holder, held)
-
-    def _sequence(self, base: Any, holder: Any, held: list[Held]) -> None:
-        length, most = base.__len__(holder), self.most
-        places: Iterable[int] = range(length)
-        if length > most:
-            self.cut = True
-            ends = most // 4
-            between = max(1, (length - 2 * ends) // (most - 2 * ends))
-            # Python walks to the middle of a deque block by block.
-            middle = range(0) if base is collections.deque else range(ends, length - ends, between)
-            places = (*range(ends), *middle, *range(length - ends, length))
-        get = base.__getitem__
-        try:
-            held += [("item", place, get(holder, place)) for place in places]
-        except IndexError:  # another thread is emptying it
-            self.cut = True
-
-    def _of_set(self, holder: Any, held: list[Held]) -> None:
-        base: Any = set if layouts.derives(type(holder), set) else frozenset
-        self.cut |= base.__len__(holder) > self.most
-        try:
-            held += [
-                ("entry", None, member)
-                for member in itertools.islice(base.__iter__(holder), self.most)
-            ]
-        except RuntimeError:
-            self.cut = True
-
-    def _of_module(self, holder: object, held: list[Held]) -> None:
-        """An ``nn.Module``: its sub-modules and buffers under the names by which it gives them out."""
-        namespace = _get_attribute(holder, "__dict__")
-        keyed = layouts.derives(type(holder), torch.nn.ModuleDict)
-        for name, value in self.items(namespace, _MANY_NAMES):
-            if type(value) is not dict and type(value) is not collections.OrderedDict:
-                held.append(("attribute", name, value))
-            elif not value:
-                continue
-            elif name in ("_parameters", "_buffers", "_modules"):
-                for key, part in self.items(value, _MANY_NAMES):
-                    if name == "_modules" and type(key) is str and key.isdigit():
-                        held.append(("item", int(key), part))
-                    else:
-                        held.append(
-                            ("item" if keyed and name == "_modules" else "attribute", key, part)
-                        )
-            elif type(name) is str and name.endswith("_hooks"):
-                held += [("hook", name, hook) for _, hook in self.items(value, _MANY_NAMES)]
-            else:
-                held.append(("attribute", name, value))
-
-    def _of_tensor(self, holder: torch.Tensor, held: list[Held]) -> None:
-        # tensor.__dict__ would make an empty dict for every tensor looked at: see whether it has one.
-        for part in gc.get_referents(holder):
-            if type(part) is dict:
-                self.attributes(part, held)
-            elif type(part) is collections.OrderedDict:
-                held += [
-                    ("hook", "_backward_hooks", hook) for _, hook in self.items(part, self.most)
-                ]
-        if self._is_leaf(holder):  # asked of any other tensor, .grad warns
-            grad = self._grad_with_graph(holder)
-            if grad is not None:
-                held.append(("attribute", "grad", grad))
-
-    def _of_class(self, holder: Any, held: list[Held]) -> None:
-        if not layouts.is_user_class(holder):
-            return
-        held += [
-            ("attribute", name, value) for name, value in layouts.class_namespace(holder).items()
-        ]
-        held += [
-            ("class", None, base)
-            for base in layouts.class_bases(holder)[1:]
-            if layouts.is_user_class(base)
-        ]
-
-    def _of_namespace(self, module: types.ModuleType, held: list[Held]) -> None:
-        variables = layouts.module_variables(module)
-        name = variables.get("__name__")
-        if type(name) is str and layouts.is_user_module(name):
-            held.append(("globals", None, variables))
-
-    def _of_wrapper(self, holder: object, held: list[Held]) -> None:
-        held += [("inside", None, part) for part in gc.get_referents(holder)]
+    Its ``grad_fn`` is not looked at.
+    """
+    more = len(gc.get_referents(tensor)) > 1
+    if not requires_grad(tensor):
+        return False, more
+    if not is_leaf(tensor):
+        return True, more
+    return False, more or _grad_with_graph(tensor) is not None
 
 
-def _of_function(contents: Contents, function: types.FunctionType, held: list[Held]) -> None:
-    """Closure, defaults, attributes, and for the user's own functions the variables of their module."""
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            held.append(("cell", name, cell.cell_contents))
-        except ValueError:  # not bound yet
-            continue
-    defaults = function.__defaults__ or ()
-    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-    held += [("default", name, value) for name, value in zip(names, defaults, strict=True)]
-    held += [("default", name, value) for name, value in (function.__kwdefaults__ or {}).items()]
-    contents.attributes(function.__dict__, held)
-    if owner_of(code) == USER:
-        held.append(("globals", None, function.__globals__))
+def _grad_with_graph(leaf: torch.Tensor) -> torch.Tensor | None:
+    grad = grad_of(leaf)
+    return grad if grad is not None and requires_grad(grad) else None
 
 
-def _of_lru_cache(contents: Contents, cache: Any, held: list[Held]) -> None:
-    """The results, and arguments, that a ``functools.lru_cache`` keeps: only the collector gives them out."""
-    info = functools._lru_cache_wrapper.cache_info(cache)
-    if info.maxsize is not None and info.currsize > _MANY_RESULTS:
-        contents.cut = True
-        return
-    attributes = object.__getattribute__(cache, "__dict__")
-    for part in gc.get_referents(cache):
-        if type(part) is dict and part is not attributes:
-            held += [("cache", None, result) for _, result in contents.items(part, contents.most)]
-        elif part is not attributes:
-            held.append(("cache", None, part))
-
-
-def _of_generator(_: Contents, generator: Any, held: list[Held]) -> None:
-    """A suspended generator, coroutine or asynchronous generator: its frame, and what it waits for."""
-    frame, inner = _GENERATORS[type(generator)]
-    if (suspended := getattr(generator, frame)) is not None:
-        held.append(("frame", generator.__name__, suspended))
-    held.append(("inside", None, getattr(generator, inner)))
-
-
-def _of_frame(_: Contents, frame: types.FrameType, held: list[Held]) -> None:
-    """A frame's variables, and for the user's own code those of its module."""
-    if not is_module_level(frame):
-        held += [("variable", name, value) for name, value in local_variables(frame)]
-    if owner_of(frame.f_code) == USER:
-        held.append(("globals", None, frame.f_globals))
-
-
-def _of_traceback(_: Contents, traceback: types.TracebackType, held: list[Held]) -> None:
-    """The frames of a traceback, from the one that caught the exception down to the one that raised it."""
-    following: types.TracebackType | None = traceback
-    for _number in range(_LONGEST_TRACEBACK):
-        if following is None:
-            return
-        held.append(("frame", following.tb_frame.f_code.co_name, following.tb_frame))
-        following = following.tb_next
+def _of_dict(contents: Contents, holder: object) -> list[Held]:
+    held: list[Held] = []
+    for key, value in contents.items(holder):
+        if _is_writable(key) or (type(key) is tuple and all(map(_is_writable, key))):
+            held.append(("item", key, value))
+        else:
+            held += [("entry", type(key).__name__, value), ("key", None, key)]
+    return held
 
 
 def _is_writable(key: object) -> bool:
     return id(type(key)) in _WRITABLE
 
 
-def _members(cls: Any, *names: str) -> Callable[[Contents, Any, list[Held]], None]:
-    """A reader of attributes that ``cls``, a class of Python's own, defines in C: a subclass cannot get between."""
-    getters = [(name, cls.__dict__[name].__get__) for name in names]
+def _sequence(base: Any) -> _Reader:
+    """Return a reader of the items of a list, tuple or deque, past what a subclass makes of them."""
 
-    def read(_: Contents, holder: object, held: list[Held]) -> None:
-        held += [("attribute", name, get(holder)) for name, get in getters]
+    def read(contents: Contents, holder: Any) -> list[Held]:
+        length, most = base.__len__(holder), contents.most
+        places: Iterable[int] = range(length)
+        if length > most:
+            contents.cut = True
+            ends = most // 4
+            between = max(1, (length - 2 * ends) // (most - 2 * ends))
+            # Python walks to the middle of a deque block by block.
+            middle = range(0) if base is collections.deque else range(ends, length - ends, between)
+            places = (*range(ends), *middle, *range(length - ends, length))
+        try:
+            return [("item", place, base.__getitem__(holder, place)) for place in places]
+        except IndexError:  # another thread is emptying it
+            contents.cut = True
+            return []
 
     return read
 
 
+def _set(base: Any) -> _Reader:
+    """Return a reader of the members of a set."""
+
+    def read(contents: Contents, holder: Any) -> list[Held]:
+        contents.cut |= base.__len__(holder) > contents.most
+        members = itertools.islice(base.__iter__(holder), contents.most)
+        try:
+            return [("entry", None, member) for member in members]
+        except RuntimeError:  # another thread is changing it
+            contents.cut = True
+            return []
+
+    return read
+
+
+def _of_module(contents: Contents, holder: object) -> Iterator[Held]:
+    """An ``nn.Module``: its sub-modules and buffers under the names by which it gives them out."""
+    keyed = layouts.derives(type(holder), torch.nn.ModuleDict)
+    for name, value in contents.items(_get_attribute(holder, "__dict__"), _MANY_NAMES):
+        if type(value) is not dict and type(value) is not collections.OrderedDict:
+            yield "attribute", name, value
+        elif name in ("_parameters", "_buffers", "_modules"):
+            for key, part in contents.items(value, _MANY_NAMES):
+                if name == "_modules" and type(key) is str and key.isdigit():
+                    yield "item", int(key), part
+                else:
+                    yield "item" if keyed and name == "_modules" else "attribute", key, part
+        elif type(name) is str and name.endswith("_hooks"):
+            for _, hook in contents.items(value, _MANY_NAMES):
+                yield "hook", name, hook
+        elif value:
+            yield "attribute", name, value
+
+
+def _of_tensor(contents: Contents, holder: torch.Tensor) -> list[Held]:
+    held: list[Held] = []
+    # tensor.__dict__ would make an empty dict for every tensor looked at: see whether it has one.
+    for part in gc.get_referents(holder):
+        if type(part) is dict:
+            held += contents.attributes(part)
+        elif type(part) is collections.OrderedDict:
+            held += [("hook", "_backward_hooks", hook) for _, hook in contents.items(part)]
+    grad = _grad_with_graph(holder) if is_leaf(holder) else None
+    return held if grad is None else [*held, ("attribute", "grad", grad)]
+
+
+def _of_class(holder: Any) -> Iterator[Held]:
+    if layouts.is_user_class(holder):
+        for name, value in layouts.class_namespace(holder).items():
+            yield "attribute", name, value
+        for base in layouts.class_bases(holder)[1:]:
+            if layouts.is_user_class(base):
+                yield "class", None, base
+
+
+def _of_namespace(_: Contents, module: types.ModuleType) -> list[Held]:
+    variables = layouts.module_variables(module)
+    name = variables.get("__name__")
+    is_users = type(name) is str and layouts.is_user_module(name)
+    return [("globals", None, variables)] if is_users else []
+
+
+def _of_wrapper(_: Contents, holder: object) -> list[Held]:
+    return [("inside", None, part) for part in gc.get_referents(holder)]
+
+
+def _of_function(contents: Contents, function: types.FunctionType) -> Iterator[Held]:
+    """Closure, defaults, attributes, and for the user's own functions the variables of their module."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not bound yet
+            yield "cell", name, cell.cell_contents
+    defaults = function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    for name, value in (
+        *zip(names, defaults, strict=True),
+        *(function.__kwdefaults__ or {}).items(),
+    ):
+        yield "default", name, value
+    yield from contents.attributes(function.__dict__)
+    if owner_of(code) == USER:
+        yield "globals", None, function.__globals__
+
+
+def _of_lru_cache(contents: Contents, cache: Any) -> Iterator[Held]:
+    """The results, and arguments, that a ``functools.lru_cache`` keeps: only the collector gives them out."""
+    info = functools._lru_cache_wrapper.cache_info(cache)
+    if info.maxsize is not None and info.currsize > _MANY_RESULTS:
+        contents.cut = True
+        return
+    attributes = _get_attribute(cache, "__dict__")
+    for part in gc.get_referents(cache):
+        if type(part) is dict and part is not attributes:
+            for _, result in contents.items(part):
+                yield "cache", None, result
+        elif part is not attributes:
+            yield "cache", None, part
+
+
+def _of_generator(_: Contents, generator: Any) -> Iterator[Held]:
+    """A suspended generator, coroutine or asynchronous generator: its frame, and what it waits for."""
+    frame, inner = _GENERATORS[type(generator)]
+    if (suspended := getattr(generator, frame)) is not None:
+        yield "frame", generator.__name__, suspended
+    yield "inside", None, getattr(generator, inner)
+
+
+def _of_frame(_: Contents, frame: types.FrameType) -> Iterator[Held]:
+    """A frame's variables, and for the user's own code those of its module."""
+    if not is_module_level(frame):
+        for name, value in local_variables(frame):
+            yield "variable", name, value
+    if owner_of(frame.f_code) == USER:
+        yield "globals", None, frame.f_globals
+
+
+def _of_traceback(_: Contents, traceback: types.TracebackType) -> Iterator[Held]:
+    """The frames of a traceback, from the one that caught the exception down to the one that raised it."""
+    following: types.TracebackType | None = traceback
+    for _number in range(_LONGEST_TRACEBACK):
+        if following is None:
+            return
+        yield "frame", following.tb_frame.f_code.co_name, following.tb_frame
+        following = following.tb_next
+
+
+def _members(cls: Any, *names: str) -> _Reader:
+    """Return a reader of attributes that ``cls``, a class of Python's own, defines in C: a subclass cannot get between."""
+    getters = [(name, cls.__dict__[name].__get__) for name in names]
+    return lambda _, holder: [("attribute", name, get(holder)) for name, get in getters]
+
+
 _WRITABLE = frozenset(id(cls) for cls in (str, int, float, bool, bytes, type(None)))
 
+_CONTAINERS: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), collections.deque())
 _WRAPPERS: tuple[Any, ...] = (
     *(enumerate, zip, map, filter, reversed, types.MappingProxyType, types.CellType),
     *(itertools.chain, itertools.cycle, itertools.islice, type(itertools.tee([])[0])),
-    *map(
-        type,
-        (
-            iter([]),
-            iter(()),
-            iter({}),
-            iter({}.values()),
-            iter({}.items()),
-            iter(collections.deque()),
-        ),
-    ),
+    *map(type, map(iter, _CONTAINERS)),
 )
 
-_Reader = Callable[["Contents", Any, list[Held]], None]
 _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
-    (torch.Tensor, Contents._of_tensor),
-    (torch.nn.Module, Contents._of_module),
-    (dict, Contents._of_dict),
-    (list, Contents._of_list),
-    (tuple, Contents._of_tuple),
-    (collections.deque, Contents._of_deque),
-    (set, Contents._of_set),
-    (frozenset, Contents._of_set),
+    (torch.Tensor, _of_tensor),
+    (torch.nn.Module, _of_module),
+    (dict, _of_dict),
+    (list, _sequence(list)),
+    (tuple, _sequence(tuple)),
+    (collections.deque, _sequence(collections.deque)),
+    (set, _set(set)),
+    (frozenset, _set(frozenset)),
     (types.FunctionType, _of_function),
     (types.MethodType, _members(types.MethodType, "__func__", "__self__")),
     (types.BuiltinMethodType, _members(types.BuiltinMethodType, "__self__")),
@@ -347,9 +323,9 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (functools._lru_cache_wrapper, _of_lru_cache),
     (types.FrameType, _of_frame),
     (types.TracebackType, _of_traceback),
-    (types.ModuleType, Contents._of_namespace),
+    (types.ModuleType, _of_namespace),
     *((cls, _of_generator) for cls in _GENERATORS),
-    *((cls, Contents._of_wrapper) for cls in _WRAPPERS),
+    *((cls, _of_wrapper) for cls in _WRAPPERS),
 )
 _READERS = {id(cls): read for cls, read in _BY_CLASS}
 """By id: a metaclass may define equality, and these classes live as long as the process."""
@@ -368,7 +344,3 @@ def layout_of(cls: type) -> Layout:
         read = next((_READERS[id(base)] for base in bases if id(base) in _READERS), None)
         layout = _layouts[id(cls)] = Layout(cls, read)
     return layout
-
-
-_PLAIN = frozenset(id(cls) for cls in (torch.Tensor, torch.nn.Parameter))
-"""Tensors that no ``__torch_function__`` of the user's listens to."""

@@ -50,7 +50,7 @@ class Layout:
         *("is_class", "is_tensor", "of_user", "opaque"),
     )
 
-    def __init__(self, cls: type, read: Callable[..., None] | None) -> None:
+    def __init__(self, cls: type, read: Callable[..., Any] | None) -> None:
         self.cls = weakref.ref(cls)
         self.read = read
         bases = class_bases(cls)

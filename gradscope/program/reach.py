@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from gradscope.program import layouts
-from gradscope.program.contents import Contents, Kind, layout_of
+from gradscope.program.contents import Contents, Kind, layout_of, look_at
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.variables import is_module_level, local_variables
 
@@ -226,7 +226,7 @@ class Walk:
         if layout.is_class:
             self._enter_class(found, depth)
         elif layout.is_tensor:
-            has_graph, has_more = self._contents.look_at(found)
+            has_graph, has_more = look_at(found)
             if has_graph:
                 self._tensors.append(self._number(found, link, depth))
             elif has_more or found is self._wanted:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradscope.program import layouts, referrers
-from gradscope.program.contents import Contents, layout_of
+from gradscope.program.contents import Contents, layout_of, look_at
 from gradscope.program.reach import ON_DEMAND, Path, Step, render
 
 
@@ -29,8 +29,7 @@ def tracked(base: type) -> list[Any]:
 
 def tensors_with_graph() -> Iterator[Tensor]:
     """All tensors with a graph; no Node is touched by asking."""
-    reader = Contents(ON_DEMAND.max_items)
-    return (tensor for tensor in tracked(Tensor) if reader.look_at(tensor)[0])
+    return (tensor for tensor in tracked(Tensor) if look_at(tensor)[0])
 
 
 def contexts(found: Callable[[Path, Tensor], None]) -> None:
@@ -38,7 +37,7 @@ def contexts(found: Callable[[Path, Tensor], None]) -> None:
     reader = Contents(ON_DEMAND.max_items)
     for context in tracked(torch._C._FunctionBase):
         for kind, name, held in reader.of(context):
-            if kind == "attribute" and layout_of(type(held)).is_tensor and reader.look_at(held)[0]:
+            if kind == "attribute" and layout_of(type(held)).is_tensor and look_at(held)[0]:
                 step = Step(kind, name)
                 origin = referrers.origin_of_context(context)
                 found(Path(render(origin, "ctx", (step,)), "ctx", origin, (step,)), held)

@@ -42,7 +42,6 @@ def test_every_module_opens_with_one_sentence(gradscope: House) -> None:
     assert not gradscope.without_opening_sentence()
 
 
-@pytest.mark.xfail(reason="imports of the former layout are still ignored")
 def test_contract_has_no_gaps(gradscope: House) -> None:
     assert not gradscope.contract_faults()
 

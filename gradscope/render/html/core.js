@@ -82,43 +82,12 @@ function siteOf(row) {
   };
 }
 
-const CALL_COLUMNS = [
-  "number",
-  "last",
-  "count",
-  "kind",
-  "site",
-  "roots",
-  "retainGraph",
-  "createGraph",
-  "inputs",
-  "graph",
-  "nodes",
-  "nodesRun",
-  "savedTensors",
-  "savedBytes",
-  "freedTensors",
-  "freedBytes",
-  "returnedBytes",
-  "retainedBytes",
-  "liveBytes",
-  "peakBytes",
-  "nodesBuilt",
-  "nodesDestroyed",
-  "oldestGeneration",
-  "parent",
-  "thread",
-  "started",
-  "ended",
-  "exception",
-];
-
 function callOf(row, index) {
-  const call = Object.fromEntries(CALL_COLUMNS.map((name, column) => [name, row[column]]));
+  const call = Object.fromEntries(page.data.callColumns.map((name, column) => [name, row[column]]));
   call.row = index;
   call.site = siteOf(call.site);
   call.roots = call.roots.map(([node, name, label]) => ({ node, name, label }));
-  call.title = call.count > 1 ? `Calls ${count(call.number)}–${count(call.last)}` : `Call ${count(call.number)}`;
+  call.title = call.count > 1 ? `Calls ${count(call.number)}–${count(call.lastNumber)}` : `Call ${count(call.number)}`;
   call.verb = call.kind === "grad" ? "autograd.grad()" : call.kind.includes("(") ? call.kind : `${call.kind}()`;
   return call;
 }

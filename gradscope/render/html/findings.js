@@ -14,22 +14,22 @@ const ROLES = {
 const VERDICT_SYMBOL = { clean: "✓", unfinished: "…" };
 
 function showVerdict() {
-  const { verdict, summary, notes, outcome } = page.data;
+  const { verdict, summary, outcome } = page.data;
   const symbol = VERDICT_SYMBOL[verdict.level] || look(verdict.level).symbol;
   const tile = (label, value, note) =>
     el("div", { class: "tile" }, el("dt", {}, label), el("dd", {}, value, note ? el("small", {}, note) : ""));
-  const held = summary.freed_bytes - summary.returned_bytes;
+  const held = summary.freedBytes - summary.returnedBytes;
   const tiles = [
-    tile("Backward calls", count(summary.backward_calls)),
-    tile("Nodes built", count(summary.nodes), `${count(summary.nodes_destroyed)} destroyed`),
-    tile("Saved by graphs", bytes(summary.saved_bytes), counted(summary.saved_tensors, "tensor")),
+    tile("Backward calls", count(summary.backwardCalls)),
+    tile("Nodes built", count(summary.nodes), `${count(summary.nodesDestroyed)} destroyed`),
+    tile("Saved by graphs", bytes(summary.savedBytes), counted(summary.savedTensors, "tensor")),
     tile(
       "Freed by backward",
-      bytes(summary.freed_bytes),
+      bytes(summary.freedBytes),
       held > 0 ? `${bytes(held)} still held elsewhere` : "all returned",
     ),
-    tile("Held at the end", bytes(summary.live_bytes), "by graphs"),
-    tile("Peak", bytes(summary.peak_saved_bytes), "held by graphs at once"),
+    tile("Held at the end", bytes(summary.liveBytes), "by graphs"),
+    tile("Peak", bytes(summary.peakSavedBytes), "held by graphs at once"),
   ];
   byId("verdict").replaceChildren(
     el(
@@ -44,7 +44,7 @@ function showVerdict() {
       ),
     ),
     el("dl", { class: "tiles" }, tiles),
-    ...notes.map((note) => el("p", { class: "run-note" }, el("b", {}, "Note "), prose(note))),
+    ...summary.notes.map((note) => el("p", { class: "run-note" }, el("b", {}, "Note "), prose(note))),
   );
   if (outcome.exception) byId("verdict").querySelector(".clamped")?.setAttribute("title", outcome.exception);
 }
@@ -63,7 +63,7 @@ function showFindings() {
   const sorted = worstFirst();
   byId("findings-note").textContent = findings.length > 1 ? "worst first; open one to see its nodes in the graph" : "";
   if (!findings.length) {
-    const text = summary.backward_calls
+    const text = summary.backwardCalls
       ? "Nothing to report: no graph was run after it was freed, changed under its feet, or kept for nothing."
       : "Findings are about backward() and autograd.grad(), and neither was called. If the program should have trained, look whether it was given the arguments that make it do so; if it only evaluates, this is as it should be. Timeline and graphs appear here after the first backward call.";
     byId("findings-list").replaceChildren(el("p", { class: "card empty" }, text));
@@ -199,13 +199,13 @@ function fixBox(fix) {
 
 const callWithNumber = (number) =>
   page.calls.find((call) => call.count === 1 && call.number === number) ||
-  page.calls.find((call) => call.number <= number && number <= call.last) ||
+  page.calls.find((call) => call.number <= number && number <= call.lastNumber) ||
   null;
 
 /** Select the finding's call and mark its nodes. */
 function showFindingNodes(finding, scroll = false) {
   const call =
-    page.calls.find((c) => c.graph === finding.graph && c.number <= finding.call && finding.call <= c.last) ||
+    page.calls.find((c) => c.graph === finding.graph && c.number <= finding.call && finding.call <= c.lastNumber) ||
     page.calls.find((c) => c.graph === finding.graph && finding.graph !== null) ||
     callWithNumber(finding.call);
   const marks =

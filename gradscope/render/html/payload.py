@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import astuple, fields, replace
 from typing import Any
 
-from gradscope.model import BackwardCall, Finding, Graph, Recording, Root, Sample, Severity, Site
+from gradscope.model import (
+    BackwardCall,
+    Edit,
+    Fix,
+    Graph,
+    Header,
+    Recording,
+    Related,
+    Sample,
+    Severity,
+    Site,
+)
 from gradscope.render.html.lifetimes import lifetimes, run_end
 from gradscope.render.html.placing import place
 from gradscope.units import counted
@@ -57,15 +69,7 @@ class Sources:
         if site is None:
             return None
         text = self.line(site.file, site.line)
-        return [
-            site.file,
-            site.line,
-            site.column,
-            site.end_line,
-            site.end_column,
-            site.function,
-            text,
-        ]
+        return [*astuple(site), text]
 
     def snippet(self, site: Site | None) -> Json:
         """A site with the lines around it."""
@@ -83,43 +87,71 @@ class Sources:
 
 
 def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
-    """Everything but the graphs; ``embedded`` names those that the page brings along."""
+    """Return everything but the graphs; ``embedded`` names those that the page brings along."""
     sources = Sources(recording.sources)
-    header, outcome = recording.header, recording.outcome
-    bars = lifetimes(recording)
+    # A row of one call has no last number.
+    calls = [replace(c, last_number=max(c.number, c.last_number)) for c in recording.calls]
     return {
-        "header": {
-            "gradscope": header.gradscope,
-            "torch": header.torch,
-            "python": header.python,
-            "script": header.script,
-            "argv": list(header.argv),
-            "started": header.started,
-            "hooks": header.hooks,
-        },
-        "outcome": {
-            "exitStatus": outcome.exit_status,
-            "exception": outcome.exception,
-            "finished": outcome.finished,
-        },
+        "header": _object(recording.header, sources),
+        "outcome": _object(recording.outcome, sources),
         "verdict": verdict(recording),
-        "summary": {
-            name: getattr(recording.summary, name)
-            for name in recording.summary.__dataclass_fields__
-            if name != "notes"
-        },
-        "notes": list(recording.summary.notes),
+        "summary": _object(recording.summary, sources),
         "end": run_end(recording),
-        "findings": [_finding(finding, sources) for finding in recording.findings],
-        "calls": [_call(call, sources) for call in recording.calls],
-        "bars": [[b.lane, b.built, b.started, b.ended, b.kept, b.gone] for b in bars],
-        "samples": [
-            [s.time, s.live_bytes, s.held_bytes, s.call] for s in thinned(recording.timeline)
+        "findings": [_object(finding, sources) for finding in recording.findings],
+        "callColumns": [_key(f.name) for f in fields(BackwardCall)],
+        "calls": [_row(call, sources) for call in calls],
+        "bars": [
+            [b.lane, b.built, b.started, b.ended, b.kept, b.gone] for b in lifetimes(recording)
         ],
+        "samples": [_row(sample, sources) for sample in thinned(recording.timeline)],
         "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
         "embedded": sorted(embedded),
         "largest": _largest(recording, sources),
     }
+
+
+_NAMES = {"site": "at", "backward_call": "call"}
+_LEFT_OUT = {Header: {"schema", "cwd", "code"}}
+
+
+def _key(name: str) -> str:
+    """Return a field's name as JavaScript spells it: ``graph_nodes`` is ``graphNodes``."""
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def _object(value: Any, sources: Sources) -> dict[str, Json]:
+    """Return an instance of the model's dataclasses as an object; its sites bring the lines around them."""
+    left_out = _LEFT_OUT.get(type(value), ())
+    names = [field.name for field in fields(value) if field.name not in left_out]
+    return {_NAMES.get(n, _key(n)): _plain(getattr(value, n), sources) for n in names}
+
+
+def _plain(value: Any, sources: Sources) -> Json:
+    match value:
+        case Site():
+            return sources.snippet(value)
+        case Edit():
+            line = sources.line(value.file, value.line)
+            return [value.file, value.line, line, value.replacement]
+        case tuple():
+            return [_plain(part, sources) for part in value]
+        case Related() | Fix():
+            return _object(value, sources)
+    return value
+
+
+def _row(value: Any, sources: Sources) -> list[Json]:
+    """Return the fields alone, in their order; a site is one line, and the roots of a call are rows themselves."""
+    row: list[Json] = []
+    for field in fields(value):
+        part = getattr(value, field.name)
+        if isinstance(part, Site):
+            part = sources.site(part)
+        elif field.name == "roots":
+            part = [_row(root, sources) for root in part]
+        row.append(part)
+    return row
 
 
 def verdict(recording: Recording) -> dict[str, str]:
@@ -178,77 +210,6 @@ def thinned(samples: tuple[Sample, ...]) -> list[Sample]:
     return [samples[index] for index in sorted(kept)]
 
 
-def _finding(finding: Finding, sources: Sources) -> dict[str, Json]:
-    fix = finding.fix
-    return {
-        "code": finding.code,
-        "name": finding.name,
-        "severity": finding.severity.value,
-        "certainty": finding.certainty.value,
-        "message": finding.message,
-        "label": finding.label,
-        "at": sources.snippet(finding.site),
-        "related": [
-            {"role": r.role, "message": r.message, "at": sources.snippet(r.site)}
-            for r in finding.related
-        ],
-        "nodes": list(finding.nodes),
-        "saved": list(finding.saved),
-        "bytes": finding.bytes,
-        "call": finding.backward_call,
-        "count": finding.count,
-        "missed": finding.missed,
-        "graph": finding.graph,
-        "graphNodes": list(finding.graph_nodes),
-        "fix": fix
-        and {
-            "kind": fix.kind,
-            "message": fix.message,
-            "edits": [
-                [e.file, e.line, sources.line(e.file, e.line), e.replacement] for e in fix.edits
-            ],
-        },
-    }
-
-
-def _call(call: BackwardCall, sources: Sources) -> list[Json]:
-    """One row; the page names the columns in ``CALL_COLUMNS`` of data.js."""
-    return [
-        call.number,
-        max(call.last_number, call.number),
-        call.count,
-        call.kind,
-        sources.site(call.site),
-        [_root(root) for root in call.roots],
-        call.retain_graph,
-        call.create_graph,
-        None if call.inputs is None else list(call.inputs),
-        call.graph,
-        call.nodes,
-        call.nodes_run,
-        call.saved_tensors,
-        call.saved_bytes,
-        call.freed_tensors,
-        call.freed_bytes,
-        call.returned_bytes,
-        call.retained_bytes,
-        call.live_bytes,
-        call.peak_bytes,
-        call.nodes_built,
-        call.nodes_destroyed,
-        call.oldest_generation,
-        call.parent,
-        call.thread,
-        call.started,
-        call.ended,
-        call.exception,
-    ]
-
-
-def _root(root: Root) -> list[Json]:
-    return [root.node, root.name, root.label]
-
-
 def _largest(recording: Recording, sources: Sources, limit: int = 25) -> list[Json]:
     """The saved activations that weigh most, each storage of a graph once."""
     found: dict[tuple[int, int], tuple[int, int, int, int]] = {}
@@ -264,18 +225,8 @@ def _largest(recording: Recording, sources: Sources, limit: int = 25) -> list[Js
         node = recording.graphs[number].nodes[index]
         saved = node.saved[place_in_node]
         site = sources.site(saved.site or node.site)
-        rows.append(
-            [
-                number,
-                index,
-                node.name,
-                saved.label,
-                saved.nbytes,
-                saved.state.value,
-                node.module,
-                site,
-            ]
-        )
+        what = [node.name, saved.label, saved.nbytes, saved.state, node.module, site]
+        rows.append([number, index, *what])
     return rows
 
 
@@ -296,7 +247,7 @@ def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
     columns: dict[str, Json] = {
         "total": total,
         "notLookedAt": graph.not_looked_at,
-        "roots": [_root(root) for root in graph.roots],
+        "roots": [_row(root, lines) for root in graph.roots],
         "groups": [
             [g.label, g.path, g.parent, g.kind, g.module_class, g.rank, g.order]
             for g in placing.groups

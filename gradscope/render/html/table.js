@@ -70,7 +70,7 @@ function showCallsTable() {
         [
           "Call",
           (call) =>
-            linkButton(call.count > 1 ? `${count(call.number)}–${count(call.last)}` : count(call.number), () =>
+            linkButton(call.count > 1 ? `${count(call.number)}–${count(call.lastNumber)}` : count(call.number), () =>
               page.selectCall(call),
             ),
         ],

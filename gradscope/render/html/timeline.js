@@ -8,7 +8,7 @@ function showTimeline() {
   const { samples, summary } = page.data;
   const picture = byId("timeline-picture");
   byId("timeline-note").textContent = page.calls.length
-    ? `${counted(summary.backward_calls, "backward call")}${page.calls.length < summary.backward_calls ? `, alike ones folded into ${counted(page.calls.length, "row")}` : ""}; drag over the picture to select`
+    ? `${counted(summary.backwardCalls, "backward call")}${page.calls.length < summary.backwardCalls ? `, alike ones folded into ${counted(page.calls.length, "row")}` : ""}; drag over the picture to select`
     : "";
   if (!page.calls.length) return;
   const width = Math.max(300, picture.clientWidth);
@@ -19,7 +19,7 @@ function showTimeline() {
   const { x } = scale;
   Object.assign(timeline, { scale, lanesTop, height, width });
 
-  const most = Math.max(1024, 1.06 * summary.peak_saved_bytes, ...samples.map((sample) => sample[1] + sample[2]));
+  const most = Math.max(1024, 1.06 * summary.peakSavedBytes, ...samples.map((sample) => sample[1] + sample[2]));
   const step = niceStep(most, 3, 2);
   const ceiling = Math.ceil(most / step) * step;
   const y = (value) => MARGIN.top + MARGIN.memory * (1 - value / ceiling);
@@ -76,7 +76,7 @@ function showTimeline() {
       ),
     }),
     ...barPaths(x),
-    ...peakLine(y(summary.peak_saved_bytes), width),
+    ...peakLine(y(summary.peakSavedBytes), width),
     ...axisLabels(x, lanesTop + lanes * LANE + 15),
     svg("rect", {
       class: "brush",
@@ -92,7 +92,7 @@ function showTimeline() {
 }
 
 function peakLine(y, width) {
-  const { peak_saved_bytes: peak } = page.data.summary;
+  const { peakSavedBytes: peak } = page.data.summary;
   if (!peak) return [];
   return [
     svg("line", { class: "peak", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }),
@@ -191,7 +191,7 @@ function axisLabels(x, y) {
       .map((bar, row) => [(x(bar.started) + x(bar.ended)) / 2, page.calls[row]])
       .sort((a, b) => a[0] - b[0]);
     for (const [at, call] of rows)
-      put(at, call.count > 1 ? `${count(call.number)}–${count(call.last)}` : count(call.number));
+      put(at, call.count > 1 ? `${count(call.number)}–${count(call.lastNumber)}` : count(call.number));
   }
   return labels;
 }

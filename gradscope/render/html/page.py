@@ -8,6 +8,7 @@ import html
 import json
 import re
 import zlib
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
@@ -122,16 +123,14 @@ def _looks() -> dict[str, Any]:
 def _state_colours() -> str:
     """Custom properties for both page backgrounds, from the one table of colours; paper is always light."""
 
-    def properties(page: theme.Page, dark: bool) -> str:
-        values = {
-            name: getattr(page, name) for name in ("background", "text", "muted", "rule", "accent")
-        }
+    def properties(name: str) -> str:
+        values: dict[str, str] = asdict(theme.page_of(name))
         for key, look in _all_looks().items():
-            tone = look.dark if dark else look.light
+            tone = look.tone(name)
             values |= {f"{key}-ink": tone.ink, f"{key}-fill": tone.fill}
         return "".join(f"--{name}:{value};" for name, value in values.items())
 
-    light, dark = properties(theme.LIGHT, False), properties(theme.DARK, True)
+    light, dark = properties("light"), properties("dark")
     return f":root{{{light}}}\n@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
 
 

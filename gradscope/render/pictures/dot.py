@@ -1,4 +1,4 @@
-"""Writes a picture in graphviz's DOT language: with its texts for people, or as bare boxes for the layout."""
+"""Writes a picture in graphviz's DOT: with its texts for people, or as bare boxes for layout."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import graphviz
 
+from gradscope.render import theme as looks
 from gradscope.render.pictures.picture import (
     TIMES,
     Box,
@@ -15,7 +16,6 @@ from gradscope.render.pictures.picture import (
     LinkKind,
     Picture,
 )
-from gradscope.render.theme import DARK, LIGHT, NODE_STATES, SAVED_STATES, Look, Page, Tone
 
 _FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1"}
 _COSTLY = 3_000
@@ -23,32 +23,26 @@ _COSTLY = 3_000
 
 
 def to_dot(picture: Picture, *, theme: str = "light") -> str:
-    """DOT text that shows the whole picture by itself, with any graphviz."""
-    page = DARK if theme == "dark" else LIGHT
+    """Return DOT text that shows the whole picture by itself, with any graphviz."""
+    page = looks.page_of(theme)
     graph = _graph()
     graph.attr("graph", bgcolor=page.background, fontcolor=page.text, labelloc="t")
     graph.attr("graph", label=_text([picture.title, picture.subtitle, *picture.notes]))
-
-    def node(inner: graphviz.Digraph, box: Box) -> None:
-        inner.node(f"b{box.id}", **_dress(box, page, theme))
-
-    _frames(graph, picture, node, lambda group: _frame_dress(group, page))
+    _frames(graph, picture, lambda box: _dress(box, page, theme), lambda group: _frame(group, page))
     for link in picture.links:
-        important = link.kind is not LinkKind.PLAIN
-        text = {"label": f"{TIMES}{link.count:,}"} if link.count > 1 else {}
-        colour = page.accent if important else page.rule
+        plain = link.kind is LinkKind.PLAIN
         graph.edge(
             f"b{link.source}",
             f"b{link.target}",
-            color=colour,
-            penwidth="2.5" if important else "1",
-            **text,
+            color=page.rule if plain else page.accent,
+            penwidth="1" if plain else "2.5",
+            **({"label": f"{TIMES}{link.count:,}"} if link.count > 1 else {}),
         )
     return str(graph.source)
 
 
 def to_bare_dot(picture: Picture, sizes: Sequence[tuple[float, float]], *, cost: int) -> str:
-    """DOT text of boxes of fixed sizes in points, without their texts: all that a layout needs.
+    """Return DOT text of boxes of fixed sizes in points, without texts: all that a layout needs.
 
     A frame's title gets an empty line more, so that an arrow's head finds room below it.
     """
@@ -56,17 +50,11 @@ def to_bare_dot(picture: Picture, sizes: Sequence[tuple[float, float]], *, cost:
     if cost > _COSTLY:
         graph.attr("graph", **_FAST)
 
-    def node(inner: graphviz.Digraph, box: Box) -> None:
-        width, height = sizes[box.id]
-        inner.node(
-            f"b{box.id}",
-            label="",
-            width=f"{width / 72:.4f}",
-            height=f"{height / 72:.4f}",
-            fixedsize="true",
-        )
+    def bare(box: Box) -> dict[str, str]:
+        width, height = (f"{points / 72:.4f}" for points in sizes[box.id])
+        return {"label": "", "width": width, "height": height, "fixedsize": "true"}
 
-    _frames(graph, picture, node, lambda group: {"label": _text([group.title, " "])})
+    _frames(graph, picture, bare, lambda group: {"label": _text([group.title, " "])})
     for link in picture.links:
         graph.edge(f"b{link.source}", f"b{link.target}")
     return str(graph.source)
@@ -74,15 +62,8 @@ def to_bare_dot(picture: Picture, sizes: Sequence[tuple[float, float]], *, cost:
 
 def _graph() -> graphviz.Digraph:
     graph = graphviz.Digraph("gradscope")
-    graph.attr(
-        "graph",
-        rankdir="TB",
-        nodesep="0.3",
-        ranksep="0.38",
-        fontname="Helvetica",
-        fontsize="12",
-        labeljust="l",
-    )
+    room = {"rankdir": "TB", "nodesep": "0.3", "ranksep": "0.38"}
+    graph.attr("graph", **room, fontname="Helvetica", fontsize="12", labeljust="l")
     graph.attr("node", shape="box", fontname="Helvetica", fontsize="11")
     graph.attr("edge", fontname="Helvetica", fontsize="9", arrowsize="0.7")
     return graph
@@ -91,45 +72,40 @@ def _graph() -> graphviz.Digraph:
 def _frames(
     graph: graphviz.Digraph,
     picture: Picture,
-    node: Callable[[graphviz.Digraph, Box], None],
-    dress: Callable[[Group], dict[str, str]],
+    box_dress: Callable[[Box], dict[str, str]],
+    frame_dress: Callable[[Group], dict[str, str]],
     parent: int | None = None,
 ) -> None:
     """Declare each box inside the frames that it stands in."""
     for box in picture.boxes:
         if box.group == parent:
-            node(graph, box)
+            graph.node(f"b{box.id}", **box_dress(box))
     for group in picture.groups:
         if group.parent == parent:
             with graph.subgraph(name=f"cluster_{group.id}") as inner:
-                inner.attr("graph", **dress(group))
-                _frames(inner, picture, node, dress, group.id)
+                inner.attr("graph", **frame_dress(group))
+                _frames(inner, picture, box_dress, frame_dress, group.id)
 
 
 def _text(lines: Sequence[str]) -> str:
-    """A label of lines that stay as they are: backslashes doubled, never taken for HTML."""
+    """Return a label of lines that stay as they are: backslashes doubled, never taken for HTML."""
     label: str = graphviz.nohtml("".join(graphviz.escape(line) + r"\l" for line in lines if line))
     return label
 
 
-def tone(look: Look, theme: str) -> Tone:
-    """The colours of a state on this page."""
-    return look.dark if theme == "dark" else look.light
-
-
-def _dress(box: Box, page: Page, theme: str) -> dict[str, str]:
-    """Texts, fill, border and line style of one box."""
+def _dress(box: Box, page: looks.Page, theme: str) -> dict[str, str]:
+    """Return texts, fill, border and line style of one box."""
     lines = [f"root {box.root}" if box.root else "", box.alarm.upper()]
-    look = NODE_STATES[box.state] if box.state is not None else None
+    look = looks.NODE_STATES[box.state] if box.state is not None else None
     lines.append(f"{look.symbol if look else ''} {box.title}   {box.note}".strip())
     lines.append(box.caption)
     for row in box.rows:
-        mark = SAVED_STATES[row.state].symbol + " " if row.state is not None else ""
+        mark = looks.SAVED_STATES[row.state].symbol + " " if row.state is not None else ""
         lines.append(f"  {mark}{row.text}   {row.note}".rstrip())
     dress = {"label": _text(lines), "style": "filled", "fontcolor": page.text}
     if look is not None:
-        colours = tone(look, theme)
-        dress |= {"style": f"filled,{look.line}", "color": colours.ink, "fillcolor": colours.fill}
+        tone = look.tone(theme)
+        dress |= {"style": f"filled,{look.line}", "color": tone.ink, "fillcolor": tone.fill}
     else:
         dress |= {"style": "filled,rounded", "color": page.rule, "fillcolor": page.background}
     if box.kind is BoxKind.FOLD:
@@ -139,7 +115,7 @@ def _dress(box: Box, page: Page, theme: str) -> dict[str, str]:
     return dress
 
 
-def _frame_dress(group: Group, page: Page) -> dict[str, str]:
+def _frame(group: Group, page: looks.Page) -> dict[str, str]:
     shared = group.kind is GroupKind.SHARED
     return {
         "label": _text([group.title]),

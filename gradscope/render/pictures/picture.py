@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -113,6 +113,13 @@ class Picture:
         """The states that the legend must explain, in the order of their definition."""
         present = {box.state for box in self.boxes}
         return tuple(state for state in NodeState if state in present)
+
+    def frames_of(self, box: Box) -> Iterator[int]:
+        """Yield the numbers of the frames that a box stands in, innermost first."""
+        group = box.group
+        while group is not None:
+            yield group
+            group = next(g.parent for g in self.groups if g.id == group)
 
 
 def ranks(count: int, links: Iterable[Link]) -> list[int]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from gradscope.model import Severity
 from gradscope.render.pictures.font import font
-from gradscope.render.pictures.layout import Placed, Point, Rect
 from gradscope.render.pictures.picture import (
     TIMES,
     Box,
@@ -18,16 +17,8 @@ from gradscope.render.pictures.picture import (
     Picture,
     Row,
 )
-from gradscope.render.theme import (
-    DARK,
-    LIGHT,
-    NODE_STATES,
-    SAVED_STATES,
-    SEVERITIES,
-    Look,
-    Page,
-    Tone,
-)
+from gradscope.render.pictures.placed import Placed, Point, Rect
+from gradscope.render.theme import NODE_STATES, SAVED_STATES, SEVERITIES, Look, Tone, page_of
 
 TITLE, TEXT, SMALL = 13.0, 11.0, 10.0
 _PAD, _STRIP, _HEAD, _ROW = 9.0, 19.0, 22.0, 16.0
@@ -106,12 +97,9 @@ class _Painter:
     """Collects shapes and texts in painting order."""
 
     def __init__(self, theme: str) -> None:
-        self.page: Page = DARK if theme == "dark" else LIGHT
-        self.dark = theme == "dark"
+        self.theme = theme
+        self.page = page_of(theme)
         self.items: list[Shape | Text] = []
-
-    def tone(self, look: Look) -> Tone:
-        return look.dark if self.dark else look.light
 
     def rect(
         self,
@@ -143,7 +131,7 @@ class _Painter:
         self.text(_MARGIN, 30, whole.title, 16, self.page.text)
         self.text(_MARGIN, 48, whole.subtitle, TEXT, self.page.muted)
         top = self.legend(whole, columns, width, 66)
-        warning = self.tone(SEVERITIES[Severity.WARNING]).ink
+        warning = SEVERITIES[Severity.WARNING].tone(self.theme).ink
         for note in notes:
             for line in _broken(f"note: {note}", width, TEXT):
                 self.text(_MARGIN, top, line, TEXT, warning)
@@ -172,7 +160,7 @@ class _Painter:
                 x, y = _MARGIN, y + 17
             left = x
             if look is not None:
-                tone = self.tone(look)
+                tone = look.tone(self.theme)
                 mark = Rect(x, y - 10, 13, 13)
                 self.rect(mark, 3, fill=tone.fill, stroke=tone.ink, dash=look.dash)
                 self.symbol(look.symbol, x + 6.5, y - 3.5, tone.ink)
@@ -181,7 +169,7 @@ class _Painter:
                 sample = ((left, y - 3.5), (left + font().width(word, SMALL), y - 3.5))
                 self.line(sample, self.page.accent, 2.4)
             else:
-                colour = self.tone(look).ink if look else self.page.text
+                colour = look.tone(self.theme).ink if look else self.page.text
                 self.text(left, y, word, SMALL, colour)
             left += font().width(word + "  ", SMALL)
             self.text(left, y, meaning, SMALL, self.page.muted)
@@ -222,7 +210,7 @@ class _Painter:
     def wash(self, kind: GroupKind) -> str:
         """Return the fill of a frame: barely apart from the page, so that the states of the boxes stand out."""
         shared = kind is GroupKind.SHARED
-        if self.dark:
+        if self.theme == "dark":
             return "#1b2430" if shared else "#1b1e24"
         return "#f3f8fc" if shared else "#fafafa"
 
@@ -251,7 +239,7 @@ class _Painter:
 
     def box(self, box: Box, rect: Rect) -> None:
         look = NODE_STATES[box.state] if box.state is not None else None
-        tone = self.tone(look) if look else Tone(self.page.muted, self.page.background)
+        tone = look.tone(self.theme) if look else Tone(self.page.muted, self.page.background)
         ink, fill = tone.ink, tone.fill
         radius = 10.0 if box.kind is BoxKind.LEAF else 4.0
         dash = look.dash if look else ()
@@ -260,7 +248,7 @@ class _Painter:
             self.rect(rect.moved(4, 4), radius, stroke=ink, dash=dash, fill=fill)
         self.rect(rect, radius, stroke=ink, width=heavy, dash=dash, fill=fill)
         y = rect.y
-        alarm = self.tone(SEVERITIES[Severity.ERROR]).ink
+        alarm = SEVERITIES[Severity.ERROR].tone(self.theme).ink
         for strip, colour in ((box.alarm, alarm), (box.root, self.page.accent)):
             if strip:
                 self.rect(Rect(rect.x, y, rect.width, _STRIP), radius, fill=colour)
@@ -286,14 +274,14 @@ class _Painter:
 
     def row(self, row: Row, rect: Rect, y: float) -> None:
         look = SAVED_STATES[row.state] if row.state is not None else None
-        ink = self.page.muted if look is None or row.muted else self.tone(look).ink
+        ink = self.page.muted if look is None or row.muted else look.tone(self.theme).ink
         left = rect.x + _PAD + _MARK
         if look is not None:
             self.symbol(look.symbol, rect.x + _PAD + 5, y - 3.8, ink)
         self.text(left, y, row.text, TEXT, self.page.muted if row.muted else self.page.text)
         if look is not None and row.state is not None and row.state.is_gone:
             end = left + font().width(row.text, TEXT)
-            self.line(((left, y - 3.6), (end, y - 3.6)), self.tone(look).ink, 0.9)
+            self.line(((left, y - 3.6), (end, y - 3.6)), look.tone(self.theme).ink, 0.9)
         self.text(rect.x + rect.width - _PAD, y, row.note, SMALL, ink, end=True)
 
     def symbol(self, symbol: str, x: float, y: float, colour: str) -> None:

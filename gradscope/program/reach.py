@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from gradscope.program import layouts
 from gradscope.program.contents import Contents, Kind, layout_of, look_at
+from gradscope.program.paths import Origin, Path, Step
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.variables import is_module_level, local_variables
 
@@ -30,58 +31,6 @@ class Budget:
 ON_DEMAND = Budget(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items=20_000)
 
 
-class Step(NamedTuple):
-    """One step of a path: how the next object is held, and the name, key or index under which, if it can be told."""
-
-    kind: Kind
-    key: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a path starts: a frame's locals, a module's globals, a class, or what nothing names.
-
-    ``owner`` is ``local``, ``cell``, ``global``, ``class``, ``ctx`` or ``unnamed``; ``prefix`` is what a user has to
-    write before the variable, as in ``helpers.``; ``line`` is that of the definition.
-    """
-
-    owner: str
-    function: str
-    file: str
-    line: int
-    prefix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """The name by which a user reaches an object: ``text`` as a whole, ``root`` its variable, ``steps`` from there.
-
-    ``beyond`` are the steps from this object to the tensor that it was found by.
-    """
-
-    text: str
-    root: str
-    origin: Origin
-    steps: tuple[Step, ...] = ()
-    beyond: tuple[Step, ...] = ()
-
-    @property
-    def attribute(self) -> str | None:
-        """The attribute that holds the object, if the name ends with one."""
-        last = self.steps[-1] if self.steps else None
-        return str(last.key) if last is not None and last.kind == "attribute" else None
-
-    @property
-    def through_frame(self) -> bool:
-        """True when the way to the tensor leads through the frame of a generator or a traceback."""
-        return any(step.kind == "frame" for step in (*self.steps, *self.beyond))
-
-    def up_to(self, length: int) -> Path:
-        """The name of what the first steps lead to."""
-        steps, beyond = self.steps[:length], self.steps[length:]
-        return Path(render(self.origin, self.root, steps), self.root, self.origin, steps, beyond)
-
-
 @dataclass(frozen=True, slots=True)
 class Scan:
     """What a walk took; ``truncated`` is True when something was left unseen."""
@@ -90,42 +39,6 @@ class Scan:
     tensors: int
     truncated: bool
     seconds: float
-
-
-_LONGEST_KEY = 40
-
-
-def render(origin: Origin, root: str, steps: Iterable[Step]) -> str:
-    """The path as text: ``self.memory[3]``, ``<closure of hook>.acts``, ``errors[0].__traceback__ -> frame of f: z``"""
-    text, hook = origin.prefix + root, False
-    for kind, key in steps:
-        if kind == "attribute":
-            text += f".{key}"
-        elif kind == "item":
-            text += f"[{_key(key)}]"
-        elif kind == "entry":
-            text += f"[<{key}>]" if key else "[…]"
-        elif kind == "key":
-            text += " -> its key"
-        elif kind == "cell":
-            text = f"{text} -> closure {key}" if hook else f"<closure of {text}>.{key}"
-        elif kind == "default":
-            text = f"<default of {text}>.{key}"
-        elif kind == "cache":
-            text = f"<lru_cache of {text}>"
-        elif kind == "hook":
-            text += f".{key}"
-        elif kind == "frame":
-            text += f" -> frame of {key}"
-        elif kind == "variable":
-            text += f": {key}"
-        hook = kind == "hook"
-    return text
-
-
-def _key(key: object) -> str:
-    text = repr(key)
-    return text if len(text) <= _LONGEST_KEY else text[: _LONGEST_KEY - 1] + "…"
 
 
 _Link = tuple[int, Kind, Any]
@@ -301,8 +214,7 @@ class Walk:
 
     def _path(self, way: list[_Link]) -> Path:
         start, _, root = way[0]
-        steps = tuple(Step(kind, key) for _, kind, key in way[1:])
-        return Path(render(self._origins[~start], root, steps), root, self._origins[~start], steps)
+        return Path.of(self._origins[~start], root, (Step(kind, key) for _, kind, key in way[1:]))
 
 
 def visit(

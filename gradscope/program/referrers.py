@@ -12,7 +12,8 @@ import torch
 
 from gradscope.program import layouts
 from gradscope.program.contents import Contents, layout_of
-from gradscope.program.reach import Origin, Path, Step, Walk, render
+from gradscope.program.paths import Origin, Path, Step
+from gradscope.program.reach import Walk
 
 _MOST_LEVELS = 12
 _MOST_REFERRERS = 300  # of one level: beyond that the names no longer help
@@ -124,7 +125,7 @@ def _name(chain: list[Any], walk: Walk, modules: dict[int, str]) -> Path | None:
         return None
     else:
         origin, root = _unnamed(top)
-    return Path(render(origin, root, steps), root, origin, tuple(steps))
+    return Path.of(origin, root, steps)
 
 
 def _steps(chain: list[Any]) -> Iterator[Step]:

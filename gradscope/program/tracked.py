@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gradscope.program import layouts, referrers
 from gradscope.program.contents import Contents, layout_of, look_at
-from gradscope.program.reach import ON_DEMAND, Path, Step, render
+from gradscope.program.paths import Path, Step
+from gradscope.program.reach import ON_DEMAND
 
 
 def tracked(base: type) -> list[Any]:
@@ -38,6 +39,5 @@ def contexts(found: Callable[[Path, Tensor], None]) -> None:
     for context in tracked(torch._C._FunctionBase):
         for kind, name, held in reader.of(context):
             if kind == "attribute" and layout_of(type(held)).is_tensor and look_at(held)[0]:
-                step = Step(kind, name)
                 origin = referrers.origin_of_context(context)
-                found(Path(render(origin, "ctx", (step,)), "ctx", origin, (step,)), held)
+                found(Path.of(origin, "ctx", [Step(kind, name)]), held)

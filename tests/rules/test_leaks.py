@@ -14,8 +14,8 @@ from gradscope import watch
 from gradscope.code.stores import find_calls, find_store
 from gradscope.code.through_data import writes_data
 from gradscope.model import BackwardCall, Finding, Severity, Site
-from gradscope.program import reach
-from gradscope.program.reach import Origin, Step
+from gradscope.program import paths
+from gradscope.program.paths import Origin, Step
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305
 from gradscope.rules.base import Rule
 
@@ -268,7 +268,7 @@ def test_the_line_that_stores_a_name(
     file = tmp_path / "stores.py"
     file.write_text(STORES, encoding="utf-8")
     steps = (Step("attribute", attribute),) if attribute else ()
-    name = reach.Path(text, root, Origin("global", "<module>", str(file), 1), steps)
+    name = paths.Path(text, root, Origin("global", "<module>", str(file), 1), steps)
     found = find_store((name,), container=container)
     assert found is not None
     assert found.line == line
@@ -278,10 +278,10 @@ def test_a_name_that_nothing_stores_and_a_file_that_cannot_be_read(tmp_path: Pat
     file = tmp_path / "stores.py"
     file.write_text(STORES, encoding="utf-8")
     origin = Origin("global", "<module>", str(file), 1)
-    assert find_store((reach.Path("other", "other", origin),), container=False) is None
+    assert find_store((paths.Path("other", "other", origin),), container=False) is None
     assert (
         find_store(
-            (reach.Path("total", "total", replace(origin, file="<string>")),), container=False
+            (paths.Path("total", "total", replace(origin, file="<string>")),), container=False
         )
         is None
     )

@@ -16,7 +16,8 @@ import torch
 from scanning import Names, made, scan, scan_variables
 from torch import Tensor, nn
 
-from gradscope.program.reach import Budget, Path, visit
+from gradscope.program.paths import Path
+from gradscope.program.reach import Budget, visit
 
 
 class Pair(NamedTuple):

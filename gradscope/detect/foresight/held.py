@@ -11,7 +11,8 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.look import Look
 from gradscope.collect.walk import Walker, dependencies_last, edges_of, reachable
-from gradscope.program.reach import Budget, Path, visit
+from gradscope.program.paths import Path
+from gradscope.program.reach import Budget, visit
 from gradscope.program.tensors import node_of
 
 BUDGET = Budget(max_objects=4_000, max_seconds=0.01, max_depth=10, max_items=64)

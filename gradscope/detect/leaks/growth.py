@@ -24,7 +24,7 @@ from gradscope.detect.leaks.suspects import Scanned, Suspect, scan
 from gradscope.detect.observers import Observer
 from gradscope.fixing.leaks import detached_after, detached_where_stored
 from gradscope.model import BackwardCall, Finding
-from gradscope.program.reach import Origin, Path
+from gradscope.program.paths import Origin, Path
 from gradscope.program.sites import Place, user_frames
 from gradscope.rules import gs301, gs302, gs304
 

@@ -13,7 +13,8 @@ from torch.autograd.graph import Node
 
 from gradscope.code.stores import store_of
 from gradscope.detect.leaks.spans import Extent, Spans
-from gradscope.program.reach import Budget, Origin, Path, Step, visit
+from gradscope.program.paths import Origin, Path, Step
+from gradscope.program.reach import Budget, visit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import node_of, version_of
 from gradscope.program.variables import local_variables

@@ -1,0 +1,98 @@
+"""Names what a variable leads to, as a user would type it: ``self.memory[3]``, ``<closure of hook>.acts``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gradscope.program.contents import Kind
+
+_LONGEST_KEY = 40
+
+
+class Step(NamedTuple):
+    """One step of a path: how the next object is held, and the name, key or index under which, where there is one."""
+
+    kind: Kind
+    key: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a path starts: a frame's locals, a module's globals, a class, or what nothing names.
+
+    ``owner`` is ``local``, ``cell``, ``global``, ``class``, ``ctx`` or ``unnamed``; ``prefix`` is what a user has to
+    write before the variable, as in ``helpers.``; ``line`` is that of the definition.
+    """
+
+    owner: str
+    function: str
+    file: str
+    line: int
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The name by which a user reaches an object: ``text`` as a whole, ``root`` its variable, ``steps`` from there.
+
+    ``beyond`` are the steps from this object to the tensor that it was found by.
+    """
+
+    text: str
+    root: str
+    origin: Origin
+    steps: tuple[Step, ...] = ()
+    beyond: tuple[Step, ...] = ()
+
+    @staticmethod
+    def of(origin: Origin, root: str, steps: Iterable[Step], beyond: Iterable[Step] = ()) -> Path:
+        """Return the path from a variable by these steps."""
+        steps = tuple(steps)
+        return Path(_text(origin.prefix + root, steps), root, origin, steps, tuple(beyond))
+
+    @property
+    def attribute(self) -> str | None:
+        """The attribute that holds the object, if the name ends with one."""
+        last = self.steps[-1] if self.steps else None
+        return str(last.key) if last is not None and last.kind == "attribute" else None
+
+    @property
+    def through_frame(self) -> bool:
+        """True when the way to the tensor leads through the frame of a generator or a traceback."""
+        return any(step.kind == "frame" for step in (*self.steps, *self.beyond))
+
+    def up_to(self, length: int) -> Path:
+        """Return the name of what the first steps lead to."""
+        return Path.of(self.origin, self.root, self.steps[:length], self.steps[length:])
+
+
+def _text(text: str, steps: Iterable[Step]) -> str:
+    hook = False
+    for kind, key in steps:
+        match kind:
+            case "attribute" | "hook":
+                text += f".{key}"
+            case "item":
+                text += f"[{_shortened(repr(key))}]"
+            case "entry":
+                text += f"[<{key}>]" if key else "[…]"
+            case "key":
+                text += " -> its key"
+            case "cell":
+                text = f"{text} -> closure {key}" if hook else f"<closure of {text}>.{key}"
+            case "default":
+                text = f"<default of {text}>.{key}"
+            case "cache":
+                text = f"<lru_cache of {text}>"
+            case "frame":
+                text += f" -> frame of {key}"
+            case "variable":
+                text += f": {key}"
+        hook = kind == "hook"
+    return text
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_KEY else text[: _LONGEST_KEY - 1] + "…"

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import gradscope
-from gradscope.code.liveness import RESULT
-from gradscope.code.liveness.leaving import left_after
+from gradscope.code.liveness import RESULT, left_after
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.model import (
     BackwardCall,

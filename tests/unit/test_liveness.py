@@ -6,7 +6,7 @@ import dis
 import gc
 import textwrap
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import CodeType
 
 import pytest
@@ -16,17 +16,11 @@ from gradscope.code.liveness import (
     Callee,
     Effect,
     Read,
+    Resolve,
     all_reads,
-    assigned_in,
     assignment_sites,
-    attribute_reads,
     call_at,
     calls_after,
-    enclosing_loop,
-    enclosing_loops,
-    is_rebound_each_iteration,
-    method_reads,
-    next_reads,
 )
 
 BACKWARD, FEEDS, AUGMENTED, STORES, HARMLESS = Effect
@@ -61,6 +55,20 @@ def place(source: str, marker: str = "# <-") -> tuple[CodeType, int]:
 def function(source: str, name: str) -> CodeType:
     whole = compile(textwrap.dedent(source), "<program>", "exec")
     return next(code for code in codes(whole) if code.co_qualname == name)
+
+
+def danger(read: Read) -> tuple[bool, bool, int]:
+    if read.backward is not None:  # they are equal in danger: the nearest is what happens next
+        return read.only_on_exception, False, 0
+    return read.only_on_exception, True, list(Effect).index(read.effect)
+
+
+def next_reads(
+    code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None = None
+) -> dict[str, Read]:
+    """For each name that is read again the most dangerous read, the nearest of equal ones."""
+    found = all_reads(code, lasti, names, resolve)
+    return {name: min(reads, key=danger) for name, reads in found.items()}
 
 
 def reads(source: str, *names: str) -> dict[str, Read]:
@@ -617,9 +625,9 @@ METHODS = """
     """
 
 
-def test_method_reads() -> None:
+def test_what_a_method_reads_from_its_start() -> None:
     found = {
-        name: method_reads(function(METHODS, f"Net.{name}"), "memory")
+        name: next_reads(function(METHODS, f"Net.{name}"), -1, ["self.memory"]).get("self.memory")
         for name in ("__init__", "forward", "fresh", "look", "cached", "nothing")
     }
     assert {name: read and read.effect for name, read in found.items()} == {
@@ -657,13 +665,13 @@ def test_resolved_methods_link_the_owner_to_self() -> None:
     assert next_reads(code, offset, ["model.memory"]) == {}  # unknown: silent
 
 
-def test_attribute_reads() -> None:
+def test_attributes_and_elements_are_read() -> None:
     code, offset = place(
         "x.backward()  # <-\na.h.backward()\nb.h = 0\ny = b.h * 2\nz = c.h * 2\nu = xs[3] + 1\n"
     )
-    found = attribute_reads(code, offset, ["a", "b", "c"], "h")
-    assert {owner: read.effect for owner, read in found.items()} == {"a": BACKWARD, "c": FEEDS}
-    assert attribute_reads(code, offset, ["xs"], "[3]")["xs"].effect is FEEDS
+    found = next_reads(code, offset, ["a.h", "b.h", "c.h", "xs[3]"])
+    effects = {name: read.effect for name, read in found.items()}
+    assert effects == {"a.h": BACKWARD, "c.h": FEEDS, "xs[3]": FEEDS}
 
 
 def test_calls_after() -> None:
@@ -689,31 +697,6 @@ def test_call_at_tells_computed_keywords() -> None:
         ("retain_graph", "create_graph"),
         frozenset({"retain_graph"}),
     )
-
-
-def test_loops_around_an_instruction() -> None:
-    source = """
-        for e in es:
-            z = enc(e)
-            while cond(e):
-                if e: continue
-                y = 1
-                y.backward()  # <-
-            w = 1
-        """
-    code, offset = place(source)
-    inner, outer = enclosing_loops(code, offset)
-    assert (inner.site.line, inner.last_line, outer.site.line, outer.last_line) == (4, 7, 2, 8)
-    assert enclosing_loop(code, offset) == inner
-    assert assigned_in(code, inner) == {"y"}
-    assert assigned_in(code, outer) == {"e", "z", "y", "w"}
-    assert is_rebound_each_iteration(code, outer, "z")
-    assert not is_rebound_each_iteration(code, outer, "y")
-    assert not is_rebound_each_iteration(code, inner, "y")
-    assert enclosing_loop(*place("for x in xs:\n    pass\nx.backward()  # <-\n")) is None
-    while_true = enclosing_loop(*place("while True:\n    n = 1\n    x.backward()  # <-\n"))
-    assert while_true is not None
-    assert while_true.site.line == 1
 
 
 def test_assignment_sites() -> None:

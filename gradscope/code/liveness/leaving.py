@@ -8,7 +8,7 @@ from types import CodeType
 from gradscope.code.liveness.callees import Resolve
 from gradscope.code.liveness.flow import flow_of
 from gradscope.code.liveness.notes import Notes
-from gradscope.code.liveness.reads import RESULT, _starts
+from gradscope.code.liveness.reads import RESULT, starts_after
 from gradscope.code.liveness.tracking import Tracker
 from gradscope.code.liveness.values import Kind, Mark, State, Value
 
@@ -37,7 +37,9 @@ def left_after(
     index = flow.index(lasti)
     env = {name: frozenset((Mark(name, Kind.SAME, -1),)) for name in names if name != RESULT}
     tracker = _Leaver(code, Notes(), resolve)
-    starts = [start for start in _starts(tracker, index, env, names) if not start[0].on_exception]
+    starts = [
+        start for start in starts_after(tracker, index, env, names) if not start[0].on_exception
+    ]
     tracker.follow(starts, flow.loops_around(index))
     held = tracker.left.env if tracker.left is not None else {}
     found: dict[str, set[str]] = {}

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from types import CodeType
 
 from gradscope.code.liveness.flow import Flow, Instruction, flow_of
-from gradscope.code.liveness.rules import RULES
+from gradscope.code.liveness.rules import RULES, Step
 from gradscope.code.liveness.values import (
     NO_MARKS,
     UNKNOWN,
@@ -81,9 +81,8 @@ class Machine(ABC):
         """The state after an instruction; ``taken`` for the way of its jump."""
         instruction = self.flow.instructions[index]
         effect = instruction.jump_effect if taken else instruction.effect
-        return State(
-            *RULES[instruction.action](self, instruction, index, state.env, state.stack, effect)
-        )
+        step = Step(self, instruction, index, state.env, state.stack, effect)
+        return State(*RULES[instruction.action](step))
 
     def derive(self, marks: Marks, stack: Stack) -> Marks:
         """The marks of what is computed from marked values: none where gradients are off."""

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import CodeType
 
-from gradscope.code import places
 from gradscope.code.liveness.callees import Resolve
-from gradscope.code.liveness.flow import flow_of, level_after
+from gradscope.code.liveness.calls import site_of
+from gradscope.code.liveness.flow import flow_of
 from gradscope.code.liveness.notes import Note, Notes, Phase, Use
 from gradscope.code.liveness.opcodes import Action
-from gradscope.code.liveness.survey import CallFact, survey_of
+from gradscope.code.liveness.survey import survey_of
 from gradscope.code.liveness.tracking import Tracker
 from gradscope.code.liveness.values import (
     NO_MARKS,
-    UNKNOWN,
     Env,
     Kind,
     Mark,
     Marks,
     State,
     Value,
+    caught,
     is_element,
     take,
 )
@@ -80,18 +79,6 @@ class Read:
         return self.backward is not None and not self.only_on_exception
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call: the dotted name as written, the names handed to it, its keywords and which of them are no constants."""
-
-    target: str
-    site: Site
-    arguments: tuple[str, ...] = ()
-    keywords: tuple[str, ...] = ()
-    computed: frozenset[str] = frozenset()
-    after_back_edge: bool = False
-
-
 def all_reads(
     code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None = None
 ) -> dict[str, tuple[Read, ...]]:
@@ -107,75 +94,6 @@ def all_reads(
     }
 
 
-def next_reads(
-    code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None = None
-) -> dict[str, Read]:
-    """For each name that is read again, the most dangerous read, the nearest of equal ones. See ``all_reads``."""
-    return {
-        name: _read(min(notes, key=_danger))
-        for name, notes in _notes(code, lasti, names, resolve).items()
-    }
-
-
-def attribute_reads(
-    code: CodeType,
-    lasti: int,
-    owner_names: Collection[str],
-    attr: str,
-    resolve: Resolve | None = None,
-) -> dict[str, Read]:
-    """For each owner the most dangerous read of ``owner.attr``; an ``attr`` such as ``[3]`` is an element."""
-    paths = {
-        owner: owner + attr if attr.startswith("[") else f"{owner}.{attr}" for owner in owner_names
-    }
-    found = next_reads(code, lasti, tuple(paths.values()), resolve)
-    return {owner: found[path] for owner, path in paths.items() if path in found}
-
-
-def method_reads(code: CodeType, attr: str, resolve: Resolve | None = None) -> Read | None:
-    """The most dangerous read of ``self.attr`` that a method makes, from its start, before it assigns it."""
-    if not code.co_argcount:
-        return None
-    owner = code.co_varnames[0]
-    return attribute_reads(code, -1, (owner,), attr, resolve).get(owner)
-
-
-def calls_after(code: CodeType, lasti: int) -> tuple[Call, ...]:
-    """The calls of named functions that paths from just after ``lasti`` can reach, nearest first.
-
-    Those of a later iteration of a loop around it come last.
-    """
-    flow, calls = flow_of(code), survey_of(code).calls
-    start = flow.index(lasti)
-    loops = flow.loops_around(start)
-    seen: dict[int, int] = {}  # instruction -> the number of loops whose next iteration has begun
-    waiting = [(0, index, 0) for index in (flow.successors(start) if start >= 0 else (0,))]
-    while waiting:
-        distance, index, level = heapq.heappop(waiting)
-        if seen.get(index, len(loops) + 1) <= level:
-            continue
-        seen[index] = level  # a plainer way may be found later; the order is that of the first
-        for successor in flow.successors(index):
-            heapq.heappush(
-                waiting, (distance + 1, successor, level_after(loops, level, index, successor))
-            )
-    reached = sorted((index for index in seen if index in calls), key=lambda index: seen[index] > 0)
-    found = (_call(code, index, calls[index], seen[index] > 0) for index in reached)
-    return tuple(call for call in found if call.target)
-
-
-def call_at(code: CodeType, lasti: int) -> Call | None:
-    """The call that instruction ``lasti`` makes: which keywords it has, and which of them are computed."""
-    index = flow_of(code).index(lasti)
-    fact = survey_of(code).calls.get(index)
-    return None if fact is None else _call(code, index, fact, False)
-
-
-def _call(code: CodeType, index: int, fact: CallFact, after_back_edge: bool) -> Call:
-    site = places.of_instruction(code, flow_of(code).instructions[index].offset)
-    return Call(fact.target, site, fact.arguments, fact.keywords, fact.computed, after_back_edge)
-
-
 def _notes(
     code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None
 ) -> dict[str, list[Note]]:
@@ -184,7 +102,7 @@ def _notes(
     index = flow.index(lasti)
     env = {name: frozenset((Mark(name, Kind.SAME, -1),)) for name in names if name != RESULT}
     tracker = Tracker(code, notes, resolve)
-    tracker.follow(_starts(tracker, index, env, names), flow.loops_around(index))
+    tracker.follow(starts_after(tracker, index, env, names), flow.loops_around(index))
     found: dict[str, list[Note]] = {}
     for note in sorted(
         notes.all, key=lambda note: (note.phase.on_exception, note.distance, note.index, note.name)
@@ -194,29 +112,19 @@ def _notes(
     return found
 
 
-def _danger(note: Note) -> tuple[bool, bool, int]:
-    if note.backward is not None:  # they are equal in danger: the nearest is what happens next
-        return note.phase.on_exception, False, 0
-    return note.phase.on_exception, True, -note.use
-
-
 def _read(note: Note) -> Read:
     return Read(
         note.name,
-        _site(note.code, note.index),
+        site_of(note.code, note.index),
         _EFFECTS[note.use],
         note.via,
-        _site(*note.backward) if note.backward is not None else None,
+        site_of(*note.backward) if note.backward is not None else None,
         note.phase.level > 0,
         note.phase.on_exception,
     )
 
 
-def _site(code: CodeType, index: int) -> Site:
-    return places.of_instruction(code, flow_of(code).instructions[index].offset)
-
-
-def _starts(
+def starts_after(
     tracker: Tracker, index: int, env: Env, names: Collection[str]
 ) -> list[tuple[Phase, int, State]]:
     """Where to start: after the instruction, with what the stack holds, and at the handler of its exception."""
@@ -247,8 +155,8 @@ def _starts(
         if instruction.jump >= 0:
             starts.append((Phase(), instruction.jump, tracker.execute(index, state, taken=True)))
     if instruction.handler >= 0:
-        kept = stack[: instruction.handler_depth] + (UNKNOWN,) * instruction.handler_pushes
-        starts.append((Phase(on_exception=True), instruction.handler, State(env, kept)))
+        kept = State(env, caught(stack, instruction))
+        starts.append((Phase(on_exception=True), instruction.handler, kept))
     return starts
 
 

@@ -19,6 +19,7 @@ from gradscope.code.liveness.values import (
     Stack,
     State,
     Value,
+    caught,
     union,
 )
 from gradscope.code.liveness.words import CallKind, kind_of_call
@@ -74,12 +75,7 @@ class _Surveyor(Machine):
                 stacks[index] = state.stack
                 instruction = instructions[index]
                 if instruction.handler >= 0:
-                    kept = state.stack[: instruction.handler_depth]
-                    arrive(
-                        1,
-                        instruction.handler,
-                        State({}, kept + (UNKNOWN,) * instruction.handler_pushes),
-                    )
+                    arrive(1, instruction.handler, State({}, caught(state.stack, instruction)))
                 if instruction.jump >= 0:
                     arrive(late, instruction.jump, self.execute(index, state, taken=True))
                 if not instruction.falls:

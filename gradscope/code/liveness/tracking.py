@@ -25,11 +25,13 @@ from gradscope.code.liveness.values import (
     Stack,
     State,
     Value,
+    caught,
     covers,
     is_element,
     is_part,
     join,
     root_of,
+    summed,
     union,
 )
 from gradscope.code.liveness.words import CallKind, kind_of_call
@@ -116,12 +118,9 @@ class Tracker(Machine):
                     and told.get((self.phase, instruction.handler)) is not state.env
                 ):
                     told[self.phase, instruction.handler] = state.env
-                    kept = (
-                        state.stack[: instruction.handler_depth]
-                        + (UNKNOWN,) * instruction.handler_pushes
-                    )
                     thrown = self._crossing(index, instruction.handler)._replace(on_exception=True)
-                    arrive(thrown, instruction.handler, State(state.env, kept))
+                    kept = State(state.env, caught(state.stack, instruction))
+                    arrive(thrown, instruction.handler, kept)
                 if instruction.jump >= 0:
                     after = self.execute(index, state, taken=True)
                     arrive(self._crossing(index, instruction.jump), instruction.jump, after)
@@ -280,11 +279,8 @@ class Tracker(Machine):
             case CallKind.CLEAR | CallKind.DETACH_IN_PLACE:
                 return self.forget(env, callee.owner) if callee.owner else env, UNKNOWN
             case CallKind.IN_PLACE:
-                summed = frozenset(
-                    mark if mark.kind is Kind.BUILT else Mark(mark.name, Kind.SUMMED, mark.read)
-                    for mark in self.derive(given, stack)
-                )
-                changed = Value(marks=summed | self.derive(callee.marks, stack))
+                added = summed(self.derive(given, stack))
+                changed = Value(marks=added | self.derive(callee.marks, stack))
                 return self.bind(env, callee.owner, changed, index, weak=True), changed
         return self._unknown_call(env, stack, callee, arguments, dropped=dropped)
 

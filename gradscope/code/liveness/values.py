@@ -7,7 +7,7 @@ from enum import IntEnum
 from types import CodeType
 from typing import Any, NamedTuple, TypeAlias
 
-from gradscope.code.liveness.flow import MISSING
+from gradscope.code.liveness.flow import MISSING, Instruction
 
 
 class Kind(IntEnum):
@@ -75,10 +75,23 @@ def take(stack: Stack, count: int) -> tuple[Stack, Stack]:
     return stack[:cut], stack[cut:]
 
 
+def caught(stack: Stack, instruction: Instruction) -> Stack:
+    """Return the stack that an instruction's exception handler starts with."""
+    return stack[: instruction.handler_depth] + (UNKNOWN,) * instruction.handler_pushes
+
+
 def union(values: tuple[Value, ...]) -> Marks:
     """The marks of all values."""
     marked = [value.marks for value in values if value.marks]
     return marked[0] if len(marked) == 1 else NO_MARKS.union(*marked)
+
+
+def summed(marks: Marks) -> Marks:
+    """Return the marks of what was added in place to something else."""
+    return frozenset(
+        mark if mark.kind is Kind.BUILT else Mark(mark.name, Kind.SUMMED, mark.read)
+        for mark in marks
+    )
 
 
 def is_part(path: str, whole: str) -> bool:
@@ -88,6 +101,17 @@ def is_part(path: str, whole: str) -> bool:
         and path[len(whole) : len(whole) + 1] in (".", "[")
         and len(path) > len(whole)
     )
+
+
+def attribute_path(owner: Value, name: str) -> str:
+    """Return ``self.h``; empty where the owner has no path."""
+    return f"{owner.path}.{name}" if owner.path else ""
+
+
+def element_path(container: Value, key: Value) -> str:
+    """Return ``losses[3]``, ``cache['k']``; empty where the container has no path or the key is not a constant."""
+    known = container.path and key.constant is not MISSING and isinstance(key.constant, int | str)
+    return f"{container.path}[{key.constant!r}]" if known else ""
 
 
 def root_of(path: str) -> str:

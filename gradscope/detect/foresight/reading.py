@@ -10,12 +10,17 @@ from typing import Any
 
 import torch
 
-from gradscope.code import changes, doubts, places, source
-from gradscope.code.liveness import RESULT, Effect, Read, all_reads, call_at, calls_after
-from gradscope.code.liveness.flow import flow_of
-from gradscope.code.liveness.leaving import left_after
-from gradscope.code.liveness.survey import survey_of
-from gradscope.code.liveness.values import root_of
+from gradscope.code import changes, doubts, source
+from gradscope.code.liveness import (
+    RESULT,
+    Effect,
+    Read,
+    all_reads,
+    call_at,
+    calls_after,
+    left_after,
+    root_of,
+)
 from gradscope.detect.foresight.objects import (
     MISSING,
     Objects,
@@ -154,21 +159,12 @@ def dangerous_read(
 def _reads_of_cache(tracked: Tracked, frame: FrameType, resolver: Resolver) -> tuple[Read, ...]:
     """What comes of the results of a cached function where the frame's code calls it again."""
     code = frame.f_code
-    ahead = {
-        (c.site, c.after_back_edge)
-        for c in calls_after(code, frame.f_lasti)
-        if c.target == tracked.cached
-    }
-    instructions = flow_of(code).instructions
-    found: list[Read] = []
-    for index, fact in survey_of(code).calls.items():
-        offset = instructions[index].offset
-        site = places.of_instruction(code, offset)
-        if fact.target == tracked.cached and (site, True) in ahead | {(s, True) for s, _ in ahead}:
-            back = (site, False) not in ahead
-            reads = all_reads(code, offset, (RESULT,), resolver).get(RESULT, ())
-            found += [replace(r, name=tracked.name, site=site, after_back_edge=back) for r in reads]
-    return tuple(found)
+    return tuple(
+        replace(read, name=tracked.name, site=call.site, after_back_edge=call.after_back_edge)
+        for call in calls_after(code, frame.f_lasti)
+        if call.target == tracked.cached
+        for read in all_reads(code, call.offset, (RESULT,), resolver).get(RESULT, ())
+    )
 
 
 def _shown(name: str, frame: FrameType) -> str:

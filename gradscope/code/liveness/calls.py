@@ -1,0 +1,83 @@
+"""Lists the calls that code makes, in the order in which control can reach them, and where it assigns a name."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from types import CodeType
+
+from gradscope.code import places
+from gradscope.code.liveness.flow import flow_of, level_after
+from gradscope.code.liveness.survey import CallFact, survey_of
+from gradscope.model import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call: the dotted name as written, the names handed to it, its keywords and which of them are no constants.
+
+    ``offset`` is that of its instruction; ``after_back_edge``: only in a later iteration of a loop around the start.
+    """
+
+    target: str
+    site: Site
+    offset: int
+    arguments: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    computed: frozenset[str] = frozenset()
+    after_back_edge: bool = False
+
+
+def calls_after(code: CodeType, lasti: int) -> tuple[Call, ...]:
+    """The calls of named functions that paths from just after ``lasti`` can reach, nearest first.
+
+    Those of a later iteration of a loop around it come last.
+    """
+    flow, calls = flow_of(code), survey_of(code).calls
+    start = flow.index(lasti)
+    loops = flow.loops_around(start)
+    seen: dict[int, int] = {}  # instruction -> the number of loops whose next iteration has begun
+    waiting = [(0, index, 0) for index in (flow.successors(start) if start >= 0 else (0,))]
+    while waiting:
+        distance, index, level = heapq.heappop(waiting)
+        if seen.get(index, len(loops) + 1) <= level:
+            continue
+        seen[index] = level  # a plainer way may be found later; the order is that of the first
+        for successor in flow.successors(index):
+            heapq.heappush(
+                waiting, (distance + 1, successor, level_after(loops, level, index, successor))
+            )
+    reached = sorted((index for index in seen if index in calls), key=lambda index: seen[index] > 0)
+    found = (_call(code, index, calls[index], seen[index] > 0) for index in reached)
+    return tuple(call for call in found if call.target)
+
+
+def call_at(code: CodeType, lasti: int) -> Call | None:
+    """The call that instruction ``lasti`` makes: which keywords it has, and which of them are computed."""
+    index = flow_of(code).index(lasti)
+    fact = survey_of(code).calls.get(index)
+    return None if fact is None else _call(code, index, fact, False)
+
+
+def _call(code: CodeType, index: int, fact: CallFact, after_back_edge: bool) -> Call:
+    return Call(
+        fact.target,
+        site_of(code, index),
+        flow_of(code).instructions[index].offset,
+        fact.arguments,
+        fact.keywords,
+        fact.computed,
+        after_back_edge,
+    )
+
+
+def assignment_sites(code: CodeType, name: str) -> tuple[Site, ...]:
+    """Where the name or path is assigned in this code, in the order of the source."""
+    stores = survey_of(code).stores
+    sites = (site_of(code, index) for index in sorted(stores) if name in stores[index])
+    return tuple(sorted(dict.fromkeys(sites), key=lambda site: (site.line, site.column)))
+
+
+def site_of(code: CodeType, index: int) -> Site:
+    """Return the place of an instruction by its index in the flow."""
+    return places.of_instruction(code, flow_of(code).instructions[index].offset)

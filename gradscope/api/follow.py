@@ -19,6 +19,7 @@ from gradscope.model import Graph, Node, NodeState, SavedState
 from gradscope.program.names import Names
 from gradscope.program.sites import user_frames
 from gradscope.program.tracked import tensors_with_graph
+from gradscope.torch_private import DisableTorchFunction
 
 _MOST_NODES = 20_000
 _numbers = itertools.count(1)
@@ -82,7 +83,7 @@ class Life:
         names.learn_variables(user_frames(sys._getframe(1)))
         found: dict[int, Node] = {}
         walker = Walker(min(_MOST_NODES, room()))
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             for root in self._starts():
                 if len(found) == len(numbers) or walker.room <= 0:
                     break

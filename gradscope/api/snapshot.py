@@ -18,6 +18,7 @@ from gradscope.model import Graph, Root
 from gradscope.program.names import Names, names_in
 from gradscope.program.sites import user_frames
 from gradscope.program.tensors import describe
+from gradscope.torch_private import DisableTorchFunction
 
 _MOST_NODES = 300_000
 _limit = StackLimit()
@@ -40,7 +41,7 @@ def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
     walker = Walker(room())
     if session is not None:
         # Ties what the hooks saw to the nodes: sites, modules, generations.
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             session.looker.look(nodes)
     index = walker.walk(nodes)
     named = names_in(frames[0], roots) if frames else [None] * len(roots)

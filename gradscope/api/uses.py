@@ -20,6 +20,7 @@ from gradscope.program.names import Names
 from gradscope.program.sites import user_frames
 from gradscope.program.tensors import describe, storage_of
 from gradscope.program.variables import variables
+from gradscope.torch_private import DisableTorchFunction
 from gradscope.units import listed
 
 
@@ -75,7 +76,7 @@ def uses(*roots: torch.Tensor) -> Uses:
     frames = user_frames(sys._getframe(1))
     names = Names()
     names.learn_variables(frames)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         nodes = Walker(len(graph.nodes)).walk(map(root_node, roots))
         savers, sources = _savers(nodes, names)
         del nodes

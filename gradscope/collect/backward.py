@@ -27,8 +27,8 @@ from gradscope.collect.walk import root_node
 from gradscope.hooks import EngineCall, erase
 from gradscope.model import BackwardCall, Finding, Graph, Sample, Site
 from gradscope.program.sites import Place, place_in, site_of, user_frame
+from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
 
-_sequence_nr = torch._C._autograd._get_sequence_nr
 _SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
 
 
@@ -136,9 +136,9 @@ class Backward:
         calls.append(call)
         if state.saving.other_thread:
             state.steady.block()
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             roots = [n for n in map(root_node, asked.outputs) if n is not None]
-            call.sequence_nr = _sequence_nr()
+            call.sequence_nr = next_sequence_nr()
             own_thread = call.thread == state.generations.thread
             call.plain = asked.is_plain and call.parent is None and own_thread
             if not (state.steady.on and self._recognize(call, roots)):

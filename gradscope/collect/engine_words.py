@@ -10,6 +10,7 @@ import torch
 from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import held, kind_of
 from gradscope.program.tensors import node_of, version_of
+from gradscope.torch_private import SAVED, current_node
 
 DETACHED = (
     "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
@@ -49,7 +50,7 @@ def _output_of(packed: Packed) -> str:
     """``, which is output 0 of Sigmoid,`` where torch would say so."""
     node: Any = None
     number = 0
-    saver = torch._C._current_autograd_node()
+    saver = current_node()
     if packed.original:
         assert packed.tensor is not None
         node, number = node_of(packed.tensor), packed.tensor.output_nr
@@ -68,7 +69,7 @@ def _restored(saver: Any, packed: Packed) -> torch.Tensor | None:
     for name, data in held(saver, kind_of(type(saver))):
         if data is packed:
             attribute, _, place = name.partition("[")
-            read = "saved_tensors" if attribute == "tensors" else f"_saved_{attribute}"
+            read = "saved_tensors" if attribute == "tensors" else SAVED + attribute
             value: Any = getattr(saver, read)
             restored: torch.Tensor = value[int(place[:-1])] if place else value
             return restored

@@ -6,11 +6,9 @@ import threading
 from array import array
 from bisect import bisect_right
 
-import torch
-
 from gradscope.program.sites import Place
+from gradscope.torch_private import next_sequence_nr
 
-_sequence_nr = torch._C._autograd._get_sequence_nr
 _MOST = 1_000_000  # calls
 
 Boundary = tuple[int, Place | None]
@@ -34,7 +32,7 @@ class Generations:
         """A backward call has ended."""
         if threading.get_ident() != self.thread or len(self._calls) >= _MOST:
             return
-        self.newest = max(_sequence_nr(), self.newest)
+        self.newest = max(next_sequence_nr(), self.newest)
         self.latest = number
         self._ended_at.append(self.newest)
         self._calls.append(number)

@@ -28,8 +28,8 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import dependencies_last, edges_of, root_node, will_run
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_leaf, is_parameter
+from gradscope.torch_private import NO_SEQUENCE_NR
 
-_NO_SEQUENCE = 2**64 - 1  # torch's number for AccumulateGrad
 _MOST_NODES = 300_000  # looked at in one call
 _NOTHING: list[weakref.ref[Packed]] = []
 
@@ -88,7 +88,7 @@ class Looker:
             if token.freed_by is not None:
                 look.freed.append(i)
             tokens.append(token)
-            older = token.generation != generation and token.sequence_nr != _NO_SEQUENCE
+            older = token.generation != generation and token.sequence_nr != NO_SEQUENCE_NR
             if older and (look.oldest is None or token.generation < look.oldest):
                 look.oldest = token.generation
             if token.packs:

@@ -6,16 +6,21 @@ import re
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch.autograd.graph import Node
 
 from gradscope.collect.marks import Packed, Stale
 from gradscope.program.tensors import PLAIN
+from gradscope.torch_private import (
+    CHECKPOINT_FILE,
+    RAW_SAVED,
+    SAVED,
+    FunctionNode,
+    SavedTensor,
+    dispatch_modes,
+)
 
 FREED_TEXT = "Trying to backward through the graph a second time"
 CLONE = "CloneBackward0"
-_SAVED_ATTRIBUTE = "_raw_saved_"
-_CHECKPOINT = torch.utils.checkpoint.__file__
 
 
 class Kind:
@@ -24,14 +29,12 @@ class Kind:
     __slots__ = ("is_compiled", "is_function", "is_leaf", "is_slices", "names", "saves")
 
     def __init__(self, kind: type) -> None:
-        self.names = tuple(
-            a[len(_SAVED_ATTRIBUTE) :] for a in dir(kind) if a.startswith(_SAVED_ATTRIBUTE)
-        )
+        self.names = tuple(a[len(RAW_SAVED) :] for a in dir(kind) if a.startswith(RAW_SAVED))
         self.is_leaf = kind.__name__ == "AccumulateGrad"
         self.saves = kind.__name__ not in ("AccumulateGrad", "CopyBackwards")
         self.is_slices = kind.__name__ == "CopySlices"
         """An in-place operation on a view. It wraps the operation's own node, which nobody can see, and drops it when freed."""
-        self.is_function = issubclass(kind, torch._C._FunctionBase)
+        self.is_function = issubclass(kind, FunctionNode)
         self.is_compiled = self.is_function and kind.__name__ == "CompiledFunctionBackward"
 
 
@@ -53,7 +56,7 @@ def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
     found = []
     for name in kind.names:
         try:
-            value = getattr(node, _SAVED_ATTRIBUTE + name)
+            value = getattr(node, RAW_SAVED + name)
         except RuntimeError:  # the engine's own error for a list of saved tensors that was freed
             continue
         if isinstance(value, tuple | list):
@@ -71,10 +74,10 @@ def was_freed(node: Node, kind: Kind) -> bool:
     """True when the node saved something that is gone now; asks torch itself, but never runs an unpack hook."""
     for name in kind.names:
         try:
-            value = getattr(node, _SAVED_ATTRIBUTE + name)
+            value = getattr(node, RAW_SAVED + name)
             gone = not isinstance(value, tuple | list) and value is not None and value.data is None
             if gone and value.unpack_hook is None:
-                getattr(node, "_saved_" + name)
+                getattr(node, SAVED + name)
         except RuntimeError as error:
             if FREED_TEXT in str(error):
                 return True
@@ -92,11 +95,11 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
     Unpacks what was saved without hooks, which runs nobody's code; what was saved under hooks is left alone.
     """
     found: list[Stale] = []
-    if torch._C._len_torch_dispatch_stack():
+    if dispatch_modes():
         return found  # the program's mode would see the unpacking
     for name in kind.names:
         try:
-            value = getattr(node, _SAVED_ATTRIBUTE + name)
+            value = getattr(node, RAW_SAVED + name)
         except RuntimeError:  # a freed list
             continue
         saved = [
@@ -105,7 +108,7 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
         if not saved or any(type(s.data) not in PLAIN or s.unpack_hook is not None for s in saved):
             continue  # freed, under hooks, or of a subclass, whose own code would see the unpacking
         try:
-            getattr(node, "saved_tensors" if kind.is_function else "_saved_" + name)
+            getattr(node, "saved_tensors" if kind.is_function else SAVED + name)
         except RuntimeError as error:
             versions = _VERSION.search(str(error))
             if versions:
@@ -120,12 +123,12 @@ def stale_inputs_of_checkpoint(packed: Packed) -> list[Stale]:
     """
     unpack: Any = packed.theirs[1] if packed.theirs is not None else None
     code = getattr(unpack, "__code__", None)
-    if code is None or code.co_filename != _CHECKPOINT or "frame" not in code.co_freevars:
+    if code is None or code.co_filename != CHECKPOINT_FILE or "frame" not in code.co_freevars:
         return []
     frame = unpack.__closure__[code.co_freevars.index("frame")].cell_contents
     stale = []
     for argument in getattr(frame, "saved_args", ()):
-        if not isinstance(argument, torch._C._autograd.SavedTensor):
+        if not isinstance(argument, SavedTensor):
             continue
         saved: Any = argument
         data = saved.data

@@ -6,13 +6,11 @@ from array import array
 from bisect import bisect_right
 from dataclasses import replace
 
-import torch
-
 from gradscope.collect.calls import Call
 from gradscope.collect.marks import Token
 from gradscope.collect.shapes import Repeat, Shape
+from gradscope.torch_private import next_sequence_nr
 
-_sequence_nr = torch._C._autograd._get_sequence_nr
 _MOST_KNOWN = 200
 _MOST_REMEMBERED = 100_000  # calls
 
@@ -30,7 +28,7 @@ class Past:
 
     def toggle(self) -> None:
         """Note that the hooks are lifted now, or put back."""
-        self._toggles.append(_sequence_nr())
+        self._toggles.append(next_sequence_nr())
 
     def was_lifted(self, sequence_nr: int) -> bool:
         """Return whether the node with this number was built while the hooks were lifted."""
@@ -43,7 +41,7 @@ class Past:
             shape.offsets = {
                 root - number: index for index, number in enumerate(repeat.numbers) if number
             }
-        numbers = (call.number, call.steps, root, _sequence_nr())
+        numbers = (call.number, call.steps, root, next_sequence_nr())
         for column, number in zip(self._columns, numbers, strict=True):
             column.append(number)
         self._shapes.append(shape)

@@ -15,6 +15,7 @@ from gradscope.collect.nodes import Kind, kind_of, stale_by_engine
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN
+from gradscope.torch_private import RAW_SAVED, SAVED
 
 _MOST_NODES = 50_000  # of one graph
 _MOST_KINDS = 5_000
@@ -59,7 +60,7 @@ class Recognizer:
             tensors = _count(node, kind)
             if tensors is None or tensors < len(token.packs):
                 return
-            names = tuple("_saved_" + name for name in kind.names)
+            names = tuple(SAVED + name for name in kind.names)
             readable[type(node)] = _FUNCTION if kind.is_function else names
         if len(self._known) >= _MOST_KNOWN or len(self._readable) >= _MOST_KINDS:
             self._known.clear()
@@ -146,7 +147,7 @@ def _saved(node: Node, kind: Kind) -> Iterator[torch.Tensor]:
     code must not run, and RuntimeError for a list that was freed.
     """
     for name in kind.names:
-        value = getattr(node, "_raw_saved_" + name)
+        value = getattr(node, RAW_SAVED + name)
         for saved in value if isinstance(value, tuple | list) else (value,):
             data: Any = None if saved is None else saved.data
             if isinstance(data, Packed):

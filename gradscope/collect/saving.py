@@ -14,9 +14,6 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
-from torch.autograd import Function
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from gradscope.collect import engine_words
@@ -28,12 +25,18 @@ from gradscope.program.names import Names
 from gradscope.program.sites import USER, Place, _codes, known_code, place_in, user_frame
 from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
 from gradscope.program.variables import Variable
+from gradscope.torch_private import (
+    CHECKPOINT_FILE,
+    FUNCTION_APPLY,
+    BackwardCFunction,
+    DisableTorchFunction,
+    current_node,
+    function_modes,
+    next_sequence_nr,
+    node_class_of,
+)
 
-_sequence_nr = torch._C._autograd._get_sequence_nr
-_function_modes = torch._C._len_torch_function_stack
-_FUNCTION_APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]
-_FUNCTION = Variable(_FUNCTION_APPLY, "cls")
-_CHECKPOINT = torch.utils.checkpoint.__file__
+_FUNCTION = Variable(FUNCTION_APPLY, "cls")
 _reference = weakref.ref
 _FRESH_REFERENCES = 4  # of a tensor that only C++ has seen, counted from inside a pack hook
 
@@ -63,8 +66,8 @@ class Saving:
     def pack(self, tensor: torch.Tensor) -> Packed:
         """The pack hook. It runs for every saved tensor, so the common case is written out here."""
         try:
-            if type(tensor) not in PLAIN or _function_modes():
-                with torch._C.DisableTorchFunction():
+            if type(tensor) not in PLAIN or function_modes():
+                with DisableTorchFunction():
                     return self._pack(tensor, sys._getframe(1))
             ledger = self.ledger
             packed = self._new()
@@ -82,9 +85,9 @@ class Saving:
                 if (
                     version
                     or sys.getrefcount(tensor) <= _FRESH_REFERENCES
-                    or frame.f_code is _FUNCTION_APPLY
+                    or frame.f_code is FUNCTION_APPLY
                 ):
-                    packed.sequence_nr = _sequence_nr() - 1
+                    packed.sequence_nr = next_sequence_nr() - 1
                     packed.original = self._is_input(packed, tensor, frame)
                     packed.tensor = tensor if packed.original else tensor.detach()
                 else:
@@ -103,7 +106,7 @@ class Saving:
     def _pack_plainly(self, tensor: torch.Tensor, failure: Exception) -> Packed:
         """Keep a tensor with nothing but its version, where a part of ours has failed."""
         self.ledger.notes.failed("noting a saved tensor failed in gradscope", failure)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             packed = self._new()
             packed.sequence_nr = UNTIED
             packed.version = tensor._version
@@ -117,12 +120,12 @@ class Saving:
         """Pack a tensor subclass, or under a torch function mode: neither may see what we do."""
         ledger = self.ledger
         packed = self._new()
-        packed.sequence_nr = _sequence_nr() - 1
+        packed.sequence_nr = next_sequence_nr() - 1
         version = packed.version = tensor._version
         packed.was_leaf = leaf = tensor.is_leaf
         known = (
             version == 0
-            and frame.f_code is not _FUNCTION_APPLY
+            and frame.f_code is not FUNCTION_APPLY
             and sys.getrefcount(tensor) > _FRESH_REFERENCES + 1
         )
         packed.original = leaf or known or self._is_input(packed, tensor, frame)
@@ -138,7 +141,7 @@ class Saving:
         """Note which node a tensor was saved for, and where; those of one node come in a row."""
         if self.detailed:
             self.ledger.listener.saved(packed)
-        sequence_nr = _sequence_nr() - 1
+        sequence_nr = next_sequence_nr() - 1
         thread = packed.thread = get_ident()
         if packed.sequence_nr == UNKNOWN:
             packed.sequence_nr = sequence_nr
@@ -163,7 +166,9 @@ class Saving:
                 self.other_thread = True
             # A Function saves after its forward, which may have built nodes; a checkpoint's inputs
             # are in no node.
-            untied = self._last_untied = code is _FUNCTION_APPLY or code.co_filename == _CHECKPOINT
+            untied = self._last_untied = (
+                code is FUNCTION_APPLY or code.co_filename == CHECKPOINT_FILE
+            )
             while frame is not None:
                 code = frame.f_code
                 if (_codes.get(id(code)) or known_code(code)).owner == USER:
@@ -203,7 +208,7 @@ class Saving:
         node = node_of(tensor)
         if node is None:
             return True
-        if frame.f_code is _FUNCTION_APPLY:
+        if frame.f_code is FUNCTION_APPLY:
             return not _is_of(node, frame) or node._sequence_nr() < packed.sequence_nr
         if node._sequence_nr() != packed.sequence_nr:
             # Foreach operations build all their nodes before they save any result.
@@ -231,12 +236,12 @@ class Saving:
         if tensor is None:
             assert packed.theirs is not None
             return packed.theirs[1](packed.theirs[0])
-        plain = type(tensor) in PLAIN and not _function_modes()
+        plain = type(tensor) in PLAIN and not function_modes()
         same = plain and tensor._version == packed.version
         if same and (packed.was_leaf or not packed.original or not tensor.is_leaf):
             return tensor
         if self._checking:
-            in_python = isinstance(torch._C._current_autograd_node(), BackwardCFunction)
+            in_python = isinstance(current_node(), BackwardCFunction)
             if packed.is_detached and not in_python:
                 raise RuntimeError(engine_words.DETACHED)
             if version_of(tensor) != packed.version:
@@ -297,4 +302,4 @@ class Saving:
 
 def _is_of(node: Node, apply: FrameType) -> bool:
     """True when the node is one of the Python Function whose ``apply`` runs in the frame."""
-    return type(node) is getattr(_FUNCTION.of(apply), "_backward_cls", None)
+    return type(node) is node_class_of(_FUNCTION.of(apply))

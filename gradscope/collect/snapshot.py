@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
-from gradscope import model
+import gradscope.model as model
 from gradscope.collect.marks import Packed, Token, token_of
 from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_freed
 from gradscope.collect.walk import edges_of
@@ -17,6 +17,7 @@ from gradscope.model import Graph, NodeState, Root, SavedState
 from gradscope.program.names import Names
 from gradscope.program.sites import site_of
 from gradscope.program.tensors import describe, dtype_label, is_parameter, version_of
+from gradscope.torch_private import DisableTorchFunction
 
 
 class Storages:
@@ -126,7 +127,7 @@ def _saved(name: str, data: Any, names: Names | None, storages: Storages) -> mod
         return model.SavedTensor(
             shown, (), "packed", "", 0, site=site_of(packed.place) if packed else None
         )
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         parameter = is_parameter(tensor)
         try:
             storage = tensor.untyped_storage()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 
-import torch
-
 from gradscope.collect.calls import Call
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
@@ -21,8 +19,7 @@ from gradscope.collect.steady import Liftable, Steady
 from gradscope.hooks import StackLimit
 from gradscope.model import Fix
 from gradscope.program.names import Names
-
-_sequence_nr = torch._C._autograd._get_sequence_nr
+from gradscope.torch_private import next_sequence_nr
 
 
 class _Thread(threading.local):
@@ -66,7 +63,7 @@ class State:
         self.calls = self.steps = 0
         self.started = time.perf_counter()
         self.thread = _Thread()
-        self._first_number = self._last_number = _sequence_nr()
+        self._first_number = self._last_number = next_sequence_nr()
 
     @property
     def is_running(self) -> bool:
@@ -77,7 +74,7 @@ class State:
     def nodes_built(self) -> int:
         """Nodes built since the watch began, in the thread that began it."""
         if threading.get_ident() == self.generations.thread:
-            self._last_number = _sequence_nr()
+            self._last_number = next_sequence_nr()
         return self._last_number - self._first_number
 
     def elapsed(self) -> float:

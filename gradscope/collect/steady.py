@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
@@ -13,8 +12,8 @@ from gradscope.collect.ledger import Ledger
 from gradscope.collect.marks import Census, Weight
 from gradscope.collect.past import Past
 from gradscope.collect.shapes import Repeat, Shape
+from gradscope.torch_private import next_sequence_nr
 
-_sequence_nr = torch._C._autograd._get_sequence_nr
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shapes
 _MOST_INTERVALS = 64  # of one shape
 _LONGEST_WAIT = 2_000  # calls
@@ -131,7 +130,7 @@ class Steady:
         self._alike = 0
         self._hooks.lower()
         self._past.toggle()
-        number = _sequence_nr()
+        number = next_sequence_nr()
         for shape in self._past.shapes:
             for place in shape.places:
                 if place is not None:  # it ran in every iteration, so it has by now

@@ -35,6 +35,12 @@ from gradscope.program.sites import (
 from gradscope.program.tensors import describe, storage_of, version_of
 from gradscope.program.variables import variables
 from gradscope.rules import base, gs101, gs104, gs201
+from gradscope.torch_private import (
+    DisableTorchFunction,
+    FunctionNode,
+    function_of,
+    has_donated_buffers,
+)
 
 _MOST_NODES_NAMED = 50
 
@@ -52,7 +58,11 @@ def examine(evidence: Evidence) -> list[Finding]:
     for i, found in look.stale:
         if look.will_run(i) and _needs_saved(look, i):
             stale.setdefault(i, []).append(found)
-    donated = {i for i in look.compiled if keeps and look.will_run(i) and _donates(look, i)}
+    donated = {
+        i
+        for i in look.compiled
+        if keeps and look.will_run(i) and has_donated_buffers(type(look.nodes[i]))
+    }
     if not (needed or stale or donated):
         return []
     order = run_order(look, edges_of(look.nodes, look.index))
@@ -78,7 +88,7 @@ def foresee(
     """Return what a backward call made in ``frame`` would raise now; books nothing."""
     user = user_frame(frame)
     call = Call(state.calls, None if user is None else place_in(user), keep=False)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         roots = [n for n in map(root_node, outputs) if n is not None]
         look = looker.look(roots, call.place)
         call.roots = look.numbers_of(roots)
@@ -121,7 +131,7 @@ def _needs_saved(look: Look, i: int) -> bool:
     """True when running the node reads what it saved: always in C++, in a Python Function if its code asks for it."""
     if not look.tokens[i].is_function:
         return True
-    cls = getattr(type(look.nodes[i]), "_forward_cls", None)
+    cls = function_of(type(look.nodes[i]))
     return (
         cls is None
         or _mentions_saved(getattr(cls, "backward", None))
@@ -140,15 +150,6 @@ def _mentions_saved(function: Any) -> bool:
             return True
         codes += [c for c in code.co_consts if hasattr(c, "co_names")]
     return False
-
-
-def _donates(look: Look, i: int) -> bool:
-    metadata = getattr(getattr(type(look.nodes[i]), "_forward_cls", None), "metadata", None)
-    config = torch._functorch.config
-    return bool(config.donated_buffer) and getattr(metadata, "bw_donated_idxs", None) not in (
-        None,
-        [],
-    )
 
 
 def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
@@ -232,11 +233,7 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
         return None
     site = Place(innermost.tb_frame.f_code, innermost.tb_lasti).site
     for _, value in variables(innermost.tb_frame):
-        token = (
-            token_of(value)
-            if issubclass(type(value), (torch._C._FunctionBase, AutogradNode))
-            else None
-        )
+        token = token_of(value) if issubclass(type(value), (FunctionNode, AutogradNode)) else None
         if token is not None and token.freed_by is not None:
             by = _record_of(token.freed_by)
             read = gs101.FreedRead(site, value.name(), site_of(token.place), by, calls)

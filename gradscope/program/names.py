@@ -14,9 +14,9 @@ from gradscope.program.contents import layout_of
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.tensors import is_leaf, storage_of
 from gradscope.program.variables import Variable, variables
+from gradscope.torch_private import MODULE_CALL
 
-_CALL = Module._call_impl.__code__
-_MODULE = Variable(_CALL, "self")
+_MODULE = Variable(MODULE_CALL, "self")
 _DEEPEST = 60  # frames looked at for a module
 
 
@@ -33,7 +33,7 @@ class Names:
         depth = 0
         while frame is not None and depth < _DEEPEST:
             code = frame.f_code
-            if code is _CALL:
+            if code is MODULE_CALL:
                 module = _MODULE.of(frame)
                 known = self._modules.get(id(module))
                 if known is None or known[0]() is not module:
@@ -79,7 +79,7 @@ class Names:
         above: FrameType | None = frame
         depth = 0
         while above is not None and depth < _DEEPEST:
-            if above.f_code is _CALL:
+            if above.f_code is MODULE_CALL:
                 outermost, caller = _MODULE.of(above), above.f_back
             above = above.f_back
             depth += 1

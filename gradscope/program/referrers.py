@@ -8,12 +8,11 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import torch
-
 from gradscope.program import layouts
 from gradscope.program.contents import Contents, layout_of
 from gradscope.program.paths import Origin, Path, Step
 from gradscope.program.reach import Walk
+from gradscope.torch_private import FunctionNode
 
 _MOST_LEVELS = 12
 _MOST_REFERRERS = 300  # of one level: beyond that the names no longer help
@@ -83,7 +82,7 @@ def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -
 
 def _is_top(referrer: object) -> bool:
     layout = layout_of(type(referrer))
-    return layout.is_class or layouts.derives(type(referrer), torch._C._FunctionBase)
+    return layout.is_class or layouts.derives(type(referrer), FunctionNode)
 
 
 def _tops_of_cycles(seen: dict[int, _Referrer], named: set[int]) -> list[Any]:
@@ -153,7 +152,7 @@ def _steps(chain: list[Any]) -> Iterator[Step]:
 
 def _unnamed(top: Any) -> tuple[Origin, str]:
     cls = type(top)
-    if layouts.derives(cls, torch._C._FunctionBase):
+    if layouts.derives(cls, FunctionNode):
         return origin_of_context(top), "ctx"
     if layout_of(cls).is_class:
         module = layouts.class_namespace(top).get("__module__")

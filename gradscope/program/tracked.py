@@ -6,13 +6,13 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gradscope.program import layouts, referrers
 from gradscope.program.contents import Contents, layout_of, look_at
 from gradscope.program.paths import Path, Step
 from gradscope.program.reach import ON_DEMAND
+from gradscope.torch_private import FunctionNode
 
 
 def tracked(base: type) -> list[Any]:
@@ -36,7 +36,7 @@ def tensors_with_graph() -> Iterator[Tensor]:
 def contexts(found: Callable[[Path, Tensor], None]) -> None:
     """Call ``found`` for every tensor with a graph that an autograd Function stored on its ``ctx`` as an attribute."""
     reader = Contents(ON_DEMAND.max_items)
-    for context in tracked(torch._C._FunctionBase):
+    for context in tracked(FunctionNode):
         for kind, name, held in reader.of(context):
             if kind == "attribute" and layout_of(type(held)).is_tensor and look_at(held)[0]:
                 origin = referrers.origin_of_context(context)

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any
 
-import torch
-
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
@@ -23,13 +21,13 @@ from gradscope.detect.observers import Observer, Observers
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import USER, _codes, known_code, owner_of, place_at, user_frames
+from gradscope.torch_private import COMPILER_FOLDER
 
 _MOST_EVENTS = 200_000
 _MOST_SECONDS = 0.5
 _ENOUGH = (
     5  # calls in a row on graphs that are known: what the next iteration does was seen by then
 )
-_COMPILER = torch.__path__[0] + "/_dynamo"
 _BACKWARD = Backward.run.__code__
 
 
@@ -160,7 +158,7 @@ class LineWatch(Observer):
             self._turn_off()
             return None
         self._events += 1
-        compiles = code.co_filename.startswith(_COMPILER)
+        compiles = code.co_filename.startswith(COMPILER_FOLDER)
         if compiles or self._events > _MOST_EVENTS or not self.watch.active:
             self._thread.aside = True
             self._turn_off()

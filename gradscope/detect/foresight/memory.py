@@ -19,6 +19,7 @@ from gradscope.collect.marks import Packed
 from gradscope.detect.foresight.objects import MISSING, Objects
 from gradscope.detect.foresight.versions import Versions
 from gradscope.program.tensors import PLAIN, storage_of
+from gradscope.torch_private import DisableTorchFunction
 
 _MOST_READ = 64  # saved tensors before one line
 _MOST_PIECES = 256
@@ -115,7 +116,7 @@ def _memory_of(packed: Packed) -> _Memory | None:
     tensor = packed.tensor
     if tensor is None or type(tensor) not in PLAIN:
         return None
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         if (
             tensor.device.type != "cpu"
             or tensor.layout != torch.strided

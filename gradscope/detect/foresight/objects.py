@@ -17,11 +17,11 @@ from gradscope.program import layouts
 from gradscope.program.contents import layout_of
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.variables import local_variables
+from gradscope.torch_private import CONTEXT_FILE
 
 MISSING: Any = object()
 
 _PART = re.compile(r"\.(?P<attribute>\w+)|\[(?P<item>-?\d+|'[^']*'|\"[^\"]*\")\]")
-_CONTEXT_FILE = torch.utils._contextlib.__file__
 _MOST_MODULES = 500
 
 
@@ -120,7 +120,7 @@ def function_of(found: Any) -> tuple[CodeType, bool] | None:
             inner = found.__dict__.get("__wrapped__")
             if inner is None:
                 return None
-            no_grad = no_grad or (found.__code__.co_filename == _CONTEXT_FILE and _turns_off(found))
+            no_grad = no_grad or (found.__code__.co_filename == CONTEXT_FILE and _turns_off(found))
             found = inner
         else:
             break

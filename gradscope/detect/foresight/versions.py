@@ -5,10 +5,9 @@ from __future__ import annotations
 import weakref
 from threading import get_ident
 
-import torch
-
 from gradscope.collect.marks import Packed
 from gradscope.program.tensors import storage_of
+from gradscope.torch_private import DisableTorchFunction
 
 _MOST_COMPARED = 256  # the newest saved tensors are compared at every line
 _MOST_KEPT = 8_192
@@ -32,7 +31,7 @@ class Versions:
     def changed(self) -> list[Packed]:
         """Those that this thread saved and that were changed since the last look; each is told once."""
         recent, dead, found = self._recent, 0, []
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             for reference in recent[-_MOST_COMPARED:]:
                 packed = reference()
                 if packed is None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gradscope.code.stores import find_calls, find_store
@@ -14,6 +13,7 @@ from gradscope.model import Site
 from gradscope.program.paths import Path
 from gradscope.program.tensors import is_leaf, node_of
 from gradscope.program.tracked import contexts, tracked
+from gradscope.torch_private import DisableTorchFunction
 
 _FEWEST = 3  # tensors in the same kind of cycle
 
@@ -66,7 +66,7 @@ def _through_hooks() -> Cycle | None:
     counts: dict[int, int] = {}
     hooks: dict[int, FunctionType] = {}
     for each in tracked(Tensor):
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             installed = None if is_leaf(each) else each._backward_hooks
         for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
             if isinstance(hook, FunctionType) and _closes_over(hook, each):
@@ -101,6 +101,6 @@ def _closes_over(hook: FunctionType, tensor: Any) -> bool:
 def _through_grad() -> Cycle | None:
     count = 0
     for each in tracked(Tensor):
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             count += is_leaf(each) and each.grad is not None and each.grad.requires_grad
     return Cycle("grad", ".grad", None, count) if count else None

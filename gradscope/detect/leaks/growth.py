@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from types import FrameType, FunctionType, ModuleType
 
-import torch
-
 from gradscope.code.stores import find_store
 from gradscope.code.through_data import writes_data
 from gradscope.collect.calls import Call
@@ -27,8 +25,8 @@ from gradscope.model import BackwardCall, Finding
 from gradscope.program.paths import Origin, Path
 from gradscope.program.sites import Place, user_frames
 from gradscope.rules import gs301, gs302, gs304
+from gradscope.torch_private import next_sequence_nr
 
-_sequence_nr = torch._C._autograd._get_sequence_nr
 _MOST_TICKS = 100_000
 _SATURATED = 100  # iterations: a scan looks at no more entries of a container
 _FREE_SCANS = 8  # made whatever they cost; later ones only while they stay cheap
@@ -198,7 +196,7 @@ class Growth(Observer):
         )
         if loop is None or loop.call != call.number:
             return ()
-        loop.end(_sequence_nr())
+        loop.end(next_sequence_nr())
         loop.record = record
         if not loop.due or record.exception is not None or not self._is_cheap(loop.holders):
             return ()

@@ -15,8 +15,8 @@ from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_parameter, storage_of
+from gradscope.torch_private import NO_SEQUENCE_NR
 
-_NO_SEQUENCE = 2**64 - 1  # torch's number for AccumulateGrad
 _OLDEST = 127  # iterations told apart in one graph
 
 
@@ -77,7 +77,7 @@ class Spans:
                 continue
             seen.add(node)
             number = node._sequence_nr()
-            if number == _NO_SEQUENCE:
+            if number == NO_SEQUENCE_NR:
                 continue
             found.numbers.add(number)
             token = token_of(node)
@@ -106,7 +106,7 @@ class Spans:
         terms = 0
         node: Node | None = root
         while node is not None:
-            following = [n for n in self._following(node) if n._sequence_nr() != _NO_SEQUENCE]
+            following = [n for n in self._following(node) if n._sequence_nr() != NO_SEQUENCE_NR]
             if len(following) == 1:
                 name = type(node).__name__
                 if name.startswith("Add") and terms:  # the first term was added to a constant
@@ -161,7 +161,7 @@ class Spans:
             stack.pop()
             mask = (
                 0
-                if node._sequence_nr() == _NO_SEQUENCE
+                if node._sequence_nr() == NO_SEQUENCE_NR
                 else 1 << min(self.iteration(node), _OLDEST)
             )
             for each in following:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from types import FrameType
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
@@ -18,6 +17,7 @@ from gradscope.program.reach import Budget, visit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import node_of, version_of
 from gradscope.program.variables import local_variables
+from gradscope.torch_private import DisableTorchFunction
 
 _BUDGET = Budget(max_objects=5_000, max_seconds=0.01, max_depth=12, max_items=100)
 _FEWEST = 3  # iterations that must be seen together before anything is suspected
@@ -214,7 +214,7 @@ def _suspect(
     *,
     container: bool,
 ) -> Suspect:
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         scalar = all(tensor.numel() == 1 for tensor in tensors)
     in_graph = 2 * len(extent.numbers & numbers) > extent.nodes
     return Suspect(names, container, iterations, extent.nodes, extent.nbytes, scalar, in_graph)

@@ -1,0 +1,395 @@
+"""What gradscope relies on in torch and CPython beyond their documentation, each with a probe.
+
+When a new version breaks something, the probe that fails names the fact, and the fact names the
+files that rely on it. All were seen with torch 2.13 on Python 3.11.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.autograd.graph
+from torch import Tensor
+from torch.autograd import Function
+
+import gradscope.torch_private as private
+
+FREED = "Trying to backward through the graph a second time"
+MODIFIED = "has been modified by an inplace operation"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One private fact: who has it, what it is, and which files of gradscope rely on it."""
+
+    of: str
+    statement: str
+    used_in: tuple[str, ...]
+    probe: Callable[[], bool]
+
+
+def _leaf(*size: int) -> Tensor:
+    return torch.ones(size or (2,), requires_grad=True)
+
+
+def _engine_runs_once_per_call() -> bool:
+    """Check that both bindings are one function, and that every way to call backward uses it."""
+    met: list[int] = []
+    modules = (torch.autograd.graph, torch.autograd)
+    originals = [module._engine_run_backward for module in modules]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        met.append(len(args))
+        return originals[0](*args, **kwargs)
+
+    try:
+        for module in modules:
+            module._engine_run_backward = run  # type: ignore[attr-defined]
+        _leaf().sum().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(_leaf().sum())
+        leaf = _leaf()
+        torch.autograd.grad(leaf.sum(), leaf)
+    finally:
+        for module, original in zip(modules, originals, strict=True):
+            module._engine_run_backward = original  # type: ignore[attr-defined]
+    return len(met) == 3 and originals[0] is originals[1]
+
+
+def _pack_result_dies_with_the_saved_tensor() -> bool:
+    class Mark:
+        def __init__(self, tensor: Tensor) -> None:
+            self.tensor = tensor
+
+    marks: list[weakref.ref[Mark]] = []
+
+    def pack(tensor: Tensor) -> Mark:
+        mark = Mark(tensor)
+        marks.append(weakref.ref(mark))
+        return mark
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda mark: mark.tensor):
+        loss = (_leaf() * _leaf()).sum()
+    alive = all(mark() is not None for mark in marks)
+    torch.autograd.backward(loss)
+    return bool(marks) and alive and all(mark() is None for mark in marks)
+
+
+def _number_in_a_pack_hook_is_the_node_being_built() -> bool:
+    numbers: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        numbers.append(private.next_sequence_nr() - 1)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        product = _leaf() * _leaf()
+    node: Any = product.grad_fn
+    return numbers == [node._sequence_nr()] * 2
+
+
+def _raw_saved_tensors_read_without_unpacking() -> bool:
+    product = _leaf() * _leaf()
+    node: Any = product.grad_fn
+    saved = getattr(node, private.RAW_SAVED + "self")
+    before = type(saved.data) is Tensor and saved.unpack_hook is None
+    torch.autograd.backward(product.sum())
+    return before and getattr(node, private.RAW_SAVED + "self").data is None
+
+
+def _raises(read: Callable[[], object], text: str) -> bool:
+    try:
+        read()
+    except RuntimeError as error:
+        return text in str(error)
+    return False
+
+
+def _saved_attribute_raises_when_freed() -> bool:
+    product = _leaf() * _leaf()
+    node = product.grad_fn
+    torch.autograd.backward(product.sum())
+    return _raises(lambda: getattr(node, private.SAVED + "self"), FREED)
+
+
+def _saved_attribute_raises_when_stale() -> bool:
+    factor = torch.ones(2)
+    node = (_leaf() * factor).grad_fn
+    factor += 1
+    return _raises(lambda: getattr(node, private.SAVED + "other"), MODIFIED)
+
+
+def _metadata_lives_with_the_node() -> bool:
+    class Mark:
+        pass
+
+    mark = Mark()
+    gone = weakref.ref(mark)
+    product = _leaf().exp()
+    node: Any = product.grad_fn
+    node.metadata["gradscope.probe"] = mark
+    del node, mark
+    node = product.grad_fn
+    kept = "gradscope.probe" in node.metadata
+    del node, product
+    return kept and gone() is None
+
+
+def _leaf_nodes_have_the_largest_number() -> bool:
+    node: Any = _leaf().exp().grad_fn
+    leaf: Any = node.next_functions[0][0]
+    return bool(leaf._sequence_nr() == private.NO_SEQUENCE_NR) and leaf.name().endswith("Grad")
+
+
+def _default_hooks_are_a_stack() -> bool:
+    autograd: Any = torch._C._autograd
+    pair = (lambda tensor: tensor, lambda value: value)
+    before = autograd._top_saved_tensors_default_hooks(True)
+    autograd._push_saved_tensors_default_hooks(*pair)
+    top = autograd._top_saved_tensors_default_hooks(True)
+    autograd._pop_saved_tensors_default_hooks()
+    return top[0] is pair[0] and autograd._top_saved_tensors_default_hooks(True) is before
+
+
+def _views_name_their_base() -> bool:
+    tensor = torch.ones(2, 2)
+    view = tensor.t()
+    return bool(view._is_view()) and view._base is tensor and not tensor._is_view()
+
+
+def _versions_count_changes() -> bool:
+    tensor = torch.ones(2)
+    version = tensor._version
+    tensor.detach().add_(1)
+    return tensor._version == version + 1
+
+
+def _storages_count_their_owners() -> bool:
+    tensor: Any = torch.ones(2)
+    storage = tensor.untyped_storage()
+    alone = private.storage_use_count(storage._cdata)
+    other = tensor.detach()
+    shared = private.storage_use_count(storage._cdata)
+    return bool(alone == 2 and shared == 3 and tensor._use_count() == 1 and other is not None)
+
+
+def _function_frames_know_their_class() -> bool:
+    seen: list[bool] = []
+
+    class Probe(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            frame = sys._getframe(1)
+            seen.append(frame.f_code is private.FUNCTION_APPLY and frame.f_locals["cls"] is Probe)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return grads[0]
+
+    node: Any = Probe.apply(_leaf()).grad_fn  # type: ignore[no-untyped-call]
+    known = private.function_of(type(node)) is Probe and private.node_class_of(Probe) is type(node)
+    return seen == [True] and known
+
+
+def _module_calls_run_known_code() -> bool:
+    seen: list[bool] = []
+
+    class Probe(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            frame = sys._getframe(1)
+            while frame is not None and frame.f_code is not private.MODULE_CALL:
+                frame = frame.f_back  # type: ignore[assignment]
+            seen.append(frame is not None and frame.f_locals["self"] is self)
+            return x
+
+    Probe()(torch.ones(1))
+    return seen == [True]
+
+
+def _fresh_tensors_have_few_references() -> bool:
+    counts: list[int] = []
+
+    class Hooks:
+        def pack(self, tensor: Tensor) -> Tensor:
+            counts.append(sys.getrefcount(tensor))
+            return tensor.detach()
+
+    hooks = Hooks()
+    leaf, known = _leaf(), _leaf() * 1
+    with torch.autograd.graph.saved_tensors_hooks(hooks.pack, lambda tensor: tensor):
+        leaf.exp()
+        known.sin()
+    return counts[0] <= 4 < counts[1]
+
+
+def _destructors_run_at_once() -> bool:
+    done: list[int] = []
+
+    class Probe:
+        def __del__(self) -> None:
+            done.append(1)
+
+    gc_was_on = gc.isenabled()
+    gc.disable()
+    try:
+        probe: Probe | None = Probe()
+        probe = None
+    finally:
+        if gc_was_on:
+            gc.enable()
+    return done == [1] and probe is None
+
+
+def _positions_give_columns() -> bool:
+    def line() -> float:
+        return 1 + 2.5
+
+    spans = [p for p in line.__code__.co_positions() if p[2] is not None and p[3] is not None]
+    return bool(spans)
+
+
+def _threads_begin_in_bootstrap() -> bool:
+    return hasattr(threading.Thread, "_bootstrap")
+
+
+def _warnings_skip_frames_of_the_import_machinery() -> bool:
+    import warnings
+
+    def warn() -> None:
+        warnings.warn("gradscope's probe", stacklevel=2)
+
+    def between() -> None:
+        warn()
+
+    between.__code__ = between.__code__.replace(co_filename="probe (as importlib._bootstrap)")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        between()
+    return caught[0].filename == __file__
+
+
+_TORCH, _PYTHON = "torch", "CPython"
+
+FACTS = (
+    Fact(
+        _TORCH,
+        "every backward call goes through _engine_run_backward, bound in two modules",
+        ("hooks.py",),
+        _engine_runs_once_per_call,
+    ),
+    Fact(
+        _TORCH,
+        "what a pack hook returned is destroyed when the graph lets go of the saved tensor",
+        ("collect/marks.py", "collect/ledger.py"),
+        _pack_result_dies_with_the_saved_tensor,
+    ),
+    Fact(
+        _TORCH,
+        "in a pack hook the last sequence number is that of the node being built",
+        ("collect/saving.py",),
+        _number_in_a_pack_hook_is_the_node_being_built,
+    ),
+    Fact(
+        _TORCH,
+        "node._raw_saved_x.data is the saved tensor, and None once it was freed",
+        ("collect/nodes.py", "collect/recognition.py"),
+        _raw_saved_tensors_read_without_unpacking,
+    ),
+    Fact(
+        _TORCH,
+        "node._saved_x raises the engine's own error once the saved tensor was freed",
+        ("collect/nodes.py", "collect/recognition.py"),
+        _saved_attribute_raises_when_freed,
+    ),
+    Fact(
+        _TORCH,
+        "node._saved_x raises the engine's own error when the saved tensor is stale",
+        ("collect/nodes.py", "collect/recognition.py"),
+        _saved_attribute_raises_when_stale,
+    ),
+    Fact(
+        _TORCH,
+        "node.metadata is a dict that lives and dies with the C++ node",
+        ("collect/marks.py", "collect/looker.py"),
+        _metadata_lives_with_the_node,
+    ),
+    Fact(
+        _TORCH,
+        "the nodes of leaves all have the largest sequence number",
+        ("collect/looker.py", "detect/leaks/spans.py"),
+        _leaf_nodes_have_the_largest_number,
+    ),
+    Fact(
+        _TORCH,
+        "default hooks are a stack of one thread with push, pop and top",
+        ("hooks.py",),
+        _default_hooks_are_a_stack,
+    ),
+    Fact(
+        _TORCH,
+        "a view says so and names its base",
+        ("program/tensors.py", "collect/ledger.py"),
+        _views_name_their_base,
+    ),
+    Fact(
+        _TORCH,
+        "a tensor and its detached aliases share a version counter",
+        ("collect/saving.py", "collect/looker.py", "collect/mutations.py"),
+        _versions_count_changes,
+    ),
+    Fact(
+        _TORCH,
+        "a storage counts its owners, of which its Python object is one",
+        ("collect/ledger.py",),
+        _storages_count_their_owners,
+    ),
+    Fact(
+        _TORCH,
+        "Function.apply is a Python frame with the class in `cls`",
+        ("collect/saving.py",),
+        _function_frames_know_their_class,
+    ),
+    Fact(
+        _TORCH,
+        "a module's call is a Python frame with the module in `self`",
+        ("program/names.py",),
+        _module_calls_run_known_code,
+    ),
+    Fact(
+        _PYTHON,
+        "in a pack hook a tensor new to Python has at most four references",
+        ("collect/saving.py",),
+        _fresh_tensors_have_few_references,
+    ),
+    Fact(
+        _PYTHON,
+        "an object is destroyed at once when its last reference goes",
+        ("collect/marks.py",),
+        _destructors_run_at_once,
+    ),
+    Fact(
+        _PYTHON,
+        "code objects give the columns of each instruction",
+        ("code/places.py",),
+        _positions_give_columns,
+    ),
+    Fact(
+        _PYTHON,
+        "a thread begins in Thread._bootstrap",
+        ("hooks.py",),
+        _threads_begin_in_bootstrap,
+    ),
+    Fact(
+        _PYTHON,
+        "a warning's stacklevel does not count frames whose file names the import machinery",
+        ("collect/backward.py",),
+        _warnings_skip_frames_of_the_import_machinery,
+    ),
+)

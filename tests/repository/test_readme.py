@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "examples/multi_task_hazard.py"
@@ -55,6 +56,20 @@ def test_readme_shows_the_finding_of_a_real_run() -> None:
         at = printed.find(part + "\n", at)
         assert at >= 0, f"not in the output:\n{part}\n\noutput:\n{printed}"
         at += len(part)
+
+
+def test_readme_opens_with_the_words_of_torch() -> None:
+    opening = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split("```")[1].split())
+    errors = [error.strip() for error in opening.split("RuntimeError: ") if error]
+    for error, is_changed in zip(errors, (False, True), strict=True):
+        hidden = torch.ones(2, requires_grad=True).exp()
+        loss = hidden.sum()
+        if is_changed:
+            hidden += 1
+        else:
+            loss.backward(retain_graph=False)  # type: ignore[no-untyped-call]
+        with pytest.raises(RuntimeError, match=re.escape(error)):
+            loss.backward()  # type: ignore[no-untyped-call]
 
 
 def without_losses(lines: list[str]) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class GradscopeError(Exception):
-    """gradscope was used wrongly or met bad input: the text says what, where, and what to do next."""
+    """Raised for wrong use or bad input: the text says what is wrong, where, and what to do."""
 
 
 class FreedGraphError(RuntimeError):
-    """Raised in the engine's place, before it runs, when a backward call needs saved tensors that were freed."""
+    """Raised before the engine runs, when a backward call needs saved tensors that were freed."""
 
 
 class StaleSavedTensorError(RuntimeError):
-    """Raised in the engine's place, before it runs, when a backward call needs a tensor that was modified in place."""
+    """Raised before the engine runs, when a backward call needs a tensor modified in place."""

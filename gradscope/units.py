@@ -1,4 +1,4 @@
-"""Numbers as people read them: bytes, counts, times."""
+"""Numbers in words: bytes, counts, durations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _STEP = 1024
 
 
 def nbytes(number: int) -> str:
-    """Bytes with a binary unit and at most four digits: ``12.5 KiB``, ``1,023 B``, ``3 GiB``."""
+    """Return bytes with a binary unit and at most four digits: ``12.5 KiB``, ``1,023 B``, ``3 GiB``."""
     size = float(number)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         # What would round up to a full next unit is shown in that unit: never "1024.0 KiB".
@@ -19,17 +19,17 @@ def nbytes(number: int) -> str:
 
 
 def count(number: int) -> str:
-    """A whole number with thousands apart: ``1,234``."""
+    """Return a whole number with its thousands apart: ``1,234``."""
     return f"{number:,}"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A count with its noun in the right number: ``1 node``, ``1,234 nodes``."""
+    """Return a count with its noun in the right number: ``1 node``, ``1,234 nodes``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def seconds(duration: float) -> str:
-    """A duration with its natural unit: ``340 us``, ``12 ms``, ``3.4 s``, ``2 min 5 s``, ``1 h 2 min``."""
+    """Return seconds with a fitting unit: ``340 us``, ``12 ms``, ``3.4 s``, ``2 min 5 s``, ``1 h 2 min``."""
     if duration < 0.001:
         return f"{duration * 1e6:.0f} us"
     if duration < 1:
@@ -44,7 +44,7 @@ def seconds(duration: float) -> str:
 
 
 def listed(names: Iterable[str], most: int = 3) -> str:
-    """Names in a sentence, each once: ``TanhBackward0, AddmmBackward0 and 4 more``."""
+    """Return names in a sentence, each once: ``TanhBackward0, AddmmBackward0 and 4 more``."""
     apart = list(dict.fromkeys(names))
     shown = ", ".join(apart[:most])
     return f"{shown} and {len(apart) - most:,} more" if len(apart) > most else shown

@@ -12,7 +12,7 @@ from gradscope.model.listing import Listing
 class Change:
     """One node, and whether it ``stayed``, was ``added`` or is ``gone``.
 
-    ``edges`` are those that leave it: one of the same three words, and the node that the edge leads to.
+    ``edges`` are those that leave it: one of the same words, and the node that the edge leads to.
     """
 
     what: str

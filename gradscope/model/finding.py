@@ -25,7 +25,7 @@ class Severity(StrEnum):
 
 
 class Certainty(StrEnum):
-    """How gradscope knows: the engine will raise now, it will if the code goes on so, or it was seen to happen."""
+    """How sure it is: the engine raises now, it will if the code goes on so, or it was seen to happen."""
 
     CERTAIN = "certain"
     PREDICTED = "predicted"
@@ -52,8 +52,9 @@ class FixKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """Another place that a finding speaks of; ``role`` is one of created, freed_by, next_read, held_by,
-    modified_by, retained_by, linked_by, failing_node.
+    """Another place that a finding names.
+
+    ``role`` is one of created, freed_by, next_read, held_by, modified_by, retained_by, linked_by, failing_node.
     """
 
     role: str
@@ -63,7 +64,7 @@ class Related:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replace line ``line`` (1-based) of ``file`` by ``replacement`` (may hold several lines; empty deletes it)."""
+    """Replace line ``line`` (1-based) of ``file`` by ``replacement``: one line, several, or none."""
 
     file: str
     line: int
@@ -72,7 +73,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What an expert would do: ``kind`` for machines, ``message`` for people, ``edits`` where it can be written down."""
+    """What an expert would do: ``kind`` for machines, ``message`` for people, ``edits`` if code says it."""
 
     kind: str
     message: str
@@ -152,7 +153,7 @@ def _texts(findings: Findings) -> str:
 
 
 class Hazards(Listing[Finding]):
-    """What would make a backward call fail now; empty where it would run."""
+    """What would make a backward call fail now; empty if it would run."""
 
     __slots__ = ()
     nothing = "backward would run: no saved tensor that it needs was freed or modified"

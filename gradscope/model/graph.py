@@ -12,7 +12,7 @@ from gradscope.model.printed import Printed, dot_of
 
 
 class NodeState(StrEnum):
-    """Life of a node: all it saved is there, it was freed, kept on purpose, saved nothing, or gone."""
+    """The life of a node: what it saved is there, retained, freed or modified; it saved nothing; it is gone."""
 
     LIVE = "live"
     RETAINED = "retained"
@@ -23,7 +23,7 @@ class NodeState(StrEnum):
 
 
 class SavedState(StrEnum):
-    """Life of a saved tensor: saved, kept by a retaining call, freed by a call, or dropped with its graph."""
+    """The life of a saved tensor: it is there, retained, freed by a call, modified, or dropped with its graph."""
 
     SAVED = "saved"
     RETAINED = "retained"
@@ -86,10 +86,10 @@ def activation_bytes(saved: Iterable[SavedTensor]) -> int:
 class Node:
     """One node of a backward graph; ``index`` is its place in ``Graph.nodes``.
 
-    ``sequence_nr`` is torch's own (creation order within a thread; None for AccumulateGrad). ``variable`` is the
-    qualified name of the leaf that an AccumulateGrad node feeds. ``freed_by`` is the number of the backward call
-    that freed the node, ``built_after`` that of the last backward call that had run when the node was built. ``unneeded``
-    are the tensors that a derivative of this kind may save and that this one, with these inputs, had no need of.
+    ``sequence_nr`` is torch's own: the order of creation within a thread, None for AccumulateGrad. ``variable`` is
+    the qualified name of the leaf that an AccumulateGrad node feeds. ``freed_by`` is the number of the backward call
+    that freed the node, ``built_after`` that of the last backward call before the node was built. ``unneeded``
+    names the tensors that such a derivative may save, and that this one did not need for its inputs.
     """
 
     index: int
@@ -109,18 +109,18 @@ class Node:
 
     @property
     def is_leaf(self) -> bool:
-        """True for an AccumulateGrad node: the end of a path, where a gradient arrives in ``.grad``."""
+        """True for an AccumulateGrad node, where a gradient arrives in ``.grad``."""
         return self.variable_label is not None
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes of this node's saved activations, each storage counted once, parameters not counted."""
+        """Bytes of the node's saved activations, as :func:`activation_bytes` counts them."""
         return activation_bytes(self.saved)
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """``source`` hands its gradient to input ``input_nr`` of ``target``: the backward direction, as in ``next_functions``."""
+    """``source`` hands its gradient to input ``input_nr`` of ``target``, as in ``next_functions``."""
 
     source: int
     target: int
@@ -129,7 +129,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where a backward starts: the tensor's name in the user's code where known, its node, dtype and shape."""
+    """Where a backward call starts: a node, and the tensor's name in the code, dtype and shape."""
 
     node: int
     name: str | None = None
@@ -149,12 +149,12 @@ class Graph(Printed):
     not_looked_at: int = 0
 
     def to_dot(self, **options: Any) -> str:
-        """Return the graph in graphviz's language; ``options`` are those of :func:`gradscope.to_dot`."""
+        """Return the graph as DOT text; ``options`` are those of :func:`gradscope.to_dot`."""
         return dot_of(self, **options)
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes of saved activations that the graph still holds, each storage counted once."""
+        """Bytes of saved activations that the graph still holds."""
         return activation_bytes(s for n in self.nodes for s in n.saved if not s.state.is_gone)
 
 

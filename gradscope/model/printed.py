@@ -1,4 +1,4 @@
-"""The door to the forms in which the data is shown: who shows it registers them, so that the data imports nothing."""
+"""How the data prints: the layers that show it register forms here, so that it imports none of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gradscope.errors import GradscopeError
 
 @singledispatch
 def text_of(value: object) -> str:
-    """Return the text that ``print`` shows; the ``repr`` where no form is registered for the class."""
+    """Return what ``print`` shows: the ``repr`` if no form is registered for the class."""
     return repr(value)
 
 
 @singledispatch
 def dot_of(value: object, **options: Any) -> str:
-    """Return the value in graphviz's language; raise GradscopeError where nothing draws its class."""
+    """Return the value as DOT text; raise GradscopeError if nothing draws its class."""
     raise GradscopeError(f"{type(value).__name__} cannot be drawn: use gradscope.to_dot()")
 
 

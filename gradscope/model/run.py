@@ -9,19 +9,18 @@ from gradscope.model.graph import Graph, Root, Site
 from gradscope.model.printed import Printed
 
 SCHEMA = 1
-"""Version of recordings and of the JSON output; grows when a reader of the old one would misread the new."""
+"""Version of recordings and of the JSON output; grows when an old reader would misread the new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackwardCall(Printed):
     """One ``backward()`` or ``autograd.grad()``; ``number`` counts from 1.
 
-    Bytes: ``saved_bytes`` was held by the graph when the call began, ``freed_bytes`` the graph let go of in the
-    call, ``returned_bytes`` of those went back to the allocator (nobody else held them), ``retained_bytes`` the
-    graph still held when the call ended. ``live_bytes`` is what all watched graphs held after the call,
-    ``peak_bytes`` the most they held since the previous call. ``started`` and ``ended`` are seconds since the run
-    began. ``parent`` is the enclosing call of a reentrant one. ``count`` is the number of alike calls folded into
-    this row (``number`` is the first of them, ``last_number`` the last).
+    Bytes: the graph held ``saved_bytes`` when the call began, let go of ``freed_bytes`` in the call, and still held
+    ``retained_bytes`` when it ended; ``returned_bytes`` of those freed went back to the allocator, as nothing else
+    held them. All watched graphs held ``live_bytes`` after the call, and ``peak_bytes`` at most since the previous
+    call. ``started`` and ``ended`` are seconds since the run began. ``parent`` is the enclosing call of a reentrant
+    one. ``count`` alike calls are folded into this row, from ``number`` to ``last_number``.
     """
 
     number: int
@@ -56,9 +55,10 @@ class BackwardCall(Printed):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What was run, and with what. ``script`` is the path, ``-m module`` or ``-c``; times are seconds since the epoch.
+    """What was run, and with what.
 
-    ``cwd`` is the directory in which the program was started, empty where that is not known; ``code`` what ``-c`` was given.
+    ``script`` is the path, ``-m module`` or ``-c``; ``started`` is in seconds since the epoch; ``cwd`` is the
+    directory in which the program was started, empty if that is unknown; ``code`` is what ``-c`` was given.
     """
 
     gradscope: str
@@ -75,7 +75,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the run ended; ``finished`` is False when the process was killed before it could say so."""
+    """How the run ended; ``finished`` is False if the process was killed before it could write that."""
 
     exit_status: int | None = None
     exception: str | None = None
@@ -85,7 +85,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Summary(Printed):
-    """Totals of a run. Bytes are those of saved activations, each storage counted once, parameters not counted."""
+    """Totals of a run; bytes are those of saved activations, each storage once, without parameters."""
 
     backward_calls: int = 0
     nodes: int = 0
@@ -104,8 +104,10 @@ class Summary(Printed):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One point of the memory curve: seconds since the run began, bytes held by graphs, bytes released by graphs that
-    someone else still holds, and the number of the last backward call.
+    """One point of the memory curve.
+
+    ``time`` is in seconds since the run began. Graphs hold ``live_bytes``; they have released ``held_bytes`` that
+    something else still holds. ``call`` is the number of the last backward call.
     """
 
     time: float
@@ -116,7 +118,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A whole run, as every view reads it. ``calls`` are folded; ``graphs`` maps a graph's number to its first sight."""
+    """A whole run, as every view reads it; ``calls`` are folded, ``graphs`` are by their numbers."""
 
     header: Header
     outcome: Outcome = Outcome()

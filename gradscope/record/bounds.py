@@ -1,4 +1,4 @@
-"""Keeps a recording within bounds however long the run: alike calls share a row, the memory curve its envelope."""
+"""Keeps recordings small however long the run is: alike calls share a row, the memory curve keeps its envelope."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _ALIKE = attrgetter(
     "kind", "site", "retain_graph", "create_graph", "inputs", "graph", "nodes", "nodes_run", "saved_tensors",
     "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes", "retained_bytes", "thread", "exception",
 )  # fmt: skip
-"""What two calls must have in common, beside their roots' names, to share a row."""
+"""What two calls must have in common to share a row, beside the names of their roots."""
 
 _FIGURES = (
     "nodes", "nodes_run", "saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes",
     "retained_bytes", "peak_bytes", "nodes_built", "nodes_destroyed",
 )  # fmt: skip
-"""What a row gives the largest value of."""
+"""Of these a row has the largest value."""
 
 _figures = attrgetter(*_FIGURES)
 
@@ -51,7 +51,7 @@ class _Row:
         self.figures: tuple[int, ...] = _figures(call)
 
     def goes_on_with(self, number: int) -> bool:
-        """Is a call of this number the next turn of the same loop, be it a short turn or as long as the last one?"""
+        """Return whether a call of this number is the next turn of the same loop."""
         gap = number - self.last_number
         return gap <= NEAR or gap == self.gap or self.gap == 0
 
@@ -79,9 +79,9 @@ class _Row:
 class CallFolder:
     """Backward calls, alike ones folded into rows.
 
-    A row's ``started`` is that of its first call; ``ended`` and ``live_bytes`` are those of its last; sizes are the
-    largest seen. Once a site has its share of rows, a call that matches none goes to one row for all such calls of its
-    kind there; ``mixed`` counts them.
+    A row has ``started`` of its first call, ``ended`` and ``live_bytes`` of its last, and the largest sizes seen.
+    Once a site has its share of rows, a call that matches none goes to one row for all such calls of its kind
+    there; ``mixed`` counts them.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class CallFolder:
         self._changed: set[int] = set()
 
     def add(self, call: BackwardCall) -> None:
-        """Take in one call, or calls folded already."""
+        """Add one call, or calls that are folded already."""
         alike = (*_ALIKE(call), call.parent is None, *[root.name for root in call.roots])
         row = self._latest.get(alike)
         if row is None or not row.goes_on_with(call.number):
@@ -117,15 +117,16 @@ class CallFolder:
         self._changed.add(row.index)
 
     def take_changed(self) -> Iterator[tuple[int, BackwardCall]]:
-        """The rows that have changed since the last time, each with its index."""
+        """Return the rows that changed since the last time, each with its index."""
         changed, self._changed = self._changed, set()
         return ((index, self._rows[index].folded()) for index in sorted(changed))
 
 
 class Curve:
-    """The memory curve in bounded size: of each run of samples the lowest and the highest one, and the last of all.
+    """The memory curve in bounded size: the lowest and the highest sample of each run, and the last of all.
 
-    The runs are equally long; when there are too many, neighbours are joined and runs are twice as long from then on.
+    All runs are equally long. When there are too many, neighbours are joined, and runs are twice as long from
+    then on.
     """
 
     def __init__(self) -> None:
@@ -138,7 +139,7 @@ class Curve:
         self._written = 0
 
     def add(self, sample: Sample) -> None:
-        """Take in the next sample."""
+        """Add the next sample."""
         self._last = sample
         self._open = _envelope(*self._open, sample)
         self._in_open += 1
@@ -157,11 +158,11 @@ class Curve:
         self._changed_from = 0
 
     def take_changed(self) -> Iterator[tuple[int, Sample | None]]:
-        """The points that have changed since the last time, each with its place; None where there is none any more."""
+        """Return the points that changed since the last time, each with its place; None for one that is gone."""
+        tail = self._open
         newest = self._open or (self._runs[-1] if self._runs else ())
-        tail = (
-            self._open if self._last is None or self._last in newest else (*self._open, self._last)
-        )
+        if self._last is not None and self._last not in newest:
+            tail = (*tail, self._last)
         runs = [*self._runs[self._changed_from :], tail]
         first = 2 * self._changed_from
         points = {
@@ -174,7 +175,7 @@ class Curve:
 
 
 def _envelope(*samples: Sample) -> tuple[Sample, ...]:
-    """The lowest and the highest of some samples, in the order of time."""
+    """Return the lowest and the highest sample, in the order of time."""
     low, high = min(samples, key=_level), max(samples, key=_level)
     if low is high:
         return (low,)

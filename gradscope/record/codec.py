@@ -1,7 +1,7 @@
-"""Turns the frozen data of the model into JSON text and back, following the dataclasses' own fields and type hints.
+"""Turns the model into JSON text and back, by the fields and type hints of its dataclasses.
 
-A dataclass becomes the list of its fields' values. A recording stores the names of the fields once, as ``LAYOUT``, and
-is read by them: a field added to the model later reads as its default, and one that the reader does not know is
+A dataclass becomes the list of its values. A recording stores the names of the fields once, as ``LAYOUT``, and is
+read by them: a field added to the model later reads as its default, and one that the reader does not know is
 passed over.
 """
 
@@ -33,23 +33,23 @@ _JSON = json.JSONEncoder(check_circular=False, separators=(",", ":"))
 
 
 def dumps(value: Any) -> str:
-    """The JSON text of a dataclass of the model."""
+    """Return a dataclass of the model as JSON text."""
     return dump_plain(plain(value))
 
 
 def plain(value: Any) -> Any:
-    """A dataclass of the model as lists, strings and numbers."""
+    """Return a dataclass of the model as lists, strings and numbers."""
     kind: Any = type(value)
     return _encoder(kind)(value)
 
 
 def dump_plain(value: Any) -> str:
-    """The JSON text of what ``plain`` returned: pure ASCII, so that no file name or exception text can upset it."""
+    """Return what ``plain`` made as JSON text in ASCII, which no file name or exception text can upset."""
     return _JSON.encode(value)
 
 
 def parse(text: object) -> Any:
-    """What JSON text holds; ValueError when it is none."""
+    """Return what JSON text holds; raise ValueError where it is no JSON."""
     if not isinstance(text, str | bytes):
         raise ValueError(f"expected text, found {type(text).__name__}")
     try:
@@ -64,7 +64,7 @@ def _same(value: Any) -> Any:
 
 @cache
 def _encoder(kind: Any) -> Convert:
-    """How values of the type hint ``kind`` are written; ``_same`` where JSON takes them as they are."""
+    """Return what writes values of the type ``kind``: ``_same`` if JSON takes them as they are."""
     if is_dataclass(kind):
         return _dataclass_encoder(kind)
     origin, args = get_origin(kind), get_args(kind)
@@ -95,16 +95,15 @@ def _dataclass_encoder(kind: Any) -> Convert:
 
 
 class Decoder:
-    """Reads what ``dumps`` wrote under ``layout``; whatever does not fit the model is a ValueError."""
+    """Reads what ``dumps`` wrote under ``layout``; raises ValueError for what does not fit the model."""
 
     def __init__(self, layout: Layout = LAYOUT) -> None:
         self._layout = layout
         self._readers: dict[Any, Convert] = {}
 
     def loads(self, kind: type[T], text: object) -> T:
-        """The value of type ``kind`` in ``text``."""
-        value: T = self._reader(kind)(parse(text))
-        return value
+        """Return the value of type ``kind`` in ``text``."""
+        return self._reader(kind)(parse(text))  # type: ignore[no-any-return]
 
     def _reader(self, kind: Any) -> Convert:
         if kind not in self._readers:
@@ -112,7 +111,7 @@ class Decoder:
         return self._readers[kind]
 
     def _make_reader(self, kind: Any) -> Convert:
-        """How values of the type hint ``kind`` are read: every reader checks what it is given."""
+        """Return what reads values of the type ``kind``, and checks them."""
         if is_dataclass(kind):
             return self._dataclass_reader(kind)
         origin, args = get_origin(kind), get_args(kind)

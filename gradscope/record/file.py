@@ -1,8 +1,8 @@
 """The SQLite file of a recording: its tables, and how it is created, written, checked and read.
 
-There are six tables of a key and a value, and all values are written under a key of their own, so that writing one
-again replaces it. Commits go through SQLite's rollback journal without waiting for the disk: a killed process leaves a
-readable file, a reader may come while it is written, and a run that ends leaves nothing but the file.
+Six tables have a key and a value each; writing a value again under its key replaces it. Commits go through SQLite's
+rollback journal without waiting for the disk: a killed process leaves a readable file, a reader may come while it is
+written, and a run that ends leaves nothing but the file.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ Key: TypeAlias = tuple[str, "int | str"]
 TABLES = ("meta", "calls", "graphs", "findings", "timeline", "sources")
 
 APPLICATION = int.from_bytes(b"GSCP", "big")
-"""What SQLite keeps in the head of a file so that its kind can be told."""
+"""The number in the head of an SQLite file that says what kind of file it is."""
 
 _HEAD = 100
 _MAGIC = b"SQLite format 3\0"
 
 
 def create(path: Path | None) -> sqlite3.Connection:
-    """A new empty recording at ``path``, in the place of an older one, or in memory."""
+    """Make an empty recording at ``path``, in the place of an older one, or in memory if that is None.
+
+    Raise GradscopeError where it cannot be written.
+    """
     try:
         file = ":memory:" if path is None else str(_make_way(path.resolve()))
-        # timeout=0: nothing here may ever make the program wait that is recorded.
+        # timeout=0: the program that is recorded never waits.
         connection = sqlite3.connect(file, timeout=0, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("BEGIN")
@@ -63,7 +66,7 @@ def create(path: Path | None) -> sqlite3.Connection:
 
 
 def _make_way(path: Path) -> Path:
-    """Put an empty file at ``path``, but not in the place of anything else than a recording or an empty file."""
+    """Put an empty file at ``path``, in the place of a recording or an empty file only."""
     if path.exists():
         if not path.is_file():
             raise GradscopeError(
@@ -80,7 +83,7 @@ def _make_way(path: Path) -> Path:
 
 
 def write(connection: sqlite3.Connection, batch: Mapping[Key, Any]) -> None:
-    """Write all of ``batch`` or, on an error, nothing; None deletes the value of a key."""
+    """Write all of ``batch`` or, on an error, nothing; a value of None deletes that of a key."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         for (table, key), value in batch.items():
@@ -93,7 +96,7 @@ def write(connection: sqlite3.Connection, batch: Mapping[Key, Any]) -> None:
 
 
 def is_locked(error: sqlite3.Error) -> bool:
-    """Did this fail only because another program is reading or writing the file just now?"""
+    """Return whether this failed only because another program reads or writes the file just now."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
@@ -101,16 +104,19 @@ def is_locked(error: sqlite3.Error) -> bool:
 
 
 def pack(text: str) -> bytes:
-    """Large texts are stored compressed."""
+    """Compress a text, as large ones are stored."""
     return zlib.compress(text.encode(), 1)
 
 
 def load(path: str | Path) -> Recording:
-    """The recording in a file, be its run over, killed or still going on."""
+    """Return the recording in a file, of a run that is over, was killed, or still goes on.
+
+    Raise GradscopeError for a file that is missing, locked, damaged, newer than this gradscope, or no recording.
+    """
     path = Path(path)
     _check(path)
     try:
-        # Writable, so that SQLite can undo the half of a commit that a killed process left.
+        # Writable, so that SQLite can undo half a commit that a killed process left.
         with closing(
             sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=5)
         ) as connection:
@@ -145,7 +151,7 @@ def _check(path: Path) -> None:
         raise GradscopeError(
             f"{path}: not a gradscope recording: give a file that `gradscope run --save FILE` wrote"
         )
-    # A commit in progress, which has a journal, may have written the head and not yet what comes behind.
+    # A commit in progress, which has a journal, may have written the head and not yet what follows it.
     if len(head) < _HEAD or (
         not _journal(path.resolve()).exists() and path.stat().st_size < _size(head)
     ):
@@ -163,12 +169,12 @@ def _head(path: Path) -> bytes:
 
 
 def _size(head: bytes) -> int:
-    """Bytes of a whole file: size of a page times number of pages."""
+    """Return the bytes of a whole file: the size of a page times the number of pages."""
     return int.from_bytes(head[16:18], "big") * int.from_bytes(head[28:32], "big")
 
 
 def _journal(path: Path) -> Path:
-    """The file in which SQLite keeps what a commit in progress replaces."""
+    """Return where SQLite keeps what a commit in progress replaces."""
     return path.with_name(path.name + "-journal")
 
 
@@ -183,7 +189,10 @@ def _damaged(path: Path, reason: object) -> GradscopeError:
 
 
 def read(connection: sqlite3.Connection) -> Recording:
-    """The recording behind a connection; ValueError, zlib.error or sqlite3.Error where it is damaged."""
+    """Return the recording behind a connection.
+
+    Raise ValueError, zlib.error or sqlite3.Error where it is damaged.
+    """
     tables = _tables(connection)
     meta = tables["meta"]
     if not {"layout", "header"} <= meta.keys():
@@ -207,7 +216,7 @@ def read(connection: sqlite3.Connection) -> Recording:
 
 
 def _tables(connection: sqlite3.Connection) -> dict[str, dict[Any, Any]]:
-    """All tables as of one moment, each in the order of its keys."""
+    """Return all tables as of one moment, each in the order of its keys."""
     connection.execute("BEGIN")
     try:
         return {
@@ -246,7 +255,7 @@ def _source(value: Any) -> tuple[str, str]:
 
 
 def _sound(graph: Graph) -> Graph:
-    """``graph``, once sure that it names no node that it does not have."""
+    """Return ``graph``; raise ValueError if it names a node that it does not have."""
     named = [n for edge in graph.edges for n in (edge.source, edge.target)] + [
         root.node for root in graph.roots
     ]

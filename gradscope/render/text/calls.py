@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import BackwardCall
-from gradscope.render.text.terminal import cut, plain, short_path, signs, wrapped
+from gradscope.render.text.terminal import place_of, plain, signs, tail, wrapped
 from gradscope.units import nbytes
 
 MOST_ROWS = 40
@@ -22,9 +22,9 @@ _MOST_INPUTS = 3
 
 
 def folded(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
-    """The calls with repeats folded, also those that take turns, as a GAN's two losses do: D, G, D, G."""
-    seen: dict[Hashable, int] = {}  # numbers for likenesses: they are compared many times
-    keys = [seen.setdefault(_likeness(call), len(seen)) for call in calls]
+    """Return the calls with repeats folded, also of calls that take turns, as a GAN's two losses do."""
+    seen: dict[Hashable, int] = {}  # numbers for what calls share, as that is compared many times
+    keys = [seen.setdefault(_shared(call), len(seen)) for call in calls]
     rows: list[BackwardCall] = []
     at = 0
     while at < len(calls):
@@ -39,8 +39,8 @@ def folded(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
     return rows
 
 
-def _likeness(call: BackwardCall) -> Hashable:
-    """What two calls must share to be one row: all that the row shows but the numbers of the calls."""
+def _shared(call: BackwardCall) -> Hashable:
+    """Return what calls must share to be one row: all that the row shows but their numbers."""
     return (
         *(call.kind, call.site, call.roots, call.retain_graph, call.create_graph, call.inputs),
         *(call.nodes_run, call.saved_bytes, call.freed_bytes, call.retained_bytes),
@@ -49,7 +49,7 @@ def _likeness(call: BackwardCall) -> Hashable:
 
 
 def _repeat(keys: Sequence[int], at: int) -> tuple[int, int]:
-    """The shortest stretch from ``at`` on that is repeated at once, and how often it comes; (1, 1) if none is."""
+    """Return the shortest period from ``at`` on that repeats at once, and how often; (1, 1) for none."""
     for period in range(1, _LONGEST_PERIOD + 1):
         times = 1
         while keys[at : at + period] == keys[at + times * period : at + (times + 1) * period]:
@@ -60,49 +60,45 @@ def _repeat(keys: Sequence[int], at: int) -> tuple[int, int]:
 
 
 def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
-    """The table, two lines a row: number, place and figures; then how often, and the call as it is written.
+    """Return the table, two lines a row: number, place, figures; then how often, and the call as code.
 
-    In a narrow terminal the column of saved bytes is left out, as what was saved was freed or retained.
+    A narrow terminal has no column of saved bytes, as what was saved was freed or retained.
     """
     rows = folded(calls)
-    first, last = (
-        (rows, [])
-        if len(rows) <= MOST_ROWS
-        else (rows[: MOST_ROWS - _LAST_ROWS], rows[-_LAST_ROWS:])
-    )
-    columns = _columns([*first, *last], console)
-    left = max(map(cell_len, columns[0]))
+    more = len(rows) - MOST_ROWS
+    if more > 0:
+        rows = [*rows[: MOST_ROWS - _LAST_ROWS], *rows[-_LAST_ROWS:]]
+    numbers, *figures = _columns(rows, console)
+    left = max(map(cell_len, numbers))
     room = console.width - _MARGIN - left - _GAP
-    figures = columns[1:]
     for dispensable in (1, 0):  # the bytes saved, then the nodes run
         if room - sum(_GAP + max(map(len, column)) for column in figures) < _NARROWEST_PLACE:
             del figures[dispensable]
-    lines = _row(
-        columns[0][0], "where", [column[0] for column in figures], left, room, figures, console
-    )
-    table = [Text(lines, style="dim")]
-    for index, call in enumerate([*first, *last], 1):
-        if last and index == len(first) + 1:
-            more = (
-                f"{signs(console).ellipsis} {len(rows) - MOST_ROWS:,} more rows, see --format json"
-            )
-            table.append(Text(" " * (_MARGIN + left + _GAP) + more, style="dim"))
-        place = f"{short_path(call.site.file)}:{call.site.line}" if call.site else "unknown line"
-        cells = [column[index] for column in figures]
-        table.append(
-            Text(
-                _row(columns[0][index], plain(place, console), cells, left, room, figures, console)
-            )
-        )
+
+    def line(index: int, place: str) -> str:
+        right = "".join(f"{'':{_GAP}}{c[index]:>{max(map(len, c))}}" for c in figures)
+        space = max(room - len(right), 0)
+        place = tail(place, space, signs(console).ellipsis)
+        return begun(numbers[index]) + place + " " * max(space - cell_len(place), 0) + right
+
+    def begun(first: str) -> str:
+        return f"{'':{_MARGIN}}{first:<{left}}{'':{_GAP}}"
+
+    table = [Text(line(0, "where"), style="dim")]
+    for index, call in enumerate(rows, 1):
+        if more > 0 and index == MOST_ROWS - _LAST_ROWS + 1:
+            note = f"{signs(console).ellipsis} {more:,} more rows, see --format json"
+            table.append(Text(begun("") + note, style="dim"))
+        table.append(Text(line(index, place_of(call.site, console) or "unknown line")))
         times = f"{signs(console).times}{call.count:,}" if call.count > 1 else ""
         for part in wrapped(_statement(call, console), room, console):
-            table.append(Text.assemble(" " * _MARGIN, f"{times:<{left}}", " " * _GAP, part))
+            table.append(Text.assemble(begun(times), part))
             times = ""
     return table
 
 
 def _columns(rows: Sequence[BackwardCall], console: Console) -> list[list[str]]:
-    """All columns but the place, each with its header first."""
+    """Return all columns but the place, each with its header first."""
     dash = signs(console).dash
     numbers = [
         f"{c.number:,}" if c.count == 1 else f"{c.number:,}{dash}{c.last_number:,}" for c in rows
@@ -116,30 +112,8 @@ def _columns(rows: Sequence[BackwardCall], console: Console) -> list[list[str]]:
     ]
 
 
-def _row(
-    number: str,
-    place: str,
-    cells: list[str],
-    left: int,
-    room: int,
-    figures: list[list[str]],
-    console: Console,
-) -> str:
-    """The first line of a row, or the header."""
-    widths = [max(map(len, column)) for column in figures]
-    right = "".join(
-        " " * _GAP + f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
-    )
-    space = max(room - len(right), 0)
-    ellipsis = signs(console).ellipsis
-    if (over := cell_len(place) - space) > 0:  # the end of a path tells more than its beginning
-        place = ellipsis + cut(place, over + cell_len(ellipsis), space)
-    padding = " " * max(space - cell_len(place), 0)
-    return " " * _MARGIN + f"{number:<{left}}" + " " * _GAP + place + padding + right
-
-
 def _statement(call: BackwardCall, console: Console) -> Text:
-    """The call as a user would write it, and what else is to be known of it."""
+    """Return the call as code, and where it ran and what it raised if that is special."""
     shown = Text(plain(as_code(call), console))
     if call.parent is not None:
         shown.append(f" (inside call {call.parent:,})", style="dim")
@@ -151,7 +125,7 @@ def _statement(call: BackwardCall, console: Console) -> Text:
 
 
 def as_code(call: BackwardCall) -> str:
-    """``loss.backward(retain_graph=True)``, ``autograd.grad(loss, [x])``, ``backward() of f32[32, 256]``."""
+    """Return ``loss.backward(retain_graph=True)`` or ``backward() of f32[32, 256]``."""
     names = [root.name for root in call.roots if root.name]
     known = names if len(names) == len(call.roots) else []
     several = f"[{', '.join(known)}]" if len(known) > 1 else "".join(known)
@@ -164,11 +138,8 @@ def as_code(call: BackwardCall) -> str:
         code = f"backward({_arguments(several, inputs and f'inputs={inputs}', flags)})"
     if known or not call.roots:
         return code
-    return (
-        f"{code} of {call.roots[0].label}"
-        if len(call.roots) == 1
-        else f"{code} of {len(call.roots):,} roots"
-    )
+    roots = call.roots[0].label if len(call.roots) == 1 else f"{len(call.roots):,} roots"
+    return f"{code} of {roots}"
 
 
 def _arguments(*arguments: str) -> str:
@@ -176,22 +147,15 @@ def _arguments(*arguments: str) -> str:
 
 
 def _inputs(call: BackwardCall) -> str:
-    """The inputs by name where there are few, else their number; empty where the call named none."""
+    """Return the inputs by name, or their number if they are many; nothing if the call named none."""
     if call.inputs is None:
         return ""
-    return (
-        f"[{', '.join(call.inputs)}]"
-        if len(call.inputs) <= _MOST_INPUTS
-        else f"{len(call.inputs):,} inputs"
-    )
+    few = len(call.inputs) <= _MOST_INPUTS
+    return f"[{', '.join(call.inputs)}]" if few else f"{len(call.inputs):,} inputs"
 
 
 def _flags(call: BackwardCall) -> str:
-    """The flag that keeps the graph; ``create_graph`` says ``retain_graph`` too."""
-    return (
-        "create_graph=True"
-        if call.create_graph
-        else "retain_graph=True"
-        if call.retain_graph
-        else ""
-    )
+    """Return the flag that keeps the graph; ``create_graph`` implies ``retain_graph``."""
+    if call.create_graph:
+        return "create_graph=True"
+    return "retain_graph=True" if call.retain_graph else ""

@@ -1,4 +1,4 @@
-"""A finding as text: in full where it is first told, in one line where it was printed before."""
+"""A finding as text: in full the first time, in one line where it was printed before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gradscope.model import Finding, Site
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
-from gradscope.render.text.terminal import cut, plain, print_lines, say, short_path, shorten, signs
+from gradscope.render.text.terminal import place_of, plain, print_lines, say, shorten, signs, tail
 from gradscope.render.theme import SEVERITIES
 from gradscope.units import listed
 
@@ -63,7 +63,11 @@ def print_finding(
 def print_list(findings: Sequence[Finding], console: Console) -> None:
     """Print one line for each finding: severity and code, place, message, and how often it was seen."""
     tags = [_tag(finding, console) for finding in findings]
-    places = [_place(finding.site, console) for finding in findings]
+    # At most a third of the width, as the message comes after it.
+    places = [
+        tail(place_of(finding.site, console), console.width // 3, signs(console).ellipsis)
+        for finding in findings
+    ]
     left = max((tag.cell_len for tag in tags), default=0)
     middle = max(map(cell_len, places), default=0)
     ellipsis = signs(console).ellipsis
@@ -71,11 +75,7 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
         tag.pad_right(left - tag.cell_len)
         place += " " * (middle - cell_len(place))
         seen = f", seen {finding.count:,} times" if finding.count > 1 else ""
-        lead = (
-            Text.assemble("  ", tag, "  ", place, "  ")
-            if middle
-            else Text.assemble("  ", tag, "  ")
-        )
+        lead = Text.assemble("  ", tag, "  ", place, "  ")
         room = max(console.width - lead.cell_len - len(seen), 1)
         message = shorten(plain(finding.message, console), room, ellipsis)
         print_lines(console, [lead.append(message + seen)])
@@ -100,20 +100,8 @@ def _tag(finding: Finding, console: Console) -> Text:
     return Text(f"{look.word}[{plain(finding.code, console)}]", style=look.terminal)
 
 
-def _place(site: Site | None, console: Console) -> str:
-    """Return file and line in at most a third of the width: the end of a path tells more than its beginning."""
-    if site is None:
-        return ""
-    place = plain(f"{short_path(site.file)}:{site.line}", console)
-    over = cell_len(place) - console.width // 3
-    if over <= 0:
-        return place
-    ellipsis = signs(console).ellipsis
-    return ellipsis + cut(place, over + cell_len(ellipsis), console.width // 3)
-
-
 def _saved_tensors(finding: Finding) -> str:
-    """The saved tensors concerned, the first few and how many more, and their nodes where no other note names them."""
+    """Return the first saved tensors and how many more there are, with their nodes if no note names those."""
     names = ", ".join(f"`{name}`" for name in finding.saved[:_MOST_SAVED])
     more = len(finding.saved) - _MOST_SAVED
     are = "the saved tensors are" if len(finding.saved) > 1 else "the saved tensor is"

@@ -1,4 +1,4 @@
-"""What ``print`` shows of a graph, a finding, a backward call, a report: plain text without colour."""
+"""How a graph, a finding, a backward call and a report print: plain text without colour."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gradscope.model import (
     SavedState,
     SavedTensor,
     SavedTensors,
+    Site,
     Summary,
 )
 from gradscope.model.changes import Changes
@@ -35,7 +36,7 @@ _MOST_NODES = 200
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells in columns, each as wide as it must be; a column without a cell is left out."""
+    """Return cells in columns as wide as they must be; leave out a column without a cell."""
     lines = [header, *rows]
     used = [i for i in range(len(header)) if any(line[i] for line in lines[1:])]
     widths = [max(len(line[i]) for line in lines) for i in used]
@@ -47,7 +48,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 @text_of.register
 def graph_text(graph: Graph) -> str:
-    """What the graph is in one line, then a line for each node and each of its further saved tensors."""
+    """Return a headline, then a line for each node and each of its further saved tensors."""
     console = _console()
     roots = {root.node: root.name or "root" for root in graph.roots}
     following: dict[int, list[str]] = {}
@@ -56,11 +57,9 @@ def graph_text(graph: Graph) -> str:
     rows = []
     for node in graph.nodes[:_MOST_NODES]:
         first, *rest = _saved_cells(node) or [""]
-        where = f"{os.path.basename(node.site.file)}:{node.site.line}" if node.site else ""
-        arrow = (
-            f"→ {' '.join(dict.fromkeys(following[node.index]))}" if node.index in following else ""
-        )
-        root, number = roots.get(node.index, ""), f"[{node.index}]"
+        ahead = " ".join(dict.fromkeys(following.get(node.index, ())))
+        arrow = f"→ {ahead}" if ahead else ""
+        root, number, where = roots.get(node.index, ""), f"[{node.index}]", _where(node.site)
         rows.append((root, number, node.name, _state(node), first, arrow, where, node.module or ""))
         rows += [("", "", "", "", saved, "", "", "") for saved in rest]
     lines = [table(("", "", "node", "state", "saved", "next", "made at", "module"), rows)]
@@ -74,26 +73,23 @@ def graph_text(graph: Graph) -> str:
 
 
 def _headline(graph: Graph) -> str:
-    """``backward graph of loss f32[]: 5 nodes, 2 of them freed; 128 B held by saved tensors``."""
+    """Return ``backward graph of loss f32[]: 5 nodes (2 freed); it holds 128 B of saved tensors``."""
     of = ", ".join(f"{root.name or ''} {root.label}".strip() for root in graph.roots)
     states = [node.state for node in graph.nodes]
-    told = [
+    counts = [
         f"{states.count(state)} {NODE_STATES[state].word}"
-        for state in (
-            NodeState.LIVE,
-            NodeState.RETAINED,
-            NodeState.FREED,
-            NodeState.STALE,
-            NodeState.DESTROYED,
-        )
-        if state in states
+        for state in NodeState
+        if state in states and state is not NodeState.BUFFERLESS
     ]
-    nodes = counted(len(states), "node") + (f" ({', '.join(told)})" if told else "")
-    bare = all(state is NodeState.BUFFERLESS for state in states)
+    nodes = counted(len(states), "node") + (f" ({', '.join(counts)})" if counts else "")
     held = f"it holds {nbytes(graph.saved_bytes)} of saved tensors"
-    if bare:
+    if not counts:
         held = "it saved nothing: backward may run any number of times"
     return f"backward graph{' of ' if of else ''}{of}: {nodes}; {held}"
+
+
+def _where(site: Site | None) -> str:
+    return f"{os.path.basename(site.file)}:{site.line}" if site else ""
 
 
 def _state(node: Node) -> str:
@@ -112,41 +108,38 @@ def _saved_cells(node: Node) -> list[str]:
 
 
 def saved_text(saved: SavedTensor) -> str:
-    """``self f32[8, 32]  1 KiB``; of a leaf whose it is, and of what is not simply there, what became of it."""
-    size = (
-        f"= {saved.source}, a leaf" if saved.is_parameter and saved.source else nbytes(saved.nbytes)
-    )
-    size = "a leaf" if saved.is_parameter and not saved.source else size
+    """Return ``self f32[8, 32]  1 KiB``, for a leaf its name, and the state of what is not simply saved."""
+    size = nbytes(saved.nbytes)
+    if saved.is_parameter:
+        size = f"= {saved.source}, a leaf" if saved.source else "a leaf"
     state = "" if saved.state is SavedState.SAVED else SAVED_STATES[saved.state].word
     return "  ".join(filter(None, (saved.label, size, state)))
 
 
 @text_of.register
 def saved_tensors_text(pairs: SavedTensors) -> str:
-    """One line for each saved tensor: its node, what it is, how large, and what became of it."""
+    """Return a line for each saved tensor: its node, what it is, its bytes and its state."""
     if not pairs:
         return pairs.nothing
     rows = []
     for node, saved in pairs:
         size = f"{nbytes(saved.nbytes)}{' (a leaf)' if saved.is_parameter else ''}"
-        where = f"{os.path.basename(saved.site.file)}:{saved.site.line}" if saved.site else ""
-        rows.append(
-            (node, saved.label, size, SAVED_STATES[saved.state].word, saved.source or "", where)
-        )
+        state, source = SAVED_STATES[saved.state].word, saved.source or ""
+        rows.append((node, saved.label, size, state, source, _where(saved.site)))
     return table(("node", "saved", "bytes", "state", "variable", "made at"), rows)
 
 
 @text_of.register
 def changes_text(changes: Changes) -> str:
-    """How many nodes and edges stayed, came and went, then a line for each node with the edges that leave it."""
+    """Return counts of what stayed, came and went, then a line for each node with the edges that leave it."""
     rows = []
     signs = {"stayed": "=", "added": "+", "gone": "-"}
     for change in changes:
         node = change.node
         name = f"{node.name} of {node.variable}" if node.variable else node.name
         arrows = ", ".join(f"{signs[what]}> {target}" for what, target in change.edges)
-        where = f"{os.path.basename(node.site.file)}:{node.site.line}" if node.site else ""
-        rows.append((f"{signs[change.what]} {change.what}", name, _state(node), arrows, where))
+        what = f"{signs[change.what]} {change.what}"
+        rows.append((what, name, _state(node), arrows, _where(node.site)))
     counts = [
         f"{word} {counted(sum(c.what == word for c in changes), 'node')} and "
         f"{counted(sum(what == word for c in changes for what, _ in c.edges), 'edge')}"
@@ -157,7 +150,7 @@ def changes_text(changes: Changes) -> str:
 
 @text_of.register
 def finding_text(finding: Finding) -> str:
-    """A finding as the report shows it."""
+    """Return a finding as the report shows it."""
     console = _console()
     print_finding(finding, console)
     return _written(console)
@@ -165,7 +158,7 @@ def finding_text(finding: Finding) -> str:
 
 @text_of.register
 def findings_text(findings: Findings) -> str:
-    """Findings as the report shows them, one after the other."""
+    """Return findings as the report shows them, one after the other."""
     console = _console()
     for place, finding in enumerate(findings):
         print_finding(finding, console, before=findings[:place])
@@ -173,7 +166,7 @@ def findings_text(findings: Findings) -> str:
 
 
 def report_text(recording: Recording) -> str:
-    """The whole report."""
+    """Return the whole report."""
     console = _console()
     print_report(recording, console)
     return _written(console)
@@ -181,12 +174,14 @@ def report_text(recording: Recording) -> str:
 
 @text_of.register
 def call_text(call: BackwardCall) -> str:
-    """A backward call in one line: what was built before it and destroyed since the last, what it ran, freed and kept."""
+    """Return a backward call in one line: the nodes built before it and destroyed since the last, what it
+    ran, freed and retained.
+    """
     console = _console()
-    site = f"  {os.path.basename(call.site.file)}:{call.site.line}" if call.site else ""
-    number = (
-        f"call {call.number}" if call.count == 1 else f"calls {call.number} to {call.last_number}"
-    )
+    site = f"  {_where(call.site)}" if call.site else ""
+    number = f"call {call.number}"
+    if call.count > 1:
+        number = f"calls {call.number} to {call.last_number}"
     raised = f"  raised {call.exception.partition(':')[0]}" if call.exception else ""
     return plain(
         f"{number}  {as_code(call)}{site}  built {call.nodes_built:,}  destroyed {call.nodes_destroyed:,}  "
@@ -198,7 +193,7 @@ def call_text(call: BackwardCall) -> str:
 
 @text_of.register
 def summary_text(summary: Summary) -> str:
-    """The totals, a line each for nodes, saved tensors and bytes."""
+    """Return the totals, a line each for nodes, saved tensors and bytes."""
     s = summary
     dropped = f", {s.dropped_tensors:,} dropped with their graph" if s.dropped_tensors else ""
     return (
@@ -209,7 +204,7 @@ def summary_text(summary: Summary) -> str:
 
 
 def _console() -> Console:
-    """A console without colour that writes into memory, and can write every sign."""
+    """Return a console without colour that writes into memory, and has every sign."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     return Console(
         file=stream, width=_WIDTH, color_system=None, force_terminal=False, legacy_windows=False

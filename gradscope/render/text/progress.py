@@ -1,4 +1,4 @@
-"""One transient line on stderr that shows a long run is being watched, and never mixes with the script's output."""
+"""One line on stderr that shows how far a long run is, and never mixes with the script's output."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ _ERASE = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Draws how far a run has come, at most four times a second and not before two seconds have passed.
+    """Draws how far a run is, at most four times a second and not in the first two seconds.
 
-    It is drawn only where stderr is a terminal and stdout is not. With both on one screen nobody can know in which
-    column the script has left the cursor, so anything drawn would sooner or later stand amid the script's own text;
-    there, nothing is drawn at all. After drawing, the cursor goes back to the first column: what the script writes to
-    stderr itself begins where it would have begun.
+    It draws only where stderr is a terminal and stdout is not: with both on one screen the column in which the script
+    left the cursor is unknown, and the line would end up amid the script's text. After drawing, the cursor is in the
+    first column again, where the script's own stderr begins.
     """
 
     __slots__ = ("_drawn", "_next", "_stream")
@@ -33,7 +32,7 @@ class ProgressLine:
         self._next = _FIRST if wanted and os.environ.get("TERM") != "dumb" else float("inf")
 
     def update(self, calls: int, live_bytes: int, elapsed: float) -> None:
-        """Say how far the run is. Made for every backward call: one comparison, unless it is time to draw."""
+        """Draw how far the run is, if it is time; costs every backward call one comparison."""
         if elapsed < self._next:
             return
         self._next = elapsed + _EVERY
@@ -44,7 +43,7 @@ class ProgressLine:
         self._drawn = True
 
     def erase(self) -> None:
-        """Take the line away: before a finding is printed, and at the end. It comes back at a later update."""
+        """Take the line away, before a finding is printed and at the end; an update brings it back."""
         if self._drawn:
             self._write(_ERASE)
             self._drawn = False
@@ -58,7 +57,7 @@ class ProgressLine:
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """False also for a stream that is closed or missing, as under ``pythonw``."""
+    """Return whether a stream is a terminal; one that is closed or missing is none."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:

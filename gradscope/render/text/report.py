@@ -1,4 +1,4 @@
-"""The terminal report: findings with caret snippets, the backward calls, totals, and the next command to type."""
+"""The report for people: findings, backward calls, totals, and the next command to type."""
 
 from __future__ import annotations
 
@@ -50,48 +50,39 @@ def print_report(
 
 
 def _totals(s: Summary, console: Console) -> None:
-    """What was built, saved, and became of it; released by the graph and returned to memory kept apart."""
+    """Print what was built and saved, what graphs released of it, and what memory came back."""
     held = s.freed_bytes - s.returned_bytes
     elsewhere = f"; {nbytes(held)} still held by others" if held > 0 else ""
-    rows = [
-        ("nodes", f"{s.nodes:,} built, {s.nodes_destroyed:,} destroyed"),
-        ("saved tensors", f"{s.saved_tensors:,} saved, {nbytes(s.saved_bytes)}"),
-        (
-            "released by the graph",
-            f"{s.freed_tensors:,} freed in backward, {nbytes(s.freed_bytes)}",
-        ),
-        ("memory returned", f"{nbytes(s.returned_bytes)} of those{elsewhere}"),
-    ]
-    if s.dropped_tensors:
-        rows.append(
-            ("dropped", f"{s.dropped_tensors:,} went with their graph, {nbytes(s.dropped_bytes)}")
-        )
-    rows.append(
-        (
-            "held by graphs",
-            f"{nbytes(s.live_bytes)} at the end, {nbytes(s.peak_saved_bytes)} at the peak",
-        )
-    )
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
+    freed, dropped = nbytes(s.freed_bytes), nbytes(s.dropped_bytes)
+    end, peak = nbytes(s.live_bytes), nbytes(s.peak_saved_bytes)
+    rows = {
+        "nodes": f"{s.nodes:,} built, {s.nodes_destroyed:,} destroyed",
+        "saved tensors": f"{s.saved_tensors:,} saved, {nbytes(s.saved_bytes)}",
+        "released by the graph": f"{s.freed_tensors:,} freed in backward, {freed}",
+        "memory returned": f"{nbytes(s.returned_bytes)} of those{elsewhere}",
+        "dropped": f"{s.dropped_tensors:,} went with their graph, {dropped}",
+        "held by graphs": f"{end} at the end, {peak} at the peak",
+    }
+    if not s.dropped_tensors:
+        del rows["dropped"]
+    width = max(map(len, rows))
+    for name, value in rows.items():
         say(Text(f"  {name:<{width}}  ", style="dim"), value, console)
 
 
 def _outcome(recording: Recording, console: Console) -> None:
-    """How the run ended, where that needs saying."""
+    """Print how the run ended, if it ended early or raised."""
     outcome = recording.outcome
     if not outcome.finished:
         print_note("the recording ends here: the run was stopped before it could finish", console)
     elif outcome.exception:
-        first_line = outcome.exception.splitlines()[0]
-        print_note(
-            f"the script raised {shorten(first_line, 2 * console.width - 40, signs(console).ellipsis)}",
-            console,
-        )
+        raised = outcome.exception.splitlines()[0]
+        raised = shorten(raised, 2 * console.width - 40, signs(console).ellipsis)
+        print_note(f"the script raised {raised}", console)
 
 
 def _headline(recording: Recording, console: Console) -> None:
-    """The result in one line."""
+    """Print the result in one line."""
     calls = recording.summary.backward_calls
     if not recording.findings:
         if calls == 0:
@@ -112,12 +103,12 @@ def _headline(recording: Recording, console: Console) -> None:
 
 
 def _counted_severity(severity: Severity, number: int) -> str:
-    """``1 error``, ``2 warnings``; advice has no plural."""
+    """Return ``1 error``, ``2 warnings``; advice has no plural."""
     return f"{number:,} {severity}" if severity is Severity.ADVICE else counted(number, severity)
 
 
 def _next(recording: Recording, console: Console, saved: str | None) -> None:
-    """What to type next."""
+    """Print what to type next."""
     commands = []
     if recording.findings:
         gravest = min(recording.findings, key=lambda finding: finding.severity.rank)

@@ -1,4 +1,4 @@
-"""Source places as a compiler shows them: the line, its number, and carets under the part that is meant."""
+"""Places in source code as a compiler shows them: the line, its number, carets under the part."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NARROWEST_LABEL = 24
 
 
 def source_line(site: Site, sources: Mapping[str, str] | None) -> str | None:
-    """The line of a site from the recorded sources, else from the file; None if it is not to be had or is blank."""
+    """Return the line of a site, from the recorded sources or else the file; None if missing or blank."""
     recorded = (sources or {}).get(site.file)
     if recorded is None:
         line = linecache.getline(site.file, site.line)
@@ -37,12 +37,12 @@ def source_line(site: Site, sources: Mapping[str, str] | None) -> str | None:
 
 
 def location(site: Site, console: Console) -> str:
-    """``train.py:42:9``, never shortened, so that a terminal can open it."""
+    """Return ``train.py:42:9``, never shortened, so that a terminal can open it."""
     return plain(f"{short_path(site.file)}:{site.line}:{site.column}", console)
 
 
 def gutter_width(*sites: Site | None) -> int:
-    """Room for the largest line number among some sites."""
+    """Return the width of the largest line number of some sites."""
     return max((len(str(site.line)) for site in sites if site is not None), default=1)
 
 
@@ -55,9 +55,9 @@ def pointed(
     style: str,
     gutter: int,
 ) -> list[Text]:
-    """The place of a finding: where it is, its line, and carets with a label under it.
+    """Return the place of a finding, its line, and carets with a label under it.
 
-    Without the source, the place and the label alone.
+    Without the source, return the place and the label alone.
     """
     where = Text.assemble((" " * gutter + "--> ", "dim"), (location(site, console), "bold"))
     if site.function != "<module>":
@@ -79,7 +79,7 @@ def pointed(
 def mentioned(
     site: Site, console: Console, sources: Mapping[str, str] | None, *, gutter: int
 ) -> list[Text]:
-    """A related place: where it is and its source, beside it where there is room, else below."""
+    """Return a related place and its line, beside it if there is room, else below."""
     where = Text.assemble((" " * gutter + "--> ", "dim"), location(site, console))
     line = source_line(site, sources)
     if line is None:
@@ -95,7 +95,7 @@ def mentioned(
 
 
 def _span(site: Site, line: str) -> tuple[int, int]:
-    """First character to underline and the one after the last, from 0; all code of the line where that is not known."""
+    """Return the first character to underline and the one after the last, from 0; by default all code."""
     code = len(line) - len(line.lstrip())
     start = site.column - 1
     if not code < start < len(line):
@@ -105,7 +105,7 @@ def _span(site: Site, line: str) -> tuple[int, int]:
 
 
 def _clipped(shown: str, start: int, end: int, room: int, ellipsis: str) -> tuple[str, int, int]:
-    """A drawn line in ``room`` cells with the cells from ``start`` to ``end`` in view, and where these are then."""
+    """Return ``room`` cells of a drawn line with ``start`` to ``end`` in view, and where these are then."""
     width, mark = cell_len(shown), cell_len(ellipsis)
     if width <= room:
         return shown, start, end
@@ -122,7 +122,7 @@ def _clipped(shown: str, start: int, end: int, room: int, ellipsis: str) -> tupl
 def _labelled(
     start: int, end: int, label: str, console: Console, style: str, gutter: int
 ) -> list[Text]:
-    """Carets and label on one line where they fit, else the label below them, or below the line's start."""
+    """Return carets and label on one line, or the label below them, or below the line's start."""
     room = console.width - gutter - 3
     carets = Text(" " * start + "^" * (end - start), style=style)
     words = prose(label, console, style)
@@ -141,5 +141,5 @@ def _labelled(
 
 
 def _bar(content: Text, gutter: int, number: str = "") -> Text:
-    """One line of a snippet: the line's number or nothing, a bar, the content."""
+    """Return one line of a snippet: the line's number or nothing, a bar, the content."""
     return Text.assemble((f"{number:>{gutter}} |", "dim"), " " if content.plain else "", content)

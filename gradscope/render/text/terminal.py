@@ -1,4 +1,4 @@
-"""What can safely be written to a terminal: escapes for hostile text, cell widths, and signs that the encoding has."""
+"""What a terminal can show: escapes for hostile text, cell widths, the signs of its encoding."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+
+from gradscope.model import Site
 
 TAB = 4
 """A tab is drawn up to the next multiple of this many cells."""
@@ -33,12 +35,12 @@ UNICODE = Signs()
 
 
 def signs(console: Console) -> Signs:
-    """The signs that this console's encoding can write."""
+    """Return the signs that the encoding of this console has."""
     return UNICODE if console.encoding.lower().startswith("utf") else ASCII
 
 
 def visible(char: str, encoding: str = "utf-8") -> str:
-    """One character as it can be shown: control, format, bidi and surrogate characters become escapes, ``\\x1b``."""
+    """Return a character as it can be shown; control, format and surrogate characters are escaped."""
     if " " <= char <= "~":
         return char
     if char in _ESCAPES:
@@ -46,13 +48,9 @@ def visible(char: str, encoding: str = "utf-8") -> str:
     if unicodedata.category(char) not in _HIDDEN and _can_encode(char, encoding):
         return char
     number = ord(char)
-    return (
-        f"\\x{number:02x}"
-        if number < 0x100
-        else f"\\u{number:04x}"
-        if number < 0x10000
-        else f"\\U{number:08x}"
-    )
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def _can_encode(char: str, encoding: str) -> bool:
@@ -64,12 +62,12 @@ def _can_encode(char: str, encoding: str) -> bool:
 
 
 def plain(text: str, console: Console) -> str:
-    """Foreign text on one line: nothing in it can move the cursor, change colours or fail to be written."""
+    """Return foreign text on one line; nothing in it moves the cursor, colours or cannot be written."""
     return "".join(visible(char, console.encoding) for char in text)
 
 
 def drawn(line: str, console: Console) -> tuple[str, list[int]]:
-    """A source line as it is drawn, tabs expanded, and the cell at which each of its characters begins.
+    """Return a source line with its tabs expanded, and the cell at which each of its characters begins.
 
     The list has one more entry than the line has characters: the cell after the last.
     """
@@ -84,7 +82,7 @@ def drawn(line: str, console: Console) -> tuple[str, list[int]]:
 
 
 def cut(text: str, start: int, width: int) -> str:
-    """The ``width`` cells of a drawn line from cell ``start`` on; half a wide character at an edge becomes a space."""
+    """Return ``width`` cells from cell ``start`` on; half a wide character at an edge becomes a space."""
     kept, cell = [], 0
     for char in text:
         size = cell_len(char)
@@ -99,14 +97,20 @@ def cut(text: str, start: int, width: int) -> str:
 
 
 def shorten(text: str, width: int, ellipsis: str) -> str:
-    """Drawn text in at most ``width`` cells, its end cut off if need be."""
+    """Return drawn text in at most ``width`` cells, its end cut off if need be."""
     if cell_len(text) <= width:
         return text
     return cut(text, 0, max(width - cell_len(ellipsis), 0)) + ellipsis
 
 
+def tail(text: str, width: int, ellipsis: str) -> str:
+    """Return drawn text in at most ``width`` cells, its beginning cut off: the end of a path says more."""
+    over = cell_len(text) - width
+    return text if over <= 0 else ellipsis + cut(text, over + cell_len(ellipsis), width)
+
+
 def short_path(file: str) -> str:
-    """A file's path from the working directory if it lies in it, else as it is."""
+    """Return a file's path, from the working directory on if it lies in it."""
     try:
         here = os.getcwd() + os.sep
     except OSError:  # the working directory was deleted
@@ -114,8 +118,13 @@ def short_path(file: str) -> str:
     return file.removeprefix(here)
 
 
+def place_of(site: Site | None, console: Console) -> str:
+    """Return ``train.py:42``; nothing for an unknown site."""
+    return "" if site is None else plain(f"{short_path(site.file)}:{site.line}", console)
+
+
 def prose(text: str, console: Console, style: str = "") -> Text:
-    """A message with the code in its backticks set apart where there is colour."""
+    """Return a message with the code in its backticks in bold."""
     shown = Text(plain(text, console), style=style)
     for quoted in re.finditer(r"`[^`]+`", shown.plain):
         shown.stylize("bold", *quoted.span())
@@ -123,7 +132,7 @@ def prose(text: str, console: Console, style: str = "") -> Text:
 
 
 def wrapped(text: Text, width: int, console: Console) -> list[Text]:
-    """Styled text in lines of at most ``width`` cells, at least one, without spaces at their ends."""
+    """Return styled text in lines of at most ``width`` cells, at least one, without trailing spaces."""
     lines = list(text.wrap(console, max(width, 1), overflow="fold"))
     for line in lines:
         line.rstrip()
@@ -131,13 +140,13 @@ def wrapped(text: Text, width: int, console: Console) -> list[Text]:
 
 
 def print_lines(console: Console, lines: list[Text]) -> None:
-    """Print lines that are already as wide as they shall be; a path may be wider than the terminal."""
+    """Print lines as they are: a path may be wider than the terminal."""
     for line in lines:
         console.print(line, soft_wrap=True)
 
 
 def say(lead: Text, message: str, console: Console, style: str = "") -> None:
-    """A message after its lead word, wrapped, further lines set in under the message's first."""
+    """Print a message after its lead word, wrapped, further lines indented."""
     indent = min(lead.cell_len, console.width // 3)
     first, *rest = wrapped(prose(message, console, style), console.width - lead.cell_len, console)
     print_lines(

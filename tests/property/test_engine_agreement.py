@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gradscope
@@ -17,9 +15,7 @@ from gradscope.collect import steady
 from gradscope.model import Certainty, Finding
 from tests.property.operations import IN_PLACE
 from tests.property.programs import BACKWARD, GRAD, Outcome, Program, Step, programs, run
-
-COUNT = int(os.environ.get("GRADSCOPE_PROGRAMS", "300"))
-"""How many programs are drawn; set ``GRADSCOPE_PROGRAMS`` to run more. The default ones are the same in every run."""
+from tests.property.rounds import Round, rounds
 
 
 def is_certain(finding: Finding) -> bool:
@@ -104,15 +100,13 @@ def with_plain_calls(program: Program) -> Program:
     return steps
 
 
+@rounds
 @pytest.mark.parametrize("hooks", [True, False], ids=["hooks", "no-hooks"])
-@settings(
-    max_examples=COUNT,
-    deadline=None,
-    derandomize="GRADSCOPE_PROGRAMS" not in os.environ,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(program=programs())
-def test_called_exactly_when_the_engine_raises(hooks: bool, program: Program) -> None:
+def test_called_exactly_when_the_engine_raises(hooks: bool, programs_of: Round) -> None:
+    programs_of.try_out(calls_are_right, 100, hooks=st.just(hooks), program=programs())
+
+
+def calls_are_right(hooks: bool, program: Program) -> None:
     plain = run(program)
     watched, disagreements = run_watched(program, hooks)
     pairs = zip(plain, watched, strict=True)
@@ -125,20 +119,16 @@ def test_called_exactly_when_the_engine_raises(hooks: bool, program: Program) ->
     assert not [*disagreements, *changes], "\n".join([*disagreements, *changes, replay])
 
 
-@settings(
-    max_examples=COUNT // 3,
-    deadline=None,
-    derandomize="GRADSCOPE_PROGRAMS" not in os.environ,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(
-    base=programs(),
-    changes=st.lists(st.tuples(st.integers(0, 24), programs().map(lambda p: p[0])), max_size=3),
-)
-def test_called_exactly_while_iterations_repeat(
-    base: Program, changes: list[tuple[int, Step]]
-) -> None:
+CHANGES = st.lists(st.tuples(st.integers(0, 24), programs().map(lambda p: p[0])), max_size=3)
+
+
+@rounds
+def test_called_exactly_while_iterations_repeat(programs_of: Round) -> None:
     """The same with the hooks lifted as soon as an iteration repeats."""
+    programs_of.try_out(calls_are_right_in_a_loop, 40, base=programs(), changes=CHANGES)
+
+
+def calls_are_right_in_a_loop(base: Program, changes: list[tuple[int, Step]]) -> None:
     iterations = repeated(with_plain_calls(base), changes)
     with (
         mock.patch.multiple(steady, _ALIKE=1, _ALIKE_WITHOUT_STEPS=1),

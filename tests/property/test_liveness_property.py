@@ -9,10 +9,10 @@ from contextlib import suppress
 from types import CodeType
 from typing import Any
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.code.liveness import all_reads, calls_after
+from tests.property.rounds import Round, rounds
 
 NAMES = ("a", "b", "c", "d")
 STEPS = 400
@@ -123,16 +123,31 @@ def observed(program: str, choices: list[bool]) -> Iterator[tuple[CodeType, int,
         yield code, lasti, {name for name, what in first.items() if what == "read"}
 
 
-@settings(max_examples=250, deadline=None)
-@given(PROGRAMS, st.lists(st.booleans(), max_size=25))
-def test_every_read_that_happens_is_predicted(program: str, choices: list[bool]) -> None:
+@rounds
+def test_every_read_that_happens_is_predicted(programs_of: Round) -> None:
+    programs_of.try_out(
+        every_read_that_happens_is_predicted,
+        250,
+        program=PROGRAMS,
+        choices=st.lists(st.booleans(), max_size=25),
+    )
+
+
+def every_read_that_happens_is_predicted(program: str, choices: list[bool]) -> None:
     for code, lasti, read in observed(program, choices):
         assert read <= all_reads(code, lasti, NAMES).keys()
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(SIMPLE, min_size=2, max_size=10).map("\n".join))
-def test_straight_code_is_predicted_exactly(program: str) -> None:
+@rounds
+def test_straight_code_is_predicted_exactly(programs_of: Round) -> None:
+    programs_of.try_out(
+        straight_code_is_predicted_exactly,
+        150,
+        program=st.lists(SIMPLE, min_size=2, max_size=10).map("\n".join),
+    )
+
+
+def straight_code_is_predicted_exactly(program: str) -> None:
     program = program.replace(" if flip() else None", "")
     for code, lasti, read in observed(program, []):
         found = {
@@ -143,9 +158,12 @@ def test_straight_code_is_predicted_exactly(program: str) -> None:
         assert found == read
 
 
-@settings(max_examples=150, deadline=None)
-@given(PROGRAMS)
-def test_a_function_is_understood_as_the_module_is(program: str) -> None:
+@rounds
+def test_a_function_is_understood_as_the_module_is(programs_of: Round) -> None:
+    programs_of.try_out(a_function_is_understood_as_the_module_is, 150, program=PROGRAMS)
+
+
+def a_function_is_understood_as_the_module_is(program: str) -> None:
     module = compile(program, "<program>", "exec")
     whole = compile(f"def f(a, b, c, d):\n{textwrap.indent(program, '    ')}", "<program>", "exec")
     function = next(constant for constant in whole.co_consts if isinstance(constant, CodeType))
@@ -162,9 +180,17 @@ def test_a_function_is_understood_as_the_module_is(program: str) -> None:
     assert told(module, 0) == told(function, 1)
 
 
-@settings(max_examples=100, deadline=None)
-@given(PROGRAMS, st.integers(min_value=-1, max_value=400))
-def test_any_instruction_may_be_asked_about(program: str, offset: int) -> None:
+@rounds
+def test_any_instruction_may_be_asked_about(programs_of: Round) -> None:
+    programs_of.try_out(
+        any_instruction_may_be_asked_about,
+        100,
+        program=PROGRAMS,
+        offset=st.integers(min_value=-1, max_value=400),
+    )
+
+
+def any_instruction_may_be_asked_about(program: str, offset: int) -> None:
     code = compile(program, "<program>", "exec")
     for reads in all_reads(code, offset, NAMES).values():
         assert all(1 <= read.site.line <= program.count("\n") + 1 for read in reads)

@@ -1,4 +1,4 @@
-"""Several graphs seen as one, in an order in which every edge goes from an earlier to a later node."""
+"""Merges graphs into one, in an order in which every edge goes from an earlier to a later node."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from gradscope.render.prefixes import common_module
 class Merged:
     """The nodes of all graphs, each once.
 
-    ``order`` lists the nodes by age, newest first. ``reach`` has for each node one bit per root that leads to it.
-    ``of_last`` has for each node of the last graph its place here. Storages are numbered apart for the whole.
+    ``order`` lists the nodes by age, newest first. ``reach`` has for each node one bit per root
+    that leads to it. ``of_last`` has for each node of the last graph its place here. Storages are
+    numbered across all graphs.
     """
 
     nodes: list[Node]
@@ -28,40 +29,34 @@ class Merged:
     not_looked_at: int = 0
 
     def is_shared(self, node: int) -> bool:
-        """True when more than one root leads to the node."""
+        """Return True when more than one root leads to the node."""
         return self.reach[node].bit_count() > 1
 
 
 def merge(graphs: Sequence[Graph]) -> Merged:
-    """One node per node of the program: equal sequence number and name mean the same one; the latest look counts."""
+    """Return one node per node of the program, as the latest look saw it.
+
+    Nodes of two graphs with equal sequence number and name are the same one.
+    """
     nodes: list[Node] = []
     roots: list[Root] = []
     known: dict[Hashable, int] = {}
     edges: dict[tuple[int, int, int], None] = {}
     place: list[int] = []
-    numbered = [graph.nodes for graph in graphs]
-    if (
-        len(graphs) > 1
-        or len({node.freed_by for graph in graphs for node in graph.nodes} - {None}) > 1
-    ):
-        storages = _Storages()
-        numbered = [storages.renumbered(graph) for graph in graphs]
-    for graph, those in zip(graphs, numbered, strict=True):
+    several = len(graphs) > 1
+    freed_by = {node.freed_by for graph in graphs for node in graph.nodes} - {None}
+    storages = _Storages()
+    for graph in graphs:
         place = []
-        for node in those:
-            key = _identity(node) if len(graphs) > 1 else None
-            at = known.get(key, len(nodes)) if key is not None else len(nodes)
-            if at == len(nodes):
-                nodes.append(node)
-                if key is not None:
-                    known[key] = at
-            else:
-                nodes[at] = node
+        for node in storages.renumbered(graph) if several or len(freed_by) > 1 else graph.nodes:
+            key = _identity(node) if several else None
+            at = len(nodes) if key is None else known.setdefault(key, len(nodes))
+            nodes[at : at + 1] = [node]
             place.append(at)
         for edge in graph.edges:
             edges.setdefault((place[edge.source], place[edge.target], edge.input_nr))
         for root in graph.roots:
-            moved = Root(place[root.node], root.name, root.label)
+            moved = replace(root, node=place[root.node])
             if moved not in roots:
                 roots.append(moved)
     nodes = _with_modules(nodes)
@@ -71,21 +66,19 @@ def merge(graphs: Sequence[Graph]) -> Merged:
         targets[source].append(target)
         sources[target].append(source)
     order = _newest_first(nodes, targets, sources)
-    reach = _reach(len(nodes), targets, roots, order)
-    return Merged(
-        nodes, targets, sources, roots, order, reach, place, sum(g.not_looked_at for g in graphs)
-    )
+    reach = _reach(targets, roots, order)
+    missed = sum(graph.not_looked_at for graph in graphs)
+    return Merged(nodes, targets, sources, roots, order, reach, place, missed)
 
 
 def _with_modules(nodes: list[Node]) -> list[Node]:
-    """Give nodes of which nothing is known but their age, as they saved nothing, the module of those built around them.
+    """Give nodes that saved nothing the module of those built around them.
 
-    That is the innermost one that both the one before and the one after were built in. Such nodes have no module class.
+    Nothing but their age is known of them. Theirs is the innermost module that both the node before
+    and the node after were built in. Such nodes have no module class.
     """
-    aged = sorted(
-        (n for n, node in enumerate(nodes) if node.sequence_nr is not None),
-        key=lambda n: _age(nodes[n]),
-    )
+    aged = [n for n, node in enumerate(nodes) if node.sequence_nr is not None]
+    aged.sort(key=lambda n: nodes[n].sequence_nr or 0)
     filled = list(nodes)
     waiting: list[int] = []
     before = ""
@@ -102,14 +95,11 @@ def _with_modules(nodes: list[Node]) -> list[Node]:
     return filled
 
 
-def _age(node: Node) -> int:
-    return node.sequence_nr or 0
-
-
 class _Storages:
     """Numbers the storages of several graphs anew, for each graph numbers its own.
 
-    What is still held has the numbers of the graph it was seen in; what was freed those of the call that freed it.
+    A storage that is still held has the numbers of the graph it was seen in, a freed one those of
+    the call that freed it.
     """
 
     def __init__(self) -> None:
@@ -117,13 +107,16 @@ class _Storages:
         self._held: dict[Hashable, int] = {}
         self._graphs = 0
 
-    def renumbered(self, graph: Graph) -> tuple[Node, ...]:
-        """The nodes of the next graph; a node that an earlier one had too tells which storages are the same."""
+    def renumbered(self, graph: Graph) -> list[Node]:
+        """Return the nodes of the next graph.
+
+        A node that an earlier graph had too shows which storages are the same.
+        """
         same: dict[int, int] = {}
         for node in graph.nodes:
             for at, tensor in enumerate(node.saved):
-                known = self._held.get((_identity(node), at)) if not tensor.state.is_gone else None
-                if known is not None:
+                known = self._held.get((_identity(node), at))
+                if known is not None and not tensor.state.is_gone:
                     same[tensor.storage] = known
         self._graphs += 1
         nodes = []
@@ -131,23 +124,21 @@ class _Storages:
             saved = []
             for at, tensor in enumerate(node.saved):
                 if tensor.state.is_gone:
-                    number = self._number(("freed", node.freed_by, tensor.storage))
+                    number = self._number("freed", node.freed_by, tensor.storage)
                 else:
-                    number = same.get(tensor.storage) or self._number(
-                        (self._graphs, tensor.storage)
-                    )
+                    number = same.get(tensor.storage) or self._number(self._graphs, tensor.storage)
                     if _identity(node) is not None:
                         self._held[_identity(node), at] = number
                 saved.append(replace(tensor, storage=number))
             nodes.append(replace(node, saved=tuple(saved)) if saved else node)
-        return tuple(nodes)
+        return nodes
 
-    def _number(self, key: Hashable) -> int:
+    def _number(self, *key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers) + 1)
 
 
 def _identity(node: Node) -> Hashable | None:
-    """What makes a node of two graphs the same one; None when nothing does."""
+    """Return what makes a node of two graphs the same one; None when nothing does."""
     if node.sequence_nr is not None:
         return (node.sequence_nr, node.name)
     if node.is_leaf and node.variable is not None:
@@ -158,19 +149,14 @@ def _identity(node: Node) -> Hashable | None:
 def _newest_first(
     nodes: list[Node], targets: list[list[int]], sources: list[list[int]]
 ) -> list[int]:
-    """Sequence numbers give the order at once, unless threads or a double backward mixed them."""
+    """Order by sequence number, or edge by edge where threads or a double backward mixed those."""
     # Leaves have no number and lead nowhere, so they may all come last.
     age = [float("inf") if node.sequence_nr is None else -float(node.sequence_nr) for node in nodes]
-    if all(
-        age[source] < age[target] or not targets[target]
-        for source in range(len(nodes))
-        for target in targets[source]
-    ):
-        return sorted(
-            range(len(nodes)), key=lambda n: (not targets[n] and bool(sources[n]), age[n], n)
-        )
+    places = range(len(nodes))
+    if all(age[n] < age[target] or not targets[target] for n in places for target in targets[n]):
+        return sorted(places, key=lambda n: (not targets[n] and bool(sources[n]), age[n], n))
     waiting = [len(above) for above in sources]
-    ready = [(age[n], n) for n in range(len(nodes)) if not waiting[n]]
+    ready = [(age[n], n) for n in places if not waiting[n]]
     heapq.heapify(ready)
     order = []
     while ready:
@@ -183,8 +169,8 @@ def _newest_first(
     return order
 
 
-def _reach(count: int, targets: list[list[int]], roots: list[Root], order: list[int]) -> list[int]:
-    reach = [0] * count
+def _reach(targets: list[list[int]], roots: list[Root], order: list[int]) -> list[int]:
+    reach = [0] * len(targets)
     for bit, root in enumerate(roots):
         reach[root.node] |= 1 << bit
     for node in order:

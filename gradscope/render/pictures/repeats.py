@@ -1,8 +1,8 @@
-"""Finds stretches of a sequence that repeat themselves: loops and equal layers, with no help from modules."""
+"""Finds stretches of a sequence that repeat: loops and equal layers, with no help from modules."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 _LONGEST = 4096
@@ -24,10 +24,11 @@ class Run:
 
 
 def find_runs(tokens: Sequence[Hashable], least: int = 3, saving: int = 8) -> list[Run]:
-    """The longest runs from left to right of at least ``least`` repeats that leave out at least ``saving`` tokens.
+    """Return the longest runs, left to right, of ``least`` repeats that save ``saving`` tokens.
 
-    A period can only be the distance to another occurrence of the run's first token, so only the next few of those
-    are tried; whole blocks are compared at a time, which keeps 200,000 tokens within a fraction of a second.
+    A period can only be the distance to another occurrence of the run's first token, so only the
+    next few of those are tried; whole blocks are compared at a time, which keeps 200,000 tokens
+    within a fraction of a second.
     """
     numbers: dict[Hashable, int] = {}
     values = [numbers.setdefault(token, len(numbers)) for token in tokens]
@@ -39,35 +40,30 @@ def find_runs(tokens: Sequence[Hashable], least: int = 3, saving: int = 8) -> li
     runs = []
     place = 0
     while place < len(values):
-        best = _best_run(values, following, place, least, saving)
-        if best is None:
-            place += 1
-        else:
+        found = [
+            run
+            for run in _runs_at(values, following, place)
+            if run.times >= least and (run.times - 1) * run.period >= saving
+        ]
+        best = max(found, key=lambda run: run.stop, default=Run(place, 1, 1))
+        if found:
             runs.append(best)
-            place = best.stop
+        place = best.stop
     return runs
 
 
-def _best_run(
-    values: list[int], following: list[int], start: int, least: int, saving: int
-) -> Run | None:
-    best: Run | None = None
+def _runs_at(values: list[int], following: list[int], start: int) -> Iterator[Run]:
+    """Yield the run of each period that the next occurrences of the first token allow."""
     other = start
     for _ in range(_CANDIDATES):
         other = following[other]
         period = other - start
-        if period <= 0 or period > _LONGEST:
-            break
+        if not 0 < period <= _LONGEST:
+            return
         block = values[start:other]
         times = 1
         while values[start + times * period : start + (times + 1) * period] == block:
             times += 1
-        if (
-            times >= least
-            and (times - 1) * period >= saving
-            and (best is None or times * period > best.stop - best.start)
-        ):
-            best = Run(start, period, times)
-            if best.stop == len(values):
-                break
-    return best
+        yield Run(start, period, times)
+        if start + period * times == len(values):
+            return

@@ -22,7 +22,7 @@ from gradscope.collect.marks import UNKNOWN, UNTIED, Packed
 from gradscope.collect.nodes import CLONE
 from gradscope.collect.notes import raised_by_program
 from gradscope.program.names import Names
-from gradscope.program.sites import USER, Place, _codes, known_code, place_in, user_frame
+from gradscope.program.sites import USER, Place, known_codes, learn_code, place_in, user_frame
 from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
 from gradscope.program.variables import Variable
 from gradscope.torch_private import (
@@ -171,7 +171,7 @@ class Saving:
             )
             while frame is not None:
                 code = frame.f_code
-                if (_codes.get(id(code)) or known_code(code)).owner == USER:
+                if (known_codes.get(id(code)) or learn_code(code)).owner == USER:
                     break
                 frame = frame.f_back
             if frame is None:

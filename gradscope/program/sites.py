@@ -12,9 +12,23 @@ import torch
 from gradscope.code import places
 from gradscope.model import Site
 
+_OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+_PATHS = sysconfig.get_paths()
+_STANDARD = tuple({os.path.join(_PATHS[name], "") for name in ("stdlib", "platstdlib")})
+_SITE_PACKAGES = (*site_packages.getsitepackages(), site_packages.getusersitepackages())
+_INSTALLED = tuple(
+    {os.path.join(path, "") for path in (_PATHS["purelib"], _PATHS["platlib"], *_SITE_PACKAGES)}
+)
+_MACHINERY = ("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function")
+"""Code without a file that people did not write; ``<stdin>``, ``<string>`` and ``<ipython-…>`` they did."""
+
+USER, LIBRARY, HIDDEN = 2, 1, 0
+"""Whose code a frame runs: the user's, an installed library's, or that of torch, gradscope or Python itself."""
+
 
 class Place:
-    """An instruction of the user's code; one object per place, so that identity is equality and the site is found late."""
+    """An instruction of the user's code. There is one object per place, so identity is equality; its site is found late."""
 
     __slots__ = ("_site", "code", "last_sequence_nr", "offset")
 
@@ -33,29 +47,8 @@ class Place:
         return self._site
 
 
-_SEP = os.sep
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + _SEP
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + _SEP
-_PATHS = sysconfig.get_paths()
-_STANDARD = tuple({os.path.join(_PATHS[name], "") for name in ("stdlib", "platstdlib")})
-_INSTALLED = tuple(
-    {
-        os.path.join(path, "")
-        for path in (
-            _PATHS["purelib"],
-            _PATHS["platlib"],
-            *site_packages.getsitepackages(),
-            site_packages.getusersitepackages(),
-        )
-    }
-)
-
-USER, LIBRARY, HIDDEN = 2, 1, 0
-"""Whose code a frame runs: the user's, an installed library's, or that of torch, gradscope or Python itself."""
-
-
-class _Code:
-    """What is known of one code object. Kept by id, as hashing a code object hashes all its constants each time."""
+class KnownCode:
+    """What is known of a code object."""
 
     __slots__ = ("code", "owner", "places")
 
@@ -65,46 +58,38 @@ class _Code:
         self.places: dict[int, Place] = {}
 
 
-_codes: dict[int, _Code] = {}
+known_codes: dict[int, KnownCode] = {}
+"""By id, as hashing a code object hashes all its constants each time; for loops that cannot afford ``owner_of``."""
 _LARGEST_CACHE = 20_000  # notebooks and exec() make new code objects for ever
 
 
-def known_code(code: CodeType) -> _Code:
-    """Learn a code object."""
-    if len(_codes) > _LARGEST_CACHE:
-        _codes.clear()
-    entry = _codes[id(code)] = _Code(code)
-    return entry
+def learn_code(code: CodeType) -> KnownCode:
+    """Add a code object to those known."""
+    if len(known_codes) > _LARGEST_CACHE:
+        known_codes.clear()
+    known = known_codes[id(code)] = KnownCode(code)
+    return known
 
 
 def owner_of(code: CodeType) -> int:
-    """Whose code this is: USER, LIBRARY or HIDDEN."""
-    return (_codes.get(id(code)) or known_code(code)).owner
+    """Return whose code this is: USER, LIBRARY or HIDDEN."""
+    return (known_codes.get(id(code)) or learn_code(code)).owner
 
 
 def classify(filename: str) -> int:
-    """Whose code a source file is: USER, LIBRARY or HIDDEN."""
+    """Return whose code a source file is: USER, LIBRARY or HIDDEN."""
     if filename.startswith("<"):
-        # <frozen …> and torch's generated <eval_with_key> are machinery; <stdin>, <string> and <ipython-…> are people's
-        return (
-            HIDDEN
-            if filename.startswith(
-                ("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function")
-            )
-            else USER
-        )
+        return HIDDEN if filename.startswith(_MACHINERY) else USER
     path = os.path.abspath(filename)
     if path.startswith((_OWN, _TORCH)):
         return HIDDEN
-    if path.startswith(_INSTALLED):
+    if path.startswith(_INSTALLED):  # before the standard library, whose folder holds it
         return LIBRARY
-    if path.startswith(_STANDARD):
-        return HIDDEN
-    return USER
+    return HIDDEN if path.startswith(_STANDARD) else USER
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's own code at or above ``frame``; failing that, of an installed library."""
+    """Return the innermost frame of the user's own code at or above ``frame``; failing that, of an installed library."""
     library = None
     while frame is not None:
         owner = owner_of(frame.f_code)
@@ -117,7 +102,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def user_frames(frame: FrameType | None) -> list[FrameType]:
-    """All frames of the user's own code at or above ``frame``, innermost first."""
+    """Return all frames of the user's own code at or above ``frame``, innermost first."""
     frames = []
     while frame is not None:
         if owner_of(frame.f_code) == USER:
@@ -127,13 +112,13 @@ def user_frames(frame: FrameType | None) -> list[FrameType]:
 
 
 def place_in(frame: FrameType) -> Place:
-    """The place at which ``frame`` itself stands."""
+    """Return the place at which ``frame`` itself stands."""
     return place_at(frame.f_code, frame.f_lasti)
 
 
 def place_at(code: CodeType, offset: int) -> Place:
-    """The place of an instruction."""
-    known = (_codes.get(id(code)) or known_code(code)).places
+    """Return the place of an instruction."""
+    known = (known_codes.get(id(code)) or learn_code(code)).places
     place = known.get(offset)
     if place is None:
         place = known[offset] = Place(code, offset)
@@ -141,11 +126,11 @@ def place_at(code: CodeType, offset: int) -> Place:
 
 
 def place_of(frame: FrameType | None) -> Place | None:
-    """The user's place in ``frame`` or its callers."""
+    """Return the user's place in ``frame`` or its callers."""
     found = user_frame(frame)
     return None if found is None else place_in(found)
 
 
 def site_of(place: Place | None) -> Site | None:
-    """The source place; None stays None."""
+    """Return the source place; None stays None."""
     return None if place is None else place.site

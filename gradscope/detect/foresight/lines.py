@@ -20,7 +20,7 @@ from gradscope.detect.foresight.versions import Versions
 from gradscope.detect.observers import Observer, Observers
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
-from gradscope.program.sites import USER, _codes, known_code, owner_of, place_at, user_frames
+from gradscope.program.sites import USER, known_codes, learn_code, owner_of, place_at, user_frames
 from gradscope.torch_private import COMPILER_FOLDER
 
 _MOST_EVENTS = 200_000
@@ -148,7 +148,7 @@ class LineWatch(Observer):
         """A function begins, or a generator goes on: only the user's are followed."""
         code = frame.f_code
         try:
-            owner = (_codes.get(id(code)) or known_code(code)).owner
+            owner = (known_codes.get(id(code)) or learn_code(code)).owner
         except RecursionError:  # the program is about to meet it
             return None
         if owner == USER:

@@ -1,0 +1,117 @@
+"""The names of modules, parameters, variables and roots, and that remembering them keeps nothing alive."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import gradscope
+from gradscope.program.names import Names, names_in
+
+
+class Spy(nn.Module):
+    """Asks, while it runs, in which module it is."""
+
+    def __init__(self, names: Names) -> None:
+        super().__init__()
+        self.names = names
+        self.weight = nn.Parameter(torch.ones(1))
+        self.found: list[tuple[str, str] | None] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.found.append(self.names.module_of(sys._getframe()))
+        return x * self.weight
+
+
+def test_a_module_is_named_by_its_variable_and_its_path() -> None:
+    names = Names()
+    spy = Spy(names)
+    model = nn.Sequential(nn.Identity(), nn.Sequential(spy))
+    model(torch.ones(1))
+    assert spy.found == [("model.1.0", "Spy")]
+    assert names.of_tensor(spy.weight) == "model.1.0.weight"
+
+
+def test_a_module_held_by_self_is_named_by_the_attribute() -> None:
+    class Trainer:
+        def __init__(self, model: Spy) -> None:
+            self.model = model
+
+        def step(self) -> None:
+            self.model(torch.ones(1))
+
+    spy = Spy(Names())
+    Trainer(spy).step()
+    assert spy.found == [("self.model", "Spy")]
+
+
+def test_naming_a_module_asks_no_attribute_of_self() -> None:
+    class Lazy:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+        @property
+        def __dict__(self) -> Any:
+            raise AssertionError
+
+        def step(self, models: list[Spy]) -> None:
+            models[0](torch.ones(1))
+
+    spy = Spy(Names())
+    Lazy().step([spy])
+    assert spy.found == [("Spy", "Spy")]
+
+
+def test_a_module_that_nothing_names_goes_by_its_class() -> None:
+    names = Names()
+    (lambda: Spy(names)(torch.ones(1)))()
+    spies = [Spy(names)]
+    spies[0](torch.ones(1))
+    assert spies[0].found == [("Spy", "Spy")]
+
+
+def test_outside_of_any_module_there_is_none() -> None:
+    assert Names().module_of(sys._getframe()) is None
+    assert Names().module_of(None) is None
+
+
+def test_variables_name_leaves_and_what_shares_their_memory() -> None:
+    names = Names()
+    weight = torch.ones(2, requires_grad=True)
+    _hidden = torch.ones(2)
+    computed = weight * 2
+    names.learn_variables([sys._getframe()])
+    assert names.of_tensor(weight) == "weight"
+    assert names.of_tensor(weight.detach().t()) == "weight"
+    assert names.of_tensor(_hidden) is None
+    assert names.of_tensor(computed) is None
+
+
+def test_what_is_remembered_is_not_kept_alive_nor_mistaken() -> None:
+    names = Names()
+    weight = torch.ones(2)
+    names.learn_variables([sys._getframe()])
+    gone = weakref.ref(weight)
+    del weight
+    assert gone() is None
+    assert [names.of_tensor(torch.ones(2)) for _ in range(20)] == [None] * 20
+
+
+def test_roots_are_named_by_the_frames_own_variables_first() -> None:
+    loss, other = torch.ones(1), torch.ones(1)
+    again = loss
+    assert again is loss
+    found = names_in(sys._getframe(), (loss, other, torch.ones(1), sys))
+    assert found == ["loss", "other", None, "sys"]
+
+
+def test_a_graphs_root_and_leaf_show_the_variables_names() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    total = (weight * weight).sum()
+    graph = gradscope.snapshot(total)
+    assert graph.roots[0].name == "total"
+    assert [node.variable for node in graph.nodes if node.variable] == ["weight"]

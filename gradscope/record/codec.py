@@ -16,7 +16,7 @@ from operator import attrgetter
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from gradscope import model
+import gradscope.model as model
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]

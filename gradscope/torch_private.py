@@ -1,4 +1,5 @@
-"""The private names of torch that gradscope reads, in one place; hooks.py has those that it changes.
+"""The private names of torch that gradscope reads, in one place; hooks.py has those that it
+changes.
 
 A few attributes are read where they are used, as a call more would cost too much there:
 ``tensor._version``, ``_is_view()``, ``_base`` and ``_use_count()``, ``node._sequence_nr()`` and

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from gradscope.collect.backward import Backward
+from gradscope.collect.default_hooks import DefaultHooks
 from gradscope.collect.identity import FunctionTensors, register_hooks, unpack
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.looker import Looker
@@ -24,7 +25,6 @@ from gradscope.detect.leaks.growth import Growth
 from gradscope.detect.leaks.waste import Waste
 from gradscope.detect.observers import Observers
 from gradscope.hooks import (
-    DefaultHooks,
     Handles,
     on_optimizer_step,
     replace_register_hooks,
@@ -67,6 +67,7 @@ class Session:
         self._hooks = DefaultHooks(
             *(saving.pack, saving.unpack, saving.compose),
             before_theirs=lambda: self.state.steady.leave(),
+            failed=notes.failed,
         )
         self.state = State(saving, names, self.observers, notes, self._hooks if hooks else None)
         self.looker = Looker(self.state)
@@ -188,7 +189,9 @@ class Session:
             scope.called(call)
 
     def explain(self, error: BaseException) -> None:
-        """Announce what is known of an exception that ended the program outside of a backward call."""
+        """Announce what is known of an exception that ended the program outside of a backward
+        call.
+        """
         if id(error) != self.state.thread.explained:
             finding = hazards.explain_read(error, self.state.calls)
             if finding is not None:

@@ -11,9 +11,9 @@ from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.api.watch import current
 from gradscope.collect.snapshot import picture
+from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
-from gradscope.hooks import StackLimit
 from gradscope.model import Graph, Root
 from gradscope.program.names import Names, names_in
 from gradscope.program.sites import user_frames

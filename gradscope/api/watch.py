@@ -39,7 +39,7 @@ _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": Sta
 
 
 class StopRun(BaseException):
-    """Ends the program after the number of backward calls that was asked for; no ``except Exception`` stops it."""
+    """Ends the program after N backward calls; no ``except Exception`` stops it."""
 
 
 class Scope:
@@ -68,11 +68,13 @@ class Scope:
 
     @property
     def summary(self) -> Summary:
-        """The totals so far: nodes built and destroyed, tensors saved, freed and dropped, bytes held."""
+        """The totals so far: nodes built and destroyed, tensors saved, freed and dropped, bytes
+        held.
+        """
         return self.recording().summary if self._session is None else self._session.summary()
 
     def __str__(self) -> str:
-        """The report, as ``gradscope run`` prints it."""
+        """Return the report, as ``gradscope run`` prints it."""
         from gradscope.render.text.printed import report_text
 
         recording = self.recording()
@@ -83,7 +85,7 @@ class Scope:
         )
 
     def recording(self) -> Recording:
-        """All that was seen so far, as plain data."""
+        """Return all that was seen so far, as plain data."""
         if self._session is not None:
             self.writer.summary(self._session.summary())
         return self.writer.read()
@@ -94,10 +96,11 @@ class Scope:
         call: int | None = None,
         **options: Unpack[DrawOptions],
     ) -> Drawing:
-        """Draw the graph that backward call ``call`` met, with those of earlier calls that share nodes with it.
+        """Draw the graph that backward call ``call`` met, with those of earlier calls that share
+        nodes with it.
 
-        Without ``call`` it is the one of the gravest finding, or else the last. The options are those of
-        :func:`gradscope.draw`.
+        Without ``call`` it is the one of the gravest finding, or else the last. The options are
+        those of :func:`gradscope.draw`.
         """
         from gradscope.render.pictures.draw import draw_recording
         from gradscope.render.pictures.options import Options
@@ -114,12 +117,14 @@ class Scope:
             self._session.observers.after_program(main)
 
     def explain(self, error: BaseException) -> None:
-        """Say what can be said of an exception that ends the program and came from no backward call."""
+        """Announce what is known of an exception that ends the program outside of a backward
+        call.
+        """
         if self._session is not None:
             self._session.explain(error)
 
     def report(self, finding: Finding) -> None:
-        """Take a finding; its ``on_finding`` is told the first time a cause is met."""
+        """Take a finding; call ``on_finding`` the first time that its cause is met."""
         new = all(f.cause != finding.cause for f in self.findings)
         self.writer.finding(finding)
         for place in (
@@ -135,7 +140,7 @@ class Scope:
                 self._on_finding(finding)
 
     def refusal(self, finding: Finding) -> BaseException | None:
-        """The exception to raise in the engine's place, where the user asked for it."""
+        """Return the exception to raise in the engine's place, where the user asked for that."""
         if self.raise_on is None or finding.certainty is not Certainty.CERTAIN:
             return None
         if finding.severity.rank > self.raise_on.rank:
@@ -176,12 +181,14 @@ _session: Session | None = None
 class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with gradscope.watch():`
     """Watch the backward graphs of a block of code, or of every call of a decorated function.
 
-    ``raise_on="error"`` raises :class:`gradscope.FreedGraphError` or :class:`gradscope.StaleSavedTensorError` before the engine would
-    raise and before it touches any ``.grad``. ``hooks=False`` installs no saved-tensor hooks: graphs are then looked at
-    only when a backward call is made. ``save`` writes a recording to a file as it happens. ``on_finding`` is called with each
-    :class:`gradscope.model.Finding` the moment it is made. Watches may be nested.
+    ``raise_on="error"`` raises :class:`gradscope.FreedGraphError` or
+    :class:`gradscope.StaleSavedTensorError` before the engine would raise and before it touches any
+    ``.grad``. ``hooks=False`` installs no saved-tensor hooks: graphs are then looked at only when a
+    backward call is made. ``save`` writes a recording to a file as it happens. ``on_finding`` is
+    called with each :class:`gradscope.model.Finding` the moment it is made. Watches may be nested.
 
-    Raises GradscopeError where ``save`` cannot be written, ValueError for another ``raise_on`` than a severity.
+    Raises GradscopeError where ``save`` cannot be written, ValueError for another ``raise_on`` than
+    a severity.
 
     Example::
 
@@ -226,7 +233,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         )
         if _session is not None and _session.process != os.getpid():
             raise GradscopeError(
-                "a watch was inherited through fork(): start the watch in the child before forking, or not at all"
+                "a watch was inherited through fork(): "
+                "start the watch in the child before forking, or not at all"
             )
         if _session is None:
             try:
@@ -268,7 +276,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
 
 
 def current() -> Session | None:
-    """The session of the watches in progress, if there is one."""
+    """Return the session of the watches in progress, if there is one."""
     return _session
 
 

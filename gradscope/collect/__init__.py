@@ -1,1 +1,3 @@
-"""Collect: what torch holds at this moment, as marks, counts and frozen data; no live object outlives the look."""
+"""Collect: what torch holds at this moment, as marks, counts and frozen data; no live object
+outlives the look.
+"""

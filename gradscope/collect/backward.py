@@ -1,4 +1,6 @@
-"""The choke point: looks at every backward call before the engine runs it, and books it afterwards."""
+"""The choke point: looks at every backward call before the engine runs it, and books it
+afterwards.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,9 @@ def _restored(saver: Any, packed: Packed) -> torch.Tensor | None:
 
 
 def _engine_name(name: str) -> str:
-    """Spell a node's name as the engine's messages do: SinBackward0 is Sin, PowBackward1 is Pow1."""
+    """Spell a node's name as the engine's messages do: SinBackward0 is Sin, PowBackward1 is
+    Pow1.
+    """
     parts = re.fullmatch(r"(.*)Backward(\d*)", name)
     return parts[1] + parts[2].removesuffix("0") if parts else name
 

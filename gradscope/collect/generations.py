@@ -1,4 +1,6 @@
-"""When backward calls ended, in sequence numbers: that tells for every node between which calls it was built."""
+"""When backward calls ended, in sequence numbers: that tells for every node between which calls it
+was built.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ Boundary = tuple[int, Place | None]
 
 
 class Generations:
-    """The backward calls of the thread that began the watch; torch numbers the nodes of each thread apart."""
+    """The backward calls of the thread that began the watch; torch numbers the nodes of each thread
+    apart.
+    """
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.newest = 0
-        """The sequence number at which the last call ended: every node with a smaller one was built before that."""
+        """The sequence number at which the last call ended: every node with a smaller one was built
+        before that.
+        """
         self.latest = 0
         """The number of that call."""
         self._ended_at = array("Q")
@@ -39,12 +45,12 @@ class Generations:
         self._places.append(place)
 
     def of(self, sequence_nr: int) -> int:
-        """The number of the last backward call that had ended when a node with this number was built."""
+        """Return the last backward call that had ended when the node with this number was built."""
         ended = bisect_right(self._ended_at, sequence_nr)
         return self._calls[ended - 1] if ended else 0
 
     def around(self, sequence_nr: int) -> tuple[Boundary | None, Boundary | None]:
-        """The last backward call before a node was built, and the first after."""
+        """Return the last backward call before a node was built, and the first after it."""
         i = bisect_right(self._ended_at, sequence_nr)
         boundaries = list(
             zip(

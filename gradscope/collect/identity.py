@@ -1,4 +1,6 @@
-"""Gives back what torch takes away under saved-tensor hooks: the identity of saved tensors, and the user's own hooks on one."""
+"""Restores what saved-tensor hooks take away: the identity of saved tensors, and hooks on one of
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from gradscope.collect.saving import Saving
 
 
 class FunctionTensors:
-    """Answers ``ctx.saved_tensors`` with the tensors that were saved, where torch would return those very objects.
+    """Returns the very tensors that were saved as ``ctx.saved_tensors``, where torch would do so.
 
-    Under hooks torch makes a new tensor of each: ``weight is ctx.saved_tensors[0]`` and attributes like
-    ``weight.main_grad`` are lost.
+    Under hooks torch makes a new tensor of each: ``weight is ctx.saved_tensors[0]`` and attributes
+    like ``weight.main_grad`` are lost.
     """
 
     def __init__(self, saving: Saving) -> None:
@@ -55,7 +57,7 @@ def register_hooks(
     pack: Callable[[torch.Tensor], Any],
     unpack: Callable[[Any], torch.Tensor],
 ) -> None:
-    """``SavedTensor.register_hooks`` where our default hooks are already on the saved tensor: put the user's inside ours."""
+    """Put the hooks of ``SavedTensor.register_hooks`` inside ours, which are on it already."""
     packed = saved.data
     if not isinstance(packed, Packed) or packed.theirs is not None or packed.tensor is None:
         original(saved, pack, unpack)
@@ -67,7 +69,7 @@ def register_hooks(
 
 
 def unpack(original: Callable[[Any], torch.Tensor], saving: Saving, saved: Any) -> torch.Tensor:
-    """``SavedTensor.unpack``, by which a checkpoint reads its inputs again: the very tensor that was saved."""
+    """Return the very tensor that was saved from ``SavedTensor.unpack``, as checkpoints expect."""
     packed = saved.data
     if isinstance(packed, Packed) and packed.original and packed.tensor is not None:
         return saving.unpack(packed)

@@ -1,4 +1,6 @@
-"""Counts saved tensors and their bytes from the moment they are saved until the graph lets go of them."""
+"""Counts saved tensors and their bytes from the moment they are saved until the graph lets go of
+them.
+"""
 
 from __future__ import annotations
 
@@ -144,10 +146,10 @@ class Ledger:
 
 
 def _is_last_owner(packed: Packed) -> bool:
-    """True when nobody but the graph held the saved tensor's memory, so that letting go returns it.
+    """Return whether only the graph held the saved tensor's memory, so that it returns now.
 
-    The storage counts our tensor and the Python object of the storage itself; a tensor that torch and the program share
-    counts once there, so the owners of the tensor count too.
+    The storage counts our tensor and the Python object of the storage itself; a tensor that torch
+    and the program share counts once there, so the owners of the tensor count too.
     """
     tensor: Any = packed.tensor
     if storage_use_count(tensor.untyped_storage()._cdata) > 2:

@@ -1,4 +1,6 @@
-"""What the collecting layer reports while the program runs, for those who detect hazards from it."""
+"""What the collecting layer reports while the program runs, for those who detect hazards from
+it.
+"""
 
 from __future__ import annotations
 

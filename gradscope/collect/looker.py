@@ -1,4 +1,6 @@
-"""Looks at the graph of a backward call: walks it, marks what is new, and checks what every node saved."""
+"""Looks at the graph of a backward call: walks it, marks what is new, and checks what every node
+saved.
+"""
 
 from __future__ import annotations
 
@@ -180,11 +182,15 @@ class Looker:
                 look.stale.append((i, Stale(tensor, packed.version)))
 
     def _note_depth(self, nodes: int) -> None:
-        note = f"a graph was not looked at beyond {nodes:,} nodes: looking further could overflow the stack when it is destroyed"
-        self._ledger.notes.add(note)
+        self._ledger.notes.add(
+            f"a graph was not looked at beyond {nodes:,} nodes: "
+            "looking further could overflow the stack when it is destroyed"
+        )
 
     def _tie(self, look: Look, token: Token, node: Node, kind: Kind) -> None:
-        """Ask the node itself what it saved, where the sequence number does not tell or our hooks were not there."""
+        """Ask the node what it saved, where its number does not tell or the hooks were not
+        there.
+        """
         packs, unseen = [], []
         lifted = self._past.was_lifted(token.sequence_nr)
         if lifted:
@@ -205,7 +211,7 @@ class Looker:
             look.fresh.update(token.unhooked)
         token.packs = packs
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
-        # a Python number that was wrapped into a tensor goes past the hooks, and nobody can modify it
+        # A Python number that was wrapped into a tensor bypasses the hooks, and cannot be modified.
         token.probed = any(
             data.ndim > 0 or lifted or not self._hooked
             for _, data in unseen
@@ -230,8 +236,9 @@ class Looker:
     def _claim_slices(self, look: Look, slices: list[int]) -> None:
         """Tie to new CopySlices nodes what the nodes that they wrap have saved.
 
-        The wrapped node was built just before, by the same instruction. Between the two lies at most the node of a clone of what
-        the operation changes, or one for a view that it saved and that had been modified, which makes torch build its node anew.
+        The wrapped node was built just before, by the same instruction. Between the two lies at
+        most the node of a clone of what the operation changes, or one for a view that it saved and
+        that had been modified, which makes torch build its node anew.
         """
         pending = self._ledger.pending
         previous = -1
@@ -269,7 +276,7 @@ class Looker:
             token.freed_by = call
 
     def runs(self, look: Look, inputs: Sequence[Any], *, captured_only: bool) -> list[bool]:
-        """Which nodes a call restricted to ``inputs`` will run."""
+        """Return which nodes a call restricted to ``inputs`` will run."""
         edges = edges_of(look.nodes, look.index)
         wanted = set()
         for tensor in inputs:
@@ -283,7 +290,7 @@ class Looker:
 
 
 def _weight(tensor: torch.Tensor) -> tuple[int, int]:
-    """Address and bytes of a saved tensor, 0 for a parameter, which costs the graph no memory."""
+    """Return address and bytes of a saved tensor; 0 for a parameter, which costs no memory."""
     if not is_parameter(tensor):
         with suppress(
             NotImplementedError, RuntimeError

@@ -1,4 +1,5 @@
-"""What gradscope leaves in the program's graphs: a Token on each node, a Packed in place of each saved tensor.
+"""What gradscope leaves in the program's graphs: a Token on each node, a Packed in place of each
+saved tensor.
 
 Each lives exactly as long as what it stands for, so its destruction is an event.
 """
@@ -28,7 +29,9 @@ UNTIED = -1
 """Instead of a sequence number: the node must be asked what it saved."""
 
 OPAQUE = ("fn",)
-"""What CopySlices saved: the node of the in-place operation itself, which it drops when it is freed and nobody can see."""
+"""What CopySlices saved: the node of the in-place operation itself, which it drops when it is
+freed, unseen.
+"""
 
 
 class Census:
@@ -43,7 +46,9 @@ class Census:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A saved tensor that was modified in place since: the tensor, its version then, and its name where we know it."""
+    """A saved tensor that was modified in place since: the tensor, its version then, and its name
+    where we know it.
+    """
 
     tensor: torch.Tensor
     version: int
@@ -58,11 +63,13 @@ class Keeper(Protocol):
 
 
 class Packed:
-    """What our pack hook returns. Only torch's ``SavedTensor`` holds it, so ``__del__`` runs when the graph lets go.
+    """What our pack hook returns. Only torch's ``SavedTensor`` holds it, so ``__del__`` runs when
+    the graph lets go.
 
-    ``tensor`` is the saved tensor itself where torch would keep it as well (``original``), else a detached alias: it shares
-    storage and version counter, and makes no reference cycle through the node that the tensor came from. ``theirs`` is what
-    the program's own hooks made of it, with their unpack hook, and then there is no ``tensor``.
+    ``tensor`` is the saved tensor itself where torch would keep it as well (``original``), else a
+    detached alias: it shares storage and version counter, and makes no reference cycle through the
+    node that the tensor came from. ``theirs`` is what the program's own hooks made of it, with
+    their unpack hook, and then there is no ``tensor``.
     """
 
     # Most saved tensors differ from these in few points; what is not set costs nothing.
@@ -86,12 +93,12 @@ class Packed:
 
     @property
     def is_stale(self) -> bool:
-        """True when the tensor was modified in place since it was saved."""
+        """Whether the tensor was modified in place since it was saved."""
         return self.tensor is not None and version_of(self.tensor) != self.version
 
     @property
     def is_detached(self) -> bool:
-        """True when the very tensor that was saved has been detached in place since."""
+        """Whether the very tensor that was saved has been detached in place since."""
         return (
             self.original and not self.was_leaf and self.tensor is not None and is_leaf(self.tensor)
         )
@@ -116,10 +123,11 @@ class Weight:
 class Token:
     """What a watch knows of one node, for as long as the node lives.
 
-    ``call`` is the last backward call that ran the node, ``freed_by`` the one in which the graph let go of what the node saved.
-    ``packs`` are the saved tensors that our hooks saw, ``unseen`` the names of those that they did not see (wrapped
-    Python scalars, or all of them without hooks). ``graph`` and ``index`` tell where the node was first pictured,
-    ``generation`` is the number of the last backward call that had run when the node was built; ``probed`` nodes are checked by
+    ``call`` is the last backward call that ran the node, ``freed_by`` the one in which the graph
+    let go of what the node saved. ``packs`` are the saved tensors that our hooks saw, ``unseen``
+    the names of those that they did not see (wrapped Python scalars, or all of them without hooks).
+    ``graph`` and ``index`` tell where the node was first pictured, ``generation`` is the number of
+    the last backward call that had run when the node was built; ``probed`` nodes are checked by
     asking torch, as our hooks did not see what they saved.
     """
 
@@ -146,19 +154,21 @@ class Token:
 
     @property
     def has_buffers(self) -> bool:
-        """True when the node saved something, so that it can be freed."""
+        """Whether the node saved something, so that it can be freed."""
         return bool(self.packs or self.unseen)
 
 
 class LeafToken(Token):
-    """The mark on the node of a leaf, which counts for nothing: graphs share it, and torch gives it no number."""
+    """The mark on the node of a leaf, which is not counted: graphs share it, and torch gives it no
+    number.
+    """
 
     def __del__(self) -> None:
         pass
 
 
 def token_of(node: Node) -> Token | None:
-    """The mark on a node, if a watch has met it."""
+    """Return the mark on a node, if a watch has met it."""
     metadata: Any = node.metadata  # a property, though its stub says a method
     mark = metadata.get(KEY)
     return mark if isinstance(mark, Token) else None

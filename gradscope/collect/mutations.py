@@ -1,4 +1,6 @@
-"""Remembers which optimizer step changed which parameter, and finds the line of any other change in place."""
+"""Remembers which optimizer step changed which parameter, and finds the line of any other change in
+place.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _MOST_STEPS = 128  # remembered
 
 
 class _Step:
-    """One step of an optimizer: the versions of its parameters before and after. It holds none of them."""
+    """One step of an optimizer: the versions of its parameters before and after. It holds none of
+    them.
+    """
 
     __slots__ = ("_after", "_before", "_optimizer", "place")
 
@@ -41,7 +45,7 @@ class _Step:
         return self._optimizer() is optimizer
 
     def changed(self, tensor: torch.Tensor, version: int) -> bool:
-        """True when it was this step that changed a tensor while it had this version."""
+        """Return whether this step changed a tensor while it had this version."""
         optimizer = self._optimizer()
         if optimizer is None:
             return False
@@ -59,8 +63,8 @@ class _Step:
 
 
 class Mutations:
-    """Evidence about changes in place. Versions of parameters are compared only at optimizer steps, and only while some
-    graph still holds saved tensors: in a healthy loop it holds none by then.
+    """Evidence about changes in place. Versions of parameters are compared only at optimizer steps,
+    and only while some graph still holds saved tensors: in a healthy loop it holds none by then.
     """
 
     def __init__(self) -> None:
@@ -80,7 +84,9 @@ class Mutations:
             self._steps.append(step)
 
     def note(self, packed: Packed, site: Site) -> bool:
-        """Note the line that was seen to change a saved tensor; False if it was an optimizer's step, which is known already."""
+        """Note the line that was seen to change a saved tensor; False if it was an optimizer's
+        step, which is known already.
+        """
         assert packed.tensor is not None
         if self._step_after(packed.tensor, packed.version) is not None:
             return False
@@ -88,7 +94,7 @@ class Mutations:
         return True
 
     def _step_after(self, tensor: torch.Tensor, version: int) -> Site | None:
-        """The step that changed a tensor when it had this version."""
+        """Return the step that changed a tensor when it had this version."""
         return next(
             (site_of(step.place) for step in self._steps if step.changed(tensor, version)), None
         )
@@ -96,7 +102,10 @@ class Mutations:
     def who_modified(
         self, stale: Stale, token: Token, call: BackwardCall, visible: frozenset[str]
     ) -> ModifiedAt | ModifiedByStep | ModifiedBetween:
-        """What is known of the first change of a tensor since it was saved; ``visible`` are the program's names for it."""
+        """Return what is known of the first change of a tensor since it was saved.
+
+        ``visible`` are the program's names for the tensor.
+        """
         step = self._step_after(stale.tensor, stale.version)
         if step is not None:
             return ModifiedByStep(step)
@@ -113,10 +122,12 @@ class Mutations:
 
 
 def node_site(built: Sequence[str | None], after: Site | None, before: Site | None) -> Site | None:
-    """Where a node was built of which no saved tensor was seen (a multiplication by a Python number), if it can be told.
+    """Return where a node was built whose saved tensors were not seen, if that can be told.
 
-    ``built`` are the names of the nodes built one after the other since ``after``, where they are known, up to the node
-    in question; ``before`` is the next place that is known.
+    Such is a multiplication by a Python number.
+
+    ``built`` are the names of the nodes built one after the other since ``after``, where they are
+    known, up to the node in question; ``before`` is the next place that is known.
     """
     files = dict.fromkeys(s.file for s in (after, before) if s is not None)
     candidates = tuple(s for file in files for s in statements.operations(file, built[-1] or ""))
@@ -137,9 +148,10 @@ def node_site(built: Sequence[str | None], after: Site | None, before: Site | No
 def likeliest(
     candidates: tuple[Statement, ...], names: frozenset[str], near: Site | None
 ) -> Statement | None:
-    """The one candidate that the evidence prefers to all others; None when it cannot be told.
+    """Return the one candidate that the evidence prefers to all others, if there is one.
 
-    A statement that changes something by a name the tensor is known by speaks loudest, then one in the function that saved it.
+    A statement that changes something by a name the tensor is known by speaks loudest, then one in
+    the function that saved it.
     """
 
     def weight(statement: Statement) -> tuple[bool, bool]:

@@ -1,4 +1,4 @@
-"""What torch's nodes say of themselves without being run: their kind, what they saved, what was freed."""
+"""Reads torch's nodes without running them: their kind, what they saved, what was freed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class Kind:
         self.is_leaf = kind.__name__ == "AccumulateGrad"
         self.saves = kind.__name__ not in ("AccumulateGrad", "CopyBackwards")
         self.is_slices = kind.__name__ == "CopySlices"
-        """An in-place operation on a view. It wraps the operation's own node, which nobody can see, and drops it when freed."""
+        """An in-place operation on a view. It wraps the operation's own node, unseen, and drops it
+        when freed.
+        """
         self.is_function = issubclass(kind, FunctionNode)
         self.is_compiled = self.is_function and kind.__name__ == "CompiledFunctionBackward"
 
@@ -42,7 +44,9 @@ known_kinds: dict[type, Kind] = {}
 
 
 def kind_of(kind: type) -> Kind:
-    """The kind for a type of nodes; types of Python Functions are not kept, as programs make them for ever."""
+    """Return the kind for a type of nodes. Types of Python Functions are not cached: they are
+    endless.
+    """
     known = known_kinds.get(kind)
     if known is None:
         known = Kind(kind)
@@ -52,7 +56,11 @@ def kind_of(kind: type) -> Kind:
 
 
 def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
-    """What the node saved and still has: (name, what a pack hook returned or the tensor itself). Unpacks nothing."""
+    """Return what the node saved and still has: its name, and the tensor or what a pack hook
+    returned.
+
+    Unpacks nothing.
+    """
     found = []
     for name in kind.names:
         try:
@@ -71,7 +79,7 @@ def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
 
 
 def was_freed(node: Node, kind: Kind) -> bool:
-    """True when the node saved something that is gone now; asks torch itself, but never runs an unpack hook."""
+    """Return whether the node saved something that is gone now. Never runs an unpack hook."""
     for name in kind.names:
         try:
             value = getattr(node, RAW_SAVED + name)
@@ -90,9 +98,9 @@ _VERSION = re.compile(r"is at version (\d+); expected version (\d+) instead")
 
 
 def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
-    """The node's saved tensors that were modified in place since, by the engine's own check.
+    """Return the saved tensors that were modified in place since, by the engine's own check.
 
-    Unpacks what was saved without hooks, which runs nobody's code; what was saved under hooks is left alone.
+    Unpacks what was saved without hooks, which runs no code of the program's, and nothing else.
     """
     found: list[Stale] = []
     if dispatch_modes():
@@ -117,7 +125,7 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
 
 
 def stale_inputs_of_checkpoint(packed: Packed) -> list[Stale]:
-    """The stale inputs of a non-reentrant checkpoint, which its unpack hook will read to run the forward again.
+    """Return the stale inputs of a non-reentrant checkpoint, which its unpack hook will read.
 
     They are in no node: torch/utils/checkpoint.py keeps them as ``frame.saved_args``.
     """

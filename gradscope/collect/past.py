@@ -1,4 +1,6 @@
-"""What went by while the hooks were lifted: a few numbers of each call, by which its nodes are told later."""
+"""What went by while the hooks were lifted: a few numbers of each call, by which its nodes are told
+later.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Recognizes graphs by a bare walk that reads what their nodes saved, with no hooks and no marks."""
+"""Recognizes graphs by a bare walk that reads what their nodes saved, with no hooks and no
+marks.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Recognizer:
     def learn(
         self, shape: Shape, nodes: Sequence[Node], tokens: Sequence[Token], roots: Sequence[Node]
     ) -> None:
-        """Find out whether a bare walk sees all that the hooks have seen of graphs of this shape."""
+        """Find out whether a bare walk sees all that the hooks have seen of graphs of this
+        shape.
+        """
         shape.recognizable = False
         if len(nodes) > _MOST_NODES:
             return
@@ -76,7 +80,9 @@ class Recognizer:
             self._by_kinds[kinds] = shape
 
     def knows(self, kinds: tuple[type, ...]) -> bool:
-        """Return whether a graph with nodes of these kinds was seen to be readable without hooks."""
+        """Return whether a graph with nodes of these kinds was seen to be readable without
+        hooks.
+        """
         return kinds in self._by_kinds
 
     def places_of(self, kinds: tuple[type, ...], place: Place | None) -> tuple[Place | None, ...]:

@@ -17,7 +17,9 @@ from gradscope.program.tensors import describe
 
 
 class RootNames:
-    """Remembers the names of roots by the place of the call: they are the same in every iteration."""
+    """Remembers the names of roots by the place of the call: they are the same in every
+    iteration.
+    """
 
     def __init__(self) -> None:
         self._names: dict[tuple[int, int], tuple[str | None, ...]] = {}

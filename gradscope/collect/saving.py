@@ -1,4 +1,5 @@
-"""The saved-tensor hooks: they put a Packed in the graph for each saved tensor, and give the tensor back.
+"""The saved-tensor hooks: they put a Packed in the graph for each saved tensor, and give the tensor
+back.
 
 Without hooks torch checks on unpacking whether the tensor was modified in place; with hooks it does
 not, so the unpack hook does, and raises torch's own errors.
@@ -198,7 +199,8 @@ class Saving:
     def _is_input(self, packed: Packed, tensor: torch.Tensor, frame: FrameType) -> bool:
         """Ask the tensor's own node whether it is another than the one being built.
 
-        That looks at a node, which a deep graph bears only so often; the budget is renewed at every backward call.
+        That looks at a node, which a deep graph bears only so often; the budget is renewed at every
+        backward call.
         """
         if not tensor.requires_grad:
             return True
@@ -213,11 +215,13 @@ class Saving:
         if node._sequence_nr() != packed.sequence_nr:
             # Foreach operations build all their nodes before they save any result.
             return not node.name().startswith("Foreach")
-        # The output of an in-place operation on a view: torch has built CopySlices around the operation's node, and
-        # then a node for the view, and it is CopySlices that will ask for the tensor.
+        # The output of an in-place operation on a view: torch has built CopySlices around the
+        # operation's node, and then a node for the view, and it is CopySlices that will ask for the
+        # tensor.
         packed.output = (node.name(), tensor.output_nr)
         if node.name() == CLONE:
-            # An in-place operation saves what it is about to change as a clone, made once its own node is there.
+            # An in-place operation saves what it is about to change as a clone, made once its own
+            # node is there.
             packed.sequence_nr -= 1
             return False
         for _ in range(4):
@@ -229,7 +233,9 @@ class Saving:
         return False
 
     def unpack(self, packed: Packed) -> torch.Tensor:
-        """The unpack hook: check what torch leaves out under hooks, and raise torch's own errors."""
+        """The unpack hook: check what torch leaves out under hooks, and raise torch's own
+        errors.
+        """
         if self.reading is not None:
             self.reading(packed)
         tensor = packed.tensor
@@ -249,7 +255,9 @@ class Saving:
         return tensor
 
     def _stale_message(self, packed: Packed) -> str:
-        """Word the engine's error for a stale tensor; while that is done, unpacking is not checked."""
+        """Word the engine's error for a stale tensor; while that is done, unpacking is not
+        checked.
+        """
         self._checking = False
         try:
             return engine_words.modified_in_place(packed)
@@ -264,7 +272,9 @@ class Saving:
     def compose(
         self, their_pack: Callable[[torch.Tensor], Any], their_unpack: Callable[[Any], torch.Tensor]
     ) -> tuple[Callable[[torch.Tensor], Packed], Callable[[Packed], torch.Tensor]]:
-        """Return one pair of hooks that does what the program's does, and lets us see what they save."""
+        """Return one pair of hooks that does what the program's does, and lets us see what they
+        save.
+        """
         ledger = self.ledger
 
         def pack(tensor: torch.Tensor) -> Packed:

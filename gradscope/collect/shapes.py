@@ -1,4 +1,6 @@
-"""What is remembered of backward graphs that are alike: same call, same kinds of nodes, made at the same places."""
+"""The shapes of backward graphs: graphs of one shape have the same call, kinds of nodes and
+places.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ Signature = tuple[
     tuple[int, ...],
     tuple[bool, ...] | None,
 ]
-"""The call's place; bytes saved; edges left; the kind of every node; where each was made; which were
-freed; which will run."""
+"""The call's place; bytes saved; edges left; the kind of every node; where each was made; which
+were freed; which will run.
+"""
 
 
 @dataclass(eq=False, slots=True)
 class Shape:
-    """Graphs with one signature. ``number`` stands for the signature where a short key is wanted."""
+    """Graphs with one signature. ``number`` stands for the signature where a short key is
+    wanted.
+    """
 
     number: int
     signature: Signature
@@ -47,11 +52,13 @@ class Shape:
     nodes: int = 0
     """How many nodes one has, leaves not counted: graphs share those."""
     recognizable: bool | None = None
-    """Whether a walk without hooks and marks tells that a graph is of this shape; None until that was tried."""
+    """Whether a bare walk tells that a graph has this shape; None until that was tried."""
     offsets: dict[int, int] = field(default_factory=dict)
     """Which node it is, by how much less its sequence number is than that of the root."""
     intervals: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """What the ledger counted since the call before, by the number of nodes that had been built since."""
+    """What the ledger counted since the call before, by the number of nodes that had been built
+    since.
+    """
 
     @property
     def kinds(self) -> tuple[type, ...]:
@@ -68,7 +75,9 @@ NO_SHAPE = Shape(0, (None, 0, 0, (), (), (), None))
 
 
 class Repeat:
-    """A graph that was recognized: its shape, and in depth-first order the sequence numbers of the nodes that save something."""
+    """A recognized graph: its shape, and in depth-first order the numbers of the nodes that
+    save.
+    """
 
     __slots__ = ("numbers", "shape")
 

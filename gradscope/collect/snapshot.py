@@ -99,7 +99,7 @@ def _node(i: int, node: Node, names: Names | None, storages: Storages, runs: boo
 
 
 def _unneeded(kind: Kind, saved: Sequence[model.SavedTensor]) -> tuple[str, ...]:
-    """What a node of this kind may save and this one, which was not freed, did not."""
+    """Return what a node of this kind may save and this one, which was not freed, did not."""
     names = {(s.name or "").partition("[")[0] for s in saved}
     return () if kind.is_function else tuple(name for name in kind.names if name not in names)
 

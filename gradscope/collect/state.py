@@ -15,15 +15,17 @@ from gradscope.collect.notes import Notes
 from gradscope.collect.past import Past
 from gradscope.collect.recognition import Recognizer
 from gradscope.collect.saving import Saving
+from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.steady import Liftable, Steady
-from gradscope.hooks import StackLimit
 from gradscope.model import Fix
 from gradscope.program.names import Names
 from gradscope.torch_private import next_sequence_nr
 
 
 class _Thread(threading.local):
-    """The backward calls in progress in one thread, outermost first, and the last error explained."""
+    """The backward calls in progress in one thread, outermost first, and the last error
+    explained.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -31,7 +33,8 @@ class _Thread(threading.local):
 
 
 class State:
-    """The knowledge of one watch: counts, names, generations, changes in place, and where it stands.
+    """The knowledge of one watch: counts, names, generations, changes in place, and where it
+    stands.
 
     ``hooked`` says whether the watch has saved-tensor hooks at all. ``foreseen`` has the fixes of
     predicted failures by the number of the call that frees.

@@ -21,8 +21,8 @@ def root_node(output: Any) -> Node | None:
 class Walker:
     """Walks graphs depth first, and touches no more than ``most`` nodes in all its walks together.
 
-    A node that Python has seen is later destroyed by recursion, so a chain of very many would overflow the stack when the
-    program drops it.
+    A node that Python has seen is later destroyed by recursion, so a chain of very many would
+    overflow the stack when the program drops it.
     """
 
     def __init__(self, most: int) -> None:
@@ -34,7 +34,8 @@ class Walker:
     def walk(
         self, roots: Iterable[Node | None], enter: Callable[[Node], bool] = lambda node: True
     ) -> dict[Node, int]:
-        """Return the nodes reachable from ``roots``, in depth-first order, each with its place in that order.
+        """Return the nodes reachable from ``roots``, in depth-first order, each with its place in
+        that order.
 
         Do not follow the edges of a node for which ``enter`` returns False.
         """
@@ -60,7 +61,9 @@ class Walker:
 def reachable(
     edges: Sequence[tuple[Edge, ...]], starts: Iterable[int], *, cut: int = -1
 ) -> list[int]:
-    """Return the numbers of the nodes reachable from ``starts`` past the node ``cut``, in depth-first order."""
+    """Return the numbers of the nodes reachable from ``starts`` past the node ``cut``, in
+    depth-first order.
+    """
     found: dict[int, None] = {}
     stack = list(starts)[::-1]
     while stack:
@@ -87,10 +90,11 @@ def will_run(
     inputs: Iterable[int],
     captured_only: bool,
 ) -> list[bool]:
-    """Which nodes the engine runs for ``inputs``: those on a path to one (torch/csrc/autograd/engine.cpp, ``init_to_execute``).
+    """Return which nodes the engine runs for ``inputs``: those on a path to one of them.
 
-    ``order`` lists the nodes so that every node comes after the nodes its edges lead to. With ``captured_only`` (``autograd.grad``) the
-    nodes of the inputs hand out their gradient without running; with ``backward(inputs=…)`` they run.
+    ``order`` lists the nodes so that every node comes after the nodes its edges lead to. With
+    ``captured_only`` (``autograd.grad``) the nodes of the inputs hand out their gradient without
+    running; with ``backward(inputs=…)`` they run.
     """
     wanted = set(inputs)
     needed = [False] * len(edges)

@@ -1,4 +1,6 @@
-"""Says where the nodes of a look were built, also of those whose saved tensors the hooks did not see."""
+"""Says where the nodes of a look were built, also of those whose saved tensors the hooks did not
+see.
+"""
 
 from __future__ import annotations
 

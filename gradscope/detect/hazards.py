@@ -1,4 +1,6 @@
-"""Judges the look at a graph (freed nodes, stale tensors, donated buffers): the certain findings."""
+"""Judges the look at a graph (freed nodes, stale tensors, donated buffers): the certain
+findings.
+"""
 
 from __future__ import annotations
 
@@ -107,8 +109,8 @@ def foresee(
 def run_order(look: Look, edges: Sequence[tuple[Edge, ...]]) -> list[int]:
     """The walked nodes in the order in which the engine runs them on one device.
 
-    A node is ready once all nodes that feed it ran; of the ready ones the youngest runs first, AccumulateGrad before all
-    (torch/csrc/autograd/engine.cpp, ``ReadyQueue``).
+    A node is ready once all nodes that feed it ran; of the ready ones the youngest runs first,
+    AccumulateGrad before all (torch/csrc/autograd/engine.cpp, ``ReadyQueue``).
     """
     waiting = [0] * len(edges)
     for leaving in edges:
@@ -128,7 +130,9 @@ def run_order(look: Look, edges: Sequence[tuple[Edge, ...]]) -> list[int]:
 
 
 def _needs_saved(look: Look, i: int) -> bool:
-    """True when running the node reads what it saved: always in C++, in a Python Function if its code asks for it."""
+    """True when running the node reads what it saved: always in C++, in a Python Function if its
+    code asks for it.
+    """
     if not look.tokens[i].is_function:
         return True
     cls = function_of(type(look.nodes[i]))
@@ -221,7 +225,9 @@ def missed(call: Call, record: BackwardCall, text: str) -> Finding | None:
 
 
 def explain_read(error: BaseException, calls: int) -> Finding | None:
-    """The finding for an exception that the user's code met by reading what a node saved, after it was freed."""
+    """The finding for an exception that the user's code met by reading what a node saved, after it
+    was freed.
+    """
     if FREED_TEXT not in str(error):
         return None
     entry, innermost = error.__traceback__, None

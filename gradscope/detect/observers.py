@@ -1,4 +1,6 @@
-"""Who looks on while the program runs and announces findings, and the one place that calls them all."""
+"""Who looks on while the program runs and announces findings, and the one place that calls them
+all.
+"""
 
 from __future__ import annotations
 

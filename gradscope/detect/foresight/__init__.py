@@ -1,1 +1,3 @@
-"""Predicted: which held graphs are about to be freed or went stale, though the code will run them."""
+"""Predicted: which held graphs are about to be freed or went stale, though the code will run
+them.
+"""

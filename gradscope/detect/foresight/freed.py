@@ -1,4 +1,4 @@
-"""When a backward call has freed what a variable leads to, and nobody could tell beforehand: is the variable built upon again?"""
+"""GS103: announces the line that builds on a freed graph, where that could not be predicted."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class _Expected:
 class ForwardOnFreed(Observer):
     """Makes the finding GS103.
 
-    At a call that frees it notes where the code reads what leads to the freed part, if only it still is what it is; at such a line it
-    looks again.
+    When a call frees nodes, remember each line that would build on them. When that line is reached,
+    check that the variable still holds the same tensor.
     """
 
     def __init__(self, watch: State, lines: LineWatch) -> None:
@@ -63,7 +63,9 @@ class ForwardOnFreed(Observer):
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """Note who will build on what this call frees, where the code as it stands does not tell for certain."""
+        """Remember the lines that would build on what this call frees, where that is not
+        certain.
+        """
         if call.parent is not None:
             return ()
         self._coming = []
@@ -80,7 +82,7 @@ class ForwardOnFreed(Observer):
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """Now it is freed."""
+        """Wait for the remembered lines, now that the nodes are freed."""
         if call.parent is None and record.exception is None and record.freed_tensors:
             self._forget(record.number - _MOST_CALLS)
             for expected in self._coming:
@@ -92,7 +94,7 @@ class ForwardOnFreed(Observer):
         return ()
 
     def _forget(self, number: int) -> None:
-        """Wait no longer for what was expected at an older call."""
+        """Stop waiting for what was expected at older calls."""
         for line, expected in tuple(self._expected.items()):
             self._expected[line] = [e for e in expected if e.record.number >= number]
             if not self._expected[line]:
@@ -117,7 +119,9 @@ class ForwardOnFreed(Observer):
         return found
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
-        """Look whether the expected comes true: the very tensor, at that line, on its way to a backward call."""
+        """Check whether the expected comes true: the very tensor, at that line, to be run
+        backward.
+        """
         found = self._expected.get(frame.f_lineno)
         if not found:
             return ()
@@ -183,20 +187,22 @@ class ForwardOnFreed(Observer):
 
 
 def _builds(reading: Reading) -> bool:
-    """Whether the read computes something new from the tensor itself, not from what may be another part of its container."""
+    """Return whether the read computes something new from the tensor itself, not from its
+    container.
+    """
     return (
         reading.read.effect in (Effect.FEEDS, Effect.AUGMENTED) and reading.read.via == reading.name
     )
 
 
 def _number(held: Held) -> int:
-    """The sequence number of the node of a tensor; nodes are never renumbered."""
+    """Return the sequence number of the node of a tensor; nodes are never renumbered."""
     node = node_of(held.tensor)
     return -1 if node is None else node._sequence_nr()
 
 
 def _freed_in(held: Held) -> list[tuple[str, Token]]:
-    """The nodes of a tensor's graph that have lost what they saved, the nearest first."""
+    """Return the nodes of a tensor's graph that have lost what they saved, the nearest first."""
     found = []
     for node in Walker(_MOST_NODES).walk([node_of(held.tensor)]):
         token = token_of(node)

@@ -1,4 +1,6 @@
-"""When an operation in place has changed what a live graph saved: will the code still run that graph backward?"""
+"""GS202: announces an operation in place on what a live graph saved, if the code will run that
+graph.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import is_leaf, is_parameter, requires_grad
 from gradscope.rules import gs202
 
-_TRIES = 3  # lines of one frame at which a change is looked into: at the first, a result may not have its name yet
+_TRIES = 3  # lines of one frame: at the first, a result may not have its name yet
 _MOST_WAITING = 16
 _METHODS = frozenset(dir(torch.Tensor))
 _DEEPEST = 1_000_000
@@ -31,10 +33,11 @@ _DEEPEST = 1_000_000
 
 @dataclass(slots=True)
 class Change:
-    """Saved tensors that one place has changed; ``depth`` and ``tries`` tell in which frame their graphs were looked for last.
+    """Saved tensors that one place has changed; ``depth`` and ``tries`` tell in which frame their
+    graphs were looked for last.
 
-    ``computed``: an operation of a graph made one of them; ``trained``: one is a parameter. ``hidden``: they were changed through
-    ``.data``, so that torch does not know.
+    ``computed``: an operation of a graph made one of them; ``trained``: one is a parameter.
+    ``hidden``: they were changed through ``.data``, so that torch does not know.
     """
 
     statement: Statement
@@ -46,14 +49,16 @@ class Change:
     tries: int = 0
 
     def alive(self) -> set[int]:
-        """The identities of those that a graph still has."""
+        """Return the identities of those that a graph still has."""
         return {
             id(packed) for packed in (reference() for reference in self.packs) if packed is not None
         }
 
 
 class InPlace(Observer):
-    """Makes the finding GS202 for operations in place: at the next line of the user's code, or as soon as a variable has the graph."""
+    """Announces GS202 at the next line of the user's code, or as soon as a variable has the
+    graph.
+    """
 
     def __init__(self, watch: State, lines: LineWatch) -> None:
         super().__init__(watch)
@@ -63,14 +68,14 @@ class InPlace(Observer):
         self._told: set[Site] = set()
 
     def changed(self, packs: list[Packed], place: Place) -> None:
-        """A line has changed these saved tensors."""
+        """Look into a line that has changed these saved tensors."""
         statement = changed_by(place.site)
         mutations = self.watch.mutations
         unknown = [packed for packed in packs if mutations.note(packed, statement.site)]
         self._look_into(statement, unknown, place, hidden=False)
 
     def changed_unseen(self, packs: list[Packed], place: Place) -> None:
-        """A line has changed these saved tensors through ``.data``."""
+        """Look into a line that has changed these saved tensors through ``.data``."""
         self._look_into(changed_by(place.site), packs, place, hidden=True)
 
     def _look_into(
@@ -141,7 +146,9 @@ class InPlace(Observer):
 
 
 def _is_computed(packed: Packed) -> bool:
-    """Whether an operation of the graph made what was saved: a node's own output, or an input that has a graph."""
+    """Return whether an operation of the graph made what was saved: an output, or an input with a
+    graph.
+    """
     tensor = packed.tensor
     if tensor is None or not packed.original:
         return True

@@ -1,4 +1,6 @@
-"""Watches the user's code line by line while the shape of its graphs is new, to see which line changes a saved tensor."""
+"""Watches the user's code line by line while its graphs are new: which line changes a saved
+tensor?
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,12 @@ class _Thread(threading.local):
 
 
 class LineWatch(Observer):
-    """Traces a thread from the first saved tensor of an iteration to the backward call that frees it.
+    """Traces a thread from the first saved tensor of an iteration to the backward call that frees
+    it.
 
-    It is on only while new graphs come (and the ledger looks at them in detail), and within a budget of events and time.
-    Where somebody else traces the thread, or a compiler is at work, it stays off.
+    It is on only while new graphs come (and the ledger looks at them in detail), and within a
+    budget of events and time. Where another tool traces the thread, or a compiler is at work, it
+    stays off.
     """
 
     def __init__(self, watch: State, observers: Observers) -> None:
@@ -74,7 +78,7 @@ class LineWatch(Observer):
         return Handle(end)
 
     def wait(self, observer: Observer, waits: bool) -> None:
-        """Ask an observer at every line from now on, even while no graph is alive; or no longer."""
+        """Call an observer at every line from now on, even while no graph is alive; or stop."""
         if waits:
             self._waiting.add(observer)
         else:
@@ -83,7 +87,7 @@ class LineWatch(Observer):
     # on and off
 
     def saved(self, packed: Packed) -> None:
-        """A tensor was saved."""
+        """Compare one more saved tensor, and begin to trace."""
         if self._is_spent() or (self._known >= _ENOUGH and not self._waiting):
             return
         self._versions.add(packed)
@@ -123,7 +127,7 @@ class LineWatch(Observer):
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """The engine runs without us; where nobody has called it for us, it is the first to tell."""
+        """Turn the trace off: the engine runs without it."""
         self._turn_off()
         return ()
 
@@ -145,7 +149,7 @@ class LineWatch(Observer):
     # what Python tells
 
     def _start(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """A function begins, or a generator goes on: only the user's are followed."""
+        """Follow the user's function that begins, or the generator that goes on."""
         code = frame.f_code
         try:
             owner = (known_codes.get(id(code)) or learn_code(code)).owner
@@ -165,7 +169,7 @@ class LineWatch(Observer):
         return None
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Something happens in the user's code; a failure of ours in it must not become the program's."""
+        """Look at an event in the user's code; a failure of ours must not become the program's."""
         if event == "exception":
             return None
         try:
@@ -184,7 +188,7 @@ class LineWatch(Observer):
 
     def _look(self, frame: FrameType, event: str) -> None:
         thread, watch = self._thread, self.watch
-        if thread.handle is None:  # a frame of before that somebody else's trace has found
+        if thread.handle is None:  # a frame of before, found by another tool's trace
             return
         started = time.perf_counter()
         self._events += 1

@@ -1,4 +1,6 @@
-"""At each backward call and optimizer step: does it free or change what the code will still run backward?"""
+"""GS102 and GS202: asks at each call and step whether it breaks what the code will still run
+backward.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _MOST_READ = 12  # tensors for which the code is read in one look
 
 
 class Foresight(Observer):
-    """Makes the findings GS102 and GS202: looks at the user's variables, and reads the code that will use them."""
+    """Looks at the user's variables, and reads the code that will use them."""
 
     def __init__(self, watch: State) -> None:
         super().__init__(watch)
@@ -37,7 +39,9 @@ class Foresight(Observer):
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """Ask of every held tensor that leads to what this call will free whether the code will run it backward."""
+        """Ask of every held tensor that leads to what this call will free whether the code will run
+        it backward.
+        """
         if (
             frame is None
             or call.keep
@@ -57,7 +61,9 @@ class Foresight(Observer):
     def after_step(
         self, optimizer: Any, place: Place | None, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """Ask whether a graph that the code will still run backward has saved what the step changed."""
+        """Ask whether a graph that the code will still run backward has saved what the step
+        changed.
+        """
         watch = self.watch
         if frame is None or place is None or not watch.ledger.live_tensors or watch.is_running:
             return ()
@@ -107,6 +113,8 @@ class Foresight(Observer):
 
 
 def retains_if_computed(frame: FrameType) -> bool:
-    """Whether the call that the frame makes computes ``retain_graph``: then nobody can tell for later calls."""
+    """Return whether the call made in the frame computes ``retain_graph``, so that later ones may
+    differ.
+    """
     call = call_at(frame.f_code, frame.f_lasti)
     return call is not None and bool(call.computed & {"retain_graph", "create_graph"})

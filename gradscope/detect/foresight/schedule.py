@@ -1,18 +1,22 @@
-"""Decides at which backward calls to look closely: the first of their kind, then ever fewer, within a share of the time."""
+"""Schedules close looks: at the first calls of each kind, then at ever fewer, within a share of
+time.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Hashable
 
-_FIRST = 3  # looks of each kind: what is carried from one iteration into the next shows in the second or third
+_FIRST = 3  # looks of each kind: what is carried over shows in the second or third iteration
 _FREE_SECONDS = 0.25
 _SHARE = 0.01  # of the run's time
 _MOST_KINDS = 10_000
 
 
 class Schedule:
-    """Counts calls by kind (the place and the shape of what is there), and the time that close looks take."""
+    """Counts calls by kind (the place and the shape of what is there), and the time that close
+    looks take.
+    """
 
     def __init__(self) -> None:
         self._met: dict[Hashable, int] = {}

@@ -1,0 +1,189 @@
+"""Keeps our pair of default saved-tensor hooks in force, and the program's own pairs working."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from gradscope.hooks import (
+    DefaultHookFunctions,
+    Handle,
+    Handles,
+    Pack,
+    Pair,
+    Unpack,
+    around_dispatch_modes,
+    default_hooks_are_enabled,
+    on_thread_start,
+    replace_default_hook_functions,
+)
+from gradscope.torch_private import dispatch_modes
+
+
+class _ThreadState(threading.local):
+    """What one thread has on its stack of default hooks, as far as it went through us."""
+
+    def __init__(self) -> None:
+        self.entered = False
+        self.aside = False
+        self.lifted = False
+        self.base: Pair | None = None
+        self.beneath: Pair | None = None
+        self.pushed: list[Pair] = []
+
+
+class DefaultHooks:
+    """Keeps one pair of default saved-tensor hooks in force on every thread.
+
+    torch applies only the innermost pair, so a pair that the program pushes is composed with ours
+    (``compose(pack, unpack)`` makes one pair of both), and where torch refuses default hooks
+    (``torch.func``) or would show their work to the program (a ``TorchDispatchMode``), ours step
+    aside. ``before_theirs`` is called when the program pushes a pair while ours are lifted; it has
+    to lower ours. ``failed`` is called when a part of ours fails in a thread.
+    """
+
+    def __init__(
+        self,
+        pack: Pack,
+        unpack: Unpack,
+        compose: Callable[[Pack, Unpack], Pair],
+        before_theirs: Callable[[], None],
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        self._pair = (pack, unpack)
+        self._compose = compose
+        self._before_theirs = before_theirs
+        self._failed = failed
+        self._local = _ThreadState()
+        self._torch = DefaultHookFunctions.now()
+
+    def install(self) -> Handle:
+        """Enter the current thread, and every thread that starts while the handle lives."""
+        handles = Handles()
+        theirs = DefaultHookFunctions(
+            self._push_theirs,
+            self._pop_theirs,
+            self._top_theirs,
+            self._disable_for_them,
+            self._enable_for_them,
+        )
+        handles.add(replace_default_hook_functions(theirs))
+        handles.add(around_dispatch_modes(self._step_aside, self._step_back_if_wanted))
+        handles.add(on_thread_start(self._enter_thread, self._leave_thread))
+        self._enter()
+        handles.add(Handle(self._leave))
+        return handles
+
+    def _enter_thread(self) -> None:
+        try:
+            self._enter()
+        except Exception as failure:  # the program's thread must start
+            self._failed("watching a new thread failed in gradscope", failure)
+
+    def _leave_thread(self) -> None:
+        try:
+            self._leave()
+        except Exception as failure:
+            self._failed("leaving a thread failed in gradscope", failure)
+
+    def lift(self) -> bool:
+        """Take our hooks out in this thread until they are lowered; False where the program's are
+        on top.
+        """
+        state = self._local
+        state.lifted = self._step_aside()
+        return state.lifted
+
+    def lower(self) -> None:
+        """Put lifted hooks back, unless something else still wants them aside."""
+        state = self._local
+        state.lifted = False
+        self._step_back_if_wanted()
+
+    def _step_back_if_wanted(self) -> None:
+        if dispatch_modes() == 0 and default_hooks_are_enabled():
+            self._step_back()
+
+    def _enter(self) -> None:
+        state = self._local
+        if state.entered or not default_hooks_are_enabled():
+            return
+        state.beneath = self._torch.top(False)
+        state.base = self._pair if state.beneath is None else self._compose(*state.beneath)
+        state.entered, state.aside = True, False
+        if dispatch_modes():
+            state.aside = True
+        else:
+            self._torch.push(*state.base)
+
+    def _leave(self) -> None:
+        state = self._local
+        if not state.entered:
+            return
+        for _ in state.pushed:
+            self._torch.pop()
+        if not state.aside and self._is_on_top(state.base):
+            self._torch.pop()
+        for pair in state.pushed:  # what the program pushed stays in force, as it pushed it
+            self._torch.push(*pair)
+        state.entered = state.aside = state.lifted = False
+        state.base = state.beneath = None
+        state.pushed.clear()
+
+    def _step_aside(self) -> bool:
+        state = self._local
+        if not state.entered or state.aside or state.pushed or not self._is_on_top(state.base):
+            return False
+        self._torch.pop()
+        state.aside = True
+        return True
+
+    def _is_on_top(self, pair: Pair | None) -> bool:
+        """Return whether a pair is the innermost now; inside the engine torch has a stack of its
+        own.
+        """
+        top = self._torch.top(True)
+        return top is not None and pair is not None and top[0] == pair[0]
+
+    def _step_back(self) -> None:
+        state = self._local
+        wanted = state.entered and not (state.lifted or state.pushed)
+        if wanted and state.aside and state.base is not None:
+            state.aside = False
+            if not self._is_on_top(state.base):
+                self._torch.push(*state.base)
+
+    def _push_theirs(self, pack: Pack, unpack: Unpack) -> None:
+        state = self._local
+        if not state.entered:
+            self._torch.push(pack, unpack)
+            return
+        if state.lifted:
+            self._before_theirs()
+        self._torch.push(*((pack, unpack) if state.aside else self._compose(pack, unpack)))
+        state.pushed.append((pack, unpack))
+
+    def _pop_theirs(self) -> None:
+        self._torch.pop()
+        if self._local.pushed:
+            self._local.pushed.pop()
+
+    def _top_theirs(self, ignore_is_tracing: bool) -> Pair | None:
+        state = self._local
+        if not state.entered or self._torch.top(ignore_is_tracing) is None:
+            return self._torch.top(ignore_is_tracing)
+        return state.pushed[-1] if state.pushed else state.beneath
+
+    def _disable_for_them(self, message: str, fail_if_non_empty: bool = True) -> None:
+        stepped = self._step_aside()
+        try:
+            self._torch.disable(message, fail_if_non_empty)
+        except RuntimeError:
+            if stepped:
+                self._step_back()
+            raise
+
+    def _enable_for_them(self) -> None:
+        self._torch.enable()
+        if dispatch_modes() == 0:
+            self._step_back()

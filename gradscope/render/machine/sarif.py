@@ -1,4 +1,4 @@
-"""SARIF 2.1.0, the exchange format of static analysis results, as code hosts and editors read it."""
+"""SARIF 2.1.0, in which code hosts and editors exchange the results of analyses."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
 
-from gradscope.model import Edit, Finding, Recording, Related, Severity, Site
+from gradscope.model import Edit, Finding, Recording, Severity, Site
 from gradscope.render.text.terminal import short_path
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
-"""What relative addresses are relative to; code hosts take it for the repository."""
+"""The base of relative addresses; code hosts take it for the repository."""
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "note"}
 _PRECISIONS = {"certain": "very-high", "predicted": "high", "observed": "high"}
 
 
 def to_sarif(recording: Recording) -> str:
-    """The findings of a run as a SARIF log."""
+    """Return the findings of a run as a SARIF log."""
     rules = _rules(recording.findings)
     order = {rule["id"]: index for index, rule in enumerate(rules)}
     driver = {"name": "gradscope", "version": recording.header.gradscope, "rules": rules}
@@ -42,15 +42,11 @@ def to_sarif(recording: Recording) -> str:
 
 
 def _rules(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """All rules of this gradscope, and those of a newer one's recording as far as their findings tell."""
+    """Return all rules of this gradscope, and what findings say of those of a newer one."""
     known = {rule.code: _rule(rule) for rule in ALL_RULES}
     for finding in findings:
-        unknown = {
-            "id": finding.code,
-            "name": finding.name,
-            "shortDescription": {"text": finding.name},
-        }
-        known.setdefault(finding.code, unknown)
+        unknown = {"id": finding.code, "name": finding.name}
+        known.setdefault(finding.code, unknown | {"shortDescription": {"text": finding.name}})
     return [known[code] for code in sorted(known)]
 
 
@@ -90,7 +86,9 @@ def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
         "message": {"text": message},
         "locations": [] if finding.site is None else [_location(finding.site)],
         "relatedLocations": [
-            _related(r, number) for number, r in enumerate(finding.related) if r.site is not None
+            {"id": number, **_location(related.site), "message": {"text": related.message}}
+            for number, related in enumerate(finding.related)
+            if related.site is not None
         ],
         "occurrenceCount": finding.count,
         "partialFingerprints": {"cause/v1": _fingerprint(finding)},
@@ -106,37 +104,31 @@ def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
     if finding.fix is not None and finding.fix.edits:
         files = dict.fromkeys(edit.file for edit in finding.fix.edits)
         changes = [
-            _change(file, [e for e in finding.fix.edits if e.file == file]) for file in files
+            {
+                "artifactLocation": _artifact(file),
+                "replacements": [_replacement(e) for e in finding.fix.edits if e.file == file],
+            }
+            for file in files
         ]
-        result["fixes"] = [
-            {"description": {"text": finding.fix.message}, "artifactChanges": changes}
-        ]
+        description = {"text": finding.fix.message}
+        result["fixes"] = [{"description": description, "artifactChanges": changes}]
     return result
 
 
 def _fingerprint(finding: Finding) -> str:
-    """Equal for one cause in two runs, wherever the files lie."""
+    """Return a text that is equal for one cause in two runs, wherever the files are."""
     sites = [finding.site, *(r.site for r in finding.related)]
     named = [f"{short_path(s.file)}:{s.function}:{s.line}" for s in sites if s is not None]
-    return hashlib.sha256(
-        "\n".join([finding.code, *named]).encode("utf-8", "surrogatepass")
-    ).hexdigest()[:32]
-
-
-def _related(related: Related, number: int) -> dict[str, Any]:
-    assert related.site is not None
-    return {"id": number, **_location(related.site), "message": {"text": related.message}}
+    text = "\n".join([finding.code, *named])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _location(site: Site) -> dict[str, Any]:
-    """A place; code that is in no file (``<string>``, ``<stdin>``) has a logical location only."""
+    """Return a location; code in no file (``<string>``, ``<stdin>``) has a logical one only."""
     function = {"name": site.function, "kind": "function"}
     if re.fullmatch(r"<.*>", site.file):
-        return {
-            "logicalLocations": [
-                {**function, "fullyQualifiedName": f"{site.file}:{site.line}:{site.function}"}
-            ]
-        }
+        name = f"{site.file}:{site.line}:{site.function}"
+        return {"logicalLocations": [{**function, "fullyQualifiedName": name}]}
     region = {"startLine": site.line, "startColumn": site.column}
     if site.end_line and site.end_column:
         region |= {"endLine": site.end_line, "endColumn": site.end_column}
@@ -147,14 +139,12 @@ def _location(site: Site) -> dict[str, Any]:
 
 
 def _artifact(file: str) -> dict[str, Any]:
-    """The address of a file: relative where it lies below the working directory, else absolute."""
+    """Return the address of a file, relative if it is below the working directory."""
     short = short_path(file)
     if os.path.isabs(short):
         return {"uri": Path(short).as_uri()}
-    return {
-        "uri": quote_from_bytes(os.fsencode(short.replace(os.sep, "/")), safe="/"),
-        "uriBaseId": ROOT,
-    }
+    uri = quote_from_bytes(os.fsencode(short.replace(os.sep, "/")), safe="/")
+    return {"uri": uri, "uriBaseId": ROOT}
 
 
 def _folder_uri() -> str:
@@ -164,15 +154,8 @@ def _folder_uri() -> str:
         return "file:///"
 
 
-def _change(file: str, edits: list[Edit]) -> dict[str, Any]:
-    return {
-        "artifactLocation": _artifact(file),
-        "replacements": [_replacement(edit) for edit in edits],
-    }
-
-
 def _replacement(edit: Edit) -> dict[str, Any]:
-    """A whole line, its end included, is deleted; what takes its place brings its own end."""
+    """Return a change that deletes a whole line with its end; what takes its place brings its own."""
     deleted = {"startLine": edit.line, "startColumn": 1, "endLine": edit.line + 1, "endColumn": 1}
     if not edit.replacement:
         return {"deletedRegion": deleted}

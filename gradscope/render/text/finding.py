@@ -32,7 +32,7 @@ def print_finding(
     announced = next((one for one in before if one.announces(finding)), None)
     related = () if announced else finding.related
     gutter = gutter_width(finding.site, *(one.site for one in related))
-    say(Text.assemble(_tag(finding, console), ": "), finding.message, console, style="bold")
+    say(Text.assemble(tag(finding, console), ": "), finding.message, console, style="bold")
     if finding.site is None:
         say(Text(" " * gutter + " = ", style="dim"), finding.label, console)
     else:
@@ -62,23 +62,29 @@ def print_finding(
 
 def print_list(findings: Sequence[Finding], console: Console) -> None:
     """Print one line for each finding: severity and code, place, message, and how often it was seen."""
-    tags = [_tag(finding, console) for finding in findings]
+    tags = [tag(finding, console) for finding in findings]
     # At most a third of the width, as the message comes after it.
     places = [
         tail(place_of(finding.site, console), console.width // 3, signs(console).ellipsis)
         for finding in findings
     ]
-    left = max((tag.cell_len for tag in tags), default=0)
+    left = max((one.cell_len for one in tags), default=0)
     middle = max(map(cell_len, places), default=0)
     ellipsis = signs(console).ellipsis
-    for finding, tag, place in zip(findings, tags, places, strict=True):
-        tag.pad_right(left - tag.cell_len)
+    for finding, begun, place in zip(findings, tags, places, strict=True):
+        begun.pad_right(left - begun.cell_len)
         place += " " * (middle - cell_len(place))
         seen = f", seen {finding.count:,} times" if finding.count > 1 else ""
-        lead = Text.assemble("  ", tag, "  ", place, "  ")
+        lead = Text.assemble("  ", begun, "  ", place, "  ")
         room = max(console.width - lead.cell_len - len(seen), 1)
         message = shorten(plain(finding.message, console), room, ellipsis)
         print_lines(console, [lead.append(message + seen)])
+
+
+def tag(finding: Finding, console: Console) -> Text:
+    """Return ``error[GS101]``."""
+    look = SEVERITIES[finding.severity]
+    return Text(f"{look.word}[{plain(finding.code, console)}]", style=look.terminal)
 
 
 def print_note(
@@ -92,12 +98,6 @@ def print_note(
     say(Text.assemble(("note", "bold cyan"), ": "), message, console)
     if site is not None:
         print_lines(console, mentioned(site, console, sources, gutter=gutter))
-
-
-def _tag(finding: Finding, console: Console) -> Text:
-    """Return ``error[GS101]``."""
-    look = SEVERITIES[finding.severity]
-    return Text(f"{look.word}[{plain(finding.code, console)}]", style=look.terminal)
 
 
 def _saved_tensors(finding: Finding) -> str:

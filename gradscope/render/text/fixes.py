@@ -1,4 +1,4 @@
-"""The fixes of a recording on a terminal: each in words, the change as a diff, and what trying it out has shown."""
+"""The fixes of a recording as text: each in words, as a diff, and what trying it out has shown."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gradscope.fixing.patch import Change, unified_diff
 from gradscope.fixing.proposals import Plan, Proposal
 from gradscope.fixing.verify import Loss, Run, Verdict
 from gradscope.model import Finding
+from gradscope.render.text.finding import tag
 from gradscope.render.text.snippets import location
 from gradscope.render.text.terminal import (
     plain,
@@ -21,7 +22,6 @@ from gradscope.render.text.terminal import (
     signs,
     wrapped,
 )
-from gradscope.render.theme import SEVERITIES
 from gradscope.units import counted, nbytes
 
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
@@ -57,7 +57,7 @@ def print_diff(change: Change, console: Console) -> None:
 
 
 def _proposal(proposal: Proposal, console: Console) -> None:
-    """What is wrong, where, what to do, and what that changes."""
+    """Print what is wrong, where, what to do, and what that changes."""
     for place, finding in enumerate(proposal.findings):
         _title(f"{proposal.number}." if place == 0 else "", finding, console)
     _note("fix", "bold green", proposal.fix.message, console)
@@ -71,12 +71,12 @@ def _proposal(proposal: Proposal, console: Console) -> None:
 
 
 def _title(number: str, finding: Finding, console: Console) -> None:
-    look = SEVERITIES[finding.severity]
-    lead = Text.assemble(
-        f"{number:<3}", (f"{look.word}[{plain(finding.code, console)}]", look.terminal), ": "
-    )
-    where = f" at {location(finding.site, console)}" if finding.site is not None else ""
-    say(lead, finding.message + where, console, "bold")
+    lead = Text.assemble(f"{number:<3}", tag(finding, console), ": ")
+    say(lead, finding.message + _at(finding, console), console, "bold")
+
+
+def _at(finding: Finding, console: Console) -> str:
+    return f" at {location(finding.site, console)}" if finding.site is not None else ""
 
 
 def _note(word: str, style: str, message: str, console: Console) -> None:
@@ -85,30 +85,26 @@ def _note(word: str, style: str, message: str, console: Console) -> None:
 
 def print_verdict(verdict: Verdict, script: str, console: Console) -> None:
     """Print what the two runs have shown, and whether the fix is one."""
-    bounds = verdict.bounds
     until = (
-        f"each for at most {counted(bounds.calls, 'backward call')} and {bounds.seconds:g} seconds"
+        f"{counted(verdict.bounds.calls, 'backward call')} and {verdict.bounds.seconds:g} seconds"
     )
     print_lines(console, [Text("tried out", style="bold")])
-    _row("runs", f"{script} as it is, and with the fix, {until}", console)
+    _row("runs", f"{script} as it is, and with the fix, each for at most {until}", console)
     for proposal in verdict.plan.applied:
         _row("hazard", _hazard(verdict, proposal), console)
     for finding in verdict.new:
-        place = f" at {location(finding.site, console)}" if finding.site else ""
-        _row("new", f"{finding.severity} {finding.code}{place}: {finding.message}", console)
-    _row(
-        "ends", f"{_end(verdict.after, verdict)} (before, {_end(verdict.before, verdict)})", console
-    )
+        what = f"{finding.severity} {finding.code}{_at(finding, console)}: {finding.message}"
+        _row("new", what, console)
+    before, after = _end(verdict.before, verdict), _end(verdict.after, verdict)
+    _row("ends", f"{after} (before, {before})", console)
     _losses(verdict, console)
     _row("memory", _memory(verdict), console)
     if verdict.fails:
         _output(verdict.after, console)
-    style, word = (
-        ("bold green", "the fix holds")
-        if verdict.holds
-        else ("bold red", f"not verified: {_why(verdict)}")
-    )
-    print_lines(console, wrapped(Text(word, style=style), console.width, console))
+    end = Text("the fix holds", style="bold green")
+    if not verdict.holds:
+        end = Text(f"not verified: {_why(verdict)}", style="bold red")
+    print_lines(console, wrapped(end, console.width, console))
 
 
 def _row(name: str, value: str, console: Console) -> None:
@@ -119,19 +115,16 @@ def _hazard(verdict: Verdict, proposal: Proposal) -> str:
     codes = " and ".join(dict.fromkeys(finding.code for finding in proposal.findings))
     met, left = verdict.met(proposal), verdict.left(proposal)
     if met is None:
-        return f"{codes}: did not show without the fix either, in {counted(verdict.before.calls, 'backward call')}"
-    before, now = (_when(finding) for finding in (met, left))
+        calls = counted(verdict.before.calls, "backward call")
+        return f"{codes}: did not show without the fix either, in {calls}"
     if left is not None:
-        return f"still there: {left.code}{now} (before{before})"
-    return f"gone: {codes}, in {counted(verdict.after.calls, 'backward call')} (before{before})"
+        return f"still there: {left.code}{_when(left)} (before{_when(met)})"
+    calls = counted(verdict.after.calls, "backward call")
+    return f"gone: {codes}, in {calls} (before{_when(met)})"
 
 
-def _when(finding: Finding | None) -> str:
-    return (
-        f", at backward call {finding.backward_call:,}"
-        if finding is not None and finding.backward_call
-        else ""
-    )
+def _when(finding: Finding) -> str:
+    return f", at backward call {finding.backward_call:,}" if finding.backward_call else ""
 
 
 def _end(run: Run, verdict: Verdict) -> str:
@@ -143,46 +136,34 @@ def _end(run: Run, verdict: Verdict) -> str:
     if run.exit_status < 0:
         return f"killed by signal {-run.exit_status} after {calls}"
     if run.exit_status == 0:
-        return (
-            f"stopped after {calls}"
-            if run.calls >= verdict.bounds.calls
-            else f"by itself, after {calls}"
-        )
+        how = "stopped" if run.calls >= verdict.bounds.calls else "by itself,"
+        return f"{how} after {calls}"
     return f"with exit status {run.exit_status} after {calls}"
 
 
 def _losses(verdict: Verdict, console: Console) -> None:
-    """The course of each loss with the fix, and what was measured for that."""
+    """Print the course of each loss with the fix, and how it was measured."""
     losses = verdict.after.losses
     if not losses:
         _row("loss", "not known: no backward() started from a single number", console)
     for loss in losses:
-        where = f"{short_path(loss.file)}:{loss.line}"
-        arrow = signs(console).arrow
-        at = f"`{loss.text}`" if loss.text else "the loss"
-        calls = counted(len(loss.values), "call")
-        if len(loss.values) < 2:
-            _row(
-                "loss",
-                f"{at} ({where}): {_number(loss.first)} in one call, which tells no course",
-                console,
-            )
-            continue
-        mean = (
-            f"mean of the first {loss.averaged} and the last {loss.averaged} of {calls}"
-            if loss.averaged > 1
-            else calls
-        )
-        course = f"{_number(loss.first)} {arrow} {_number(loss.last)} ({mean}): {loss.word}"
-        _row("loss", f"{at} ({where}): {course}{_without(loss, verdict, arrow)}", console)
+        of = f"`{loss.text}`" if loss.text else "the loss"
+        course = _course(loss, verdict, signs(console).arrow)
+        _row("loss", f"{of} ({short_path(loss.file)}:{loss.line}): {course}", console)
 
 
-def _without(loss: Loss, verdict: Verdict, arrow: str) -> str:
-    """The same loss in the run without the fix, where that has called backward on it as often."""
+def _course(loss: Loss, verdict: Verdict, arrow: str) -> str:
+    """Return the course of a loss, and of the same one without the fix, if it has as many values."""
+    if len(loss.values) < 2:
+        return f"{_number(loss.first)} in one call, which tells no course"
+    measured = counted(len(loss.values), "call")
+    if loss.averaged > 1:
+        measured = f"mean of the first {loss.averaged} and the last {loss.averaged} of {measured}"
+    course = f"{_number(loss.first)} {arrow} {_number(loss.last)} ({measured}): {loss.word}"
     same = verdict.before_of(loss)
     if same is None or len(same.values) != len(loss.values):
-        return ""
-    return f"; without the fix {_number(same.first)} {arrow} {_number(same.last)}"
+        return course
+    return f"{course}; without the fix {_number(same.first)} {arrow} {_number(same.last)}"
 
 
 def _number(value: float) -> str:
@@ -190,20 +171,16 @@ def _number(value: float) -> str:
 
 
 def _memory(verdict: Verdict) -> str:
-    peaks = [
-        run.recording.summary.peak_saved_bytes if run.recording else 0
-        for run in (verdict.before, verdict.after)
-    ]
-    if verdict.after.recording is not None and not verdict.after.recording.header.hooks:
+    runs = [run.recording for run in (verdict.before, verdict.after)]
+    if runs[1] is not None and not runs[1].header.hooks:
         return "not counted without hooks"
-    first, last = map(nbytes, peaks)
-    if first == last:
-        return f"graphs held at most {last}, as before"
-    return f"graphs held at most {last} (before, {first})"
+    first, last = (nbytes(run.summary.peak_saved_bytes if run else 0) for run in runs)
+    before = ", as before" if first == last else f" (before, {first})"
+    return f"graphs held at most {last}{before}"
 
 
 def _output(run: Run, console: Console) -> None:
-    """The end of what a failed run has printed."""
+    """Print the end of what a failed run has printed."""
     lines = run.output.rstrip().splitlines()[-_MOST_OUTPUT_LINES:]
     if lines:
         _row("output", "the last lines of the run with the fix:", console)
@@ -213,14 +190,20 @@ def _output(run: Run, console: Console) -> None:
 
 
 def _why(verdict: Verdict) -> str:
-    """The first reason for which the fix does not count as one."""
+    """Return the first reason why the fix is not verified."""
     for proposal in verdict.plan.applied:
         if verdict.met(proposal) is None:
-            return "the hazard did not show this time without the fix either, so its absence says nothing"
+            return (
+                "the hazard did not show this time without the fix either, so its absence says"
+                " nothing"
+            )
         if verdict.left(proposal) is not None:
             return f"the hazard of fix {proposal.number} is still there"
     if verdict.fails:
         return "with the fix the program fails in another way"
     if not verdict.reached:
-        return "with the fix the program did not get as far as to where the hazard was; give it more time (--timeout)"
+        return (
+            "with the fix the program did not get as far as to where the hazard was; give it more"
+            " time (--timeout)"
+        )
     return "with the fix there is another finding"

@@ -1,6 +1,6 @@
 """gradscope: a lifecycle inspector and debugger for PyTorch's backward graphs.
 
-The public names are loaded when they are first used, so that commands which need no torch do not import it.
+The public names are loaded when first used, so that commands that need no torch do not import it.
 """
 
 from __future__ import annotations

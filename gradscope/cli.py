@@ -1,4 +1,4 @@
-"""The command line: parses it, calls the command, prints what is wrong with it."""
+"""The command line: parses it, calls one command, prints what is wrong with it."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Engine, Options, Theme
 
 Job = Callable[[], int]
-"""What a parsed command line asks for. It is done outside of the parser, which has its own ways with exceptions."""
+"""What a command line asks for, done outside of the parser and its handling of exceptions."""
 
-# typer has brought its own copy of click for a while; the error of either is found so.
+# typer may bring its own copy of click: this finds the error of either.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="See which backward graphs a PyTorch program builds, what each backward call frees, and what will go wrong.",
+    help="See which backward graphs a PyTorch program builds, what each backward call frees,"
+    " and what will go wrong.",
 )
 
 
 class ProgramCommand(TyperCommand):
-    """A command whose line ends in a program: all after the script, ``-m`` module or ``-c`` code is the program's."""
+    """A command whose line ends in a program and the program's own arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Have the options end where ``-m`` or ``-c`` stands, as Python's own do."""
+        """End the options at ``-m`` or ``-c``, as Python's own command line does."""
         takes_value = {
             name
             for option in self.params
@@ -64,7 +65,7 @@ def gradscope(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Print the version, or the help if no command is given."""
+    """Print the version, or the help without a command."""
     if version:
         typer.echo(f"gradscope {__version__}")
         raise typer.Exit
@@ -80,47 +81,52 @@ def gradscope(
 )
 def run(
     program: Annotated[
-        str, typer.Argument(metavar="PROGRAM", help="A script, or what -m or -c takes.")
+        str, typer.Argument(metavar="PROGRAM", help="A script, or the argument of -m or -c.")
     ],
     args: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="The program's own.")
+        list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
     ] = None,
     module: Annotated[
         bool, typer.Option("-m", help="PROGRAM is a module, as for python -m.")
     ] = False,
     code: Annotated[bool, typer.Option("-c", help="PROGRAM is code, as for python -c.")] = False,
-    format: Annotated[Format, typer.Option(help="How the report is written.")] = Format.TEXT,  # noqa: A002
+    format: Annotated[Format, typer.Option(help="Format of the report.")] = Format.TEXT,  # noqa: A002
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report here, not to stderr.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the report to this file instead of stderr."),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the recording here.")
+        Path | None, typer.Option(metavar="FILE", help="Save the recording in this file.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an interactive report here.")
+        Path | None, typer.Option(metavar="FILE", help="Write an interactive report to this file.")
     ] = None,
     draw: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Draw the finding's graph, or the last: .svg .png .pdf .dot"
+            metavar="FILE",
+            help="Draw the graph of the worst finding, or the last: .svg .png .pdf .dot",
         ),
     ] = None,
     stop_after: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="End the program after N backward calls.")
     ] = None,
-    guard: Annotated[bool, typer.Option("--guard", help="Raise before the engine would.")] = False,
+    guard: Annotated[
+        bool, typer.Option("--guard", help="Raise an error before the engine would.")
+    ] = False,
     no_hooks: Annotated[
-        bool, typer.Option("--no-hooks", help="Install no saved-tensor hooks: see less.")
+        bool, typer.Option("--no-hooks", help="Install no saved-tensor hooks, and see less.")
     ] = False,
     fail_on: Annotated[
-        FailOn, typer.Option(help="The least finding that makes the exit status 1.")
+        FailOn, typer.Option(help="Lowest severity that makes the exit status 1.")
     ] = FailOn.ERROR,
 ) -> Job:
     """
     Run a program as Python would, and report on its backward graphs.
 
-    Everything after PROGRAM belongs to the program. The exit status is the program's if that is not 0;
-    else 1 if there is a finding at or above --fail-on, else 0. It is 2 if gradscope was used wrongly.
+    Everything after PROGRAM belongs to the program. The exit status is the program's if that is not
+    0; else 1 if there is a finding at or above --fail-on, else 0. It is 2 if gradscope was used
+    wrongly.
     """
     kind: Callable[[str, tuple[str, ...]], Target] = Module if module else Code if code else Script
     options = RunOptions(format, output, save, html, draw, stop_after, guard, not no_hooks, fail_on)
@@ -132,12 +138,14 @@ def report(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Recordings that `run --save` wrote.")
     ],
-    format: Annotated[Format, typer.Option(help="How the report is written.")] = Format.TEXT,  # noqa: A002
+    format: Annotated[Format, typer.Option(help="Format of the report.")] = Format.TEXT,  # noqa: A002
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report here, not to stdout.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the report to this file instead of stdout."),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an interactive report here instead.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write an interactive report to this file instead."),
     ] = None,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
@@ -155,35 +163,31 @@ def draw(
             "--output",
             "-o",
             metavar="FILE",
-            help="Draw to this .svg, .png, .pdf or .dot, not as a tree.",
+            help="Draw to this .svg, .png, .pdf or .dot file instead of a tree.",
         ),
     ] = None,
     call: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="The graph that backward call N met.")
+        int | None, typer.Option(min=1, metavar="N", help="Draw the graph of backward call N.")
     ] = None,
     focus: Annotated[
         str | None,
         typer.Option(
             metavar="WHAT",
-            help="Show most of: shared, finding, or the name of a node, module, leaf, root.",
+            help="Show most of this: shared, finding, or a node, module, leaf or root by name.",
         ),
     ] = None,
     depth: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="Fold the calls of modules at this depth of their path."
-        ),
+        typer.Option(min=1, metavar="N", help="Fold module calls at this depth of their path."),
     ] = None,
     expand: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Open a fold, by what it says behind `open:`; repeatable."
-        ),
+        typer.Option(metavar="NAME", help="Open a fold by the name after its `open:`; repeatable."),
     ] = None,
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Draw every node.")] = False,
-    sites: Annotated[bool, typer.Option("--sites", help="Add the source lines.")] = False,
-    engine: Annotated[Engine, typer.Option(help="What lays the picture out.")] = Engine.AUTO,
-    theme: Annotated[Theme, typer.Option(help="The colours.")] = Theme.LIGHT,
+    sites: Annotated[bool, typer.Option("--sites", help="Show the source lines.")] = False,
+    engine: Annotated[Engine, typer.Option(help="Layout engine.")] = Engine.AUTO,
+    theme: Annotated[Theme, typer.Option(help="Colours.")] = Theme.LIGHT,
 ) -> Job:
     """Draw a graph of a saved recording: to a file, or as a tree."""
     options = Options(focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme)
@@ -198,22 +202,22 @@ def fix(
     finding: Annotated[
         str | None,
         typer.Option(
-            metavar="WHICH", help="Only this fix: its number in the list, or a finding's code."
+            metavar="WHICH", help="Only this fix: its number in the list, or the code of a finding."
         ),
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Run the program as it is and with the fix, and compare."),
+        typer.Option("--verify", help="Run the program with and without the fix, and compare."),
     ] = False,
     write: Annotated[
-        bool, typer.Option("--write", help="Change the files, if --verify has nothing against it.")
+        bool, typer.Option("--write", help="Change the files if the fix holds.")
     ] = False,
     stop_after: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="End each run after N backward calls (100, or as the findings need).",
+            help="End each run after N backward calls (default: 100, or as the findings need).",
         ),
     ] = None,
     timeout: Annotated[
@@ -221,7 +225,7 @@ def fix(
     ] = 600,
 ) -> Job:
     """
-    Show what to do about the findings of a saved recording: in words, and as a diff where an edit does it.
+    Show what to do about the findings of a saved recording, in words and as a diff.
 
     The exit status is 1 if --verify or --write was asked for and the fix did not hold.
     """
@@ -234,7 +238,7 @@ def explain(
         str, typer.Argument(metavar="CODE", help="A finding's code, as GS101, or name.")
     ],
 ) -> Job:
-    """Explain a finding: what it says, why it is bad, and what cures it."""
+    """Explain a finding: what it means, why it is bad, and how to fix it."""
     return partial(explain_command.explain, code)
 
 
@@ -245,7 +249,7 @@ def rules() -> Job:
 
 
 def main() -> None:
-    """What ``gradscope`` and ``python -m gradscope`` call."""
+    """Run the command line: ``gradscope`` and ``python -m gradscope`` call this."""
     try:
         job = get_command(app).main(prog_name="gradscope", standalone_mode=False)
         status = job() if callable(job) else 0

@@ -8,7 +8,7 @@ _STEP = 1024
 
 
 def nbytes(number: int) -> str:
-    """Return bytes with a binary unit and at most four digits: ``12.5 KiB``, ``1,023 B``, ``3 GiB``."""
+    """Return bytes with a binary unit: ``12.5 KiB``, ``1,023 B``, ``3 GiB``."""
     size = float(number)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         # What would round up to a full next unit is shown in that unit: never "1024.0 KiB".
@@ -29,7 +29,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def seconds(duration: float) -> str:
-    """Return seconds with a fitting unit: ``340 us``, ``12 ms``, ``3.4 s``, ``2 min 5 s``, ``1 h 2 min``."""
+    """Return a duration with its unit: ``340 us``, ``12 ms``, ``3.4 s``, ``2 min 5 s``."""
     if duration < 0.001:
         return f"{duration * 1e6:.0f} us"
     if duration < 1:

@@ -10,7 +10,7 @@ from gradscope.errors import GradscopeError
 
 
 def explain(code: str) -> int:
-    """Print what a finding means, why it is bad and how it is cured."""
+    """Print the page of a finding: what it means, why it is bad, how to fix it."""
     from rich.markdown import Markdown
 
     from gradscope.rules import ALL_RULES
@@ -21,7 +21,7 @@ def explain(code: str) -> int:
     if wanted is None:
         known = ", ".join(rule.code for rule in ALL_RULES)
         raise GradscopeError(
-            f"there is no finding {code!r}; the codes are {known} (`gradscope rules` tells them apart)"
+            f"there is no finding {code!r}; the codes are {known} (see `gradscope rules`)"
         )
     console = Console(file=sys.stdout)
     if console.is_terminal:

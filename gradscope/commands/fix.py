@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FixOptions:
-    """The options of ``gradscope fix``; None for ``stop_after`` is what the findings need."""
+    """The options of ``gradscope fix``; by default the findings decide ``stop_after``."""
 
     finding: str | None = None
     verify: bool = False
@@ -29,7 +29,7 @@ class FixOptions:
 
 
 def fix(file: Path, options: FixOptions) -> int:
-    """Show the fixes of a recording as a diff; try them out or write them where that is asked for."""
+    """Show the fixes of a recording as a diff, and try them out or write them if asked to."""
     from gradscope.fixing import proposals, verify
     from gradscope.record.file import load
     from gradscope.render.text.fixes import print_plan, print_verdict
@@ -77,7 +77,7 @@ def _write_fix(plan: Plan, console: Console) -> int:
 
 
 def _telling(console: Console) -> Callable[[str], None]:
-    """What says which run goes on, to whoever waits at a terminal."""
+    """Return what prints which run is in progress, if there is a terminal."""
     return (
         (lambda doing: console.print(f"{doing} ...", style="dim"))
         if console.is_terminal

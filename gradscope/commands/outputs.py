@@ -19,14 +19,14 @@ from gradscope.render.pictures.options import DEFAULTS, Options
 
 
 class SafeStream(io.TextIOBase):
-    """Writes to a stream that the program may have closed, or nobody may read any more: then it writes nothing."""
+    """Writes to a stream until the program has closed it or its reader is gone."""
 
     def __init__(self, stream: TextIO | None) -> None:
-        self._stream = open(os.devnull, "w") if stream is None else stream  # noqa: SIM115 - lives as long as this
+        self._stream = open(os.devnull, "w") if stream is None else stream  # noqa: SIM115
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """As the stream's."""
+        """Return that of the stream."""
         return self._stream.encoding
 
     def write(self, text: str) -> int:
@@ -41,27 +41,27 @@ class SafeStream(io.TextIOBase):
             self._stream.flush()
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
+        """Return whether the stream is a terminal."""
         with suppress(OSError, ValueError):
             return self._stream.isatty()
         return False
 
     def fileno(self) -> int:
-        """As the stream's."""
+        """Return that of the stream."""
         return self._stream.fileno()
 
 
 class SafeConsole(Console):
-    """A console that may print in the midst of the program."""
+    """A console that prints while the program runs."""
 
     def on_broken_pipe(self) -> None:
-        """Fall silent, where rich would end the program."""
+        """Print no more, where rich would end the program."""
         self.quiet = True
 
 
 @contextmanager
 def opened(output: Path | None, otherwise: TextIO | io.TextIOBase) -> Iterator[TextIO]:
-    """The file ``output``, opened for writing at once, or else the stream ``otherwise``."""
+    """Open ``output``, or yield ``otherwise``; raise GradscopeError if it cannot be written."""
     if output is None:
         yield cast(TextIO, otherwise)
         return
@@ -76,7 +76,10 @@ def opened(output: Path | None, otherwise: TextIO | io.TextIOBase) -> Iterator[T
 
 
 def writable(file: Path, option: str) -> Path:
-    """The absolute path of a file that is to be written later; GradscopeError if it cannot be. Nothing is changed."""
+    """Return the absolute path of a file to be written later, and change nothing.
+
+    Raise GradscopeError if it cannot be written.
+    """
     path = file.absolute()
     new = not path.exists()
     try:
@@ -91,7 +94,10 @@ def writable(file: Path, option: str) -> Path:
 
 
 def printer(format: Format) -> Callable[[Recording, Console, Path | None], None]:  # noqa: A002
-    """What prints a recording, all that it needs imported: the program may leave no path to import it from."""
+    """Return what prints a recording in a format.
+
+    It has imported all that it needs, as the program may leave no path to import it from.
+    """
     if format is Format.TEXT:
         from gradscope.render.text.report import print_report
 
@@ -109,7 +115,7 @@ def printer(format: Format) -> Callable[[Recording, Console, Path | None], None]
 
 
 class View:
-    """A file that will show a recording. Making one raises GradscopeError where the file cannot be written."""
+    """A file that will show a recording; GradscopeError if it cannot be written."""
 
     word = ""
 
@@ -118,7 +124,7 @@ class View:
         self._path = writable(file, option)  # a program may change the working directory
 
     def write(self, recording: Recording, console: Console | None) -> None:
-        """Write the file, and say so where there is a console."""
+        """Write the file, and name it on the console; raise GradscopeError if that fails."""
         try:
             notes = self._write(recording, self._path)
         except OSError as error:
@@ -128,7 +134,7 @@ class View:
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def write_if_possible(self, recording: Recording, console: Console | None) -> None:
-        """The same at the end of a run, which a file that cannot be written does not make a failure."""
+        """Write the file at the end of a run; if that fails, only say so."""
         try:
             self.write(recording, console)
         except GradscopeError as error:
@@ -157,7 +163,7 @@ class Page(View):
 
 
 class Image(View):
-    """A picture of the graph of a backward call, that of the finding or the last where none is named."""
+    """A picture of the graph of a backward call, else of the worst finding, else the last."""
 
     word = "picture"
 
@@ -178,7 +184,7 @@ class Image(View):
 
 
 def page_and_picture(html: Path | None, draw: Path | None) -> list[View]:
-    """The views that a run was asked for."""
+    """Return the page and the picture that a run was asked for."""
     views: list[View] = []
     if html is not None:
         views.append(Page(html, "--html"))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class FailOn(StrEnum):
-    """The least severity of a finding that makes the exit status 1."""
+    """Lowest severity of a finding that makes the exit status 1."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -103,7 +103,7 @@ def run(target: Target, options: RunOptions) -> int:
 
 
 def _made(save: Path) -> Path:
-    """Make an empty recording, so that one that cannot be written fails now; return its absolute path."""
+    """Return the absolute path of an empty recording, made now so that failing to write shows."""
     from gradscope.record import file as storage
 
     path = save.absolute()
@@ -112,7 +112,7 @@ def _made(save: Path) -> Path:
 
 
 class _Live:
-    """Prints each finding as soon as it is made, how far a long run is, and the report at its end."""
+    """Prints each finding as soon as it is made, the progress, and the report at the end."""
 
     def __init__(self, console: Console) -> None:
         # Imported now: the program may leave no path to import it from.

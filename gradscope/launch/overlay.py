@@ -1,4 +1,4 @@
-"""Has this process take some sources from memory in place of the files of that name, which stay as they are."""
+"""Overrides source files in memory for this process; the files on disk are not touched."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from gradscope.fixing.patch import decoded
 
 
 def overlay(sources: Mapping[str, bytes]) -> None:
-    """
-    Load these files, by their absolute paths, as if they had this content, for the rest of the process.
+    """Load these files, by their absolute paths, with this content for the rest of the process.
 
-    All Python source, the script's too, comes through one loader; tracebacks and ``inspect`` ask ``linecache``.
-    So does the hook for uncaught exceptions, whose own printing would read the files. Compiled copies of them are neither
-    read nor written.
+    All Python source, the script's too, comes through one loader; tracebacks and ``inspect`` ask
+    ``linecache``, and so does the hook for uncaught exceptions, as printing them would read the
+    files. Compiled copies are neither read nor written.
     """
     loader: Any = SourceFileLoader
     read_file, stat_file = loader.get_data, loader.path_stats
@@ -30,12 +29,8 @@ def overlay(sources: Mapping[str, bytes]) -> None:
         if content is None:
             return read_file(self, path)  # type: ignore[no-any-return]
         lines = [line.rstrip("\r\n") + "\n" for line in decoded(path, content).lines]
-        linecache.cache[path] = (
-            len(content),
-            None,
-            lines,
-            path,
-        )  # None: the file's date is not to be asked
+        no_date = None  # which keeps linecache from looking at the file
+        linecache.cache[path] = (len(content), no_date, lines, path)
         return content
 
     def path_stats(self: SourceFileLoader, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""Runs a program exactly as Python's own command line would: a script, a module, or a piece of code."""
+"""Runs a program as Python's own command line would: a script, a module, or a piece of code."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from gradscope.model import Outcome
 
 
 class Scope(Protocol):
-    """What a watch gives: it is told how the program ended while it is still watching."""
+    """A watch in progress, which looks at how the program ends."""
 
     def look_back(self, main: ModuleType) -> None:
-        """Look at the variables of the main module once its code has run."""
+        """Look at the variables of the main module, whose code has run."""
 
     def explain(self, error: BaseException) -> None:
-        """Look at the exception that ends the program, while its frames are there."""
+        """Look at the exception that ends the program, while its frames exist."""
 
     def finish(self, outcome: Outcome) -> None:
-        """Take note of how the program ended."""
+        """Note how the program ended."""
 
 
 ScopeT = TypeVar("ScopeT", bound=Scope)
@@ -49,7 +49,7 @@ ScopeT = TypeVar("ScopeT", bound=Scope)
 
 @dataclass(frozen=True, slots=True)
 class Ended(Generic[ScopeT]):
-    """How a program ended; ``scope`` is None if it never imported torch, ``interrupted`` says that Ctrl-C ended it."""
+    """How a program ended; ``scope`` is None if it never imported torch."""
 
     outcome: Outcome
     scope: ScopeT | None
@@ -59,12 +59,14 @@ class Ended(Generic[ScopeT]):
 def run_program(
     target: Target, watch: Callable[[], AbstractContextManager[ScopeT]]
 ) -> Ended[ScopeT]:
-    """
-    Run ``target`` as the interpreter's ``__main__``; return how it ended, once its threads have ended too.
+    """Run ``target`` as the interpreter's ``__main__``; return how it ended, once its threads have
+    ended too.
 
-    ``watch`` is entered when the program imports torch. ``sys.argv``, ``sys.path`` and ``__main__`` stay
-    the program's: its exit handlers and destructors still have to run. A forked child of the program that comes
+    ``watch`` is entered when the program imports torch. ``sys.argv``, ``sys.path`` and ``__main__``
+    stay the program's: its exit handlers and destructors have yet to run. A forked child that comes
     to its end leaves the interpreter from here.
+
+    Raise GradscopeError if the program cannot be found or read, or if ``watch`` raised it.
     """
     process = os.getpid()
     watching = ExitStack()
@@ -76,9 +78,7 @@ def run_program(
             return
         try:
             scopes.append(watching.enter_context(watch()))
-        except (
-            GradscopeError
-        ) as failure:  # raised at the end: the program is not to fail for our sake
+        except GradscopeError as failure:  # raised at the end: the program must not fail for it
             failures.append(failure)
 
     program = _prepare(target)
@@ -103,14 +103,14 @@ def run_program(
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A program that is ready to run in ``main``, which has become the interpreter's main module."""
+    """A program that is ready to run in ``main``, now the interpreter's main module."""
 
     main: ModuleType
     run: Callable[[], None]
 
 
 def _run_to_its_end(program: _Program, target: Target, scopes: list[Any]) -> Ending:
-    """Run the program and its threads, and say of the exception that it left what Python says."""
+    """Run the program and its threads; print what Python prints of the exception that ends it."""
     error = _run(program)
     if _was_not_found(error):
         assert error is not None
@@ -128,10 +128,8 @@ def _run_to_its_end(program: _Program, target: Target, scopes: list[Any]) -> End
     ending = conclude(error)
     del error  # and with it the frames that it came through: Python has let go of them by now
     if isinstance(target, Script) and not ending.by_exit:
-        program.main.__dict__.pop(
-            "__file__", None
-        )  # which Python sets for the time that the script runs only
-        program.main.__dict__.pop("__cached__", None)
+        for name in ("__file__", "__cached__"):  # which Python sets only while the script runs
+            program.main.__dict__.pop(name, None)
     wait_for_threads()
     return ending
 
@@ -151,7 +149,7 @@ def _is_stop(error: BaseException | None) -> bool:
 
 
 def _was_not_found(error: BaseException | None) -> bool:
-    """Whether runpy did not find what it should run; it exits with a text of its own then."""
+    """Return whether runpy did not find what to run, and exits with a text of its own."""
     if not isinstance(error, SystemExit) or type(error.__context__).__module__ != "runpy":
         return False
     remove_own_frames(error)
@@ -180,14 +178,15 @@ def _prepare_script(path: str, args: tuple[str, ...]) -> _Program:
         content = SourceFileLoader("__main__", absolute).get_data(absolute)
     except OSError as error:
         raise GradscopeError(
-            f"cannot run {path}: {error.strerror} (looked for {absolute}); name a script that can be read"
+            f"cannot run {path}: {error.strerror} (looked for {absolute});"
+            " name a script that can be read"
         ) from None
     main = _become_main([path, *args], os.path.dirname(os.path.realpath(path)))
     return _Program(main, partial(_run_script, absolute, content, main))
 
 
 def _become_main(argv: list[str], first_on_path: str, even_if_safe: bool = False) -> ModuleType:
-    """Replace gradscope's own ``__main__``, arguments and first place on the import path by the program's."""
+    """Put the program's ``__main__``, arguments and import path in the place of gradscope's."""
     main = ModuleType("__main__")
     main.__loader__ = BuiltinImporter
     if sys.version_info < (3, 14):
@@ -213,9 +212,7 @@ def _run_script(path: str, content: bytes, main: ModuleType) -> None:
         exec(_compile_script(path, content, main), main.__dict__)
     finally:
         for stream in (sys.stderr, sys.stdout):
-            with suppress(
-                Exception
-            ):  # as Python does: the flush at its exit is the one that complains
+            with suppress(Exception):  # as in Python, where the flush at the exit complains
                 stream.flush()
 
 
@@ -234,8 +231,7 @@ def _run_code(text: str, main: ModuleType) -> None:
         text = textwrap.dedent(text)
     code = compile(text, "<string>", "exec", dont_inherit=True)
     if sys.version_info >= (3, 13):
-        by_code = hasattr(
-            linecache, "_interactive_cache"
-        )  # the first 3.13 keeps such sources under their file's name
+        # The first 3.13 keeps such sources under their file's name.
+        by_code = hasattr(linecache, "_interactive_cache")
         linecache._register_code(code if by_code else "<string>", text, "<string>")  # type: ignore[attr-defined]
     exec(code, main.__dict__)

@@ -45,6 +45,6 @@ Target = Script | Module | Code
 
 
 def header_of(target: Target, hooks: bool) -> Header:
-    """Return the header of the recording of a program that is about to run; torch is not imported yet."""
+    """Return the header for a program that is about to run, and has no torch yet."""
     code = target.text if isinstance(target, Code) else None
     return header.header_of(str(target), target.args, hooks=hooks, code=code)

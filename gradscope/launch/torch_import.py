@@ -1,4 +1,4 @@
-"""Calls a function at the moment the program has imported torch, so that gradscope never imports it earlier."""
+"""Calls a function once the program has imported torch, which gradscope never does first."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import ModuleType
 
 
 def when_torch_is_imported(then: Callable[[], None]) -> Callable[[], None]:
-    """
-    Call ``then`` once: now if torch is there already, else at the end of the import; return what undoes the waiting.
+    """Call ``then`` once: now if torch is imported, else at the end of its import. Return what
+    cancels it.
 
-    To import torch before the program does would change the program: what it sets before its own import
-    (``OMP_NUM_THREADS``, warning filters, ``sys.path``) would come too late.
+    To import torch before the program does would change the program: what it sets before its own
+    import (``OMP_NUM_THREADS``, warning filters, ``sys.path``) would come too late.
     """
     if "torch" in sys.modules:
         then()
@@ -26,7 +26,7 @@ def when_torch_is_imported(then: Callable[[], None]) -> Callable[[], None]:
 
 
 class _TorchFinder(MetaPathFinder):
-    """Finds torch where the other finders find it, and has its loader tell when it was executed."""
+    """Finds torch as the other finders do, and makes its loader report the end of the import."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self.then = then
@@ -47,7 +47,7 @@ class _TorchFinder(MetaPathFinder):
         )
         spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
-            # Set on the instance, which keeps the loader's type: tools ask it for sources and resources.
+            # Set on the instance, as tools ask the loader's type for sources and resources.
             spec.loader.exec_module = partial(self._execute, spec.loader)  # type: ignore[method-assign]
         return spec
 

@@ -1,6 +1,7 @@
-"""Runs a program once more in a process of its own, with changed sources: how a fix is tried out.
+"""Runs a program once more with changed sources, to try a fix out, in a process that imports this
+module alone.
 
-Nobody imports this module but that process. What it sees goes into files, which are there also if the process is killed.
+What it sees goes into files, which are complete up to then if the process is killed.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import json
 import os
 import pickle
 import sys
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gradscope.errors import GradscopeError
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def main(job_file: str) -> int:
-    """Do the job; the program's exit status."""
+    """Do the job, and return the program's exit status."""
     job: Job = pickle.loads(Path(job_file).read_bytes())
     target = _target(job)
     header = header_of(target, job.hooks)
@@ -51,7 +53,7 @@ def main(job_file: str) -> int:
 
 
 def _target(job: Job) -> Target:
-    """The program as the runner takes it."""
+    """Return the program as the runner takes it."""
     if job.code is not None:
         return Code(job.code, job.argv)
     kind, _, name = job.script.partition(" ")
@@ -59,7 +61,7 @@ def _target(job: Job) -> Target:
 
 
 def note_losses(losses: TextIO) -> None:
-    """Write the value of what each ``backward()`` starts from, where that is one number, with the line of the call."""
+    """Write the line of each ``backward()`` that starts from a single number, and that number."""
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -68,21 +70,21 @@ def note_losses(losses: TextIO) -> None:
 
     process = os.getpid()
 
+    def note(root: Any, frame: FrameType) -> None:
+        if not isinstance(root, torch.Tensor) or root.numel() != 1:
+            return
+        unseen = (torch._C.DisableTorchFunction, _disable_current_modes, torch.no_grad)
+        with suppress(Exception), ExitStack() as stack:
+            for enter in unseen:
+                stack.enter_context(enter())
+            site = site_of(place_of(frame))
+            line = [site.file, site.line, float(root)] if site else []
+            losses.write(json.dumps(line) + "\n")
+
     def run(original: Any, t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        wanted = (
-            kwargs.get("accumulate_grad", True) and len(t_outputs) == 1 and os.getpid() == process
-        )
-        if wanted and isinstance(t_outputs[0], torch.Tensor) and t_outputs[0].numel() == 1:
-            with (
-                suppress(Exception),
-                torch._C.DisableTorchFunction(),
-                _disable_current_modes(),
-                torch.no_grad(),
-            ):
-                site = site_of(place_of(sys._getframe(1)))
-                losses.write(
-                    json.dumps([site.file, site.line, float(t_outputs[0])] if site else []) + "\n"
-                )
+        is_backward = kwargs.get("accumulate_grad", True)
+        if is_backward and len(t_outputs) == 1 and os.getpid() == process:
+            note(t_outputs[0], sys._getframe(1))
         return original(t_outputs, *args, **kwargs)
 
     wrap_engine(run)

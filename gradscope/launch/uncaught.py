@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What the end of the main thread decided; ``by_exit`` is True when it was a SystemExit."""
+    """What follows from the end of the main thread; ``by_exit`` is True for a SystemExit."""
 
     exit_status: int = 0
     exception: str | None = None
@@ -29,7 +29,7 @@ class Ending:
 
 
 def conclude(error: BaseException | None) -> Ending:
-    """Say what the interpreter says of an exception that left the main module, and return what follows from it."""
+    """Print what the interpreter prints of an uncaught exception; return what follows."""
     if error is None:
         return Ending()
     if isinstance(error, SystemExit):
@@ -46,13 +46,13 @@ def conclude(error: BaseException | None) -> Ending:
 
 
 def describe(error: BaseException) -> str:
-    """Return the line ``RuntimeError: message`` with which a traceback ends, without notes and source lines."""
+    """Return the last line of a traceback, ``RuntimeError: message``, without notes."""
     lines = traceback.format_exception_only(error)
     return next((line for line in lines if not line.startswith(" ")), lines[-1]).rstrip("\n")
 
 
 def remove_own_frames(error: BaseException) -> None:
-    """Take gradscope's frames out of the tracebacks of an exception and of all it is chained to."""
+    """Remove gradscope's frames from the tracebacks of an exception and of its causes."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -71,20 +71,19 @@ def _without_own_frames(entry: TracebackType | None) -> TracebackType | None:
     while entry is not None:
         if not entry.tb_frame.f_code.co_filename.startswith(PACKAGE):
             kept.append(entry)
-        else:  # below a frame of ours, Python leaves frames of the import system that it would else have hidden
+        else:  # below ours, Python leaves frames of its import system, which it hides elsewhere
             while kept and kept[-1].tb_frame.f_code.co_filename in _IMPORT_SYSTEM:
                 kept.pop()
         entry = entry.tb_next
     for one, following in zip(kept, [*kept, None][1:], strict=True):
-        if (
-            one.tb_next is not following
-        ):  # each assignment costs a walk to the end: deep tracebacks stay as they are
+        # Each assignment costs a walk to the end: deep tracebacks stay as they are.
+        if one.tb_next is not following:
             one.tb_next = following
     return kept[0] if kept else None
 
 
 def _call_excepthook(error: BaseException) -> SystemExit | None:
-    """Hand ``error`` to ``sys.excepthook``; return the SystemExit that the hook raised, if it did."""
+    """Hand ``error`` to ``sys.excepthook``; return the SystemExit that the hook raised, if any."""
     hook = getattr(sys, "excepthook", None)
     if hook is None:
         _write_stderr("sys.excepthook is missing\n")
@@ -104,7 +103,9 @@ def _failure_of_hook(hook: object, error: BaseException) -> BaseException | None
     assert callable(hook)
     try:
         hook(type(error), error, error.__traceback__)
-    except BaseException as failure:  # whatever the user's hook raises, the interpreter only tells
+    except (
+        BaseException
+    ) as failure:  # the interpreter prints what a user's hook raises, and goes on
         return failure
     return None
 
@@ -129,12 +130,10 @@ def _write_stderr(text: str) -> None:
 
 
 def wait_for_threads() -> None:
-    """Wait for the threads that are not daemons, as the interpreter does first of all when it exits."""
+    """Wait for the threads that are not daemons, as the interpreter does first when it exits."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
-    except (
-        BaseException
-    ) as error:  # what the interpreter does with Ctrl-C in this place: it tells, and goes on
+    except BaseException as error:  # at Ctrl-C here, the interpreter prints it and goes on
         interruption = error
     else:
         return
@@ -149,13 +148,13 @@ def wait_for_threads() -> None:
 
 
 def die_of_interrupt() -> NoReturn:
-    """Leave the interpreter as an uncaught KeyboardInterrupt does: it runs its exit handlers and dies of SIGINT."""
+    """Run the exit handlers and die of SIGINT, as for an uncaught KeyboardInterrupt."""
     _mute_next_uncaught_exception()
     raise KeyboardInterrupt
 
 
 def _mute_next_uncaught_exception() -> None:
-    """What the program raised has been told already; what it left in ``sys`` is put back for its exit handlers."""
+    """Print nothing for the next exception, and restore ``sys`` for the program's exit handlers."""
     restored = {name: getattr(sys, name) for name in ("excepthook", *_LAST) if hasattr(sys, name)}
 
     def say_nothing(*_: object) -> None:

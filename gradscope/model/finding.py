@@ -20,12 +20,12 @@ class Severity(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The place in the order of severities: 0 is the worst, and a larger number a lesser severity."""
+        """The place in the order of severities: 0 is the worst."""
         return list(Severity).index(self)
 
 
 class Certainty(StrEnum):
-    """How sure it is: the engine raises now, it will if the code goes on so, or it was seen to happen."""
+    """Whether the engine raises now, will if the code goes on so, or it was seen to happen."""
 
     CERTAIN = "certain"
     PREDICTED = "predicted"
@@ -54,7 +54,8 @@ class FixKind(StrEnum):
 class Related:
     """Another place that a finding names.
 
-    ``role`` is one of created, freed_by, next_read, held_by, modified_by, retained_by, linked_by, failing_node.
+    ``role`` is one of created, freed_by, next_read, held_by, modified_by, retained_by, linked_by,
+    failing_node.
     """
 
     role: str
@@ -64,7 +65,7 @@ class Related:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replace line ``line`` (1-based) of ``file`` by ``replacement``: one line, several, or none."""
+    """Replace line ``line`` (from 1) of ``file`` by ``replacement``: one line, several, or none."""
 
     file: str
     line: int
@@ -73,7 +74,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What an expert would do: ``kind`` for machines, ``message`` for people, ``edits`` if code says it."""
+    """What an expert would do: ``kind`` for machines, ``message`` for people, ``edits`` if any."""
 
     kind: str
     message: str
@@ -87,8 +88,9 @@ Cause: TypeAlias = tuple[str, Site | None, tuple[tuple[str, Site | None], ...]]
 class Finding(Printed):
     """One problem, announced once per cause; ``count`` is how often it was met.
 
-    ``nodes`` and ``saved`` name what is concerned (``AddmmBackward0``; ``self f32[8, 32]``). ``missed`` marks an
-    error of the engine that gradscope did not announce before: a fault of gradscope, shown as such.
+    ``nodes`` and ``saved`` name what is concerned (``AddmmBackward0``; ``self f32[8, 32]``).
+    ``missed`` marks an error of the engine that gradscope did not announce before: a fault of
+    gradscope, shown as such.
     """
 
     code: str
@@ -119,8 +121,8 @@ class Finding(Printed):
     def announces(self, later: Finding) -> bool:
         """Return whether ``later`` is the failure that this finding warned of.
 
-        Both blame the same line for what was freed or modified; and ``later`` is at the line where this one
-        expects the failure, or has the same fix.
+        Both blame the same line for what was freed or modified; and ``later`` is at the line where
+        this one expects the failure, or has the same fix.
         """
         if self.severity is Severity.ERROR or later.severity is not Severity.ERROR:
             return False

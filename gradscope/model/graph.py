@@ -12,7 +12,7 @@ from gradscope.model.printed import Printed, dot_of
 
 
 class NodeState(StrEnum):
-    """The life of a node: what it saved is there, retained, freed or modified; it saved nothing; it is gone."""
+    """The life of a node: what it saved is there, retained, freed, modified; or it is gone."""
 
     LIVE = "live"
     RETAINED = "retained"
@@ -23,7 +23,7 @@ class NodeState(StrEnum):
 
 
 class SavedState(StrEnum):
-    """The life of a saved tensor: it is there, retained, freed by a call, modified, or dropped with its graph."""
+    """The life of a saved tensor: there, retained, freed, modified, or dropped with its graph."""
 
     SAVED = "saved"
     RETAINED = "retained"
@@ -39,7 +39,7 @@ class SavedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place in source code. Lines and columns are 1-based; the end column is the first one after the text."""
+    """A place in source code: lines and columns from 1, the end column behind the text."""
 
     file: str
     line: int
@@ -53,9 +53,10 @@ class Site:
 class SavedTensor:
     """One tensor that a node saved for its derivative.
 
-    ``name`` is the derivative formula's own (``self``, ``weight``, ``result``), None where torch shows none;
-    ``storage`` numbers the storage within one graph, so equal numbers mean shared memory; ``nbytes`` is that of
-    the whole storage, which is what the graph keeps alive; ``source`` is a parameter's or buffer's qualified name.
+    ``name`` is the derivative formula's own (``self``, ``weight``, ``result``), None where torch
+    shows none; ``storage`` numbers the storage within one graph, so equal numbers mean shared
+    memory; ``nbytes`` is that of the whole storage, which is what the graph keeps alive; ``source``
+    is a parameter's or buffer's qualified name.
     """
 
     name: str | None
@@ -86,10 +87,11 @@ def activation_bytes(saved: Iterable[SavedTensor]) -> int:
 class Node:
     """One node of a backward graph; ``index`` is its place in ``Graph.nodes``.
 
-    ``sequence_nr`` is torch's own: the order of creation within a thread, None for AccumulateGrad. ``variable`` is
-    the qualified name of the leaf that an AccumulateGrad node feeds. ``freed_by`` is the number of the backward call
-    that freed the node, ``built_after`` that of the last backward call before the node was built. ``unneeded``
-    names the tensors that such a derivative may save, and that this one did not need for its inputs.
+    ``sequence_nr`` is torch's own: the order of creation within a thread, None for AccumulateGrad.
+    ``variable`` is the qualified name of the leaf that an AccumulateGrad node feeds. ``freed_by``
+    is the number of the backward call that freed the node, ``built_after`` that of the last
+    backward call before the node was built. ``unneeded`` names the tensors that such a derivative
+    may save, and that this one did not need for its inputs.
     """
 
     index: int
@@ -120,7 +122,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """``source`` hands its gradient to input ``input_nr`` of ``target``, as in ``next_functions``."""
+    """``source`` hands its gradient to input ``input_nr`` of ``target``: the backward direction."""
 
     source: int
     target: int
@@ -140,7 +142,8 @@ class Root:
 class Graph(Printed):
     """A backward graph as seen at one moment, nodes in depth-first order from the roots.
 
-    ``not_looked_at`` counts edges at which the walk stopped because the graph was too deep to touch safely.
+    ``not_looked_at`` counts edges at which the walk stopped because the graph was too deep to touch
+    safely.
     """
 
     nodes: tuple[Node, ...]

@@ -1,4 +1,4 @@
-"""How the data prints: the layers that show it register forms here, so that it imports none of them."""
+"""How the data prints: the layers that show it register their forms here."""
 
 from __future__ import annotations
 

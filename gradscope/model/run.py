@@ -9,18 +9,19 @@ from gradscope.model.graph import Graph, Root, Site
 from gradscope.model.printed import Printed
 
 SCHEMA = 1
-"""Version of recordings and of the JSON output; grows when an old reader would misread the new one."""
+"""Version of recordings and JSON output; grows when an old reader would misread the new."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackwardCall(Printed):
     """One ``backward()`` or ``autograd.grad()``; ``number`` counts from 1.
 
-    Bytes: the graph held ``saved_bytes`` when the call began, let go of ``freed_bytes`` in the call, and still held
-    ``retained_bytes`` when it ended; ``returned_bytes`` of those freed went back to the allocator, as nothing else
-    held them. All watched graphs held ``live_bytes`` after the call, and ``peak_bytes`` at most since the previous
-    call. ``started`` and ``ended`` are seconds since the run began. ``parent`` is the enclosing call of a reentrant
-    one. ``count`` alike calls are folded into this row, from ``number`` to ``last_number``.
+    Bytes: the graph held ``saved_bytes`` when the call began, let go of ``freed_bytes`` in the
+    call, and still held ``retained_bytes`` when it ended; ``returned_bytes`` of those freed went
+    back to the allocator, as nothing else held them. All watched graphs held ``live_bytes`` after
+    the call, and ``peak_bytes`` at most since the previous call. ``started`` and ``ended`` are
+    seconds since the run began. ``parent`` is the enclosing call of a reentrant one. ``count``
+    alike calls are folded into this row, from ``number`` to ``last_number``.
     """
 
     number: int
@@ -57,8 +58,9 @@ class BackwardCall(Printed):
 class Header:
     """What was run, and with what.
 
-    ``script`` is the path, ``-m module`` or ``-c``; ``started`` is in seconds since the epoch; ``cwd`` is the
-    directory in which the program was started, empty if that is unknown; ``code`` is what ``-c`` was given.
+    ``script`` is the path, ``-m module`` or ``-c``; ``started`` is in seconds since the epoch;
+    ``cwd`` is the directory in which the program was started, empty if that is unknown; ``code`` is
+    what ``-c`` was given.
     """
 
     gradscope: str
@@ -75,7 +77,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the run ended; ``finished`` is False if the process was killed before it could write that."""
+    """How the run ended; ``finished`` is False if the process was killed before it wrote that."""
 
     exit_status: int | None = None
     exception: str | None = None
@@ -85,7 +87,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Summary(Printed):
-    """Totals of a run; bytes are those of saved activations, each storage once, without parameters."""
+    """Totals of a run; bytes are of saved activations, each storage once, no parameters."""
 
     backward_calls: int = 0
     nodes: int = 0
@@ -106,8 +108,9 @@ class Summary(Printed):
 class Sample:
     """One point of the memory curve.
 
-    ``time`` is in seconds since the run began. Graphs hold ``live_bytes``; they have released ``held_bytes`` that
-    something else still holds. ``call`` is the number of the last backward call.
+    ``time`` is in seconds since the run began. Graphs hold ``live_bytes``; they have released
+    ``held_bytes`` that something else still holds. ``call`` is the number of the last backward
+    call.
     """
 
     time: float
@@ -118,7 +121,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A whole run, as every view reads it; ``calls`` are folded, ``graphs`` are by their numbers."""
+    """A whole run, as every view reads it: calls folded, graphs by number."""
 
     header: Header
     outcome: Outcome = Outcome()

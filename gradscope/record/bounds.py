@@ -1,4 +1,4 @@
-"""Keeps recordings small however long the run is: alike calls share a row, the memory curve keeps its envelope."""
+"""Keeps recordings small: alike calls share a row, the memory curve keeps its envelope."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from typing import Any
 from gradscope.model import BackwardCall, Sample
 
 ROWS = 2_000
-"""Most rows of calls that a recording keeps, not counting one more for each kind of call at each site."""
+"""Most rows of calls, without the one more for each kind of call at each site."""
 
 ROWS_AT_SITE = 200
 """Most of these rows for one kind of call at one site."""
 
 NEAR = 64
-"""Alike calls at most this far apart belong to the same loop: as many backward calls fit into one iteration."""
+"""Alike calls at most this far apart are of one loop: calls that fit into an iteration."""
 
 RUNS = 1_998
-"""The memory curve has fewer runs of samples than this, with two points each: less than 4,000 in all."""
+"""The memory curve has fewer runs of samples, with two points each: less than 4,000."""
 
 _ALIKE = attrgetter(
-    "kind", "site", "retain_graph", "create_graph", "inputs", "graph", "nodes", "nodes_run", "saved_tensors",
-    "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes", "retained_bytes", "thread", "exception",
+    "kind", "site", "retain_graph", "create_graph", "inputs", "graph", "nodes", "nodes_run",
+    "saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes",
+    "retained_bytes", "thread", "exception",
 )  # fmt: skip
 """What two calls must have in common to share a row, beside the names of their roots."""
 
 _FIGURES = (
-    "nodes", "nodes_run", "saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes",
-    "retained_bytes", "peak_bytes", "nodes_built", "nodes_destroyed",
+    "nodes", "nodes_run", "saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes",
+    "returned_bytes", "retained_bytes", "peak_bytes", "nodes_built", "nodes_destroyed",
 )  # fmt: skip
 """Of these a row has the largest value."""
 
@@ -38,7 +39,7 @@ _figures = attrgetter(*_FIGURES)
 
 
 class _Row:
-    """Calls folded into one, at ``index`` in the list of rows; ``gap`` is the distance of the last two numbers."""
+    """Calls folded into one row; ``gap`` is the distance of the last two numbers."""
 
     __slots__ = ("count", "figures", "first", "gap", "index", "last", "last_number")
 
@@ -79,9 +80,9 @@ class _Row:
 class CallFolder:
     """Backward calls, alike ones folded into rows.
 
-    A row has ``started`` of its first call, ``ended`` and ``live_bytes`` of its last, and the largest sizes seen.
-    Once a site has its share of rows, a call that matches none goes to one row for all such calls of its kind
-    there; ``mixed`` counts them.
+    A row has ``started`` of its first call, ``ended`` and ``live_bytes`` of its last, and the
+    largest sizes seen. Once a site has its share of rows, a call that matches none goes to one row
+    for all such calls of its kind there; ``mixed`` counts them.
     """
 
     def __init__(self) -> None:
@@ -123,10 +124,11 @@ class CallFolder:
 
 
 class Curve:
-    """The memory curve in bounded size: the lowest and the highest sample of each run, and the last of all.
+    """The memory curve in bounded size: the lowest and the highest sample of each run, and the last
+    of all.
 
-    All runs are equally long. When there are too many, neighbours are joined, and runs are twice as long from
-    then on.
+    All runs are equally long. When there are too many, neighbours are joined, and runs are twice as
+    long from then on.
     """
 
     def __init__(self) -> None:
@@ -158,7 +160,7 @@ class Curve:
         self._changed_from = 0
 
     def take_changed(self) -> Iterator[tuple[int, Sample | None]]:
-        """Return the points that changed since the last time, each with its place; None for one that is gone."""
+        """Return the points that changed since the last time, by place; None for a gone one."""
         tail = self._open
         newest = self._open or (self._runs[-1] if self._runs else ())
         if self._last is not None and self._last not in newest:

@@ -1,8 +1,8 @@
 """Turns the model into JSON text and back, by the fields and type hints of its dataclasses.
 
-A dataclass becomes the list of its values. A recording stores the names of the fields once, as ``LAYOUT``, and is
-read by them: a field added to the model later reads as its default, and one that the reader does not know is
-passed over.
+A dataclass becomes the list of its values. A recording stores the names of the fields once, as
+``LAYOUT``, and is read by them: a field added to the model later reads as its default, and one that
+the reader does not know is passed over.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def plain(value: Any) -> Any:
 
 
 def dump_plain(value: Any) -> str:
-    """Return what ``plain`` made as JSON text in ASCII, which no file name or exception text can upset."""
+    """Return what ``plain`` made as JSON text in ASCII, which every encoding can write."""
     return _JSON.encode(value)
 
 
@@ -95,7 +95,7 @@ def _dataclass_encoder(kind: Any) -> Convert:
 
 
 class Decoder:
-    """Reads what ``dumps`` wrote under ``layout``; raises ValueError for what does not fit the model."""
+    """Reads what ``dumps`` wrote; raises ValueError for what does not fit the model."""
 
     def __init__(self, layout: Layout = LAYOUT) -> None:
         self._layout = layout

@@ -1,8 +1,8 @@
 """The SQLite file of a recording: its tables, and how it is created, written, checked and read.
 
-Six tables have a key and a value each; writing a value again under its key replaces it. Commits go through SQLite's
-rollback journal without waiting for the disk: a killed process leaves a readable file, a reader may come while it is
-written, and a run that ends leaves nothing but the file.
+Six tables have a key and a value each; writing a value again under its key replaces it. Commits go
+through SQLite's rollback journal without waiting for the disk: a killed process leaves a readable
+file, a reader may come while it is written, and a run that ends leaves nothing but the file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _MAGIC = b"SQLite format 3\0"
 
 
 def create(path: Path | None) -> sqlite3.Connection:
-    """Make an empty recording at ``path``, in the place of an older one, or in memory if that is None.
+    """Make an empty recording at ``path``, in the place of an older one, or in memory if that is
+    None.
 
     Raise GradscopeError where it cannot be written.
     """
@@ -111,7 +112,8 @@ def pack(text: str) -> bytes:
 def load(path: str | Path) -> Recording:
     """Return the recording in a file, of a run that is over, was killed, or still goes on.
 
-    Raise GradscopeError for a file that is missing, locked, damaged, newer than this gradscope, or no recording.
+    Raise GradscopeError for a file that is missing, locked, damaged, newer than this gradscope, or
+    no recording.
     """
     path = Path(path)
     _check(path)
@@ -151,7 +153,8 @@ def _check(path: Path) -> None:
         raise GradscopeError(
             f"{path}: not a gradscope recording: give a file that `gradscope run --save FILE` wrote"
         )
-    # A commit in progress, which has a journal, may have written the head and not yet what follows it.
+    # A commit in progress, which has a journal, may have written the head and not yet what follows
+    # it.
     if len(head) < _HEAD or (
         not _journal(path.resolve()).exists() and path.stat().st_size < _size(head)
     ):
@@ -159,7 +162,8 @@ def _check(path: Path) -> None:
     schema = int.from_bytes(head[60:64], "big")
     if schema > SCHEMA:
         raise GradscopeError(
-            f"{path}: written by a newer gradscope (schema {schema}); this one reads up to {SCHEMA}: upgrade gradscope"
+            f"{path}: written by a newer gradscope (schema {schema});"
+            f" this one reads up to {SCHEMA}: upgrade gradscope"
         )
 
 

@@ -1,4 +1,4 @@
-"""Keeps the graphs of a recording few: alike ones are one, and each place in the code has room for so many."""
+"""Keeps the graphs of a recording few: alike ones once, and so many for each call site."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GRAPHS_AT_SITE = 200
 """Most graphs stored for one call site: enough to see a growing graph grow."""
 
 NODES_AT_SITE = 100_000
-"""No further graph is stored for a site whose graphs have this many nodes: large ones take long to write."""
+"""Most nodes of the graphs of a site: large graphs take long to write."""
 
 GRAPH_BYTES = 32 << 20
 """Most bytes of all stored graphs, compressed."""
@@ -40,7 +40,7 @@ class Graphs:
         self._bytes = 0
 
     def known(self, signature: Hashable, site: Site | None) -> int | None:
-        """Return the number of the graph of this signature, None for an unknown one, 0 if it has no room."""
+        """Return the number of a signature's graph, None for an unknown one, 0 without room."""
         number = self._numbers.get(signature)
         if number is None and (self._nodes_at[site] >= NODES_AT_SITE or self._bytes >= GRAPH_BYTES):
             self.refused += 1
@@ -48,7 +48,7 @@ class Graphs:
         return number
 
     def add(self, signature: Hashable, graph: Graph, site: Site | None) -> tuple[int, bytes | None]:
-        """Return the number of a graph and, if no alike one was added before, what is to be stored."""
+        """Return the number of a graph and, if none before was alike, what is to be stored."""
         plain = codec.plain(graph)
         text = codec.dump_plain(plain)
         content = _content(plain)

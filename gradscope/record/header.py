@@ -13,7 +13,7 @@ from gradscope.model import Header
 def header_of(
     script: str, argv: tuple[str, ...], *, hooks: bool, torch: str = "", code: str | None = None
 ) -> Header:
-    """Return the header of a program that starts now; ``torch`` is empty until the program imports it."""
+    """Return the header of a program that starts now; before its import, ``torch`` is empty."""
     try:
         directory = os.getcwd()
     except OSError:  # it was deleted

@@ -1,7 +1,8 @@
-"""Writes the recording of a run while it goes on: to a file that outlives a killed process, or to memory.
+"""Writes the recording of a run while it goes on: to a file that outlives a killed process, or to
+memory.
 
-What is new or has changed waits in memory for the next commit, some 20 a second. No thread does this, as the program
-would see it: a commit rides on whatever call comes next.
+What is new or has changed waits in memory for the next commit, some 20 a second. No thread does
+this, as the program would see it: a commit rides on whatever call comes next.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ def _while_open(
 class RecordingWriter:
     """Writes a recording to ``path``, or to memory where that is None; any thread may call it.
 
-    Raises GradscopeError where ``path`` cannot be written. From then on it never disturbs the program that is
-    recorded: a full disk ends the writing, and ``problem`` says so. In a forked child it does nothing at all.
+    Raises GradscopeError where ``path`` cannot be written. From then on it never disturbs the
+    program that is recorded: a full disk ends the writing, and ``problem`` says so. In a forked
+    child it does nothing at all.
     """
 
     def __init__(self, path: Path | None, header: Header) -> None:
@@ -83,7 +85,8 @@ class RecordingWriter:
         """Whether each source file that was asked for is stored."""
         self._summary: Summary | None = None
         self._connection = create(path)
-        # A writer that is dropped without close(), as after the live report, must not make Python warn of it.
+        # A writer that is dropped without close(), as after the live report, must not make Python
+        # warn of it.
         finalize(self, self._connection.close)
         self._put("meta", "layout", codec.dump_plain(codec.LAYOUT))
         self._put("meta", "header", codec.dumps(header))
@@ -97,14 +100,15 @@ class RecordingWriter:
         return self._closed or os.getpid() != self._process
 
     def known(self, signature: Hashable, site: Site | None = None) -> int | None:
-        """Return the number of the graph of this signature, None for an unknown one, 0 if it has no room."""
+        """Return the number of a signature's graph, None for an unknown one, 0 without room."""
         if self.is_idle:
             return 0
         with self.lock:
             return self._graphs.known(signature, site)
 
     def graph(self, signature: Hashable, graph: Graph, site: Site | None = None) -> int:
-        """Store a graph that a call at ``site`` met, alike ones once; return its number, 0 if it has no room.
+        """Store a graph that a call at ``site`` met, alike ones once; return its number, 0 if it
+        has no room.
 
         Without a ``site`` it counts for the place where its first root was made.
         """
@@ -147,7 +151,7 @@ class RecordingWriter:
         self._tick()
 
     def source(self, file: str, text: str | None = None) -> None:
-        """Store the text of a source file, once; pass over one that cannot be read, unless ``text`` is given."""
+        """Store a source file once; leave one out that cannot be read, unless ``text`` is given."""
         stored = self._sources.get(file)
         if not (self.is_idle or stored or (stored is False and text is None)):
             self._store_source(file, _source_text(file) if text is None else text)

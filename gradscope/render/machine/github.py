@@ -37,7 +37,7 @@ def _whole_message(finding: Finding) -> str:
 
 
 def _escaped(text: str, *, property_: bool = False) -> str:
-    """Return text as a workflow command takes it; in a property, colon and comma have a meaning too."""
+    """Return text as a workflow command takes it; a property escapes colons and commas too."""
     # A file name may hold what UTF-8 has no code for.
     clean = text.encode("utf-8", "backslashreplace").decode()
     coded = clean.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -36,7 +36,7 @@ def to_json(recording: Recording) -> str:
 
 
 def keys(kind: Any) -> dict[str, str]:
-    """Return the keys of the JSON object that a dataclass becomes, each with the field that it shows."""
+    """Return the keys of a dataclass in JSON, each with the name of its field."""
     names = (field.name for field in fields(kind) if field.name not in _ELSEWHERE.get(kind, ()))
     return {_NAMES.get(name, name): name for name in names}
 
@@ -52,7 +52,7 @@ def plain(value: Any) -> Any:
 
 
 def _complete(value: Any) -> Any:
-    """Put in what a reader would have to work out: where a site ends, the last call of a single one."""
+    """Return the value with the end of a site and the last number of a single call put in."""
     match value:
         case Site(line=line, column=column, end_line=end_line, end_column=end_column):
             return replace(value, end_line=end_line or line, end_column=end_column or column)

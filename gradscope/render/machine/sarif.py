@@ -155,7 +155,7 @@ def _folder_uri() -> str:
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:
-    """Return a change that deletes a whole line with its end; what takes its place brings its own."""
+    """Return a change of a whole line with its end; what replaces it brings its own."""
     deleted = {"startLine": edit.line, "startColumn": 1, "endLine": edit.line + 1, "endColumn": 1}
     if not edit.replacement:
         return {"deletedRegion": deleted}

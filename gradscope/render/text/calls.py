@@ -22,7 +22,7 @@ _MOST_INPUTS = 3
 
 
 def folded(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
-    """Return the calls with repeats folded, also of calls that take turns, as a GAN's two losses do."""
+    """Return the calls with repeats folded, also of calls in turns, as of a GAN's two losses."""
     seen: dict[Hashable, int] = {}  # numbers for what calls share, as that is compared many times
     keys = [seen.setdefault(_shared(call), len(seen)) for call in calls]
     rows: list[BackwardCall] = []
@@ -49,7 +49,7 @@ def _shared(call: BackwardCall) -> Hashable:
 
 
 def _repeat(keys: Sequence[int], at: int) -> tuple[int, int]:
-    """Return the shortest period from ``at`` on that repeats at once, and how often; (1, 1) for none."""
+    """Return the shortest period that repeats at ``at``, and how often; (1, 1) for none."""
     for period in range(1, _LONGEST_PERIOD + 1):
         times = 1
         while keys[at : at + period] == keys[at + times * period : at + (times + 1) * period]:
@@ -60,7 +60,8 @@ def _repeat(keys: Sequence[int], at: int) -> tuple[int, int]:
 
 
 def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
-    """Return the table, two lines a row: number, place, figures; then how often, and the call as code.
+    """Return the table, two lines a row: number, place, figures; then how often, and the call as
+    code.
 
     A narrow terminal has no column of saved bytes, as what was saved was freed or retained.
     """
@@ -147,7 +148,7 @@ def _arguments(*arguments: str) -> str:
 
 
 def _inputs(call: BackwardCall) -> str:
-    """Return the inputs by name, or their number if they are many; nothing if the call named none."""
+    """Return the inputs by name, or their number; nothing if the call named none."""
     if call.inputs is None:
         return ""
     few = len(call.inputs) <= _MOST_INPUTS

@@ -26,7 +26,8 @@ def print_finding(
 ) -> None:
     """Print one finding: its place, the places it speaks of, what to do, and where to read more.
 
-    ``before`` are the findings printed above. Of one that is announced there, print only what is new.
+    ``before`` are the findings printed above. Of one that is announced there, print only what is
+    new.
     """
     look = SEVERITIES[finding.severity]
     announced = next((one for one in before if one.announces(finding)), None)
@@ -61,7 +62,7 @@ def print_finding(
 
 
 def print_list(findings: Sequence[Finding], console: Console) -> None:
-    """Print one line for each finding: severity and code, place, message, and how often it was seen."""
+    """Print a line for each finding: severity, code, place, message, and how often it was seen."""
     tags = [tag(finding, console) for finding in findings]
     # At most a third of the width, as the message comes after it.
     places = [
@@ -101,7 +102,7 @@ def print_note(
 
 
 def _saved_tensors(finding: Finding) -> str:
-    """Return the first saved tensors and how many more there are, with their nodes if no note names those."""
+    """Return the first saved tensors, and their nodes if no note names those."""
     names = ", ".join(f"`{name}`" for name in finding.saved[:_MOST_SAVED])
     more = len(finding.saved) - _MOST_SAVED
     are = "the saved tensors are" if len(finding.saved) > 1 else "the saved tensor is"

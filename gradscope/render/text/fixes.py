@@ -153,7 +153,7 @@ def _losses(verdict: Verdict, console: Console) -> None:
 
 
 def _course(loss: Loss, verdict: Verdict, arrow: str) -> str:
-    """Return the course of a loss, and of the same one without the fix, if it has as many values."""
+    """Return the course of a loss, and of the same without the fix, if it has as many values."""
     if len(loss.values) < 2:
         return f"{_number(loss.first)} in one call, which tells no course"
     measured = counted(len(loss.values), "call")

@@ -73,7 +73,7 @@ def graph_text(graph: Graph) -> str:
 
 
 def _headline(graph: Graph) -> str:
-    """Return ``backward graph of loss f32[]: 5 nodes (2 freed); it holds 128 B of saved tensors``."""
+    """Return ``backward graph of loss f32[]: 5 nodes (2 freed); it holds 128 B of ...``."""
     of = ", ".join(f"{root.name or ''} {root.label}".strip() for root in graph.roots)
     states = [node.state for node in graph.nodes]
     counts = [
@@ -108,7 +108,7 @@ def _saved_cells(node: Node) -> list[str]:
 
 
 def saved_text(saved: SavedTensor) -> str:
-    """Return ``self f32[8, 32]  1 KiB``, for a leaf its name, and the state of what is not simply saved."""
+    """Return ``self f32[8, 32]  1 KiB``, the name of a leaf, and the state if not just saved."""
     size = nbytes(saved.nbytes)
     if saved.is_parameter:
         size = f"= {saved.source}, a leaf" if saved.source else "a leaf"
@@ -131,7 +131,7 @@ def saved_tensors_text(pairs: SavedTensors) -> str:
 
 @text_of.register
 def changes_text(changes: Changes) -> str:
-    """Return counts of what stayed, came and went, then a line for each node with the edges that leave it."""
+    """Return counts, then a line for each node with the edges that leave it."""
     rows = []
     signs = {"stayed": "=", "added": "+", "gone": "-"}
     for change in changes:
@@ -174,9 +174,7 @@ def report_text(recording: Recording) -> str:
 
 @text_of.register
 def call_text(call: BackwardCall) -> str:
-    """Return a backward call in one line: the nodes built before it and destroyed since the last, what it
-    ran, freed and retained.
-    """
+    """Return a backward call in one line: nodes built, destroyed, run; bytes freed, retained."""
     console = _console()
     site = f"  {_where(call.site)}" if call.site else ""
     number = f"call {call.number}"
@@ -184,9 +182,10 @@ def call_text(call: BackwardCall) -> str:
         number = f"calls {call.number} to {call.last_number}"
     raised = f"  raised {call.exception.partition(':')[0]}" if call.exception else ""
     return plain(
-        f"{number}  {as_code(call)}{site}  built {call.nodes_built:,}  destroyed {call.nodes_destroyed:,}  "
-        f"run {call.nodes_run:,}  freed {call.freed_tensors:,} ({nbytes(call.freed_bytes)})  "
-        f"retained {nbytes(call.retained_bytes)}{raised}",
+        f"{number}  {as_code(call)}{site}  built {call.nodes_built:,}"
+        f"  destroyed {call.nodes_destroyed:,}  run {call.nodes_run:,}"
+        f"  freed {call.freed_tensors:,} ({nbytes(call.freed_bytes)})"
+        f"  retained {nbytes(call.retained_bytes)}{raised}",
         console,
     )
 
@@ -198,7 +197,8 @@ def summary_text(summary: Summary) -> str:
     dropped = f", {s.dropped_tensors:,} dropped with their graph" if s.dropped_tensors else ""
     return (
         f"nodes          {s.nodes:,} built, {s.nodes_destroyed:,} destroyed\n"
-        f"saved tensors  {s.saved_tensors:,} saved, {s.freed_tensors:,} freed by backward{dropped}\n"
+        f"saved tensors  {s.saved_tensors:,} saved, "
+        f"{s.freed_tensors:,} freed by backward{dropped}\n"
         f"held           {nbytes(s.live_bytes)} now, {nbytes(s.peak_saved_bytes)} at the peak"
     )
 

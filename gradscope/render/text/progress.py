@@ -16,9 +16,10 @@ _ERASE = "\r\x1b[K"
 class ProgressLine:
     """Draws how far a run is, at most four times a second and not in the first two seconds.
 
-    It draws only where stderr is a terminal and stdout is not: with both on one screen the column in which the script
-    left the cursor is unknown, and the line would end up amid the script's text. After drawing, the cursor is in the
-    first column again, where the script's own stderr begins.
+    It draws only where stderr is a terminal and stdout is not: with both on one screen the column
+    in which the script left the cursor is unknown, and the line would end up amid the script's
+    text. After drawing, the cursor is in the first column again, where the script's own stderr
+    begins.
     """
 
     __slots__ = ("_drawn", "_next", "_stream")
@@ -32,7 +33,7 @@ class ProgressLine:
         self._next = _FIRST if wanted and os.environ.get("TERM") != "dumb" else float("inf")
 
     def update(self, calls: int, live_bytes: int, elapsed: float) -> None:
-        """Draw how far the run is, if it is time; costs every backward call one comparison."""
+        """Draw how far the run is, if it is time; else this costs one comparison."""
         if elapsed < self._next:
             return
         self._next = elapsed + _EVERY
@@ -43,7 +44,7 @@ class ProgressLine:
         self._drawn = True
 
     def erase(self) -> None:
-        """Take the line away, before a finding is printed and at the end; an update brings it back."""
+        """Take the line away, before a finding and at the end; an update brings it back."""
         if self._drawn:
             self._write(_ERASE)
             self._drawn = False

@@ -22,9 +22,11 @@ def print_report(
     saved: str | None = None,
     printed: Collection[Cause] = (),
 ) -> None:
-    """Print the whole report; ``saved`` is the path of the recording, if there is one to come back to.
+    """Print the whole report; ``saved`` is the path of the recording, if there is one to come back
+    to.
 
-    Findings whose causes are in ``printed``, as they were printed on this console before, take one line each.
+    Findings whose causes are in ``printed``, as they were printed on this console before, take one
+    line each.
     """
     findings = recording.findings
     for place, finding in enumerate(findings):

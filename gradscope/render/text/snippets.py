@@ -26,7 +26,7 @@ _NARROWEST_LABEL = 24
 
 
 def source_line(site: Site, sources: Mapping[str, str] | None) -> str | None:
-    """Return the line of a site, from the recorded sources or else the file; None if missing or blank."""
+    """Return the line of a site, recorded or from its file; None if it is missing or blank."""
     recorded = (sources or {}).get(site.file)
     if recorded is None:
         line = linecache.getline(site.file, site.line)
@@ -95,7 +95,7 @@ def mentioned(
 
 
 def _span(site: Site, line: str) -> tuple[int, int]:
-    """Return the first character to underline and the one after the last, from 0; by default all code."""
+    """Return the range of characters to underline, from 0; by default all code of the line."""
     code = len(line) - len(line.lstrip())
     start = site.column - 1
     if not code < start < len(line):
@@ -105,7 +105,7 @@ def _span(site: Site, line: str) -> tuple[int, int]:
 
 
 def _clipped(shown: str, start: int, end: int, room: int, ellipsis: str) -> tuple[str, int, int]:
-    """Return ``room`` cells of a drawn line with ``start`` to ``end`` in view, and where these are then."""
+    """Return a drawn line cut to ``room`` cells around ``start`` to ``end``, and these two."""
     width, mark = cell_len(shown), cell_len(ellipsis)
     if width <= room:
         return shown, start, end

@@ -40,7 +40,7 @@ def signs(console: Console) -> Signs:
 
 
 def visible(char: str, encoding: str = "utf-8") -> str:
-    """Return a character as it can be shown; control, format and surrogate characters are escaped."""
+    """Return a character as it can be shown; control and format characters are escaped."""
     if " " <= char <= "~":
         return char
     if char in _ESCAPES:
@@ -62,12 +62,13 @@ def _can_encode(char: str, encoding: str) -> bool:
 
 
 def plain(text: str, console: Console) -> str:
-    """Return foreign text on one line; nothing in it moves the cursor, colours or cannot be written."""
+    """Return foreign text on one line, unable to move the cursor or change colours."""
     return "".join(visible(char, console.encoding) for char in text)
 
 
 def drawn(line: str, console: Console) -> tuple[str, list[int]]:
-    """Return a source line with its tabs expanded, and the cell at which each of its characters begins.
+    """Return a source line with its tabs expanded, and the cell at which each of its characters
+    begins.
 
     The list has one more entry than the line has characters: the cell after the last.
     """
@@ -82,7 +83,7 @@ def drawn(line: str, console: Console) -> tuple[str, list[int]]:
 
 
 def cut(text: str, start: int, width: int) -> str:
-    """Return ``width`` cells from cell ``start`` on; half a wide character at an edge becomes a space."""
+    """Return ``width`` cells from ``start`` on; half a wide character becomes a space."""
     kept, cell = [], 0
     for char in text:
         size = cell_len(char)
@@ -104,7 +105,7 @@ def shorten(text: str, width: int, ellipsis: str) -> str:
 
 
 def tail(text: str, width: int, ellipsis: str) -> str:
-    """Return drawn text in at most ``width`` cells, its beginning cut off: the end of a path says more."""
+    """Return the end of drawn text, in at most ``width`` cells: a path's end says more."""
     over = cell_len(text) - width
     return text if over <= 0 else ellipsis + cut(text, over + cell_len(ellipsis), width)
 
@@ -132,7 +133,7 @@ def prose(text: str, console: Console, style: str = "") -> Text:
 
 
 def wrapped(text: Text, width: int, console: Console) -> list[Text]:
-    """Return styled text in lines of at most ``width`` cells, at least one, without trailing spaces."""
+    """Return styled text in lines of at most ``width`` cells, without trailing spaces."""
     lines = list(text.wrap(console, max(width, 1), overflow="fold"))
     for line in lines:
         line.rstrip()

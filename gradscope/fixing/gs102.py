@@ -17,7 +17,7 @@ from gradscope.fixing.edits import (
     line_alone,
     reads_followed_by,
 )
-from gradscope.model import Edit, Site
+from gradscope.model import Edit, FixKind, Site
 from gradscope.rules.gs102 import SharedGraph, fix_kind
 
 _INDENT = "    "
@@ -47,23 +47,23 @@ def edits_for(facts: SharedGraph, holders: Sequence[Holder]) -> tuple[Edit, ...]
 def _edits(facts: SharedGraph, holders: Sequence[Holder]) -> tuple[Edit, ...]:
     assert facts.call.site is not None
     match fix_kind(facts):
-        case "retain_graph":
+        case FixKind.RETAIN_GRAPH:
             return _retain(facts.call.site)
-        case "sum_losses" if facts.elements:
+        case FixKind.SUM_LOSSES if facts.elements:
             return _sum_of_loop(facts.call.site, facts.elements)
-        case "sum_losses":
+        case FixKind.SUM_LOSSES:
             return _sum(facts.call.site, facts.next_call)
-        case "item":
+        case FixKind.ITEM:
             return _item(facts.call.site, facts.holder)
-        case "no_grad" if facts.link is not None:
+        case FixKind.NO_GRAD if facts.link is not None:
             return _no_grad(facts.link)
-        case "recompute" if not facts.same_root:
+        case FixKind.RECOMPUTE if not facts.same_root:
             return _uncache(facts) if facts.holder.startswith("<lru_cache of ") else _move(holders)
-        case "detach" if facts.again and facts.carried:
+        case FixKind.DETACH if facts.again and facts.carried:
             return _detach_after(holders)
-        case "detach" if facts.again:
+        case FixKind.DETACH if facts.again:
             return _detach_where_stored(facts)
-        case "detach":
+        case FixKind.DETACH:
             return _detach_in_loss(facts)
     return ()
 

@@ -8,7 +8,7 @@ from collections.abc import Container, Sequence
 from gradscope.code import changes, source
 from gradscope.code.statements import Statement
 from gradscope.fixing.edits import checked, indent_of, line_alone, reads_followed_by
-from gradscope.model import Edit, Fix, Site
+from gradscope.model import Edit, Fix, FixKind, Site
 from gradscope.rules.base import place
 
 _OPERATORS: dict[type[ast.operator], str] = {
@@ -32,15 +32,17 @@ def fix_for(
     site, name = change.site, change.target
     edits = _out_of_place(site, methods) if computed else ()
     if edits:
-        return Fix("clone", f"at {place(site)}, use the out-of-place form of the operation", edits)
+        return Fix(
+            FixKind.CLONE, f"at {place(site)}, use the out-of-place form of the operation", edits
+        )
     edits = _clone_where_saved(name, made)
     if edits:
         saved = ", ".join(place(each) for each in made)
         message = f"let {saved} use `{name}.clone()`, or change `{name}` after the backward call"
-        return Fix("clone", message, edits)
+        return Fix(FixKind.CLONE, message, edits)
     where = f" at {place(made[0])}" if made else ""
     form = "use the out-of-place form of the operation or change a clone()"
-    return Fix("clone", f"save a clone(){where}, or at {place(site)} {form}")
+    return Fix(FixKind.CLONE, f"save a clone(){where}, or at {place(site)} {form}")
 
 
 def fix_for_hidden(change: Statement, made: Sequence[Site]) -> Fix | None:
@@ -54,7 +56,7 @@ def fix_for_hidden(change: Statement, made: Sequence[Site]) -> Fix | None:
         return None
     saved = ", ".join(place(each) for each in made)
     message = f"let {saved} use `{name}.clone()`, or write to `{name}.data` after the backward call"
-    return Fix("clone", message, edits)
+    return Fix(FixKind.CLONE, message, edits)
 
 
 def _out_of_place(site: Site, methods: Container[str]) -> tuple[Edit, ...]:

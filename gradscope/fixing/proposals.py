@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, Source, apply, bare, read, same_lines, shown_lines, split
-from gradscope.model import Edit, Finding, Fix, Recording
+from gradscope.model import Edit, Finding, Fix, FixKind, Recording
 from gradscope.units import listed
 
 CODE = "<string>"
@@ -36,7 +36,7 @@ class Proposal:
     @property
     def changes_training(self) -> bool:
         """Whether less is trained with the fix: gradients end where something is detached or computed without grad."""
-        return self.fix.kind in ("detach", "no_grad")
+        return self.fix.kind in (FixKind.DETACH, FixKind.NO_GRAD)
 
 
 @dataclass(frozen=True, slots=True)

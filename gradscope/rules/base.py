@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gradscope.model import (
     BackwardCall,
     Certainty,
     Finding,
     Fix,
+    FixKind,
+    Node,
     Related,
+    SavedTensor,
     Severity,
     Site,
 )
+from gradscope.model.graph import activation_bytes
+from gradscope.units import counted, nbytes
 
 HEADINGS = (
     "What it says",
@@ -56,33 +63,38 @@ class Rule:
     def finding(
         self,
         message: str,
-        call: BackwardCall | None,
+        call: BackwardCall | None = None,
         *,
+        site: Site | None = None,
+        after: int = 0,
         label: str = "",
-        related: tuple[Related, ...] = (),
-        nodes: tuple[str, ...] = (),
-        saved: tuple[str, ...] = (),
+        related: Iterable[Related] = (),
+        nodes: Sequence[Node | str] = (),
+        saved: Sequence[SavedTensor | str] = (),
         bytes: int = 0,  # noqa: A002 - the name of the field it fills
         fix: Fix | None = None,
-        graph_nodes: tuple[int, ...] = (),
     ) -> Finding:
-        """A finding of this rule, made at ``call``."""
+        """Return a finding of this rule, made at ``call``, or else after the call of number ``after``.
+
+        ``site`` is that of the call, if it is not given. ``bytes`` are those of the saved tensors, if not given.
+        """
+        tensors = [each for each in saved if isinstance(each, SavedTensor)]
         return Finding(
             code=self.code,
             name=self.name,
             severity=self.severity,
             certainty=self.certainty,
             message=message,
-            site=call.site if call else None,
+            site=site or (call.site if call else None),
             label=label,
-            related=related,
-            nodes=nodes,
-            saved=saved,
-            bytes=bytes,
-            backward_call=call.number if call else 0,
+            related=tuple(related),
+            nodes=tuple(n.name if isinstance(n, Node) else n for n in nodes),
+            saved=tuple(s.label if isinstance(s, SavedTensor) else s for s in saved),
+            bytes=bytes or activation_bytes(tensors),
+            backward_call=call.number if call else after,
             fix=fix,
             graph=call.graph if call else None,
-            graph_nodes=graph_nodes,
+            graph_nodes=tuple(node.index for node in nodes if isinstance(node, Node)),
         )
 
 
@@ -90,9 +102,7 @@ def rule(
     docstring: str | None, code: str, name: str, severity: Severity, certainty: Certainty
 ) -> Rule:
     """The rule of the module whose docstring is given: its first line is the summary, all of it the page."""
-    page = inspect.cleandoc(
-        docstring or ""
-    )  # Python drops docstrings under -OO; findings must work even so
+    page = inspect.cleandoc(docstring or "")  # -OO drops docstrings; findings must work even so
     summary, _, body = page.partition("\n")
     return Rule(
         code=code,
@@ -128,7 +138,8 @@ def missed(exception_text: str, site: Site | None, call: BackwardCall) -> Findin
         related=(Related("failing_node", None, f"the engine said: {exception_text.strip()}"),),
         backward_call=call.number,
         fix=Fix(
-            "report", "please report this, with the script or as much of it as fails in this way"
+            FixKind.REPORT,
+            "please report this, with the script or as much of it as fails in this way",
         ),
         missed=True,
         graph=call.graph,
@@ -139,6 +150,38 @@ def _example(page: str, heading: str) -> str:
     """The Python code under a heading of the page."""
     found = re.search(rf"^## {heading}$.*?^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     return found.group(1) if found else ""
+
+
+def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterator[Related]:
+    """Yield a note for each line that built the nodes: ``message`` at the first, ``again`` at the others."""
+    for position, site in enumerate(made):
+        yield Related("created", site, again if position else message)
+
+
+class Growing(Protocol):
+    """What each iteration adds to what is held; without hooks the bytes are not known."""
+
+    @property
+    def nodes_each(self) -> float:
+        """Nodes that each iteration adds."""
+
+    @property
+    def nbytes_each(self) -> float:
+        """Bytes that each iteration adds."""
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether the bytes are known."""
+
+
+UNCOUNTED = "bytes not counted without hooks"
+
+
+def growth(facts: Growing, saved: str) -> str:
+    """Return the saved bytes and what each iteration adds, in words."""
+    more = f" and {nbytes(round(facts.nbytes_each))}" if facts.counts_bytes else ""
+    nodes = counted(round(facts.nodes_each), "node")
+    return f"{saved if facts.counts_bytes else UNCOUNTED}; {nodes}{more} more with each iteration"
 
 
 def called(call: BackwardCall) -> str:
@@ -157,3 +200,8 @@ def place(site: Site | None) -> str:
         return "an unknown line"
     name = re.split(r"[/\\]", site.file)[-1]
     return f"{name}:{site.line}"
+
+
+def at(site: Site | None) -> str:
+    """Return `` at train.py:41``, to go on a sentence with; empty where the place is not known."""
+    return f" at {place(site)}" if site else ""

@@ -73,6 +73,7 @@ graph that was freed before gradscope began to watch is recognised, and the call
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gradscope.model import (
@@ -80,6 +81,7 @@ from gradscope.model import (
     Certainty,
     Finding,
     Fix,
+    FixKind,
     Node,
     Related,
     SavedState,
@@ -87,16 +89,10 @@ from gradscope.model import (
     Site,
 )
 from gradscope.model.graph import activation_bytes
-from gradscope.rules.base import called, is_grad, place, rule
+from gradscope.rules.base import built, called, is_grad, place, rule
 from gradscope.units import counted, listed, nbytes
 
-RULE = rule(
-    __doc__,
-    "GS101",
-    "backward-through-freed-graph",
-    Severity.ERROR,
-    Certainty.CERTAIN,
-)
+RULE = rule(__doc__, "GS101", "backward-through-freed-graph", Severity.ERROR, Certainty.CERTAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +103,8 @@ class FreedGraph:
     blame first. ``freed_by`` is None if it ran before gradscope watched. ``freed_same_statement``: it came from the
     same place in the code as ``call``. ``same_root``: both start at the same node. ``made_again``: the first of
     ``made`` has built nodes once more since, so that a new iteration has begun. ``stepped_between``: an optimizer
-    has stepped since. ``foreseen`` is the fix that was given when ``freed_by`` was about to run, if the failure was predicted then.
+    has stepped since. ``foreseen`` is the fix that was given when ``freed_by`` was about to run, if the failure was
+    predicted then.
     """
 
     call: BackwardCall
@@ -122,7 +119,7 @@ class FreedGraph:
 
 
 def finding(facts: FreedGraph) -> Finding:
-    """The finding in words."""
+    """Return the finding in words."""
     saved = tuple(s for node in facts.nodes for s in node.saved if s.state is SavedState.FREED)
     needed = counted(len(saved), "saved tensor") if saved else "the saved tensors"
     return RULE.finding(
@@ -130,11 +127,9 @@ def finding(facts: FreedGraph) -> Finding:
         facts.call,
         label=f"needs {needed} of {counted(len(facts.nodes), 'node')}, already freed",
         related=_related(facts, activation_bytes(saved)),
-        nodes=tuple(node.name for node in facts.nodes),
-        saved=tuple(s.label for s in saved),
-        bytes=activation_bytes(saved),
+        nodes=facts.nodes,
+        saved=saved,
         fix=_fix(facts),
-        graph_nodes=tuple(node.index for node in facts.nodes),
     )
 
 
@@ -154,73 +149,59 @@ class FreedRead:
 
 
 def finding_of_read(facts: FreedRead) -> Finding:
-    """The finding for a read of what was freed, in words."""
+    """Return the finding for a read of what was freed, in words."""
     notes = []
     if facts.made is not None:
         notes.append(Related("created", facts.made, f"{facts.node or 'the node'} was built here"))
     if facts.freed_by is not None:
         message = f"freed by {called(facts.freed_by)}, which ran without retain_graph=True"
         notes.append(Related("freed_by", facts.freed_by.site, message))
+    advice = "look at saved tensors before the backward call, or pass retain_graph=True to it"
     found = RULE.finding(
         "read of a saved tensor that was freed",
-        None,
+        site=facts.site,
+        after=facts.after,
         label=f"reads what {facts.node or 'a node'} saved, already freed",
-        related=tuple(notes),
+        related=notes,
         nodes=(facts.node,) if facts.node else (),
-        fix=Fix(
-            "reorder",
-            "look at saved tensors before the backward call, or pass retain_graph=True to it",
-        ),
+        fix=Fix(FixKind.REORDER, advice),
     )
-    return replace(found, site=facts.site, certainty=Certainty.OBSERVED, backward_call=facts.after)
+    return replace(found, certainty=Certainty.OBSERVED)
 
 
-def _related(facts: FreedGraph, freed_bytes: int) -> tuple[Related, ...]:
-    """Where it was built, what freed it, and where the engine would stop if that is yet another line."""
-    notes = []
-    by = facts.freed_by
-    loop = (
-        facts.made_again or facts.freed_same_statement
-    )  # freed in an earlier iteration, not by a sibling loss
-    part = (
-        "the graph"
-        if facts.same_root
-        else "the freed part"
-        if by is None or loop
-        else "the shared part"
-    )
+def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
+    """Yield where it was built, what freed it, and where the engine would stop if that is yet another line."""
+    by, same_line = facts.freed_by, facts.freed_same_statement
+    # Freed in an earlier iteration, not by a sibling loss.
+    loop = facts.made_again or same_line
+    part = "the freed part" if by is None or loop else "the shared part"
     names = listed(node.name for node in facts.nodes)
     what = f"{names}, {nbytes(freed_bytes)} saved" if freed_bytes else names
-    once = ", once" if facts.freed_same_statement and not facts.made_again else ""
-    for position, site in enumerate(facts.made):
-        message = f"and here{once}" if position else f"{part} was built here{once}: {what}"
-        notes.append(Related("created", site, message))
+    once = ", once" if same_line and not facts.made_again else ""
+    subject = "the graph" if facts.same_root else part
+    yield from built(facts.made, f"{subject} was built here{once}: {what}", f"and here{once}")
     if by is None:
-        notes.append(Related("freed_by", None, "it was freed before gradscope began to watch"))
+        yield Related("freed_by", None, "it was freed before gradscope began to watch")
     else:
-        again = ", an earlier run of this line" if facts.freed_same_statement else ""
+        again = ", an earlier run of this line" if same_line else ""
         how = "" if by.retain_graph else ", which ran without retain_graph=True"
-        notes.append(Related("freed_by", by.site, f"freed by {called(by)}{again}{how}"))
+        yield Related("freed_by", by.site, f"freed by {called(by)}{again}{how}")
     stops = facts.nodes[0] if facts.nodes else None
     if stops is not None and stops.site is not None and stops.site not in facts.made:
-        notes.append(
-            Related(
-                "failing_node", stops.site, f"the engine would stop at {stops.name}, built here"
-            )
-        )
-    return tuple(notes)
+        message = f"the engine would stop at {stops.name}, built here"
+        yield Related("failing_node", stops.site, message)
 
 
 def _fix(facts: FreedGraph) -> Fix:
-    """What an expert would do, as far as these facts tell; the order of the questions matters."""
+    """Return what an expert would do, as far as these facts show; the order of the questions matters."""
     call, by = facts.call, facts.freed_by
     if facts.foreseen is not None:
         return facts.foreseen
     if by is None:
-        return Fix("recompute", "build the graph again before this call")
+        return Fix(FixKind.RECOMPUTE, "build the graph again before this call")
     if call.parent is not None and call.parent == by.parent:
         return Fix(
-            "reorder",
+            FixKind.REORDER,
             "if this is a reentrant checkpoint, use checkpoint(..., use_reentrant=False) "
             "or hand the shared tensor to it as an argument",
         )
@@ -228,57 +209,47 @@ def _fix(facts: FreedGraph) -> Fix:
         return _fix_same_root(by)
     if facts.made_again:
         message = "detach() what is carried from one iteration into the next, where it is stored"
-        return Fix("detach", f"{message}; earlier iterations are then not trained through it")
+        return Fix(FixKind.DETACH, f"{message}; earlier iterations are then not trained through it")
     if is_grad(by) and not facts.freed_same_statement:
-        return Fix(
-            "retain_graph",
-            f"pass retain_graph=True to the autograd.grad call at {place(by.site)}{_keeps(by)}",
-        )
+        return _retain(f"the autograd.grad call at {place(by.site)}", by)
     if facts.freed_same_statement:
         return _fix_made_once(facts)
     if facts.stepped_between:
         first = f"if the call at {place(by.site)} should not train the shared part"
-        return Fix("detach", f"{first}, detach() it where that loss takes it")
+        return Fix(FixKind.DETACH, f"{first}, detach() it where that loss takes it")
     return _fix_sibling(call, by)
 
 
 def _fix_same_root(by: BackwardCall) -> Fix:
     """One loss, two calls: keep the graph if each asks for a part, else build it anew."""
     if by.inputs is not None:
-        first = f"the first of the two calls, at {place(by.site)}"
-        return Fix("retain_graph", f"pass retain_graph=True to {first}{_keeps(by)}")
-    return Fix("recompute", "run the forward pass again before each call, or call backward once")
+        return _retain(f"the first of the two calls, at {place(by.site)}", by)
+    again = "run the forward pass again before each call, or call backward once"
+    return Fix(FixKind.RECOMPUTE, again)
 
 
 def _fix_made_once(facts: FreedGraph) -> Fix:
     """A loop around the call, and something made before the loop."""
     if facts.call.retain_graph:
-        return Fix(
-            "retain_graph",
-            "pass retain_graph=True to the earlier call, which frees; here it comes too late",
-        )
+        message = "pass retain_graph=True to the earlier call, which frees; here it comes too late"
+        return Fix(FixKind.RETAIN_GRAPH, message)
     line = f"the line {place(facts.made[0])}" if facts.made else "what is shared"
-    return Fix(
-        "recompute",
-        f"run {line} inside the loop, or detach() its result if it should not be trained",
-    )
+    message = f"run {line} inside the loop, or detach() its result if it should not be trained"
+    return Fix(FixKind.RECOMPUTE, message)
 
 
 def _fix_sibling(call: BackwardCall, by: BackwardCall) -> Fix:
     """Two losses over one forward pass."""
-    first, second = (roots[0].name if len(roots) == 1 else None for roots in (by.roots, call.roots))
     if is_grad(call):
-        return Fix(
-            "retain_graph",
-            f"pass retain_graph=True to the backward call at {place(by.site)}{_keeps(by)}",
-        )
+        return _retain(f"the backward call at {place(by.site)}", by)
+    first, second = (roots[0].name if len(roots) == 1 else None for roots in (by.roots, call.roots))
     example = f": ({first} + {second}).backward()" if first and second else ""
-    instead = (
-        f"; retain_graph=True instead would keep {nbytes(by.freed_bytes)}" if by.freed_bytes else ""
-    )
-    return Fix("sum_losses", f"add the losses and call backward once{example}{instead}")
+    keeps = nbytes(by.freed_bytes)
+    instead = f"; retain_graph=True instead would keep {keeps}" if by.freed_bytes else ""
+    return Fix(FixKind.SUM_LOSSES, f"add the losses and call backward once{example}{instead}")
 
 
-def _keeps(by: BackwardCall) -> str:
-    """What a call that freed its graph would have kept."""
-    return f" (keeps {nbytes(by.freed_bytes)} until the graph goes)" if by.freed_bytes else ""
+def _retain(call: str, by: BackwardCall) -> Fix:
+    """Keep the graph in the call that freed it, at the price of what that call freed."""
+    price = f" (keeps {nbytes(by.freed_bytes)} until the graph goes)" if by.freed_bytes else ""
+    return Fix(FixKind.RETAIN_GRAPH, f"pass retain_graph=True to {call}{price}")

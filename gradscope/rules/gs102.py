@@ -63,6 +63,7 @@ out of reach (in C++, in a library's own objects), nothing is said here, and GS1
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradscope.model import (
@@ -71,13 +72,14 @@ from gradscope.model import (
     Edit,
     Finding,
     Fix,
+    FixKind,
     Node,
     Related,
     Severity,
     Site,
 )
 from gradscope.model.graph import activation_bytes
-from gradscope.rules.base import called, is_grad, place, rule
+from gradscope.rules.base import built, called, is_grad, place, rule
 from gradscope.units import counted, listed, nbytes
 
 RULE = rule(
@@ -89,16 +91,17 @@ RULE = rule(
 class SharedGraph:
     """What is known when ``call`` is about to free ``nodes``, which ``holder`` leads to.
 
-    ``read`` is where the holder is read next and ``next_call`` the backward call that comes of it. ``link`` is where the
-    holder was assigned. ``others`` are further holders with the same fate.
+    ``read`` is where the holder is read next and ``next_call`` the backward call that comes of it. ``link`` is where
+    the holder was assigned. ``others`` are further holders with the same fate.
 
     What decides the fix: ``same_root``, both calls start at the same node; ``again``, they are one line of code;
-    ``carried``, the holder is assigned anew in each iteration; ``elements``, the list over which the loop of the call runs;
-    ``accumulated``, the holder is a running total that the call starts from; ``averaged``, it is computed from parameters alone;
-    ``trained``, it leads to parameters that something trains; ``stepped_between``, an optimizer steps before ``next_call``.
-    ``shared`` is the variable by which both losses reach the shared part, ``only_shared``: the loss of ``call`` leads nowhere else,
-    so that it is the other loss that may do without; ``next_root`` is what ``next_call`` starts from. ``alive`` are the bytes that all
-    graphs hold as ``call`` begins, 0 where they are not known.
+    ``carried``, the holder is assigned anew in each iteration; ``elements``, the list over which the loop of the call
+    runs; ``accumulated``, the holder is a running total that the call starts from; ``averaged``, it is computed from
+    parameters alone; ``trained``, it leads to parameters that something trains; ``stepped_between``, an optimizer
+    steps before ``next_call``. ``shared`` is the variable by which both losses reach the shared part,
+    ``only_shared``: the loss of ``call`` leads nowhere else, so that it is the other loss that may do without;
+    ``next_root`` is what ``next_call`` starts from. ``alive`` are the bytes that all graphs hold as ``call`` begins,
+    0 where they are not known.
     """
 
     call: BackwardCall
@@ -124,120 +127,104 @@ class SharedGraph:
 
 
 def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
-    """The finding in words."""
+    """Return the finding in words."""
     saved = tuple(s for node in facts.nodes for s in node.saved)
+    size = activation_bytes(saved)
     kind = fix_kind(facts)
     return RULE.finding(
         f"{called(facts.call)} frees a graph that a later backward call needs",
         facts.call,
         label=f"will free {counted(len(facts.nodes), 'node')} that `{facts.holder}` leads to",
-        related=_related(facts, activation_bytes(saved)),
-        nodes=tuple(node.name for node in facts.nodes),
-        saved=tuple(s.label for s in saved),
-        bytes=activation_bytes(saved),
-        fix=Fix(kind, _advice(kind, facts, activation_bytes(saved)) + _cost(kind, facts), edits),
-        graph_nodes=tuple(node.index for node in facts.nodes),
+        related=_related(facts, size),
+        nodes=facts.nodes,
+        saved=saved,
+        fix=Fix(kind, _advice(kind, facts, size) + _cost(kind, facts), edits),
     )
 
 
-def _related(facts: SharedGraph, size: int) -> tuple[Related, ...]:
-    notes = []
+def _related(facts: SharedGraph, size: int) -> Iterator[Related]:
     names = listed(node.name for node in facts.nodes)
     what = f"{names}, {nbytes(size)} saved" if size else names
-    for position, site in enumerate(facts.made):
-        notes.append(
-            Related(
-                "created",
-                site,
-                "and here" if position else f"the shared part was built here: {what}",
-            )
-        )
-    notes.append(
-        Related(
-            "freed_by", facts.call.site, "this call frees it, as it runs without retain_graph=True"
-        )
-    )
+    yield from built(facts.made, f"the shared part was built here: {what}")
+    frees = "this call frees it, as it runs without retain_graph=True"
+    yield Related("freed_by", facts.call.site, frees)
     for holder, link in ((facts.holder, facts.link), *facts.others):
         if link is not None and link not in facts.made:
-            notes.append(Related("held_by", link, f"`{holder}` holds it from here on"))
-    notes.append(Related("next_read", facts.read, f"`{facts.holder}` is used again here"))
+            yield Related("held_by", link, f"`{holder}` holds it from here on")
+    yield Related("next_read", facts.read, f"`{facts.holder}` is used again here")
     if facts.next_call != facts.read:
         when = ", in its next run" if facts.again else ""
-        notes.append(
-            Related("failing_node", facts.next_call, f"the backward call here will fail{when}")
-        )
-    return tuple(notes)
+        yield Related("failing_node", facts.next_call, f"the backward call here will fail{when}")
 
 
-def fix_kind(facts: SharedGraph) -> str:
-    """What an expert would do; the order of the questions matters."""
+def fix_kind(facts: SharedGraph) -> FixKind:
+    """Return what an expert would do; the order of the questions matters."""
     if facts.accumulated:
-        return "item"
-    if not facts.again and (
-        is_grad(facts.call) or (facts.same_root and facts.call.inputs is not None)
-    ):
-        return "retain_graph"
+        return FixKind.ITEM
+    is_part = facts.same_root and facts.call.inputs is not None
+    if not facts.again and (is_grad(facts.call) or is_part):
+        return FixKind.RETAIN_GRAPH
     if facts.elements:
-        return "sum_losses"
+        return FixKind.SUM_LOSSES
     if facts.same_root:
-        return "recompute"
+        return FixKind.RECOMPUTE
     if facts.again:
         if facts.carried:
-            return "no_grad" if facts.averaged else "detach"
-        return "recompute" if facts.trained else "detach"
-    return "detach" if facts.stepped_between else "sum_losses"
+            return FixKind.NO_GRAD if facts.averaged else FixKind.DETACH
+        return FixKind.RECOMPUTE if facts.trained else FixKind.DETACH
+    return FixKind.DETACH if facts.stepped_between else FixKind.SUM_LOSSES
 
 
-def _cost(kind: str, facts: SharedGraph) -> str:
+def _cost(kind: FixKind, facts: SharedGraph) -> str:
     """What the fix and ``retain_graph=True`` in its place would hold in memory, where that is known."""
     keeps = facts.call.saved_bytes
-    if not keeps or kind in ("retain_graph", "item", "no_grad"):
+    if not keeps or kind in (FixKind.RETAIN_GRAPH, FixKind.ITEM, FixKind.NO_GRAD):
         return ""
     retaining = f"; retain_graph=True instead would keep {nbytes(keeps)}"
-    if kind == "sum_losses":
-        peak = (
-            f" (holds {nbytes(facts.alive)} at the peak, as now)"
-            if facts.alive and not facts.elements
-            else ""
-        )
+    if kind is FixKind.SUM_LOSSES:
+        is_known = facts.alive and not facts.elements
+        peak = f" (holds {nbytes(facts.alive)} at the peak, as now)" if is_known else ""
         return f"{peak}{retaining} from one call to the next"
-    if facts.again:
-        return (
-            f"{retaining} more with each iteration"
-            if facts.carried
-            else f"{retaining} from one call to the next"
-        )
-    return f"{retaining} until the later call"
+    if facts.again and facts.carried:
+        return f"{retaining} more with each iteration"
+    return f"{retaining} {'from one call to the next' if facts.again else 'until the later call'}"
 
 
-def _advice(kind: str, facts: SharedGraph, size: int) -> str:
+def _advice(kind: FixKind, facts: SharedGraph, size: int) -> str:
     holder = facts.holder
-    made = f"what {place(facts.made[0])} computes" if facts.made else f"`{holder}`"
     match kind:
-        case "item":
-            return f"add the value of each loss to `{holder}` with .item(), and call backward on the loss alone"
-        case "retain_graph":
+        case FixKind.ITEM:
+            add = f"add the value of each loss to `{holder}` with .item()"
+            return f"{add}, and call backward on the loss alone"
+        case FixKind.RETAIN_GRAPH:
             keeps = f" (keeps {nbytes(size)} of what it shares)" if size else ""
             return f"pass retain_graph=True to this call{keeps}"
-        case "no_grad":
-            return f"compute `{holder}` under torch.no_grad(): an average of parameters is not trained through"
-        case "recompute":
-            if facts.same_root:
-                return "run the forward pass again before each backward call, or call backward once"
-            return f"compute {made} again for each backward call; or detach() `{holder}` if it should not be trained"
-        case "sum_losses":
-            if facts.elements:
-                return f"add the losses and call backward once: sum({facts.elements}).backward()"
+        case FixKind.NO_GRAD:
+            reason = "an average of parameters is not trained through"
+            return f"compute `{holder}` under torch.no_grad(): {reason}"
+        case FixKind.RECOMPUTE if facts.same_root:
+            return "run the forward pass again before each backward call, or call backward once"
+        case FixKind.RECOMPUTE:
+            made = f"what {place(facts.made[0])} computes" if facts.made else f"`{holder}`"
+            instead = f"or detach() `{holder}` if it should not be trained"
+            return f"compute {made} again for each backward call; {instead}"
+        case FixKind.SUM_LOSSES if facts.elements:
+            return f"add the losses and call backward once: sum({facts.elements}).backward()"
+        case FixKind.SUM_LOSSES:
             first = facts.call.roots[0].name if len(facts.call.roots) == 1 else None
             known = first and facts.next_root
-            return "add the losses and call backward once" + (
-                f": ({first} + {facts.next_root}).backward()" if known else ""
-            )
+            example = f": ({first} + {facts.next_root}).backward()" if known else ""
+            return f"add the losses and call backward once{example}"
+    return _advice_to_detach(facts)
+
+
+def _advice_to_detach(facts: SharedGraph) -> str:
     if facts.again:
         when = "after this call" if facts.carried else "where it is stored"
         trained = "earlier iterations are" if facts.carried else "what it was computed from is"
-        return f"detach() `{holder}` {when}; {trained} then not trained through it"
-    shared = facts.shared or holder
+        return f"detach() `{facts.holder}` {when}; {trained} then not trained through it"
+    shared = f"{facts.shared or facts.holder}.detach()"
     if facts.only_shared:
-        return f"if the loss of {place(facts.next_call)} should not train it, use {shared}.detach() in that loss"
-    return f"if this loss should not train it, use {shared}.detach() in this loss"
+        loss = f"the loss of {place(facts.next_call)}"
+        return f"if {loss} should not train it, use {shared} in that loss"
+    return f"if this loss should not train it, use {shared} in this loss"

@@ -58,10 +58,19 @@ value that is only looked at (`torch.sqrt(loss).item()`) is no finding. GS101 sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
-from gradscope.rules.base import called, place, rule
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Finding,
+    Fix,
+    FixKind,
+    Related,
+    Severity,
+    Site,
+)
+from gradscope.rules.base import built, called, place, rule
 from gradscope.units import listed
 
 RULE = rule(__doc__, "GS103", "forward-on-freed-graph", Severity.WARNING, Certainty.PREDICTED)
@@ -73,8 +82,8 @@ class ForwardOnFreed:
 
     ``nodes`` have lost what they saved, ``made`` are the lines that built them; ``next_call`` is the backward call that
     comes of it, and ``after`` the number of the last one. What decides the fix: ``computed``, the call computed whether
-    to keep the graph; ``again``, it and ``next_call`` are one line of code; ``carried``, the loop around them assigns the
-    holder anew.
+    to keep the graph; ``again``, it and ``next_call`` are one line of code; ``carried``, the loop around them assigns
+    the holder anew.
     """
 
     read: Site
@@ -90,52 +99,36 @@ class ForwardOnFreed:
 
 
 def finding(facts: ForwardOnFreed) -> Finding:
-    """The finding in words."""
+    """Return the finding in words."""
     names = listed(facts.nodes)
-    notes = [
-        Related(
-            "created", site, "and here" if position else f"the freed part was built here: {names}"
-        )
-        for position, site in enumerate(facts.made)
-    ]
-    notes.append(
-        Related(
-            "freed_by",
-            facts.freed_by.site,
-            f"freed by {called(facts.freed_by)}, which did not keep it",
-        )
-    )
-    notes.append(Related("next_read", facts.next_call, "the backward call here will fail"))
-    found = RULE.finding(
+    freed = f"freed by {called(facts.freed_by)}, which did not keep it"
+    return RULE.finding(
         "the forward pass goes on from a freed graph",
-        None,
+        site=facts.read,
+        after=facts.after,
         label=f"builds on the graph of `{facts.holder}`, of which {names} is freed",
-        related=tuple(notes),
+        related=(
+            *built(facts.made, f"the freed part was built here: {names}"),
+            Related("freed_by", facts.freed_by.site, freed),
+            Related("next_read", facts.next_call, "the backward call here will fail"),
+        ),
         nodes=facts.nodes,
         fix=_fix(facts),
     )
-    return replace(found, site=facts.read, backward_call=facts.after)
 
 
 def _fix(facts: ForwardOnFreed) -> Fix:
-    """What an expert would do, as far as these facts tell."""
+    """Return what an expert would do, as far as these facts show."""
     freed = f"the call at {place(facts.freed_by.site)}"
+    detach = f"detach() `{facts.holder}`"
     if facts.computed:
-        return Fix(
-            "retain_graph",
-            f"let {freed} keep the graph in every run but the last, or add the losses",
-        )
+        message = f"let {freed} keep the graph in every run but the last, or add the losses"
+        return Fix(FixKind.RETAIN_GRAPH, message)
     if facts.carried:
-        return Fix(
-            "detach",
-            f"detach() `{facts.holder}` after {freed}; earlier iterations are then not trained through it",
-        )
+        cost = "earlier iterations are then not trained through it"
+        return Fix(FixKind.DETACH, f"{detach} after {freed}; {cost}")
     if facts.again:
-        return Fix(
-            "recompute",
-            f"compute `{facts.holder}` again for each backward call; or detach() it if it should not be trained",
-        )
-    return Fix(
-        "sum_losses",
-        f"add this loss to that of {freed}, or detach() `{facts.holder}` here if it should not be trained",
-    )
+        message = f"compute `{facts.holder}` again for each backward call"
+        return Fix(FixKind.RECOMPUTE, f"{message}; or {detach} if it should not be trained")
+    message = f"add this loss to that of {freed}, or {detach} here if it should not be trained"
+    return Fix(FixKind.SUM_LOSSES, message)

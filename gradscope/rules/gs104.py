@@ -66,23 +66,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Node, Related, Severity
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Finding,
+    Fix,
+    FixKind,
+    Node,
+    Related,
+    Severity,
+)
 from gradscope.model.graph import activation_bytes
 from gradscope.rules.base import rule
 from gradscope.units import counted, listed, nbytes
 
 RULE = rule(
-    __doc__,
-    "GS104",
-    "compiled-graph-cannot-be-retained",
-    Severity.ERROR,
-    Certainty.CERTAIN,
+    __doc__, "GS104", "compiled-graph-cannot-be-retained", Severity.ERROR, Certainty.CERTAIN
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DonatedGraph:
-    """What is known when ``call`` wants to keep a graph whose compiled ``nodes`` have donated buffers.
+    """What is known when ``call`` is to keep a graph whose compiled ``nodes`` have donated buffers.
 
     ``nodes`` begins with the one the engine will stop at.
     """
@@ -92,42 +97,36 @@ class DonatedGraph:
 
 
 def finding(facts: DonatedGraph) -> Finding:
-    """The finding in words."""
+    """Return the finding in words."""
     saved = tuple(s for node in facts.nodes for s in node.saved)
-    keeps = activation_bytes(saved)
     flag = "create_graph=True" if facts.call.create_graph else "retain_graph=True"
+    keep = f"asks to keep {counted(len(facts.nodes), 'compiled node')}"
     return RULE.finding(
         f"{flag} on a compiled graph with donated buffers",
         facts.call,
-        label=f"asks to keep {counted(len(facts.nodes), 'compiled node')} whose buffers its backward overwrites",
+        label=f"{keep} whose buffers its backward overwrites",
         related=_related(facts),
-        nodes=tuple(node.name for node in facts.nodes),
-        saved=tuple(s.label for s in saved),
-        bytes=keeps,
-        fix=_fix(facts.call, keeps),
-        graph_nodes=tuple(node.index for node in facts.nodes),
+        nodes=facts.nodes,
+        saved=saved,
+        fix=_fix(facts.call, activation_bytes(saved)),
     )
 
 
-def _related(facts: DonatedGraph) -> tuple[Related, ...]:
-    """The calls of compiled functions that built the nodes, each once."""
+def _related(facts: DonatedGraph) -> list[Related]:
+    """Return the calls of compiled functions that built the nodes, each once."""
     sites = dict.fromkeys(node.site for node in facts.nodes if node.site is not None)
-    names = listed(node.name for node in facts.nodes)
-    return tuple(
-        Related("created", site, f"the compiled graph was built here: {names}") for site in sites
-    )
+    message = f"the compiled graph was built here: {listed(node.name for node in facts.nodes)}"
+    return [Related("created", site, message) for site in sites]
 
 
 def _fix(call: BackwardCall, keeps: int) -> Fix:
     """Keep the graph without donating, or do without the compiler where a second derivative is wanted."""
     if call.create_graph:
-        return Fix(
-            "eager",
-            "call the function without torch.compile here: a compiled graph has no second derivative",
-        )
+        reason = "a compiled graph has no second derivative"
+        return Fix(FixKind.EAGER, f"call the function without torch.compile here: {reason}")
     price = f" (costs up to {nbytes(keeps)})" if keeps else ""
     return Fix(
-        "donated_buffer_off",
+        FixKind.DONATED_BUFFER_OFF,
         "leave retain_graph=True out, or set torch._functorch.config.donated_buffer = False "
         f"before the compiled function is first called{price}",
     )

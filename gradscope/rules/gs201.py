@@ -59,6 +59,7 @@ counter: neither torch nor this rule sees them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradscope.model import (
@@ -66,23 +67,17 @@ from gradscope.model import (
     Certainty,
     Finding,
     Fix,
+    FixKind,
     Node,
     Related,
     SavedTensor,
     Severity,
     Site,
 )
-from gradscope.model.graph import activation_bytes
 from gradscope.rules.base import place, rule
 from gradscope.units import counted
 
-RULE = rule(
-    __doc__,
-    "GS201",
-    "saved-tensor-modified-in-place",
-    Severity.ERROR,
-    Certainty.CERTAIN,
-)
+RULE = rule(__doc__, "GS201", "saved-tensor-modified-in-place", Severity.ERROR, Certainty.CERTAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,76 +119,60 @@ class StaleTensor:
 
 
 def finding(facts: StaleTensor) -> Finding:
-    """The finding in words."""
+    """Return the finding in words."""
+    saved = facts.saved
+    subject = f"`{saved.source or saved.label}`" + (
+        "" if saved.source else f" of {facts.node.name}"
+    )
     more = f", and {counted(facts.more, 'more tensor')}" if facts.more else ""
+    versions = f"at version {saved.version}, it is at version {facts.version_now}"
     return RULE.finding(
         "backward through a saved tensor that was modified in place",
         facts.call,
-        label=f"needs {_subject(facts)} at version {facts.saved.version}, it is at version {facts.version_now}{more}",
+        label=f"needs {subject} {versions}{more}",
         related=_related(facts),
-        nodes=(facts.node.name,),
-        saved=(facts.saved.label,),
-        bytes=activation_bytes((facts.saved,)),
+        nodes=(facts.node,),
+        saved=(saved,),
         fix=_fix(facts),
-        graph_nodes=(facts.node.index,),
     )
 
 
-def _subject(facts: StaleTensor) -> str:
-    """The tensor by the best name there is: a parameter's own, or what the node calls it."""
-    return (
-        f"`{facts.saved.source}`"
-        if facts.saved.source
-        else f"`{facts.saved.label}` of {facts.node.name}"
-    )
-
-
-def _related(facts: StaleTensor) -> tuple[Related, ...]:
-    """Where it was saved, and where it was changed."""
-    notes = []
-    name = f"`{facts.saved.source}`" if facts.saved.source else f"`{facts.saved.label}`"
+def _related(facts: StaleTensor) -> Iterator[Related]:
+    """Yield where it was saved, and where it was changed."""
+    name = f"`{facts.saved.source or facts.saved.label}`"
     made = facts.saved.site or facts.node.site
     if made is not None:
-        notes.append(Related("created", made, f"{facts.node.name} saved {name} here"))
-    match facts.modified:
+        yield Related("created", made, f"{facts.node.name} saved {name} here")
+    for site, message in _changes(facts.modified, name):
+        yield Related("modified_by", site, message)
+
+
+def _changes(
+    modified: ModifiedAt | ModifiedByStep | ModifiedBetween, name: str
+) -> list[tuple[Site | None, str]]:
+    match modified:
         case ModifiedByStep(site):
-            notes.append(Related("modified_by", site, f"the optimizer's step modified {name}"))
+            return [(site, f"the optimizer's step modified {name}")]
         case ModifiedAt(site):
-            notes.append(Related("modified_by", site, "modified in place here"))
+            return [(site, "modified in place here")]
         case ModifiedBetween(None, None):
-            notes.append(
-                Related(
-                    "modified_by",
-                    None,
-                    f"{name} was modified in place, gradscope did not see where",
-                )
-            )
+            return [(None, f"{name} was modified in place, gradscope did not see where")]
         case ModifiedBetween(first, None):
-            notes.append(
-                Related("modified_by", first, "modified in place some time after this line")
-            )
+            return [(first, "modified in place some time after this line")]
         case ModifiedBetween(None, last):
-            notes.append(
-                Related("modified_by", last, "modified in place by this line or before it")
-            )
+            return [(last, "modified in place by this line or before it")]
         case ModifiedBetween(first, last):
-            notes.append(Related("modified_by", first, "modified in place after this line"))
-            notes.append(Related("modified_by", last, "and by this line or before it"))
-    return tuple(notes)
+            after = (first, "modified in place after this line")
+            return [after, (last, "and by this line or before it")]
 
 
 def _fix(facts: StaleTensor) -> Fix:
-    """Another order for a step; another tensor for an operation."""
-    if isinstance(facts.modified, ModifiedByStep):
-        step = place(facts.modified.site)
-        message = f"call this backward before the optimizer's step at {step}, or compute its loss after that step"
-        return Fix("reorder", message)
-    if isinstance(facts.modified, ModifiedAt):
-        where = f"at {place(facts.modified.site)}"
-        return Fix(
-            "clone", f"{where}, use the out-of-place form of the operation or change a clone()"
-        )
-    return Fix(
-        "clone",
-        "use the out-of-place form of the operation that modifies it, or let it change a clone()",
-    )
+    """Change the order for a step, the tensor for an operation."""
+    form = "use the out-of-place form of the operation"
+    match facts.modified:
+        case ModifiedByStep(site):
+            first = f"call this backward before the optimizer's step at {place(site)}"
+            return Fix(FixKind.REORDER, f"{first}, or compute its loss after that step")
+        case ModifiedAt(site):
+            return Fix(FixKind.CLONE, f"at {place(site)}, {form} or change a clone()")
+    return Fix(FixKind.CLONE, f"{form} that modifies it, or let it change a clone()")

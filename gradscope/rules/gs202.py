@@ -81,26 +81,23 @@ than a sign or a size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 
-from gradscope.model import Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import place, rule
 from gradscope.units import counted, listed
 
 RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Certainty.PREDICTED)
 
-TOLERANT = frozenset(
-    f"{operation}Backward{overload}"
-    for overload, operations in enumerate(
-        (
-            "Relu LeakyRelu Threshold Hardtanh Abs ClampMin ClampMax MaxPool2DWithIndices MaxPool3DWithIndices AdaptiveMaxPool2D",
-            "LeakyRelu Clamp",
-        )
-    )
-    for operation in operations.split()
-)
-"""Nodes whose derivative asks what they saved for a sign, a side or a size: a change of its values seldom makes it wrong."""
+_TOLERANT = {
+    "Backward0": "Relu LeakyRelu Threshold Hardtanh Abs ClampMin ClampMax MaxPool2DWithIndices "
+    "MaxPool3DWithIndices AdaptiveMaxPool2D",
+    "Backward1": "LeakyRelu Clamp",
+}
+TOLERANT = frozenset(name + end for end, names in _TOLERANT.items() for name in names.split())
+"""Nodes whose derivative asks what they saved for a sign, a side or a size: a change of values seldom makes it wrong."""
 
 
 class By(Enum):
@@ -111,12 +108,20 @@ class By(Enum):
     DATA = "data"
 
 
+_MESSAGES = {
+    By.STEP: "the optimizer changed what a graph still to be run backward has saved",
+    By.OPERATION: "an operation in place changed what a graph still to be run backward has saved",
+    By.DATA: "a write through .data changed what a graph has saved: "
+    "backward will compute a wrong gradient, without an error",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class StaleSoon:
     """What is known when ``changed_at`` has changed ``tensors`` that the graph of ``holder`` saved.
 
-    ``nodes`` saved them, ``made`` are the lines where they did; ``read`` is where the holder is used next, ``next_call`` the backward
-    call that comes of it, ``after`` the number of the last backward call.
+    ``nodes`` saved them, ``made`` are the lines where they did; ``read`` is where the holder is used next,
+    ``next_call`` the backward call that comes of it, ``after`` the number of the last backward call.
     """
 
     changed_at: Site
@@ -131,53 +136,41 @@ class StaleSoon:
 
 
 def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
-    """The finding in words; without a ``fix`` the order is to be changed."""
-    names = listed(name if " " in name else f"`{name}`" for name in facts.tensors)
-    notes = [
-        Related("created", site, f"{listed(facts.nodes)} saved {names} here") for site in facts.made
-    ]
-    what = "this step modified" if facts.by is By.STEP else "this modified"
-    notes.append(
-        Related(
-            "modified_by",
-            facts.changed_at,
-            f"{what} {names}{_HIDDEN if facts.by is By.DATA else ''}",
-        )
-    )
-    notes.append(Related("next_read", facts.read, f"`{facts.holder}` is used here"))
-    if facts.next_call != facts.read:
-        fate = "compute a wrong gradient" if facts.by is By.DATA else "fail"
-        notes.append(
-            Related("failing_node", facts.next_call, f"the backward call here will {fate}")
-        )
-    label = f"modified {names} that the graph of `{facts.holder}` needs"
-    match facts.by:
-        case By.STEP:
-            message = "the optimizer changed what a graph still to be run backward has saved"
-            label = f"modified {counted(len(facts.tensors), 'parameter')} that the graph of `{facts.holder}` needs"
-        case By.OPERATION:
-            message = (
-                "an operation in place changed what a graph still to be run backward has saved"
-            )
-        case By.DATA:
-            message = "a write through .data changed what a graph has saved: backward will compute a wrong gradient, without an error"
-    found = RULE.finding(
-        message,
-        None,
-        label=label,
-        related=tuple(notes),
+    """Return the finding in words; without a ``fix`` the order is to be changed."""
+    names = _names(facts)
+    is_step = facts.by is By.STEP
+    modified = counted(len(facts.tensors), "parameter") if is_step else names
+    return RULE.finding(
+        _MESSAGES[facts.by],
+        site=facts.changed_at,
+        after=facts.after,
+        label=f"modified {modified} that the graph of `{facts.holder}` needs",
+        related=_related(facts, names),
         nodes=facts.nodes,
         saved=facts.tensors,
         fix=fix or _reorder(facts),
     )
-    return replace(found, site=facts.changed_at, backward_call=facts.after)
 
 
-_HIDDEN = " through `.data`, which torch does not see: no version counter moved"
+def _names(facts: StaleSoon) -> str:
+    return listed(name if " " in name else f"`{name}`" for name in facts.tensors)
+
+
+def _related(facts: StaleSoon, names: str) -> Iterator[Related]:
+    is_hidden = facts.by is By.DATA
+    for site in facts.made:
+        yield Related("created", site, f"{listed(facts.nodes)} saved {names} here")
+    what = "this step modified" if facts.by is By.STEP else "this modified"
+    unseen = " through `.data`, which torch does not see: no version counter moved"
+    yield Related("modified_by", facts.changed_at, f"{what} {names}{unseen if is_hidden else ''}")
+    yield Related("next_read", facts.read, f"`{facts.holder}` is used here")
+    if facts.next_call != facts.read:
+        fate = "compute a wrong gradient" if is_hidden else "fail"
+        yield Related("failing_node", facts.next_call, f"the backward call here will {fate}")
 
 
 def _reorder(facts: StaleSoon) -> Fix:
-    step = place(facts.changed_at)
     what = "step" if facts.by is By.STEP else "write"
-    message = f"compute `{facts.holder}` after this {what}, or move the {what} at {step} after the backward call at {{}}"
-    return Fix("reorder", message.format(place(facts.next_call)))
+    move = f"move the {what} at {place(facts.changed_at)} after the backward call"
+    message = f"compute `{facts.holder}` after this {what}, or {move} at {place(facts.next_call)}"
+    return Fix(FixKind.REORDER, message)

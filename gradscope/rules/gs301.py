@@ -64,16 +64,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Edit, Finding, Fix, Related, Severity, Site
-from gradscope.rules.base import place, rule
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Edit,
+    Finding,
+    Fix,
+    FixKind,
+    Related,
+    Severity,
+    Site,
+)
+from gradscope.rules.base import growth, place, rule
 from gradscope.units import counted, nbytes
 
 RULE = rule(
-    __doc__,
-    "GS301",
-    "graph-carried-across-iterations",
-    Severity.WARNING,
-    Certainty.OBSERVED,
+    __doc__, "GS301", "graph-carried-across-iterations", Severity.WARNING, Certainty.OBSERVED
 )
 
 
@@ -81,8 +87,8 @@ RULE = rule(
 class Carried:
     """What is known when the graph of ``call`` goes back over ``iterations`` iterations by way of ``holder``.
 
-    ``stored`` is the line that stores the holder. The graph has ``nodes`` and ``nbytes`` of saved tensors; the last two
-    are what each iteration adds. ``silent``: parameters are changed through ``.data``.
+    ``stored`` is the line that stores the holder. The graph has ``nodes`` and ``nbytes`` of saved tensors, and each
+    iteration adds ``nodes_each`` and ``nbytes_each``. ``silent``: parameters are changed through ``.data``.
     Without hooks the bytes are not known: ``counts_bytes`` is False.
     """
 
@@ -99,35 +105,31 @@ class Carried:
 
 
 def finding(facts: Carried, edits: tuple[Edit, ...] = ()) -> Finding:
-    """The finding in words."""
+    """Return the finding in words."""
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"
-    what, more = (
-        f"{counted(facts.nodes, 'node')}, {nbytes(facts.nbytes)} saved",
-        f" and {nbytes(round(facts.nbytes_each))}",
-    )
-    if not facts.counts_bytes:
-        what, more = f"{counted(facts.nodes, 'node')}, bytes not counted without hooks", ""
-    growth = f"{counted(round(facts.nodes_each), 'node')}{more} more with each iteration"
-    held = f"`{facts.holder}` carries the graph on: {what}; {growth}"
+    saved = f"{nbytes(facts.nbytes)} saved"
+    held = f"`{facts.holder}` carries the graph on: {counted(facts.nodes, 'node')}"
     related = [
-        Related("held_by", facts.stored, held),
+        Related("held_by", facts.stored, f"{held}, {growth(facts, saved)}"),
         Related("linked_by", facts.stored, f"`{facts.holder}` is stored here"),
     ]
     if facts.silent and facts.call is not None:
-        note = "parameters are changed through .data, so no version counter tells that the saved weights are stale"
+        unseen = "no version counter tells that the saved weights are stale"
+        note = f"parameters are changed through .data, so {unseen}"
         related.append(Related("modified_by", None, note))
     where = f" where it is handed on ({place(facts.stored)})" if facts.stored else ""
     return RULE.finding(
         message,
         facts.call,
         label=f"goes back over {counted(facts.iterations, 'iteration')}",
-        related=tuple(related),
+        related=related,
         bytes=facts.nbytes,
         fix=Fix(
-            "detach",
-            f"detach() `{facts.holder}`{where} and drop retain_graph=True; no gradient then goes back beyond the iteration",
+            FixKind.DETACH,
+            f"detach() `{facts.holder}`{where} and drop retain_graph=True; "
+            "no gradient then goes back beyond the iteration",
             edits,
         ),
     )

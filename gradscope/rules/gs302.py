@@ -67,19 +67,23 @@ container of independent outputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Edit, Finding, Fix, Related, Severity, Site
-from gradscope.rules.base import place, rule
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Edit,
+    Finding,
+    Fix,
+    FixKind,
+    Related,
+    Severity,
+    Site,
+)
+from gradscope.rules.base import UNCOUNTED, at, growth, rule
 from gradscope.units import counted, nbytes
 
-RULE = rule(
-    __doc__,
-    "GS302",
-    "graph-kept-alive",
-    Severity.WARNING,
-    Certainty.OBSERVED,
-)
+RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OBSERVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +91,9 @@ class KeptAlive:
     """What is known of a holder: the line that stores into it, and what it keeps of how many iterations.
 
     ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held are single numbers;
-    ``through_frame``: it is held by way of the variables of a function that has ended (a traceback). The last but one
-    two are what each iteration adds; ``after`` is the number of the last backward call. Without hooks the bytes are not
-    known: ``counts_bytes`` is False.
+    ``through_frame``: it is held by way of the variables of a function that has ended (a traceback). Each iteration
+    adds ``nodes_each`` and ``nbytes_each``; ``after`` is the number of the last backward call. Without hooks the bytes
+    are not known: ``counts_bytes`` is False.
     """
 
     call: BackwardCall | None
@@ -108,50 +112,37 @@ class KeptAlive:
 
 
 def finding(facts: KeptAlive, edits: tuple[Edit, ...] = ()) -> Finding:
-    """The finding in words."""
+    """Return the finding in words."""
     saved = f"{nbytes(facts.nbytes)} saved" if facts.nbytes else "no saved bytes"
-    more = f" and {nbytes(round(facts.nbytes_each))}"
-    if not facts.counts_bytes:
-        saved, more = "bytes not counted without hooks", ""
-    growth = f"{counted(round(facts.nodes_each), 'node')}{more} more with each iteration"
-    held = f"`{facts.holder}` holds {counted(facts.nodes, 'node')}, {saved}; {growth}"
-    found = RULE.finding(
+    saved = saved if facts.counts_bytes else UNCOUNTED
+    held = f"`{facts.holder}` holds {counted(facts.nodes, 'node')}, {growth(facts, saved)}"
+    kind, message = _fix(facts)
+    return RULE.finding(
         f"`{facts.holder}` keeps the graphs of earlier iterations alive",
         facts.call,
+        site=facts.stored,
+        after=facts.after,
         label=f"keeps graphs of {counted(facts.iterations, 'iteration')}, {saved}",
         related=(Related("held_by", facts.stored, held),),
         bytes=facts.nbytes,
-        fix=replace(_fix(facts), edits=edits),
-    )
-    return replace(
-        found, site=facts.stored or found.site, backward_call=found.backward_call or facts.after
+        fix=Fix(kind, message, edits),
     )
 
 
-def _fix(facts: KeptAlive) -> Fix:
-    """What to store instead."""
-    where = f" at {place(facts.stored)}" if facts.stored else ""
+def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
+    """Return what to store instead."""
+    where, holder = at(facts.stored), f"`{facts.holder}`"
+    untrained = "nothing then trains through it"
     if facts.through_frame:
-        return Fix(
-            "other",
-            f"keep str(error) instead of the exception{where}: its traceback keeps the variables",
-        )
+        keep = f"keep str(error) instead of the exception{where}"
+        return FixKind.OTHER, f"{keep}: its traceback keeps the variables"
     if facts.call is None and not facts.is_container:
-        return Fix(
-            "no_grad",
-            "run this loop under torch.no_grad(), or add up numbers (.item()); nothing then trains through it",
-        )
+        run = "run this loop under torch.no_grad(), or add up numbers (.item())"
+        return FixKind.NO_GRAD, f"{run}; {untrained}"
     if facts.is_scalar:
-        return Fix(
-            "item",
-            f"store .item() or .detach() of it{where}; the number is the same, the graph goes",
-        )
+        store = f"store .item() or .detach() of it{where}"
+        return FixKind.ITEM, f"{store}; the number is the same, the graph goes"
     if facts.is_container:
-        return Fix(
-            "detach",
-            f"detach() what is stored in `{facts.holder}`{where}; nothing then trains through it",
-        )
-    return Fix(
-        "no_grad",
-        f"update `{facts.holder}`{where} under torch.no_grad(), or detach() it; nothing then trains through it",
-    )
+        return FixKind.DETACH, f"detach() what is stored in {holder}{where}; {untrained}"
+    update = f"update {holder}{where} under torch.no_grad(), or detach() it"
+    return FixKind.NO_GRAD, f"{update}; {untrained}"

@@ -54,17 +54,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Edit, Finding, Fix, Related, Severity
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Edit,
+    Finding,
+    Fix,
+    FixKind,
+    Related,
+    Severity,
+)
 from gradscope.rules.base import called, rule
 from gradscope.units import counted, nbytes
 
-RULE = rule(
-    __doc__,
-    "GS303",
-    "retain-graph-not-needed",
-    Severity.ADVICE,
-    Certainty.OBSERVED,
-)
+RULE = rule(__doc__, "GS303", "retain-graph-not-needed", Severity.ADVICE, Certainty.OBSERVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +80,16 @@ class KeptForNothing:
 
 
 def finding(facts: KeptForNothing, edits: tuple[Edit, ...] = ()) -> Finding:
-    """The finding in words."""
-    kept = f"{nbytes(facts.nbytes)} kept after each call, dropped unused {counted(facts.times, 'time')}"
+    """Return the finding in words."""
+    dropped = f"dropped unused {counted(facts.times, 'time')}"
     note = f"kept by retain_graph=True in {called(facts.call)} and those before it"
+    leave = "leave retain_graph=True away"
+    same = "the gradients are the same, the memory goes in the call"
     return RULE.finding(
         "retain_graph=True is not needed here",
         facts.call,
-        label=kept,
+        label=f"{nbytes(facts.nbytes)} kept after each call, {dropped}",
         related=(Related("retained_by", facts.call.site, note),),
         bytes=facts.nbytes,
-        fix=Fix(
-            "remove_retain",
-            "leave retain_graph=True away: the gradients are the same, the memory goes in the call",
-            edits,
-        ),
+        fix=Fix(FixKind.REMOVE_RETAIN, f"{leave}: {same}", edits),
     )

@@ -84,19 +84,22 @@ Python's collector on, cycles through `ctx` may be collected often enough to go 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
-from gradscope.rules.base import place, rule
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Finding,
+    Fix,
+    FixKind,
+    Related,
+    Severity,
+    Site,
+)
+from gradscope.rules.base import at, rule
 from gradscope.units import counted
 
-RULE = rule(
-    __doc__,
-    "GS304",
-    "reference-cycle-keeps-graph",
-    Severity.WARNING,
-    Certainty.OBSERVED,
-)
+RULE = rule(__doc__, "GS304", "reference-cycle-keeps-graph", Severity.WARNING, Certainty.OBSERVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,37 +118,30 @@ class KeptByCycle:
 
 
 def finding(facts: KeptByCycle) -> Finding:
-    """The finding in words."""
+    """Return the finding in words."""
     site = facts.site or (facts.call.site if facts.call else None)
     how = {
         "ctx": f"`{facts.name}` is an output stored on the ctx of its own Function",
         "hook": f"the hook `{facts.name}` keeps the tensor that it is registered on",
         "grad": f"`{facts.name}` has a graph that leads back to its parameter",
     }[facts.kind]
-    found = RULE.finding(
+    seen = f"{counted(facts.iterations, 'iteration')} seen"
+    return RULE.finding(
         "a reference cycle keeps the graphs of earlier iterations alive",
         facts.call,
-        label=f"{counted(facts.iterations, 'iteration')} seen, {counted(round(facts.nodes_each), 'node')} more with each",
+        site=site,
+        label=f"{seen}, {counted(round(facts.nodes_each), 'node')} more with each",
         related=(Related("held_by", site, how),),
-        fix=_fix(facts, site),
+        fix=_fix(facts.kind, at(site)),
     )
-    return replace(found, site=site or found.site)
 
 
-def _fix(facts: KeptByCycle, site: Site | None) -> Fix:
-    where = f" at {place(site)}" if site else ""
-    match facts.kind:
-        case "ctx":
-            return Fix(
-                "other",
-                f"use ctx.save_for_backward(){where} instead of an attribute, and ctx.saved_tensors in backward",
-            )
-        case "hook":
-            return Fix(
-                "detach", f"let the hook{where} use what it is given, or a detach() of the tensor"
-            )
-        case _:
-            return Fix(
-                "other",
-                f"use torch.autograd.grad(..., create_graph=True){where}, or set .grad = None when done with it",
-            )
+def _fix(kind: str, where: str) -> Fix:
+    if kind == "ctx":
+        instead = "instead of an attribute, and ctx.saved_tensors in backward"
+        return Fix(FixKind.OTHER, f"use ctx.save_for_backward(){where} {instead}")
+    if kind == "hook":
+        message = f"let the hook{where} use what it is given, or a detach() of the tensor"
+        return Fix(FixKind.DETACH, message)
+    grad = f"use torch.autograd.grad(..., create_graph=True){where}"
+    return Fix(FixKind.OTHER, f"{grad}, or set .grad = None when done with it")

@@ -57,19 +57,13 @@ was saved. It needs gradscope's hooks (not with `--no-hooks`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gradscope.model import Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import place, rule
 from gradscope.units import counted, nbytes
 
-RULE = rule(
-    __doc__,
-    "GS305",
-    "forward-never-backpropagated",
-    Severity.ADVICE,
-    Certainty.OBSERVED,
-)
+RULE = rule(__doc__, "GS305", "forward-never-backpropagated", Severity.ADVICE, Certainty.OBSERVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +83,19 @@ class NeverBackpropagated:
 
 
 def finding(facts: NeverBackpropagated) -> Finding:
-    """The finding in words."""
-    related = [
-        Related(
-            "created", facts.made, f"{nbytes(facts.nbytes)} saved for backward by each forward pass"
-        )
-    ]
+    """Return the finding in words."""
+    size = nbytes(facts.nbytes)
+    related = [Related("created", facts.made, f"{size} saved for backward by each forward pass")]
     if facts.holder is not None:
         message = f"`{facts.holder}` holds the graph until it is assigned again"
         related.append(Related("held_by", facts.stored or facts.made, message))
-    found = RULE.finding(
+    run = f"run {place(facts.stored or facts.made)} under torch.no_grad()"
+    return RULE.finding(
         "graphs are built here and no backward call goes through them",
-        None,
-        label=f"{nbytes(facts.nbytes)} saved and dropped, {counted(facts.times, 'time')}",
-        related=tuple(related),
+        site=facts.made,
+        after=facts.after,
+        label=f"{size} saved and dropped, {counted(facts.times, 'time')}",
+        related=related,
         bytes=facts.nbytes,
-        fix=Fix(
-            "no_grad",
-            f"run {place(facts.stored or facts.made)} under torch.no_grad(); nothing then trains through it",
-        ),
+        fix=Fix(FixKind.NO_GRAD, f"{run}; nothing then trains through it"),
     )
-    return replace(found, site=facts.made, backward_call=facts.after)

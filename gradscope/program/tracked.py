@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -33,11 +33,11 @@ def tensors_with_graph() -> Iterator[Tensor]:
     return (tensor for tensor in tracked(Tensor) if look_at(tensor)[0])
 
 
-def contexts(found: Callable[[Path, Tensor], None]) -> None:
-    """Call ``found`` for every tensor with a graph that an autograd Function stored on its ``ctx`` as an attribute."""
+def contexts() -> Iterator[tuple[Path, Tensor]]:
+    """Return every tensor with a graph that an autograd Function stored on its ``ctx`` as an attribute, and its name."""
     reader = Contents(ON_DEMAND.max_items)
     for context in tracked(FunctionNode):
         for kind, name, held in reader.of(context):
             if kind == "attribute" and layout_of(type(held)).is_tensor and look_at(held)[0]:
                 origin = referrers.origin_of_context(context)
-                found(Path.of(origin, "ctx", [Step(kind, name)]), held)
+                yield Path.of(origin, "ctx", [Step(kind, name)]), held

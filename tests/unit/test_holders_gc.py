@@ -297,9 +297,7 @@ class Stores(torch.autograd.Function):
 
 
 def _names_on_contexts(wanted: Tensor) -> list[str]:
-    told: list[str] = []
-    contexts(lambda path, tensor: told.append(path.text) if tensor is wanted else None)
-    return told
+    return [path.text for path, tensor in contexts() if tensor is wanted]
 
 
 def test_an_output_on_its_own_ctx_is_found() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import Tensor
@@ -20,7 +21,7 @@ _FEWEST = 3  # tensors in the same kind of cycle
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """A kind of cycle: what closes it (``ctx``, ``hook`` or ``grad``), its name, the line that made it, how many there are."""
+    """A kind of cycle: what closes it (``ctx``, ``hook`` or ``grad``), its name, the line that made it, and their number."""
 
     kind: str
     name: str
@@ -29,31 +30,21 @@ class Cycle:
 
 
 def find_cycle(*, creates: bool) -> Cycle | None:
-    """The kind of cycle that keeps the most graphs alive; looks through all that Python's collector knows.
+    """Return the kind of cycle that keeps the most graphs alive, among all that Python's collector tracks.
 
     ``creates``: the program has called ``backward(create_graph=True)``.
     """
-    found = [
-        cycle
-        for cycle in (_through_ctx(), _through_hooks(), _through_grad() if creates else None)
-        if cycle
-    ]
-    found = [cycle for cycle in found if cycle.count >= _FEWEST]
+    cycles = (_through_ctx(), _through_hooks(), _through_grad() if creates else None)
+    found = (cycle for cycle in cycles if cycle is not None and cycle.count >= _FEWEST)
     return max(found, key=lambda cycle: cycle.count, default=None)
 
 
 def _through_ctx() -> Cycle | None:
-    counts: dict[Path, int] = {}
-
-    def take(path: Path, tensor: Tensor) -> None:
-        if _made_by_ctx(path, tensor):
-            counts[path] = counts.get(path, 0) + 1
-
-    contexts(take)
+    counts = Counter(path for path, tensor in contexts() if _made_by_ctx(path, tensor))
     if not counts:
         return None
-    name = max(counts, key=lambda each: counts[each])
-    return Cycle("ctx", name.text, find_store((name,), container=False), counts[name])
+    ((name, count),) = counts.most_common(1)
+    return Cycle("ctx", name.text, find_store((name,), container=False), count)
 
 
 def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
@@ -63,29 +54,21 @@ def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
 
 
 def _through_hooks() -> Cycle | None:
-    counts: dict[int, int] = {}
-    hooks: dict[int, FunctionType] = {}
+    counts: Counter[CodeType] = Counter()
     for each in tracked(Tensor):
         with DisableTorchFunction():
             installed = None if is_leaf(each) else each._backward_hooks
         for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
             if isinstance(hook, FunctionType) and _closes_over(hook, each):
-                hooks[id(hook.__code__)] = hook
-                counts[id(hook.__code__)] = counts.get(id(hook.__code__), 0) + 1
+                counts[hook.__code__] += 1
     if not counts:
         return None
-    most = max(counts, key=lambda key: counts[key])
-    code = hooks[most].__code__
+    ((code, count),) = counts.most_common(1)
     calls = find_calls(code.co_filename, "register_hook")
-    lines = [site for site in calls if site.line <= code.co_firstlineno <= site.end_line]
-    site = (
-        lines[0]
-        if lines
-        else calls[0]
-        if len(calls) == 1
-        else Site(code.co_filename, code.co_firstlineno)
-    )
-    return Cycle("hook", code.co_name, site, counts[most])
+    around = [site for site in calls if site.line <= code.co_firstlineno <= site.end_line]
+    candidates = around or (calls if len(calls) == 1 else ())
+    site = candidates[0] if candidates else Site(code.co_filename, code.co_firstlineno)
+    return Cycle("hook", code.co_name, site, count)
 
 
 def _closes_over(hook: FunctionType, tensor: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from types import FrameType
 
 from torch import Tensor
@@ -16,7 +15,7 @@ from gradscope.program.paths import Origin, Path, Step
 from gradscope.program.reach import Budget, visit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import node_of, version_of
-from gradscope.program.variables import local_variables
+from gradscope.program.variables import variables
 from gradscope.torch_private import DisableTorchFunction
 
 _BUDGET = Budget(max_objects=5_000, max_seconds=0.01, max_depth=12, max_items=100)
@@ -30,17 +29,17 @@ class Suspect:
 
     A container holds one tensor or more of each iteration; else one tensor's own graph goes back that far.
     ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of the graph of the call itself.
-    ``is_direct``: nothing lies between the name and the tensor, or between the container and its tensors. ``is_tuple``: the first
-    name is a variable that holds a tuple of tensors, as an LSTM's state.
+    ``is_direct``: nothing lies between the name and the tensor, or between the container and its tensors.
+    ``is_tuple``: the first name is a variable that holds a tuple of tensors, as an LSTM's state.
     """
 
     names: tuple[Path, ...]
-    is_container: bool
     iterations: int
     nodes: int
     nbytes: int
-    is_scalar: bool = False
-    in_graph: bool = False
+    is_scalar: bool
+    in_graph: bool
+    is_container: bool = False
     is_direct: bool = False
     is_tuple: bool = False
 
@@ -72,13 +71,9 @@ _Found = dict[int, tuple[Tensor, Node, list[Path]]]
 
 
 def scan(
-    frames: Sequence[FrameType],
-    spans: Spans,
-    numbers: frozenset[int],
-    *,
-    between_calls: bool,
+    frames: Sequence[FrameType], spans: Spans, numbers: frozenset[int], *, between_calls: bool
 ) -> Scanned:
-    """What the variables of these frames hold. ``numbers`` are those of the nodes of the call that has just ended.
+    """Return what the variables of these frames hold. ``numbers``: those of the nodes of the call that has just ended.
 
     ``between_calls``: no backward call marks the iterations, so only what was computed apart counts as another one.
     """
@@ -90,8 +85,8 @@ def scan(
         extent = spans.extent(found[number][1] for number in group.members)
         tensors = [found[number][0] for number in group.members]
         names = tuple(sorted(group.names, key=lambda name: len(name.text)))
-        suspect = _suspect(names, extent, group.iterations, tensors, numbers, container=True)
-        suspects.append(replace(suspect, is_direct=group.is_direct))
+        suspect = _suspect(names, extent, group.iterations, tensors, numbers)
+        suspects.append(replace(suspect, is_container=True, is_direct=group.is_direct))
     chains = {n: held for n, held in found.items() if n not in inside}
     suspects += _chains(chains, spans, numbers, frames, between_calls)
     named: dict[Place, Path] = {}
@@ -129,9 +124,8 @@ def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group
         for path in paths:
             for i, step in enumerate(path.steps):
                 if step.kind in ("item", "entry"):
-                    groups.setdefault((path.origin, path.root, path.steps[:i]), {}).setdefault(
-                        number, path
-                    )
+                    group = groups.setdefault((path.origin, path.root, path.steps[:i]), {})
+                    group.setdefault(number, path)
     chosen: dict[frozenset[int], _Group] = {}
     taken: set[int] = set()
     for (origin, root, steps), members in sorted(groups.items(), key=lambda item: -len(item[0][2])):
@@ -153,9 +147,9 @@ def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group
 def _iterations(found: _Found, spans: Spans, numbers: Sequence[int], between_calls: bool) -> int:
     """In how many iterations the tensors of one container were computed."""
     roots = [found[number][1] for number in numbers]
-    return (
-        spans.are_apart(roots) if between_calls else len({spans.iteration(root) for root in roots})
-    )
+    if between_calls:
+        return spans.are_apart(roots)
+    return len({spans.iteration(root) for root in roots})
 
 
 def _chains(
@@ -189,7 +183,7 @@ def _chains(
         if (names[0].origin, names[0].text) in told:
             continue  # another tensor of the same dict or list
         told.add((names[0].origin, names[0].text))
-        suspect = _suspect(names, extent, lengths[number], (tensor,), numbers, container=False)
+        suspect = _suspect(names, extent, lengths[number], (tensor,), numbers)
         direct = all(_before_items(path) == len(path.steps) for path in paths)
         suspects.append(replace(suspect, is_direct=direct, is_tuple=_is_in_tuple(paths[0], frames)))
     return suspects
@@ -198,10 +192,8 @@ def _chains(
 def _is_in_tuple(path: Path, frames: Sequence[FrameType]) -> bool:
     if [step.kind for step in path.steps] != ["item"]:
         return False
-    variables = chain.from_iterable(
-        (*local_variables(frame), *frame.f_globals.items()) for frame in frames
-    )
-    held = next((value for name, value in variables if name == path.root), None)
+    pairs = (pair for frame in frames for pair in variables(frame))
+    held = next((value for name, value in pairs if name == path.root), None)
     return type(held) is tuple and all(isinstance(part, Tensor) for part in held)
 
 
@@ -211,13 +203,11 @@ def _suspect(
     iterations: int,
     tensors: Iterable[Tensor],
     numbers: frozenset[int],
-    *,
-    container: bool,
 ) -> Suspect:
     with DisableTorchFunction():
-        scalar = all(tensor.numel() == 1 for tensor in tensors)
+        is_scalar = all(tensor.numel() == 1 for tensor in tensors)
     in_graph = 2 * len(extent.numbers & numbers) > extent.nodes
-    return Suspect(names, container, iterations, extent.nodes, extent.nbytes, scalar, in_graph)
+    return Suspect(names, iterations, extent.nodes, extent.nbytes, is_scalar, in_graph)
 
 
 def _before_items(path: Path) -> int:

@@ -19,10 +19,11 @@ from gradscope.model import Hazards
 def check(
     *roots: torch.Tensor | GradientEdge, inputs: Sequence[torch.Tensor | GradientEdge] | None = None
 ) -> Hazards:
-    """Return what the engine would raise if backward were called on ``roots`` now; empty when it would run.
+    """Return what the engine would raise if backward were called on ``roots`` now.
 
-    ``inputs`` restricts the call as in ``backward(inputs=…)``. Nothing is run and nothing is changed. Without a watch it
-    is not known which call freed a graph, nor which line built it.
+    It is empty when backward would run. ``inputs`` restricts the call as in ``backward(inputs=…)``.
+    Nothing is run and nothing is changed. Without a watch it is not known which call freed a graph,
+    nor which line built it.
 
     Raises GradscopeError for a root that has no graph.
     """

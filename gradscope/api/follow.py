@@ -1,4 +1,4 @@
-"""Follows the nodes of one graph until each is destroyed: ``life = gradscope.follow(loss)``, and later ``print(life)``."""
+"""``follow``: watches the nodes of one graph until each is destroyed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class _Mark:
 
 
 class Life:
-    """The nodes of one graph, and what has become of them; it keeps neither the graph nor a tensor alive.
+    """The nodes of one graph, and what has become of them; it keeps no part of the graph alive.
 
-    Print it to see which nodes are there and which were destroyed, and of those that are there what was freed.
+    Print it to see which nodes were destroyed, and what was freed of those that are still there.
     """
 
     def __init__(self, roots: tuple[torch.Tensor, ...], graph: Graph) -> None:
@@ -51,8 +51,8 @@ class Life:
     def now(self) -> Graph:
         """The graph as it was when it was followed, with each node in the state in which it is now.
 
-        A node that is gone is ``destroyed``. What it still held when it was last seen is ``dropped`` with it; whether a backward
-        call had freed that before, since that last look, is not known.
+        A node that is gone is ``destroyed``. What it held when it was last seen is ``dropped`` with
+        it; whether a backward call had freed that since is not known.
         """
         there = self._there()
         nodes = []
@@ -77,7 +77,7 @@ class Life:
     __repr__ = __str__
 
     def _there(self) -> dict[int, Node]:
-        """Those of the nodes that can be reached from any tensor, as they are now, by their number in the graph."""
+        """The nodes that a tensor still leads to, as they are now, by their number in the graph."""
         numbers = {id(mark): i for i, ref in enumerate(self._marks) if (mark := ref()) is not None}
         names = Names()
         names.learn_variables(user_frames(sys._getframe(1)))
@@ -100,17 +100,17 @@ class Life:
         return found
 
     def _starts(self) -> Iterator[torch.Tensor]:
-        """The roots, and then, while anything was not reached from them, all other tensors that have a graph."""
+        """The roots, then all other tensors that have a graph."""
         yield from (root for ref in self._roots if (root := ref()) is not None)
         yield from tensors_with_graph()
 
 
 def follow(*roots: torch.Tensor) -> Life:
-    """Follow the graph of one or more tensors from now on: which nodes are destroyed, and of the others what was freed.
+    """Follow the graph of one or more tensors: which nodes are destroyed, and what is freed.
 
-    Works with or without a watch, and keeps nothing alive: it puts a mark on each node, which dies with the node.
+    Works with or without a watch, and keeps nothing alive: each node gets a mark that dies with it.
 
-    Raises GradscopeError for what is no tensor with a graph, and for a graph of more than 20,000 nodes.
+    Raises GradscopeError for what is no tensor with a graph, and for more than 20,000 nodes.
 
     Example::
 

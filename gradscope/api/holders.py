@@ -24,7 +24,7 @@ from gradscope.program.tensors import node_of
 from gradscope.program.tracked import tensors_with_graph
 
 _MOST_NODES = 20_000
-_MOST_SEARCHED = 16  # tensors for which the collector is asked: each time it goes through all of Python's objects
+_MOST_SEARCHED = 16  # tensors for which the collector goes through all of Python's objects
 _MOST_HOLDERS = 100
 
 
@@ -32,9 +32,10 @@ _MOST_HOLDERS = 100
 class Holder:
     """One name that keeps a tensor, or its graph, alive.
 
-    ``kind`` says what the name starts from: ``local``, ``cell`` (a closure's variable), ``global``, ``class``, ``ctx``
-    (of an autograd Function) or ``unnamed``. ``site`` is where that is defined. ``holds`` is ``tensor`` when the name
-    leads to the tensor itself, ``graph`` or ``part of graph`` when to another one that keeps all or part of its graph.
+    ``kind`` says what the name starts from: ``local``, ``cell`` (a closure's variable), ``global``,
+    ``class``, ``ctx`` (of an autograd Function) or ``unnamed``. ``site`` is where that is defined.
+    ``holds`` is ``tensor`` when the name leads to the tensor itself, ``graph`` or ``part of graph``
+    when it leads to another one that keeps all or part of its graph.
     """
 
     path: str
@@ -57,14 +58,16 @@ class Holders(Listing[Holder]):
 def holders(
     tensor: Tensor, *, graph: bool = False, reaches: Callable[[Tensor], bool] | None = None
 ) -> Holders:
-    """The names that keep ``tensor`` alive; with ``graph=True`` also those that keep its graph through other tensors.
+    """Return the names that keep ``tensor`` alive; with ``graph=True`` also what keeps its graph.
 
-    Works anywhere, with no watch. ``reaches`` decides, with ``graph=True``, which other tensors keep the graph; by
-    default those whose own graph shares a node with it, as far as a walk of 20,000 nodes can tell.
+    Works anywhere, with no watch. With ``graph=True``, ``reaches`` decides which other tensors keep
+    the graph; by default those whose own graph shares a node with it, as far as a walk of 20,000
+    nodes shows.
     """
     if not layouts.derives(type(tensor), Tensor):
         raise GradscopeError(
-            f"gradscope.holders() takes a tensor, not {type(tensor).__name__}: give it one, such as the model's output"
+            f"gradscope.holders() takes a tensor, not {type(tensor).__name__}: "
+            "give it one, such as the model's output"
         )
     walk = Walk(ON_DEMAND, wanted=tensor)
     walk.enter_frames(_frames(sys._getframe(1)), libraries=True)
@@ -114,7 +117,7 @@ def _frames(caller: FrameType | None) -> Iterator[FrameType]:
 
 
 class _SharedGraph:
-    """Tells whether other tensors keep the graph of this one. It holds Nodes, so let go of it at once."""
+    """Knows which other tensors keep the graph of one. It holds Nodes: let go of it at once."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._walker = Walker(_MOST_NODES)
@@ -166,6 +169,7 @@ def _holder(path: Path, holds: str) -> Holder:
         "global": f"from a global variable{where},",
         "class": f"from the class {origin.function}{where},",
         "ctx": f"on the ctx of the autograd Function {origin.function}{where},",
-        "unnamed": "which no variable leads to (a running iterator, a reference cycle or C++ keeps it),",
+        "unnamed": "which no variable leads to "
+        "(a running iterator, a reference cycle or C++ keeps it),",
     }[origin.owner]
     return Holder(path.text, origin.owner, site, f"{path.text}, {of} holds {_WHAT[holds]}", holds)

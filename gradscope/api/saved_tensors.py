@@ -10,10 +10,10 @@ from gradscope.model import SavedTensors
 
 
 def saved_tensors(*roots: torch.Tensor | GradientEdge) -> SavedTensors:
-    """Return all saved tensors of the graph of one or more tensors, in pairs: the name of a node, what it saved.
+    """Return all saved tensors of the graph of one or more tensors, each with the name of its node.
 
-    Each knows its name in the derivative formula, shape, dtype, bytes, state (saved, retained, freed, stale) and, where a
-    watch saw it, the line that saved it.
+    Each knows its name in the derivative formula, shape, dtype, bytes, state (saved, retained,
+    freed, stale) and, where a watch saw it, the line that saved it.
 
     Raises GradscopeError for a root that has no graph.
     """

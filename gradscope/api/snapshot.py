@@ -27,9 +27,9 @@ _limit = StackLimit()
 def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
     """Return the backward graph of one or more tensors as plain data, as it is at this moment.
 
-    Works on any graph, with or without a watch; reads nothing that would run an unpack hook. Nodes come in depth-first
-    order from the roots. A very deep graph is looked at only as far as the stack allows (``Graph.not_looked_at`` counts
-    the edges left).
+    Works on any graph, with or without a watch, and reads nothing that would run an unpack hook.
+    Nodes come in depth-first order from the roots. A very deep graph is looked at only as far as
+    the stack allows; ``Graph.not_looked_at`` counts the edges left.
 
     Raises GradscopeError for a root that has no graph (a leaf, or a result under ``no_grad``).
     """
@@ -73,7 +73,7 @@ def start_nodes(roots: Sequence[Any]) -> list[Node]:
 
 
 def room() -> int:
-    """How many nodes one look may touch: as many as the stack allows to destroy once Python has seen them."""
+    """Return how many nodes one look may touch: those that the stack allows to destroy later."""
     session = current()
     limit = session.state.stack_limit if session is not None else _limit
     return min(limit.room_for(_MOST_NODES), _MOST_NODES)

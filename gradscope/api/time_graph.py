@@ -21,7 +21,7 @@ _MOST_NODES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Median seconds of a forward pass with and without recording of the graph, and of its backward pass."""
+    """Median seconds of a forward pass with and without recording of its graph, and of backward."""
 
     forward: float
     forward_without_graph: float
@@ -35,7 +35,7 @@ class Timing:
 
     @property
     def share(self) -> float:
-        """The part of forward and backward together that goes into building the graph, from 0 to 1."""
+        """What part of forward and backward goes into building the graph, from 0 to 1."""
         return self.building / (self.forward + self.backward)
 
     def __str__(self) -> str:
@@ -49,12 +49,14 @@ class Timing:
 
 
 def time_graph(forward: Callable[[], torch.Tensor], *, duration: float = 1.0) -> Timing:
-    """Time ``forward``, which returns a loss, with and without recording of the graph, and the backward pass of that loss.
+    """Time ``forward``, which returns a loss, with and without its graph, and the backward pass.
 
-    The three take turns for about ``duration`` seconds, so that they meet the same machine. No ``.grad`` is touched; but
-    ``forward`` runs many times, with all that it does besides: it draws random numbers, and moves the statistics of a batch norm.
+    The three take turns for about ``duration`` seconds, so that they meet the same machine. No
+    ``.grad`` is touched; but ``forward`` runs many times, with all its effects: it draws random
+    numbers, and moves the statistics of a batch norm.
 
-    Raises GradscopeError inside a watch, whose hooks would be timed too, and where ``forward`` returns no scalar with a graph.
+    Raises GradscopeError inside a watch, whose hooks would be timed too, and where ``forward``
+    returns no scalar with a graph.
 
     Example::
 
@@ -69,7 +71,7 @@ def time_graph(forward: Callable[[], torch.Tensor], *, duration: float = 1.0) ->
     ends = time.perf_counter() + duration
     while len(rounds) < _LEAST_ROUNDS or time.perf_counter() < ends:
         with torch.no_grad():
-            forward()  # so that each of the next two comes after a forward pass without a graph, not after a backward pass
+            forward()  # so that both of the next two come after a forward pass without a graph
             plain, _ = _timed(forward)
         recorded, loss = _timed(forward)
         backward, _ = _timed(

@@ -1,4 +1,4 @@
-"""What may still be done with each of the user's tensors: change it in place, run backward through it."""
+"""``uses``: which tensors may be changed in place, and run backward through, and why not."""
 
 from __future__ import annotations
 
@@ -64,11 +64,12 @@ class Uses(Listing[Use]):
 
 
 def uses(*roots: torch.Tensor) -> Uses:
-    """What may be done now with the tensors that the caller's variables name, and with the parameters that the graph saved.
+    """Return what may be done now with the caller's tensors, and with the parameters of the graph.
 
-    *Change in place*: without breaking a later backward call on ``roots``, which needs what its graph saved. *Backward*:
-    through the tensor, or through what is built on it. The value of a tensor can be used at any time. What is kept in an
-    object or a list is not listed, and what a C++ custom function or a user's own pack hook keeps is not known here.
+    *Change in place*: without breaking a later backward call on ``roots``, which needs what its
+    graph saved. *Backward*: through the tensor, or through what is built on it. The value of a
+    tensor can be used at any time. What an object or a list holds is not listed, and what a C++
+    custom function or a user's own pack hook keeps is not known here.
 
     Raises GradscopeError for a root that has no graph.
     """
@@ -96,7 +97,7 @@ def uses(*roots: torch.Tensor) -> Uses:
 def _savers(
     nodes: Iterable[Node], names: Names
 ) -> tuple[dict[int, list[str]], dict[str, torch.Tensor]]:
-    """Which nodes hold each memory as a saved tensor, in words; and the leaves among these tensors, by name."""
+    """Which nodes saved each memory, in words; and the leaves among what they saved, by name."""
     savers: dict[int, list[str]] = {}
     leaves: dict[str, torch.Tensor] = {}
     for node in nodes:

@@ -1,1 +1,1 @@
-"""The user's live objects (frames, variables, containers, tensors), read without running any of them."""
+"""The user's live objects, read without running any: frames, variables, containers, tensors."""

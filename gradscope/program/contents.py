@@ -1,4 +1,4 @@
-"""What one Python object holds and under which name, read without running a line of the user's code."""
+"""Reads what an object holds and under which names, without running any code of the user's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Kind = Literal[
     "variable",  # of a frame, module or class: where every path starts
     "attribute",
     "item",  # of a dict or sequence; the key is the key or index
-    "entry",  # of a dict whose key cannot be written down, a set or a queue; the key names a type, or is None
+    "entry",  # of a set, or of a dict whose key cannot be written down; the key is its type's name
     "key",  # itself a key of a dict
     "cell",  # a variable of an enclosing function, kept by a closure
     "default",  # of a parameter
@@ -109,9 +109,9 @@ class Contents:
 
 
 def look_at(tensor: torch.Tensor) -> tuple[bool, bool]:
-    """Return whether a tensor holds a graph, and whether it holds anything else: attributes, hooks, a ``.grad`` with a graph.
+    """Return whether a tensor holds a graph, and whether it holds anything else.
 
-    Its ``grad_fn`` is not looked at.
+    That is attributes, hooks, or a ``.grad`` with a graph. Its ``grad_fn`` is not touched.
     """
     more = len(gc.get_referents(tensor)) > 1
     if not requires_grad(tensor):
@@ -141,7 +141,7 @@ def _is_writable(key: object) -> bool:
 
 
 def _sequence(base: Any) -> _Reader:
-    """Return a reader of the items of a list, tuple or deque, past what a subclass makes of them."""
+    """Return a reader of the items of a list, tuple or deque, past any method of a subclass."""
 
     def read(contents: Contents, holder: Any) -> list[Held]:
         length, most = base.__len__(holder), contents.most
@@ -229,7 +229,7 @@ def _of_wrapper(_: Contents, holder: object) -> list[Held]:
 
 
 def _of_function(contents: Contents, function: types.FunctionType) -> Iterator[Held]:
-    """Closure, defaults, attributes, and for the user's own functions the variables of their module."""
+    """Closure, defaults, attributes; for the user's functions also their module's variables."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # not bound yet
@@ -247,7 +247,7 @@ def _of_function(contents: Contents, function: types.FunctionType) -> Iterator[H
 
 
 def _of_lru_cache(contents: Contents, cache: Any) -> Iterator[Held]:
-    """The results, and arguments, that a ``functools.lru_cache`` keeps: only the collector gives them out."""
+    """The results and arguments in a ``functools.lru_cache``, which only the collector sees."""
     info = functools._lru_cache_wrapper.cache_info(cache)
     if info.maxsize is not None and info.currsize > _MANY_RESULTS:
         contents.cut = True
@@ -262,7 +262,7 @@ def _of_lru_cache(contents: Contents, cache: Any) -> Iterator[Held]:
 
 
 def _of_generator(_: Contents, generator: Any) -> Iterator[Held]:
-    """A suspended generator, coroutine or asynchronous generator: its frame, and what it waits for."""
+    """The frame of a suspended generator or coroutine, and what it waits for."""
     frame, inner = _GENERATORS[type(generator)]
     if (suspended := getattr(generator, frame)) is not None:
         yield "frame", generator.__name__, suspended
@@ -279,7 +279,7 @@ def _of_frame(_: Contents, frame: types.FrameType) -> Iterator[Held]:
 
 
 def _of_traceback(_: Contents, traceback: types.TracebackType) -> Iterator[Held]:
-    """The frames of a traceback, from the one that caught the exception down to the one that raised it."""
+    """The frames of a traceback, from the one that caught down to the one that raised."""
     following: types.TracebackType | None = traceback
     for _number in range(_LONGEST_TRACEBACK):
         if following is None:
@@ -289,7 +289,7 @@ def _of_traceback(_: Contents, traceback: types.TracebackType) -> Iterator[Held]
 
 
 def _members(cls: Any, *names: str) -> _Reader:
-    """Return a reader of attributes that ``cls``, a class of Python's own, defines in C: a subclass cannot get between."""
+    """Return a reader of attributes that ``cls`` defines in C, past any subclass."""
     getters = [(name, cls.__dict__[name].__get__) for name in names]
     return lambda _, holder: [("attribute", name, get(holder)) for name, get in getters]
 

@@ -32,7 +32,7 @@ OPAQUE = frozenset(
         ),
     )
 )
-"""Types, with those derived from them, that hold no tensor, hold it weakly, or cannot be read quietly."""
+"""Types, with those derived from them, that hold no tensor or cannot be read quietly."""
 
 _COMPLETE = frozenset(map(id, (types.FunctionType, ModuleType, torch.nn.Module, torch.Tensor)))
 """Types, with those derived from them, whose reader looks at the ``__dict__`` itself."""
@@ -43,7 +43,7 @@ _of_user: dict[str, bool] = {}
 
 
 class Layout:
-    """What a type says about its instances: how to ``read`` them, and whether they have a ``__dict__`` and slots."""
+    """How to ``read`` the instances of a type, and whether they have a ``__dict__`` and slots."""
 
     __slots__ = (
         *("cls", "read", "fields", "slots", "has_dict"),
@@ -91,36 +91,36 @@ def _slots(names: dict[str, object], bases: tuple[type, ...]) -> Iterator[str]:
 
 
 def class_namespace(cls: type) -> MappingProxyType[str, object]:
-    """The class's own ``__dict__``, past any metaclass of the user's."""
+    """Return the class's own ``__dict__``, past any metaclass of the user's."""
     namespace: MappingProxyType[str, object] = _class_dict(cls)
     return namespace
 
 
 def class_name(cls: type) -> str:
-    """The class's name as a user would write it where it is defined."""
+    """Return the class's name as a user would write it where it is defined."""
     name: str = _class_qualname(cls)
     return name.rpartition("<locals>.")[2]
 
 
 def class_bases(cls: type) -> tuple[type, ...]:
-    """The class's ``__mro__``, past any metaclass of the user's."""
+    """Return the class's ``__mro__``, past any metaclass of the user's."""
     bases: tuple[type, ...] = _class_mro(cls)
     return bases
 
 
 def derives(cls: type, base: type) -> bool:
-    """``issubclass`` by identity: neither a metaclass's equality nor its ``__subclasscheck__`` is asked."""
+    """Return ``issubclass(cls, base)`` by identity: a metaclass of the user's is not asked."""
     return any(each is base for each in class_bases(cls))
 
 
 def module_variables(module: ModuleType) -> dict[str, Any]:
-    """The module's own ``__dict__``, past any ``__getattribute__`` of a lazy module."""
+    """Return the module's own ``__dict__``, past any ``__getattribute__`` of a lazy module."""
     variables: dict[str, Any] = _module_dict(module)
     return variables
 
 
 def named_first(variables: dict[str, Any]) -> list[tuple[str, object]]:
-    """A module's variables; ``_`` and ``_3`` come after those that people name, Python's own not at all."""
+    """Return a module's variables without Python's own; ``_`` and ``_3`` come last."""
     pairs = [
         pair
         for pair in tuple(dict.items(variables))
@@ -149,7 +149,7 @@ def is_user_module(name: str) -> bool:
 
 
 def module_file(name: str) -> str:
-    """The source file of a loaded module; empty where it has none."""
+    """Return the source file of a loaded module; empty where it has none."""
     module = sys.modules.get(name)
     if module is None or not derives(type(module), ModuleType):
         return ""

@@ -1,4 +1,4 @@
-"""Names modules, parameters, other tensors and roots as the user would write them: ``model.encoder.0.weight``."""
+"""Names modules, tensors and roots as the user would write them: ``model.encoder.0.weight``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Names:
         self._storages: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
     def module_of(self, frame: FrameType | None) -> tuple[str, str] | None:
-        """Return qualified name and class of the innermost module whose ``forward`` runs in ``frame`` or its callers."""
+        """Return name and class of the innermost module that runs in ``frame`` or its callers."""
         depth = 0
         while frame is not None and depth < _DEEPEST:
             code = frame.f_code
@@ -74,7 +74,7 @@ class Names:
                     self._remember(value, name)
 
     def _learn(self, frame: FrameType, module: Module) -> None:
-        """Learn all modules of the outermost call in progress, named by the variable that holds its module."""
+        """Learn the modules of the outermost call in progress, named by the variable it is in."""
         outermost, caller = module, frame.f_back
         above: FrameType | None = frame
         depth = 0
@@ -110,7 +110,7 @@ class Names:
 
 
 def names_in(frame: FrameType, objects: Sequence[object]) -> list[str | None]:
-    """Return the variable of a frame, or of its module, that holds each of these objects; None where there is none."""
+    """Return for each object the variable of a frame, or of its module, that holds it, or None."""
     found = {id(value): name for name, value in reversed(variables(frame))}
     return [found.get(id(each)) for each in objects]
 

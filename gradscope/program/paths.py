@@ -1,4 +1,4 @@
-"""Names what a variable leads to, as a user would type it: ``self.memory[3]``, ``<closure of hook>.acts``."""
+"""Names what a variable leads to, as a user would type it: ``self.memory[3]``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST_KEY = 40
 
 
 class Step(NamedTuple):
-    """One step of a path: how the next object is held, and the name, key or index under which, where there is one."""
+    """One step of a path: how the next object is held, and under which name, key or index."""
 
     kind: Kind
     key: Any
@@ -22,8 +22,9 @@ class Step(NamedTuple):
 class Origin:
     """Where a path starts: a frame's locals, a module's globals, a class, or what nothing names.
 
-    ``owner`` is ``local``, ``cell``, ``global``, ``class``, ``ctx`` or ``unnamed``; ``prefix`` is what a user has to
-    write before the variable, as in ``helpers.``; ``line`` is that of the definition.
+    ``owner`` is ``local``, ``cell``, ``global``, ``class``, ``ctx`` or ``unnamed``; ``prefix`` is
+    what a user has to write before the variable, as in ``helpers.``; ``line`` is where the function
+    or class begins.
     """
 
     owner: str
@@ -35,8 +36,9 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The name by which a user reaches an object: ``text`` as a whole, ``root`` its variable, ``steps`` from there.
+    """The name by which a user reaches an object.
 
+    ``text`` is the name as a whole, ``root`` its variable, ``steps`` lead on from there, and
     ``beyond`` are the steps from this object to the tensor that it was found by.
     """
 

@@ -1,4 +1,4 @@
-"""Walks from variables to the tensors they hold, breadth first and within a budget, and writes down the paths."""
+"""Walks from variables to the tensors they hold, breadth first and within a budget."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Scan:
 
 
 _Link = tuple[int, Kind, Any]
-"""How an object is held: by the object of this number, or by the variables of the origin ``~number``; and as what."""
+"""How an object is held, and by which object number, or by the variables of origin ``~number``."""
 
 _MOST_LINKS = 4  # other holders of the same object that are remembered
 _MOST_NAMES = 8  # names told of one tensor
@@ -51,9 +51,9 @@ _CLOCK = 32  # objects between two looks at the clock
 
 
 class Walk:
-    """One walk: enter frames, ``run``, then ``report``. It holds what it saw, so let go of it at once.
+    """One walk: enter frames, ``run``, then ``report``. It holds what it saw: let go of it at once.
 
-    Objects are numbered, and holders named by number, so that letting go leaves no reference cycle behind.
+    Objects are numbered and refer to each other by number, so letting go leaves no reference cycle.
     """
 
     def __init__(self, budget: Budget, wanted: Tensor | None = None) -> None:
@@ -72,9 +72,9 @@ class Walk:
         self._started = time.perf_counter()
 
     def enter_frames(self, frames: Iterable[FrameType], libraries: bool = False) -> None:
-        """The variables of these frames, then the globals of their modules, are where the walk starts.
+        """Start from the variables of these frames, then from the globals of their modules.
 
-        With ``libraries`` the frames may be of any code, and only modules of the user's are entered.
+        With ``libraries`` the frames may be of any code; only modules of the user's are entered.
         """
         frames = tuple(frames)
         for frame in frames:
@@ -93,7 +93,7 @@ class Walk:
             self._add(value, (free if name in code.co_freevars else owned, "variable", name), 0)
 
     def enter_globals(self, variables: dict[str, Any], depth: int) -> None:
-        """The variables of a module."""
+        """Start, or go on, from the variables of a module."""
         if id(variables) in self._index:
             return
         self._number(variables)
@@ -174,7 +174,7 @@ class Walk:
                     add(value, (number, kind, key), depth)
 
     def report(self, found: Callable[[Path, Tensor], None]) -> Scan:
-        """Tell of every tensor that holds a graph, under each of its names, the shortest first."""
+        """Call ``found`` for every tensor with a graph, once for each name, the shortest first."""
         truncated = self._truncated or self._contents.cut
         scan = Scan(self._done, len(self._tensors), truncated, time.perf_counter() - self._started)
         for number in self._tensors:
@@ -183,7 +183,7 @@ class Walk:
         return scan
 
     def paths_to(self, found: object) -> Iterator[Path]:
-        """The names of an object; none for one that the walk did not see."""
+        """Return the names of an object; none for one that the walk did not see."""
         number = self._index.get(id(found))
         if number is not None and self._links[number][1] != "globals":
             yield from self._paths(number)
@@ -220,10 +220,10 @@ class Walk:
 def visit(
     frames: Iterable[FrameType], budget: Budget, found: Callable[[Path, Tensor], None]
 ) -> Scan:
-    """Call ``found`` for every tensor with a graph that the variables of these frames and their modules hold.
+    """Call ``found`` for every tensor with a graph that the variables of these frames lead to.
 
-    Call it once for each of a tensor's names, the shortest first. No code of the user's runs, no Node is touched, and
-    nothing is kept.
+    Call it once for each of a tensor's names, the shortest first. No code of the user's runs, no
+    Node is touched, and nothing is kept.
     """
     walk = Walk(budget)
     walk.enter_frames(frames)

@@ -1,4 +1,4 @@
-"""Asks Python's collector who refers to an object, up to a name: what no bounded walk from the variables reaches."""
+"""Names objects that no bounded walk reaches, by what Python's collector says refers to them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MANY_ITEMS = 1_000_000
 
 
 def paths_to(found: object, walk: Walk, own: set[int]) -> list[Path]:
-    """Names of an object by way of whatever refers to it, where that leads to a variable or has no further referrer.
+    """Return the names of an object by way of its referrers, up to a variable or the last one.
 
-    ``own`` are ids of containers of ours. Names that the walk knows are used where a way meets them.
+    ``own`` are ids of our containers. A way ends where it meets an object that the walk has named.
     """
     modules = _module_namespaces()
     chains = _chains(found, walk, own | walk.own, modules)
@@ -39,7 +39,7 @@ def _module_namespaces() -> dict[int, str]:
 
 
 class _Referrer(NamedTuple):
-    """An object, what it refers to one level lower, and by which direct holder it leads to the object sought."""
+    """An object, what it refers to one level lower, and the direct holder of the object sought."""
 
     itself: Any
     below: Any
@@ -86,8 +86,9 @@ def _is_top(referrer: object) -> bool:
 
 
 def _tops_of_cycles(seen: dict[int, _Referrer], named: set[int]) -> list[Any]:
-    """For each direct holder that nothing leads to, as it and its own holders refer to each other only: the object
-    nearest to it that is more than a plain container.
+    """Return, for each direct holder in a cycle that nothing leads to, the nearest named object.
+
+    That is the first of the cycle's objects that is more than a plain container.
     """
     tops: dict[int, Any] = {}
     for itself, _, direct in seen.values():
@@ -128,7 +129,7 @@ def _name(chain: list[Any], walk: Walk, modules: dict[int, str]) -> Path | None:
 
 
 def _steps(chain: list[Any]) -> Iterator[Step]:
-    """The steps of a way down, by the names that the walk would give them, past what a user does not write."""
+    """The steps of a way down, named as the walk would, past what a user does not write."""
     contents, place = Contents(_MANY_ITEMS), 0
     while place + 1 < len(chain):
         ahead = {
@@ -174,7 +175,7 @@ _HAVE_CODE: dict[type, str] = {
 
 
 def origin_of_context(context: object) -> Origin:
-    """Where the ``ctx`` of a Python Function is from: its ``forward``."""
+    """Return where the ``ctx`` of a Python Function is from: its ``forward``."""
     function = layouts.class_namespace(type(context)).get("_forward_cls")
     if isinstance(function, type):
         for base in layouts.class_bases(function):

@@ -1,4 +1,4 @@
-"""Finds the user's source place of a call, skipping the frames of torch, gradscope and the standard library."""
+"""Finds the user's source place of a call, past the frames of torch, gradscope and Python."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _INSTALLED = tuple(
     {os.path.join(path, "") for path in (_PATHS["purelib"], _PATHS["platlib"], *_SITE_PACKAGES)}
 )
 _MACHINERY = ("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function")
-"""Code without a file that people did not write; ``<stdin>``, ``<string>`` and ``<ipython-…>`` they did."""
+"""Generated code. People write what is in ``<stdin>``, ``<string>`` and ``<ipython-…>``."""
 
 USER, LIBRARY, HIDDEN = 2, 1, 0
-"""Whose code a frame runs: the user's, an installed library's, or that of torch, gradscope or Python itself."""
+"""Whose code it is: the user's, an installed library's, or that of torch, gradscope or Python."""
 
 
 class Place:
-    """An instruction of the user's code. There is one object per place, so identity is equality; its site is found late."""
+    """An instruction of the user's code; one object per place, so that identity is equality."""
 
     __slots__ = ("_site", "code", "last_sequence_nr", "offset")
 
@@ -36,12 +36,12 @@ class Place:
         self.code = code
         self.offset = offset
         self.last_sequence_nr = -1
-        """Sequence number of the last node seen to be built here, which tells whether the line has run again."""
+        """Sequence number of the last node built here; a new one shows that the line ran again."""
         self._site: Site | None = None
 
     @property
     def site(self) -> Site:
-        """The source place, with columns from ``co_positions`` (PEP 657)."""
+        """The source place, found when it is first asked for."""
         if self._site is None:
             self._site = places.of_instruction(self.code, self.offset)
         return self._site
@@ -59,7 +59,7 @@ class KnownCode:
 
 
 known_codes: dict[int, KnownCode] = {}
-"""By id, as hashing a code object hashes all its constants each time; for loops that cannot afford ``owner_of``."""
+"""By id, as hashing a code object hashes its constants. The pack hook looks into it by itself."""
 _LARGEST_CACHE = 20_000  # notebooks and exec() make new code objects for ever
 
 
@@ -89,7 +89,7 @@ def classify(filename: str) -> int:
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame of the user's own code at or above ``frame``; failing that, of an installed library."""
+    """Return the innermost frame of the user's code from ``frame`` up, or else of a library's."""
     library = None
     while frame is not None:
         owner = owner_of(frame.f_code)

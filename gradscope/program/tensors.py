@@ -1,4 +1,4 @@
-"""Reads what a tensor says about itself, without any code of the program's running: its place in a graph, memory, label."""
+"""Reads what a tensor says about itself, without any code of the program's running."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Get = Callable[[Tensor], Any]
 
 
 def node_of(tensor: Tensor) -> Node | None:
-    """Return ``tensor.grad_fn``; None too for a view that torch refuses to use any more, which is no error until it is used."""
+    """Return ``tensor.grad_fn``; None for a view that torch refuses to use any more."""
     try:
         node: Node | None = _read(tensor, read_grad_fn)
     except RuntimeError:
@@ -36,7 +36,7 @@ def node_of(tensor: Tensor) -> Node | None:
 
 
 def is_leaf(tensor: Tensor) -> bool:
-    """Return ``tensor.is_leaf``; False for a view that torch refuses to use any more, which was computed from its base."""
+    """Return ``tensor.is_leaf``; False for a view that torch refuses to use any more."""
     try:
         return bool(_read(tensor, read_is_leaf))
     except RuntimeError:
@@ -71,7 +71,7 @@ def _read(tensor: Tensor, get: _Get) -> Any:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return what identifies the tensor's memory, the same for all that share it; 0 for sparse and opaque tensors."""
+    """Return what identifies the tensor's memory; 0 for sparse and opaque tensors."""
     with DisableTorchFunction():
         try:
             return int(tensor.untyped_storage()._cdata)
@@ -80,7 +80,7 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def is_parameter(tensor: Tensor) -> bool:
-    """True for a leaf that requires grad, and for a view of one (``weight.t()``): memory that the graph does not cost."""
+    """Return whether it is a leaf that requires grad, or a view of one: memory not the graph's."""
     with DisableTorchFunction():
         if is_leaf(tensor):
             return tensor.requires_grad

@@ -1,4 +1,4 @@
-"""Finds all objects of a kind that Python's collector tracks, whether a variable leads to them or not."""
+"""Finds all objects of a kind that Python's collector tracks, named or not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradscope.torch_private import FunctionNode
 
 
 def tracked(base: type) -> list[Any]:
-    """All objects of this class, or one derived from it; takes some tens of milliseconds."""
+    """Return all objects of this class, or one derived from it; takes some tens of milliseconds."""
     derived: dict[int, bool] = {}
     found = []
     for each in gc.get_objects():
@@ -29,12 +29,12 @@ def tracked(base: type) -> list[Any]:
 
 
 def tensors_with_graph() -> Iterator[Tensor]:
-    """All tensors with a graph; no Node is touched by asking."""
+    """Return all tensors with a graph; no Node is touched by asking."""
     return (tensor for tensor in tracked(Tensor) if look_at(tensor)[0])
 
 
 def contexts() -> Iterator[tuple[Path, Tensor]]:
-    """Return every tensor with a graph that an autograd Function stored on its ``ctx`` as an attribute, and its name."""
+    """Return the tensors with a graph that are attributes of a ``ctx``, with their names."""
     reader = Contents(ON_DEMAND.max_items)
     for context in tracked(FunctionNode):
         for kind, name, held in reader.of(context):

@@ -1,12 +1,14 @@
-"""Reads the variables of frames so that the program cannot notice: no dict is filled, emptied or kept behind its back.
+"""Reads the variables of frames; the program cannot tell that they were read.
 
-Up to Python 3.12, ``frame.f_locals`` of a function is one dict, the same that ``locals()`` gives the program. Asking for it
-fills it anew, keeps it with the frame, and makes every later trace event fill it again. So variables are read without it:
+Up to Python 3.12, ``frame.f_locals`` of a function is one dict, the same that ``locals()`` gives
+the program. Asking for it fills it anew, keeps it with the frame, and makes every later trace event
+fill it again. So the variables are read without it:
 
-* Python 3.13 and later (PEP 667): ``f_locals`` is a view of the variables themselves, which asking does not change.
+* Python 3.13 and later (PEP 667): ``f_locals`` is a view of the variables themselves.
 * Python 3.12: ``PyFrame_GetVar`` of the C API returns one variable.
-* Python 3.11 has no such function. Read the variables where they lie, if the frame stands still meanwhile; a frame that
-  another thread may end at any moment is read through ``f_locals``, which is emptied again where only we have seen it.
+* Python 3.11 has no such function. Read the variables where they lie, if the frame stands still
+  meanwhile. Read a frame that another thread may end at any moment through ``f_locals``, and empty
+  that again if only its frame holds it.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ _HAS_GET_VAR = sys.version_info >= (3, 12)
 _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function's frame, whose variables are not kept in a dict
 _PROXY = type((lambda: sys._getframe().f_locals)())
 
-# In CPython 3.11 a frame object's second word points to its `_PyInterpreterFrame` (Include/internal/pycore_frame.h), whose
-# tenth word is the first of the variables.
+# CPython 3.11, Include/internal/pycore_frame.h: after its head, a frame object's second word points
+# to a `_PyInterpreterFrame`, in which the variables begin with the tenth word.
 _WORD = ctypes.sizeof(c_size_t)
 _DATA = object.__basicsize__ + _WORD
 _SLOTS = 9 * _WORD
@@ -42,7 +44,7 @@ if _HAS_GET_VAR and not _HAS_VIEW:
     _get_var.argtypes, _get_var.restype = (py_object, py_object), py_object
 
 _SHARE_SNAPSHOT = frozenset({"locals", "vars", "exec", "eval"})
-_ALONE = 3  # references to a snapshot that nobody else has: its frame's, our variable, getrefcount's argument
+_ALONE = 3  # references to a dict: its frame's, our variable, the argument of getrefcount
 
 
 def is_module_level(frame: FrameType) -> bool:
@@ -51,13 +53,16 @@ def is_module_level(frame: FrameType) -> bool:
 
 
 def variables(frame: FrameType) -> list[tuple[str, Any]]:
-    """The frame's own variables, then the globals of its module."""
+    """Return the frame's own variables, then the globals of its module."""
     own = () if is_module_level(frame) else local_variables(frame)
     return [*own, *frame.f_globals.items()]
 
 
 def local_variables(frame: FrameType) -> Variables:
-    """Names and values of the frame's own variables, cells included; none where looking could be noticed."""
+    """Return names and values of the frame's own variables, cells included.
+
+    Return none where reading them could be noticed.
+    """
     code = frame.f_code
     if not code.co_flags & _OPTIMIZED:
         return _of_module_or_class(frame)
@@ -75,7 +80,7 @@ def local_variables(frame: FrameType) -> Variables:
 
 
 class Variable:
-    """A variable of one function, to be read at any time from frames of it that run in this thread."""
+    """A variable of one function, to be read from frames of it that run in this thread."""
 
     __slots__ = ("_may_be_in_cell", "_name", "_offset")
 
@@ -84,7 +89,7 @@ class Variable:
         self._offset, self._may_be_in_cell = _slots(code)[name]
 
     def of(self, frame: FrameType) -> Any:
-        """Its value; None where it is not bound."""
+        """Return its value; None where it is not bound."""
         try:
             if _HAS_SLOTS:  # first, as this runs at every operation of the program's
                 data = c_size_t.from_address(id(frame) + _DATA).value
@@ -105,7 +110,7 @@ def _of_module_or_class(frame: FrameType) -> Variables:
     namespace: Any = frame.f_locals
     if type(namespace) is not dict and type(namespace) is not _PROXY:
         return ()  # an exec() with a mapping of the user's
-    # During a comprehension in a module Python 3.12 shows a copy of the globals with its variables added.
+    # In a comprehension of a module, Python 3.12 shows a copy of the globals with its variables.
     shared = frame.f_globals
     return tuple(
         (name, value)
@@ -116,14 +121,14 @@ def _of_module_or_class(frame: FrameType) -> Variables:
 
 @lru_cache(maxsize=1_000)
 def _slots(code: CodeType) -> dict[str, tuple[int, bool]]:
-    """The variables of a function: how far into a frame's data each lies, and whether it may be in a cell."""
+    """How far into a frame's data each variable lies, and whether it may be in a cell."""
     cells = code.co_cellvars + code.co_freevars
     names = dict.fromkeys(code.co_varnames + cells)
     return {name: (_SLOTS + i * _WORD, name in cells) for i, name in enumerate(names)}
 
 
 def _stands_still(frame: FrameType) -> bool:
-    """True when no other thread can end the frame: there is none, or this one is in the midst of running it."""
+    """Whether no other thread can end the frame: there is none, or this thread is running it."""
     if len(sys._current_frames()) == 1:
         return True
     own: FrameType | None = sys._getframe(1)
@@ -154,17 +159,17 @@ def _by_get_var(frame: FrameType, code: CodeType) -> Iterator[tuple[str, object]
 
 
 def _from_snapshot(frame: FrameType) -> Variables:
-    """The variables by way of ``f_locals``; none of a function that may hold the very dict that this refreshes."""
+    """The variables by way of ``f_locals``; none of a function that may hold that very dict."""
     code = frame.f_code
     if _shares_snapshot(code):
         return ()
     snapshot = frame.f_locals
     found = tuple(snapshot.items())
-    # A debugger writes what it changed in the snapshot back into the frame: emptied, it would delete the variables.
+    # A debugger writes the snapshot back into the frame: emptied, it would delete the variables.
     if sys.gettrace() is None and sys.getrefcount(snapshot) <= _ALONE:
         for name in _slots(code):
             snapshot.pop(name, None)
-        # Else Python would fill the snapshot again at the next trace event, and it would stay with the frame.
+        # Else the next trace event would fill the snapshot again, and it would stay with the frame.
         ctypes.pythonapi.PyFrame_LocalsToFast(py_object(frame), ctypes.c_int(0))
     return found
 

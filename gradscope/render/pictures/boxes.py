@@ -29,13 +29,11 @@ _TELLING = (
 """A box of many nodes has the state that says most."""
 
 
-def node_box(
-    number: int, merged: Merged, head: int, leaves: Sequence[int], *, sites: bool, group: int | None
-) -> Box:
-    """The box of one node with its saved tensors and the leaves that were written into it."""
+def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, sites: bool) -> Box:
+    """Return the box of one node with its saved tensors and the leaves that are written into it."""
     node = merged.nodes[head]
     written = {merged.nodes[leaf].variable for leaf in leaves} - {None}
-    # A parameter that is a leaf of this very box is said once, in the leaf's row.
+    # A parameter that is a leaf of this very box is named once, in the leaf's row.
     twice = [
         s
         for s in node.saved
@@ -46,99 +44,68 @@ def node_box(
         names = [s.name or "" for s in twice if s.source == merged.nodes[leaf].variable]
         rows.append(_leaf_row(merged, leaf, names[0] if names else ""))
     if len(leaves) > _ROWS:
-        rows.append(
-            Row(f"and {counted(len(leaves) - _ROWS, 'more leaf', 'more leaves')}", muted=True)
-        )
+        more = counted(len(leaves) - _ROWS, "more leaf", "more leaves")
+        rows.append(Row(f"and {more}", muted=True))
     if sites and node.site is not None:
-        rows.append(Row(_site(node), muted=True))
+        file = node.site.file.replace("\\", "/").rpartition("/")[2]
+        place = one_line(f"{file}:{node.site.line} in {node.site.function}", 52)
+        rows.append(Row(place, muted=True))
     if node.is_leaf:
         users = len(set(merged.sources[head]))
-        shared = f"used by {counted(users, 'node')}" if users > 1 else "leaf"
-        label = (node.variable_label or "").removeprefix(node.variable or "").strip()
+        note = f"used by {counted(users, 'node')}" if users > 1 else "leaf"
+        rows.insert(0, Row(one_line(_kind_of(node))))
         title = one_line(node.variable or "leaf")
-        return Box(
-            number,
-            BoxKind.LEAF,
-            title,
-            None,
-            shared,
-            caption="",
-            rows=(Row(one_line(label)), *rows),
-            group=group,
-        )
+        return Box(number, BoxKind.LEAF, title, note=note, rows=tuple(rows))
+    note = _state_note([node], node.state)
     caption = one_line(f"{node.module} · {node.module_class}") if node.module_class else ""
-    return Box(
-        number,
-        BoxKind.NODE,
-        one_line(node.name),
-        node.state,
-        _state_note([node], node.state),
-        caption=caption,
-        rows=tuple(rows),
-        group=group,
-    )
+    title = one_line(node.name)
+    return Box(number, BoxKind.NODE, title, node.state, note, caption=caption, rows=tuple(rows))
 
 
-def fold_box(
-    number: int, merged: Merged, part: Part, leaves: Sequence[int], *, group: int | None
-) -> Box:
-    """The box of many nodes: how many, in which states, how many bytes, of which operations, and how to open it."""
+def fold_box(number: int, merged: Merged, part: Part, leaves: Sequence[int]) -> Box:
+    """Return the box of many nodes.
+
+    It shows how many they are, in which states, how many bytes, of which operations, and how to
+    open it.
+    """
     nodes = [merged.nodes[head] for head in part.heads]
     states = Counter(node.state for node in nodes)
     state = next(s for s in _TELLING if s in states)
     rows = [Row(_contents(nodes))]
     if len(states) > 1:
-        rows.append(
-            Row(", ".join(f"{states[s]:,} {NODE_STATES[s].word}" for s in _TELLING if states[s]))
-        )
+        words = [f"{states[s]:,} {NODE_STATES[s].word}" for s in _TELLING if states[s]]
+        rows.append(Row(", ".join(words)))
     rows += _saved_total(nodes)
     if leaves:
-        rows.append(
-            Row(
-                f"→ {counted(len(set(leaves)), 'leaf', 'leaves')}: {_leaf_names(merged, leaves)}",
-                muted=True,
-            )
-        )
+        some = counted(len(set(leaves)), "leaf", "leaves")
+        rows.append(Row(f"→ {some}: {_leaf_names(merged, leaves)}", muted=True))
     rows.append(Row(f"open: {open_key(part, nodes)}", muted=True))
-    return Box(
-        number,
-        BoxKind.FOLD,
-        fold_title(part, nodes),
-        state,
-        _state_note(nodes, state),
-        rows=tuple(rows),
-        group=group,
-    )
+    title, note = fold_title(part, nodes), _state_note(nodes, state)
+    return Box(number, BoxKind.FOLD, title, state, note, rows=tuple(rows))
 
 
 def fold_title(part: Part, nodes: Sequence[Node]) -> str:
-    """What the fold is, in one line."""
-    calls = [node.built_after for node in nodes]
+    """Return what the fold is, in one line."""
+    common = common_module([node.module or "" for node in nodes])
     if part.why == "repeat":
-        modules, common = _modules(nodes), common_module([node.module or "" for node in nodes])
+        calls = [node.built_after for node in nodes]
         if min(calls) != max(calls):
             return f"built after calls {min(calls)} to {max(calls)}: {part.times:,} alike"
         names = sorted({node.name for node in nodes})
         size = len(nodes) // part.times
-        what = modules or " · ".join(
-            filter(None, (common, names[0] if len(names) == 1 else counted(size, "node")))
-        )
+        each = names[0] if len(names) == 1 else counted(size, "node")
+        what = _modules(nodes) or " · ".join(filter(None, (common, each)))
         return one_line(f"{what} {TIMES}{part.times:,}")
-    if part.why in ("exclusive", "module"):
-        kind = _class_of(part, nodes) if part.why == "module" else ""
-        return one_line(f"{part.title}  {kind}".strip())
-    return one_line(
-        " · ".join(
-            filter(
-                None,
-                (common_module([node.module or "" for node in nodes]), counted(len(nodes), "node")),
-            )
-        )
-    )
+    if part.why == "module":
+        classes = (n.module_class for n in nodes if n.module == part.title and n.module_class)
+        return one_line(f"{part.title}  {next(classes, '')}".strip())
+    if part.why == "exclusive":
+        return one_line(part.title)
+    return one_line(" · ".join(filter(None, (common, counted(len(nodes), "node")))))
 
 
 def open_key(part: Part, nodes: Sequence[Node]) -> str:
-    """What to give as ``expand`` to see inside: a module, a root's name or a range of sequence numbers."""
+    """Return the ``expand`` that opens it: a module, a root's name, a range of sequence numbers."""
     if part.why == "module":
         return part.title
     if part.why == "exclusive":
@@ -148,7 +115,7 @@ def open_key(part: Part, nodes: Sequence[Node]) -> str:
 
 
 def _modules(nodes: Sequence[Node]) -> str:
-    """``layers.0 … layers.4`` when the nodes are the calls of numbered modules."""
+    """Return ``layers.0 … layers.4`` when the nodes are the calls of numbered modules."""
     numbered: dict[str, set[int]] = {}
     for node in nodes:
         found = re.match(r"(.*?)(\d+)(?:\.|$)", node.module or "")
@@ -162,7 +129,7 @@ def _modules(nodes: Sequence[Node]) -> str:
 
 
 def _leaf_names(merged: Merged, leaves: Sequence[int]) -> str:
-    """The leaves' names, what they have in common said once: ``fc1: bias, weight``."""
+    """Return the leaves' names, what they have in common once: ``fc1: bias, weight``."""
     names = sorted({merged.nodes[leaf].variable or "leaf" for leaf in leaves})
     stem = common_module([name.rpartition(".")[0] for name in names])
     rest = [name.removeprefix(stem + ".") for name in names] if stem else names
@@ -170,17 +137,11 @@ def _leaf_names(merged: Merged, leaves: Sequence[int]) -> str:
     return one_line(f"{stem}: {shown}" if stem else shown, 60)
 
 
-def _class_of(part: Part, nodes: Sequence[Node]) -> str:
-    return next((n.module_class for n in nodes if n.module == part.title and n.module_class), "")
-
-
 def _contents(nodes: Sequence[Node]) -> str:
     names = Counter(re.sub(r"Backward\d*$", "", node.name) for node in nodes).most_common()
-    shown = ", ".join(
-        f"{name} {TIMES}{count:,}" if count > 1 else name for name, count in names[:3]
-    )
+    shown = [f"{name} {TIMES}{number:,}" if number > 1 else name for name, number in names[:3]]
     more = ", …" if len(names) > 3 else ""
-    return f"{counted(len(nodes), 'node')}: {one_line(shown, 60)}{more}"
+    return f"{counted(len(nodes), 'node')}: {one_line(', '.join(shown), 60)}{more}"
 
 
 def held_and_freed(nodes: Iterable[Node]) -> tuple[list[SavedTensor], list[SavedTensor]]:
@@ -204,12 +165,9 @@ def _saved_rows(saved: Sequence[SavedTensor]) -> list[Row]:
     for tensor in saved[:_ROWS]:
         word = SAVED_STATES[tensor.state].word
         note = word if tensor.state is not SavedState.SAVED else ""
-        size = (
-            f"= {one_line(tensor.source, 28)}"
-            if tensor.is_parameter and tensor.source
-            else nbytes(tensor.nbytes)
-        )
-        size = "parameter" if tensor.is_parameter and not tensor.source else size
+        size = nbytes(tensor.nbytes)
+        if tensor.is_parameter:
+            size = f"= {one_line(tensor.source, 28)}" if tensor.source else "parameter"
         muted = tensor.is_parameter and tensor.state is SavedState.SAVED
         rows.append(Row(one_line(tensor.label, 44), f"{size}  {note}".strip(), tensor.state, muted))
     if len(saved) > _ROWS:
@@ -220,14 +178,18 @@ def _saved_rows(saved: Sequence[SavedTensor]) -> list[Row]:
 
 def _leaf_row(merged: Merged, leaf: int, saved_as: str) -> Row:
     node = merged.nodes[leaf]
-    label = (node.variable_label or "").removeprefix(node.variable or "").strip()
     users = len(set(merged.sources[leaf]))
     notes = [
         f"saved as {saved_as}" if saved_as else "",
         f"used {TIMES}{users}" if users > 1 else "",
     ]
-    text = f"→ {one_line(node.variable or 'leaf', 36)}  {one_line(label, 30)}"
+    text = f"→ {one_line(node.variable or 'leaf', 36)}  {one_line(_kind_of(node), 30)}"
     return Row(text, ", ".join(filter(None, notes)), muted=True)
+
+
+def _kind_of(leaf: Node) -> str:
+    """Return dtype and shape of a leaf, which its label has after its name."""
+    return (leaf.variable_label or "").removeprefix(leaf.variable or "").strip()
 
 
 def _state_note(nodes: Sequence[Node], state: NodeState) -> str:
@@ -240,11 +202,3 @@ def _state_note(nodes: Sequence[Node], state: NodeState) -> str:
     if len(calls) == 1:
         return f"{word} by call {calls[0]}"
     return f"{word} by calls {calls[0]} to {calls[-1]}"
-
-
-def _site(node: Node) -> str:
-    site = node.site
-    if site is None:
-        return ""
-    name = site.file.replace("\\", "/").rpartition("/")[2]
-    return one_line(f"{name}:{site.line} in {site.function}", 52)

@@ -1,4 +1,4 @@
-"""Turns graphs into a picture: merges, folds, and says in boxes, links and groups what is seen."""
+"""Turns graphs into a picture: merges, folds, and shows the result as boxes, links and groups."""
 
 from __future__ import annotations
 
@@ -39,21 +39,19 @@ def compose(graphs: Sequence[Graph], options: Options, marks: Marks = UNMARKED) 
     box_of: dict[int, int] = {}
     for number, part in enumerate(folded.parts):
         leaves = [leaf for head in part.heads for leaf in folded.inlined.get(head, ())]
-        group = group_of[number]
         if len(part.heads) == 1:
-            box = node_box(number, merged, part.heads[0], leaves, sites=options.sites, group=group)
+            box = node_box(number, merged, part.heads[0], leaves, sites=options.sites)
         else:
-            box = fold_box(number, merged, part, leaves, group=group)
-        boxes.append(_marked(box, merged, part, marks))
+            box = fold_box(number, merged, part, leaves)
+        boxes.append(_marked(replace(box, group=group_of[number]), merged, part, marks))
         box_of.update(dict.fromkeys(part.heads, number))
-    links = _links(merged, folded, box_of)
     hidden = len(merged.nodes) - sum(len(part.heads) == 1 for part in folded.parts)
     notes = [*folded.notes]
     if merged.not_looked_at:
-        notes.append(
-            f"{counted(merged.not_looked_at, 'edge')} not followed: the graph is too deep to touch safely"
-        )
+        missed = counted(merged.not_looked_at, "edge")
+        notes.append(f"{missed} not followed: the graph is too deep to touch safely")
     subtitle = " · ".join(filter(None, (_totals(merged, hidden), marks.moment)))
+    links = _links(merged, folded, box_of)
     return Picture(_title(merged), subtitle, tuple(boxes), links, groups, tuple(notes))
 
 
@@ -82,7 +80,7 @@ def _totals(merged: Merged, hidden: int) -> str:
 
 
 def _marked(box: Box, merged: Merged, part: Part, marks: Marks) -> Box:
-    """Say on the box which roots start here, and that a call would fail or has a finding here."""
+    """Write on the box which roots start here, and that a call fails or has a finding here."""
     starts = [root for root in merged.roots if root.node in part.heads]
     if starts:
         names = ", ".join(one_line(f"{r.name or 'root'} {r.label}".strip(), 40) for r in starts[:3])
@@ -98,7 +96,9 @@ def _links(merged: Merged, folded: Folded, box_of: dict[int, int]) -> tuple[Link
     counts: Counter[tuple[int, int]] = Counter()
     kinds: dict[tuple[int, int], LinkKind] = {}
     for source, targets in enumerate(merged.targets):
-        start = _top(source, folded.absorbed)
+        start = source
+        while start in folded.absorbed:
+            start = folded.absorbed[start]
         if start not in box_of:
             continue
         for target in targets:
@@ -110,14 +110,9 @@ def _links(merged: Merged, folded: Folded, box_of: dict[int, int]) -> tuple[Link
             if kind is not LinkKind.PLAIN:
                 kinds[pair] = kind
     return tuple(
-        Link(s, t, kinds.get((s, t), LinkKind.PLAIN), n) for (s, t), n in sorted(counts.items())
+        Link(*pair, kinds.get(pair, LinkKind.PLAIN), number)
+        for pair, number in sorted(counts.items())
     )
-
-
-def _top(node: int, absorbed: dict[int, int]) -> int:
-    while node in absorbed:
-        node = absorbed[node]
-    return node
 
 
 def _kind(merged: Merged, folded: Folded, source: int, target: int) -> LinkKind:
@@ -131,72 +126,53 @@ def _kind(merged: Merged, folded: Folded, source: int, target: int) -> LinkKind:
 
 
 def _groups(merged: Merged, folded: Folded) -> tuple[tuple[Group, ...], list[int | None]]:
-    """Frames: one per generation, in it one for what several roots share, in it one for the sample of a repeat."""
+    """Return the frames, and the innermost one of each part.
+
+    There is one per generation, in it one for what several roots share, in it one for the sample
+    of a repeat.
+    """
+    framed = folded.generations and len({_ages(merged, p) for p in folded.parts}) <= _FRAMES
+    times = {p.sample: p.times for p in folded.parts if p.why == "repeat" and p.sample is not None}
     groups: list[Group] = []
     known: dict[tuple[object, ...], int] = {}
-    inside: dict[int, list[Node]] = {}
-    shared_exists = len(merged.roots) > 1
-    framed = folded.generations and len({_age(merged, part) for part in folded.parts}) <= _FRAMES
-    times: dict[int | None, int] = {
-        part.sample: part.times
-        for part in folded.parts
-        if part.why == "repeat" and part.sample is not None
-    }
-
-    def frame(kind: GroupKind, parent: int | None, *key: object) -> int:
-        full = (kind, parent, *key)
-        if full not in known:
-            known[full] = len(groups)
-            groups.append(Group(len(groups), kind, "", parent))
-        return known[full]
-
+    inside: list[list[Node]] = []
     of: list[int | None] = []
     for part in folded.parts:
-        group: int | None = None
-        first = merged.nodes[part.heads[0]]
-        if first.is_leaf and len(part.heads) == 1:
-            of.append(None)
-            continue
-        if framed and isinstance(age := _age(merged, part), int):
-            group = frame(GroupKind.ITERATION, group, age)
-        if shared_exists and all(merged.is_shared(head) for head in part.heads):
-            group = frame(GroupKind.SHARED, group)
+        nodes = [merged.nodes[head] for head in part.heads]
+        frames: list[tuple[GroupKind, int, str]] = []
+        first, last = _ages(merged, part)
+        if framed and first == last:
+            built = f"after backward call {first}" if first else "before backward call 1"
+            frames.append((GroupKind.ITERATION, first, f"built {built}"))
+        if len(merged.roots) > 1 and all(merged.is_shared(head) for head in part.heads):
+            frames.append((GroupKind.SHARED, 0, ""))
         if part.sample in times and part.why != "repeat":
-            group = frame(GroupKind.REPEAT, group, part.sample)
+            alike = f"1 of {times[part.sample] + 1:,} alike"
+            frames.append((GroupKind.REPEAT, part.sample, alike))
+        if nodes[0].is_leaf and len(nodes) == 1:
+            frames = []
+        group: int | None = None
+        for kind, key, title in frames:
+            at = known.setdefault((kind, group, key), len(groups))
+            if at == len(groups):
+                groups.append(Group(at, kind, title, group))
+                inside.append([])
+            inside[at] += nodes
+            group = at
         of.append(group)
-        at = group
-        while at is not None:
-            inside.setdefault(at, []).extend(merged.nodes[head] for head in part.heads)
-            at = groups[at].parent
-    titled = [
-        replace(g, title=_frame_title(g, key, merged, inside[g.id], times))
-        for key, g in zip(known, groups, strict=True)
-    ]
-    return tuple(titled), of
-
-
-def _age(merged: Merged, part: Part) -> int | tuple[int, int]:
-    """The generation of a part, or from which to which it goes."""
-    ages = [merged.nodes[head].built_after for head in part.heads]
-    return ages[0] if min(ages) == max(ages) else (min(ages), max(ages))
-
-
-def _frame_title(
-    group: Group,
-    key: tuple[object, ...],
-    merged: Merged,
-    nodes: list[Node],
-    times: dict[int | None, int],
-) -> str:
-    if group.kind is GroupKind.ITERATION:
-        call = nodes[0].built_after
-        return f"built after backward call {call}" if call else "built before backward call 1"
-    if group.kind is GroupKind.REPEAT:
-        sample = key[-1]
-        return f"1 of {times[sample] + 1:,} alike" if isinstance(sample, int) else ""
     names = [one_line(root.name or f"root {n}", 20) for n, root in enumerate(merged.roots, 1)]
     who = " and ".join(names) if len(names) < 3 else f"several of {len(names)} roots"
-    return f"SHARED by {who}: {_shared_state(nodes)}"
+    shared = f"SHARED by {who}: "
+    return tuple(
+        replace(g, title=shared + _shared_state(inside[g.id])) if g.kind is GroupKind.SHARED else g
+        for g in groups
+    ), of
+
+
+def _ages(merged: Merged, part: Part) -> tuple[int, int]:
+    """Return from which generation to which a part goes."""
+    ages = [merged.nodes[head].built_after for head in part.heads]
+    return min(ages), max(ages)
 
 
 def _shared_state(nodes: list[Node]) -> str:

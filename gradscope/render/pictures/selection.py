@@ -1,4 +1,4 @@
-"""Chooses which graphs of a recording belong in one picture, the earlier ones as they are at the moment it shows."""
+"""Chooses which graphs of a recording belong in one picture, and as of which moment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from gradscope.model import (
     Node,
     NodeState,
     Recording,
-    Root,
     SavedState,
 )
 from gradscope.render.pictures.folding import COMFORTABLE
@@ -21,7 +20,7 @@ from gradscope.render.pictures.picture import Marks
 from gradscope.units import counted
 
 MOST_CALLS = 4
-"""More graphs than these in one picture say less, not more."""
+"""More graphs than these in one picture show less, not more."""
 
 _MOST_MARKED = 8
 """Of more nodes than these only the first is marked, or the marks would be all one sees."""
@@ -40,10 +39,11 @@ class Selection:
 
 
 def select(recording: Recording, call: int | None = None, *, of_finding: bool = False) -> Selection:
-    """The graph that backward call ``call`` met, with the graphs of earlier calls that share nodes with it.
+    """Select the graph that backward call ``call`` met, and earlier ones that share nodes with it.
 
-    Without a number it is the call of the gravest finding, or else the last one. ``of_finding`` asks for a finding's.
-    Raises GradscopeError where there is no such call, graph or finding.
+    Without a number it is the call of the gravest finding, or else the last one. ``of_finding``
+    asks for a finding's. The earlier graphs are as they are at that moment. Raises GradscopeError
+    where there is no such call, graph or finding.
     """
     finding = _finding(recording, call)
     if of_finding and finding is None:
@@ -59,23 +59,19 @@ def select(recording: Recording, call: int | None = None, *, of_finding: bool = 
         raise GradscopeError(
             f"the graph of backward call {number} is not in the recording; {_stored(recording)}"
         )
-    rows = [*_earlier(recording, row), row]
-    graphs = [recording.graphs[r.graph] for r in rows if r.graph is not None]
-    shown = [_after(graph, by) for graph, by in zip(graphs[:-1], rows[:-1], strict=True)] + graphs[
-        -1:
-    ]
-    if len(rows) > 1:
+    whole = recording.graphs[row.graph]
+    earlier = _earlier(recording, row, whole)
+    shown = [_after(graph, by) for by, graph in earlier] + [whole]
+    if earlier:
+        rows = [*(by for by, _ in earlier), row]
         shown = [_roots_named(graph, by.number) for graph, by in zip(shown, rows, strict=True)]
-    marked = (
-        tuple(node for node in finding.graph_nodes if node < len(graphs[-1].nodes))
-        if finding
-        else ()
-    )
-    marked = marked if len(marked) <= _MOST_MARKED else marked[:1]
-    stops = (
-        finding is not None and finding.certainty is not Certainty.PREDICTED and not finding.missed
-    )
-    large = len(set.union(*map(_identities, graphs))) > COMFORTABLE
+    marked: tuple[int, ...] = ()
+    stops = False
+    if finding is not None:
+        marked = tuple(node for node in finding.graph_nodes if node < len(whole.nodes))
+        marked = marked if len(marked) <= _MOST_MARKED else marked[:1]
+        stops = finding.certainty is not Certainty.PREDICTED and not finding.missed
+    large = len(set.union(*map(_identities, shown))) > COMFORTABLE
     return Selection(
         tuple(shown),
         Marks(marked[0] if marked and stops else None, marked, _moment(row, call)),
@@ -84,7 +80,7 @@ def select(recording: Recording, call: int | None = None, *, of_finding: bool = 
 
 
 def _finding(recording: Recording, call: int | None) -> Finding | None:
-    """The gravest finding that speaks of the nodes of a stored graph, of those made at this call if one is given."""
+    """Return the gravest finding, of call ``call`` if given, about nodes of a stored graph."""
     usable = [
         f
         for f in recording.findings
@@ -94,7 +90,7 @@ def _finding(recording: Recording, call: int | None) -> Finding | None:
 
 
 def _row(recording: Recording, call: int | None) -> BackwardCall:
-    """The row of a call, or that of the last one whose graph is there."""
+    """Return the row of a call, or that of the last one whose graph is there."""
     rows = recording.calls
     if not rows:
         raise GradscopeError("no backward call was made, so there is no graph to draw")
@@ -102,10 +98,8 @@ def _row(recording: Recording, call: int | None) -> BackwardCall:
         return max(rows, key=lambda row: (row.graph in recording.graphs, _last(row)))
     around = [row for row in rows if row.number <= call <= _last(row)]
     if not around:
-        last = max(map(_last, rows))
-        raise GradscopeError(
-            f"there is no backward call {call} in the recording: it has {counted(last, 'call')}"
-        )
+        calls = counted(max(map(_last, rows)), "call")
+        raise GradscopeError(f"there is no backward call {call} in the recording: it has {calls}")
     # Rows of calls that take turns overlap: the one whose turn it was comes in even steps.
     return max(around, key=lambda row: (row.number == call, _in_step(row, call), row.number))
 
@@ -122,7 +116,7 @@ def _last(row: BackwardCall) -> int:
 
 
 def _stored(recording: Recording) -> str:
-    """Which calls can be drawn instead."""
+    """Return which calls can be drawn instead, in words."""
     numbers = sorted(row.number for row in recording.calls if row.graph in recording.graphs)
     if not numbers:
         return "it has none at all"
@@ -131,74 +125,66 @@ def _stored(recording: Recording) -> str:
 
 
 def _moment(row: BackwardCall, call: int | None) -> str:
-    """When the graph looked so: ``as backward call 2 found it (train.py:42)``."""
+    """Return when the graph looked so: ``as backward call 2 found it (train.py:42)``."""
     number = row.number if call is None else call
-    name = row.site.file.replace("\\", "/").rpartition("/")[2] if row.site else ""
-    place = f" ({name}:{row.site.line})" if row.site else ""
-    alike = f", the first of {row.count:,} alike" if row.count > 1 and number == row.number else ""
-    alike = f", as alike call {row.number:,} did" if number != row.number else alike
-    return f"as {'autograd.grad' if row.kind == 'grad' else 'backward'} call {number:,} found it{place}{alike}"
+    place = alike = ""
+    if row.site is not None:
+        name = row.site.file.replace("\\", "/").rpartition("/")[2]
+        place = f" ({name}:{row.site.line})"
+    if number != row.number:
+        alike = f", as alike call {row.number:,} did"
+    elif row.count > 1:
+        alike = f", the first of {row.count:,} alike"
+    kind = "autograd.grad" if row.kind == "grad" else "backward"
+    return f"as {kind} call {number:,} found it{place}{alike}"
 
 
-def _earlier(recording: Recording, row: BackwardCall) -> list[BackwardCall]:
-    """The calls just before this one whose graphs share a node with its graph, and the one that freed such a node.
+def _earlier(
+    recording: Recording, row: BackwardCall, whole: Graph
+) -> list[tuple[BackwardCall, Graph]]:
+    """Return the calls just before this one whose graphs share a node with its graph ``whole``.
 
-    A graph is stored at its first sight, so sequence numbers can be compared only between calls that were the first
-    to meet their graphs.
+    With them comes each call that freed such a node. A graph is stored at its first sight, so
+    sequence numbers can be compared only between calls that were the first to meet their graphs.
     """
-    first: dict[int | None, int] = {}
+    first: dict[int, BackwardCall] = {}
     for other in sorted(recording.calls, key=lambda call: call.number):
-        if other.graph in recording.graphs:
-            first.setdefault(other.graph, other.number)
-    by_number = {
-        other.number: other
-        for other in recording.calls
-        if other.thread == row.thread
-        and other.number < row.number
-        and first.get(other.graph) == other.number
-    }
-    if row.graph is None or first[row.graph] != row.number:
+        if other.graph is not None:
+            first.setdefault(other.graph, other)
+    if row not in first.values():
         return []
-    whole = recording.graphs[row.graph]
+    before = {
+        other.number: (other, recording.graphs[number])
+        for number, other in first.items()
+        if number in recording.graphs and other.thread == row.thread and other.number < row.number
+    }
     identities = _identities(whole)
-    chosen: dict[int, BackwardCall] = {}
+
+    def shares(number: int) -> bool:
+        return number in before and not identities.isdisjoint(_identities(before[number][1]))
+
+    chosen: list[int] = []
     number = row.number - 1
-    while (
-        number in by_number
-        and len(chosen) < MOST_CALLS - 1
-        and _shares(recording, by_number[number], identities)
-    ):
-        chosen[number] = by_number[number]
+    while len(chosen) < MOST_CALLS - 1 and shares(number):
+        chosen.append(number)
         number -= 1
-    for number in sorted(
-        {node.freed_by for node in whole.nodes if node.freed_by is not None}, reverse=True
-    ):
-        if (
-            number in by_number
-            and len(chosen) < MOST_CALLS - 1
-            and _shares(recording, by_number[number], identities)
-        ):
-            chosen[number] = by_number[number]
-    return [chosen[number] for number in sorted(chosen)]
+    freed_by = {node.freed_by for node in whole.nodes if node.freed_by is not None}
+    for number in sorted(freed_by.difference(chosen), reverse=True):
+        if len(chosen) < MOST_CALLS - 1 and shares(number):
+            chosen.append(number)
+    return [before[number] for number in sorted(chosen)]
 
 
 def _identities(graph: Graph) -> set[tuple[int, str]]:
     return {(node.sequence_nr, node.name) for node in graph.nodes if node.sequence_nr is not None}
 
 
-def _shares(recording: Recording, row: BackwardCall, identities: set[tuple[int, str]]) -> bool:
-    return row.graph is not None and not identities.isdisjoint(
-        _identities(recording.graphs[row.graph])
-    )
-
-
 def _after(graph: Graph, call: BackwardCall) -> Graph:
-    """The graph that ``call`` met, as the call left it."""
+    """Return the graph that ``call`` met, as the call left it."""
     if call.exception is not None:
         return graph
-    return replace(
-        graph, nodes=tuple(_left(node, call.number, call.retain_graph) for node in graph.nodes)
-    )
+    nodes = tuple(_left(node, call.number, call.retain_graph) for node in graph.nodes)
+    return replace(graph, nodes=nodes)
 
 
 def _left(node: Node, call: int, kept: bool) -> Node:
@@ -211,9 +197,9 @@ def _left(node: Node, call: int, kept: bool) -> Node:
 
 
 def _roots_named(graph: Graph, call: int) -> Graph:
-    """The same graph; its roots say whose they are, as many a loop calls them all ``loss``."""
-    return replace(graph, roots=tuple(_named(root, call) for root in graph.roots))
-
-
-def _named(root: Root, call: int) -> Root:
-    return replace(root, name=f"{root.name} (call {call:,})" if root.name else f"call {call:,}")
+    """Name the call in the names of its graph's roots, as many a loop calls them all ``loss``."""
+    roots = tuple(
+        replace(root, name=f"{root.name} (call {call:,})" if root.name else f"call {call:,}")
+        for root in graph.roots
+    )
+    return replace(graph, roots=roots)

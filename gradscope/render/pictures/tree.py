@@ -1,4 +1,4 @@
-"""A graph as a tree for the terminal: small, focused or folded, with the same folds as the pictures."""
+"""Writes a picture as a tree for the terminal, with the same folds as in the image."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ _ENTERS = {
     LinkKind.BOUNDARY: "  enters the shared part",
     LinkKind.CARRIED: "  enters an older graph",
 }
+_STYLES = {BoxKind.LEAF: "italic", BoxKind.FOLD: "bold"}
 
 
 def picture_tree(picture: Picture, *, plain_ascii: bool = False) -> Tree:
-    """Return the picture as a rich tree: the longest way on follows below a node, shorter ones are indented.
+    """Return the picture as a rich tree.
 
-    Each box stands below the last of those that lead to it; the others name it by its number: ``→ see [3]``.
+    The longest way on follows below a node, shorter ones are indented. Each box stands below the
+    last of those that lead to it; the others name it by its number: ``→ see [3]``.
     """
     return _Writer(picture, plain_ascii).tree()
 
@@ -33,16 +35,19 @@ class _Writer:
             known = self.parent.get(link.target)
             if known is None or rank[link.source] > rank[known.source]:
                 self.parent[link.target] = link
-        self.others = [link for link in picture.links if self.parent[link.target] is not link]
-        self.number = {
-            box: n for n, box in enumerate(sorted({link.target for link in self.others}), 1)
-        }
-        self.height = [0] * len(picture.boxes)
+        self.others: dict[int, list[Link]] = {}
+        for link in picture.links:
+            if self.parent[link.target] is not link:
+                self.others.setdefault(link.source, []).append(link)
+        named = {link.target for links in self.others.values() for link in links}
+        self.number = {box: n for n, box in enumerate(sorted(named), 1)}
+        height = [0] * len(picture.boxes)
         self.children: dict[int, list[int]] = {}
         for box in reversed(range(len(picture.boxes))):
+            self.children.get(box, []).sort(key=lambda child: (height[child], child))
             if box in self.parent:
                 above = self.parent[box].source
-                self.height[above] = max(self.height[above], self.height[box] + 1)
+                height[above] = max(height[above], height[box] + 1)
                 self.children.setdefault(above, []).append(box)
 
     def tree(self) -> Tree:
@@ -50,52 +55,40 @@ class _Writer:
         tree.add(Text(self.picture.subtitle, style="dim"))
         for note in self.picture.notes:
             tree.add(Text(f"note: {note}", style=SEVERITIES[Severity.WARNING].terminal))
-        waiting = [
-            (box.id, tree, True)
-            for box in reversed(self.picture.boxes)
-            if box.id not in self.parent
-        ]
+        tops = [box.id for box in self.picture.boxes if box.id not in self.parent]
+        waiting = [(box, tree, True) for box in reversed(tops)]
         while waiting:
             box, branch, first = waiting.pop()
             own = branch.add(self.line(self.picture.boxes[box], first))
             for row in self.picture.boxes[box].rows:
                 if row.text:
                     own.add(self.row(row))
-            for link in self.others:
-                if link.source == box:
-                    own.add(self.see(link))
-            below = sorted(
-                self.children.get(box, ()), key=lambda child: (self.height[child], child)
-            )
-            if below:
-                waiting.append((below[-1], branch, False))
-                waiting += [(child, own, True) for child in reversed(below[:-1])]
+            for link in self.others.get(box, ()):
+                own.add(self.see(link))
+            if box in self.children:
+                *short, longest = self.children[box]
+                waiting.append((longest, branch, False))
+                waiting += [(child, own, True) for child in reversed(short)]
         return tree
 
     def symbol(self, look: Look) -> str:
         return look.ascii if self.plain_ascii else look.symbol
 
     def line(self, box: Box, first: bool) -> Text:
-        """One box: how it is reached, its state, what it is and, where others point to it, its number."""
+        """Return one box as a line.
+
+        It holds how the box is reached, its state, what it is and, where others point to it, its
+        number.
+        """
         text = Text("" if first else ("| " if self.plain_ascii else "↓ "), style="dim")
+        look = NODE_STATES[box.state] if box.state is not None else None
         if box.root:
             text.append(f"{box.root}  ", style="bold cyan")
-        if box.state is not None:
-            look = NODE_STATES[box.state]
+        if look is not None:
             text.append(f"{self.symbol(look)} ", style=look.terminal)
-        text.append(
-            box.title,
-            style="italic"
-            if box.kind is BoxKind.LEAF
-            else "bold"
-            if box.kind is BoxKind.FOLD
-            else "",
-        )
+        text.append(box.title, style=_STYLES.get(box.kind, ""))
         if box.note:
-            text.append(
-                f"  {box.note}",
-                style=NODE_STATES[box.state].terminal if box.state is not None else "dim",
-            )
+            text.append(f"  {box.note}", style=look.terminal if look is not None else "dim")
         if box.caption:
             text.append(f"  {box.caption}", style="dim")
         if box.id in self.number:
@@ -108,21 +101,16 @@ class _Writer:
 
     def row(self, row: Row) -> Text:
         look = SAVED_STATES[row.state] if row.state is not None else None
-        text = Text(
-            f"{self.symbol(look)} " if look else "",
-            style=look.terminal if look and not row.muted else "dim",
-        )
+        style = look.terminal if look and not row.muted else "dim"
+        text = Text(f"{self.symbol(look)} " if look else "", style=style)
         text.append(row.text, style="dim" if row.muted else "")
-        text.append(
-            f"  {row.note}" if row.note else "",
-            style=look.terminal if look and not row.muted else "dim",
-        )
+        text.append(f"  {row.note}" if row.note else "", style=style)
         return text
 
     def see(self, link: Link) -> Text:
         target = self.picture.boxes[link.target]
         arrow = "->" if self.plain_ascii else "→"
+        enters = _ENTERS.get(link.kind, "")
         return Text(
-            f"{arrow} see [{self.number[link.target]}] {target.title}{_ENTERS.get(link.kind, '')}",
-            style="cyan",
+            f"{arrow} see [{self.number[link.target]}] {target.title}{enters}", style="cyan"
         )

@@ -49,6 +49,10 @@ class FixKind(StrEnum):
     REPORT = "report"
     OTHER = "other"
 
+    @classmethod
+    def _missing_(cls, value: object) -> FixKind:
+        return cls.OTHER  # a kind of a later version
+
 
 @dataclass(frozen=True, slots=True)
 class Related:
@@ -76,7 +80,7 @@ class Edit:
 class Fix:
     """What an expert would do: ``kind`` for machines, ``message`` for people, ``edits`` if any."""
 
-    kind: str
+    kind: FixKind
     message: str
     edits: tuple[Edit, ...] = ()
 

@@ -131,7 +131,7 @@ def _findings() -> tuple[Finding, ...]:
         label="keeps 45.8 KiB of saved tensors until `loss_g` is rebound", nodes=("PowBackward0", "AddmmBackward0"),
         bytes=46_848, backward_call=4, count=999, graph=GENERATOR, graph_nodes=(1, 2, 4, 6),
         fix=Fix(
-            "drop_retain_graph", "drop retain_graph=True: `loss_g.backward()` frees 45.8 KiB sooner",
+            "remove_retain", "drop retain_graph=True: `loss_g.backward()` frees 45.8 KiB sooner",
             (Edit("train.py", at("train.py", "loss_g.backward(retain_graph=True)").line, "        loss_g.backward()"),),
         ),
     )  # fmt: skip

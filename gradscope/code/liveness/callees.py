@@ -7,7 +7,7 @@ from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
 from typing import NamedTuple, TypeAlias
 
-from gradscope.code.liveness.values import NO_MARKS, Marks, Stack, union
+from gradscope.code.liveness.values import NO_MARKS, Invocation, Marks, union
 
 
 class Callee(NamedTuple):
@@ -22,25 +22,22 @@ Resolve: TypeAlias = Callable[[str], Callee | None]
 """Finds the code behind a dotted name of the frame, None where it is not to be looked into."""
 
 
-def parameters(
-    code: CodeType, arguments: Stack, keywords: tuple[str, ...], *, bound: bool
-) -> dict[str, Marks]:
-    """The marks that a function's parameters start with."""
+def parameters(code: CodeType, call: Invocation, *, bound: bool) -> dict[str, Marks]:
+    """Return the marks that a function's parameters start with; ``bound``: its first is the object."""
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    positional = len(arguments) - len(keywords)
+    given = call.arguments[: call.positional]
     places = names[bound : code.co_argcount]
-    found = [
-        (name, value.marks) for name, value in zip(places, arguments[:positional], strict=False)
-    ]
+    found = [(name, value.marks) for name, value in zip(places, given, strict=False)]
+    has_rest = code.co_flags & CO_VARARGS
     extra = code.co_varnames[len(names) : len(names) + 2]
-    rest = union(arguments[:positional][len(places) :])
-    if rest and code.co_flags & CO_VARARGS:
+    rest = union(given[len(places) :])
+    if rest and has_rest:
         found.append((extra[0], rest))
-    for keyword, value in zip(keywords, arguments[positional:], strict=True):
+    for keyword, value in call.named.items():
         if keyword in names:
             found.append((keyword, value.marks))
         elif code.co_flags & CO_VARKEYWORDS:
-            found.append((extra[-1] if not code.co_flags & CO_VARARGS else extra[1], value.marks))
+            found.append((extra[1] if has_rest else extra[-1], value.marks))
     parameters: dict[str, Marks] = {}
     for name, marks in found:
         if marks:

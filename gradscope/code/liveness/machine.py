@@ -11,6 +11,7 @@ from gradscope.code.liveness.values import (
     NO_MARKS,
     UNKNOWN,
     Env,
+    Invocation,
     Kind,
     Mark,
     Marks,
@@ -43,14 +44,7 @@ class Machine(ABC):
 
     @abstractmethod
     def bind(
-        self,
-        env: Env,
-        path: str,
-        value: Value,
-        index: int,
-        *,
-        weak: bool = False,
-        inner: bool = False,
+        self, env: Env, path: str, value: Value, at: int, *, weak: bool = False, inner: bool = False
     ) -> Env:
         """``value`` is stored at ``path``; empty: somewhere.
 
@@ -62,15 +56,7 @@ class Machine(ABC):
         """The path is deleted or emptied."""
 
     @abstractmethod
-    def call(
-        self,
-        env: Env,
-        stack: Stack,
-        callee: Value,
-        arguments: Stack,
-        keywords: tuple[str, ...],
-        index: int,
-    ) -> tuple[Env, Value]:
+    def call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
         """What a call does to the environment, and its result; the last arguments are those named in ``keywords``."""
 
     @abstractmethod

@@ -13,6 +13,7 @@ from gradscope.code.liveness.values import (
     NULL,
     UNKNOWN,
     Env,
+    Invocation,
     Mark,
     Marks,
     Role,
@@ -306,7 +307,8 @@ def _call_ex(s: Step) -> Result:
 def _called(s: Step, rest: Stack, popped: Stack, keywords: tuple[str, ...]) -> Result:
     # Callable and NULL stand in either order, by version; without a NULL the second value is the first argument.
     callee, *arguments = (v for i, v in enumerate(popped) if i > 1 or v.role is not Role.NULL)
-    env, result = s.machine.call(s.env, s.stack, callee, tuple(arguments), keywords, s.at)
+    invocation = Invocation(callee, tuple(arguments), keywords, s.stack, s.at)
+    env, result = s.machine.call(s.env, invocation)
     return env, (*rest, result)
 
 

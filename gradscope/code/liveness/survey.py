@@ -12,6 +12,7 @@ from gradscope.code.liveness.values import (
     NO_MARKS,
     UNKNOWN,
     Env,
+    Invocation,
     Kind,
     Mark,
     Marks,
@@ -95,18 +96,11 @@ class _Surveyor(Machine):
         return self.survey.functions.get(path, UNKNOWN)
 
     def bind(
-        self,
-        env: Env,
-        path: str,
-        value: Value,
-        index: int,
-        *,
-        weak: bool = False,
-        inner: bool = False,
+        self, env: Env, path: str, value: Value, at: int, *, weak: bool = False, inner: bool = False
     ) -> Env:
         """Remember where the path is stored."""
         if path and not weak and not inner and value.role is not Role.SHADOWED:
-            self.survey.stores[index] = (*self.survey.stores.get(index, ()), path)
+            self.survey.stores[at] = (*self.survey.stores.get(at, ()), path)
             if value.codes:
                 known = self.survey.functions.get(path, UNKNOWN)
                 codes = tuple(dict.fromkeys((*known.codes, *value.codes)))
@@ -120,55 +114,48 @@ class _Surveyor(Machine):
     def gave(self, value: Value, *, awaiting: bool = False) -> None:
         """Nothing to do: the survey has no caller."""
 
-    def call(
-        self,
-        env: Env,
-        stack: Stack,
-        callee: Value,
-        arguments: Stack,
-        keywords: tuple[str, ...],
-        index: int,
-    ) -> tuple[Env, Value]:
+    def call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
         """Remember the call; its result carries what it was given, where it hands that on."""
-        named = dict(zip(keywords, arguments[len(arguments) - len(keywords) :], strict=False))
-        computed = frozenset(name for name, value in named.items() if value.constant is MISSING)
-        self.survey.calls[index] = CallFact(
-            callee.path, tuple(a.path for a in arguments if a.path), keywords, computed
-        )
+        callee = call.callee
+        computed = {name for name, value in call.named.items() if value.constant is MISSING}
+        given = tuple(a.path for a in call.arguments if a.path)
+        fact = CallFact(callee.path, given, call.keywords, frozenset(computed))
+        self.survey.calls[call.at] = fact
         kind = kind_of_call(callee.path, callee.attribute, dropped=False)
         if kind is CallKind.NO_GRAD:
-            return env, no_grad(callee, arguments)
-        if (decorated := decorated_function(callee, arguments)) is not None:
+            return env, no_grad(call)
+        if (decorated := decorated_function(call)) is not None:
             return env, decorated
-        marks = union(arguments)
+        marks = union(call.arguments)
         if kind is CallKind.HARMLESS or callee.role is Role.NO_GRAD_EXIT:
             marks = NO_MARKS
         elif kind is not CallKind.PART:
-            marks = self.derive(marks | callee.marks, stack)
+            marks = self.derive(marks | callee.marks, call.stack)
         return env, Value(marks=marks)
 
 
-def no_grad(callee: Value, arguments: Stack) -> Value:
+def no_grad(call: Invocation) -> Value:
     """The result of ``no_grad()`` and its like: a context manager, or the function that it was put on bare."""
-    first = arguments[0] if arguments else UNKNOWN
+    first = call.arguments[0] if call.arguments else UNKNOWN
     if first.codes:
         return Value(codes=first.codes, role=Role.NO_GRAD)
-    off = first.constant is False if callee.attribute == "set_grad_enabled" else True
-    if callee.attribute == "inference_mode":
+    name = call.callee.attribute
+    off = name != "set_grad_enabled" or first.constant is False
+    if name == "inference_mode":
         off = first.constant is not False
     return Value(role=Role.NO_GRAD) if off else UNKNOWN
 
 
-def decorated_function(callee: Value, arguments: Stack) -> Value | None:
-    """The function that a decorator was put on; None where the call is none of a decorator.
+def decorated_function(call: Invocation) -> Value | None:
+    """Return the function that a decorator was put on; None where the call is none of a decorator.
 
     A ``def`` that is handed on before it has a name is taken to be decorated; what the decorator makes of it is called
     as the function itself is.
     """
-    if len(arguments) != 1 or not arguments[0].codes or arguments[0].path:
+    if len(call.arguments) != 1:
         return None
-    if arguments[0].codes[0].co_name.startswith("<"):
-        return None  # a lambda or a comprehension
-    return arguments[0]._replace(
-        role=Role.NO_GRAD if callee.role is Role.NO_GRAD else arguments[0].role
-    )
+    function = call.arguments[0]
+    if not function.codes or function.path or function.codes[0].co_name.startswith("<"):
+        return None  # not a function, or a lambda or a comprehension
+    is_no_grad = call.callee.role is Role.NO_GRAD
+    return function._replace(role=Role.NO_GRAD) if is_no_grad else function

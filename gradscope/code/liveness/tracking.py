@@ -18,11 +18,11 @@ from gradscope.code.liveness.values import (
     NO_MARKS,
     UNKNOWN,
     Env,
+    Invocation,
     Kind,
     Mark,
     Marks,
     Role,
-    Stack,
     State,
     Value,
     caught,
@@ -52,6 +52,28 @@ _Question: TypeAlias = tuple[
 _Answer: TypeAlias = tuple[
     Env | None, Marks
 ]  # what it leaves (None: it does not return), what it returns
+
+
+class _Agenda:
+    """The states that are still to be followed, those of the plainest phase first."""
+
+    def __init__(self) -> None:
+        self.states: dict[tuple[Phase, int], State] = {}
+        self.queued: set[tuple[Phase, int]] = set()
+        self.waiting: list[tuple[Phase, int, int]] = []  # phase, distance, instruction
+        self.thrown: dict[tuple[Phase, int], Env] = {}  # the environment that a handler had last
+
+    def arrive(self, phase: Phase, index: int, state: State, distance: int) -> None:
+        """Add a state at an instruction, unless all that can come of it is known."""
+        for plainer in phase.plainer():
+            known = self.states.get((plainer, index))
+            if known is not None and covers(known, state):
+                return
+        key = (phase, index)
+        self.states[key] = join(self.states[key], state) if key in self.states else state
+        if key not in self.queued:
+            self.queued.add(key)
+            heapq.heappush(self.waiting, (phase, distance, index))
 
 
 class Tracker(Machine):
@@ -84,56 +106,41 @@ class Tracker(Machine):
 
     def follow(self, starts: list[tuple[Phase, int, State]], loops: tuple[Loop, ...] = ()) -> None:
         """Follow all paths from ``starts`` (phase, instruction, state); ``loops`` are around them, innermost first."""
-        instructions, joins = self.flow.instructions, self.flow.joins
         self.loops = loops
-        states: dict[tuple[Phase, int], State] = {}
-        queued: set[tuple[Phase, int]] = set()
-        waiting: list[tuple[Phase, int, int]] = []
-        told: dict[tuple[Phase, int], Env] = {}  # handler -> the environment it was last told of
-
-        def arrive(phase: Phase, index: int, state: State) -> None:
-            for plainer in phase.plainer():
-                known = states.get((plainer, index))
-                if known is not None and covers(known, state):
-                    return
-            key = (phase, index)
-            states[key] = join(states[key], state) if key in states else state
-            if key not in queued:
-                queued.add(key)
-                heapq.heappush(waiting, (phase, self.distance, index))
-
+        agenda = _Agenda()
         for phase, index, state in starts:
-            arrive(phase, index, state)
-        for _ in range(_VISITS_PER_INSTRUCTION * len(instructions)):
-            if not waiting:
+            agenda.arrive(phase, index, state, self.distance)
+        for _ in range(_VISITS_PER_INSTRUCTION * len(self.flow.instructions)):
+            if not agenda.waiting:
                 return
-            self.phase, self.distance, index = heapq.heappop(waiting)
-            queued.discard((self.phase, index))
-            state = states[self.phase, index]
-            while self._is_alive(state):
-                self.distance += 1
-                instruction = instructions[index]
-                if (
-                    instruction.handler >= 0
-                    and told.get((self.phase, instruction.handler)) is not state.env
-                ):
-                    told[self.phase, instruction.handler] = state.env
-                    thrown = self._crossing(index, instruction.handler)._replace(on_exception=True)
-                    kept = State(state.env, caught(state.stack, instruction))
-                    arrive(thrown, instruction.handler, kept)
-                if instruction.jump >= 0:
-                    after = self.execute(index, state, taken=True)
-                    arrive(self._crossing(index, instruction.jump), instruction.jump, after)
-                if not instruction.falls:
-                    if instruction.action in (Action.RETURN, Action.RETURN_CONSTANT):
-                        self._leave(self.execute(index, state))
-                    break
-                state = self.execute(index, state)
-                self.phase = self._crossing(index, index + 1)
-                index += 1
-                if index in joins:
-                    arrive(self.phase, index, state)
-                    break
+            self.phase, self.distance, index = heapq.heappop(agenda.waiting)
+            agenda.queued.discard((self.phase, index))
+            self._go_on(index, agenda.states[self.phase, index], agenda)
+
+    def _go_on(self, index: int, state: State, agenda: _Agenda) -> None:
+        """Follow the code down to the next instruction that can be reached in several ways."""
+        while self._is_alive(state):
+            self.distance += 1
+            instruction = self.flow.instructions[index]
+            handler, jump = instruction.handler, instruction.jump
+            if handler >= 0 and agenda.thrown.get((self.phase, handler)) is not state.env:
+                agenda.thrown[self.phase, handler] = state.env
+                phase = self._crossing(index, handler)._replace(on_exception=True)
+                kept = State(state.env, caught(state.stack, instruction))
+                agenda.arrive(phase, handler, kept, self.distance)
+            if jump >= 0:
+                after = self.execute(index, state, taken=True)
+                agenda.arrive(self._crossing(index, jump), jump, after, self.distance)
+            if not instruction.falls:
+                if instruction.action in (Action.RETURN, Action.RETURN_CONSTANT):
+                    self._leave(self.execute(index, state))
+                return
+            state = self.execute(index, state)
+            self.phase = self._crossing(index, index + 1)
+            index += 1
+            if index in self.flow.joins:
+                agenda.arrive(self.phase, index, state, self.distance)
+                return
 
     def _crossing(self, source: int, target: int) -> Phase:
         """The phase after a step."""
@@ -186,14 +193,7 @@ class Tracker(Machine):
         return self.functions.get(path, UNKNOWN)
 
     def bind(
-        self,
-        env: Env,
-        path: str,
-        value: Value,
-        index: int,
-        *,
-        weak: bool = False,
-        inner: bool = False,
+        self, env: Env, path: str, value: Value, at: int, *, weak: bool = False, inner: bool = False
     ) -> Env:
         """Rebind the path: what it held is gone, what ``value`` carries is now under it, too."""
         stored = self._stored(value.marks, local=inner or (not self.is_top and path.isidentifier()))
@@ -236,80 +236,66 @@ class Tracker(Machine):
             )
         self.returned |= value.marks
 
-    def call(
-        self,
-        env: Env,
-        stack: Stack,
-        callee: Value,
-        arguments: Stack,
-        keywords: tuple[str, ...],
-        index: int,
-    ) -> tuple[Env, Value]:
+    def call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
         """What a call does with the graphs that it is given."""
+        callee = call.callee
         if callee.role is Role.NO_GRAD_EXIT:
             return env, UNKNOWN
-        if (decorated := decorated_function(callee, arguments)) is not None:
+        if (decorated := decorated_function(call)) is not None:
             return env, decorated
-        known = [Callee(code, no_grad=callee.role is Role.NO_GRAD) for code in callee.codes]
-        if not known and self.resolve is not None and callee.path:
-            found = self.resolve(callee.path)
-            known = [found] if found is not None else []
-        if known:
-            return self._run_all(known, env, stack, arguments, keywords)
-        follower = self.next_instruction(index)
-        dropped = follower is not None and follower.opname == "POP_TOP"
-        given = union(arguments)
-        match kind_of_call(callee.path, callee.attribute, dropped=dropped):
+        if known := self._known(callee):
+            return self._run_all(known, env, call)
+        given = union(call.arguments)
+        match kind_of_call(callee.path, callee.attribute, dropped=self._is_dropped(call)):
             case CallKind.HARMLESS:
                 return env, UNKNOWN
             case CallKind.NO_GRAD:
-                return env, no_grad(callee, arguments)
+                return env, no_grad(call)
             case CallKind.BACKWARD:
-                self._backward(callee.marks or self._roots(arguments, keywords), index)
+                self._backward(callee.marks or _roots(call), call.at)
                 return env, UNKNOWN
             case CallKind.GRAD:
-                self._backward(self._roots(arguments, keywords), index)
-                return env, Value(
-                    marks=self.derive(given, stack) if "create_graph" in keywords else NO_MARKS
+                self._backward(_roots(call), call.at)
+                kept = (
+                    self.derive(given, call.stack) if "create_graph" in call.keywords else NO_MARKS
                 )
+                return env, Value(marks=kept)
             case CallKind.PART:
                 return env, Value(marks=given | callee.marks)
             case CallKind.APPEND if callee.owner not in ("self", "cls"):
-                return self.bind(env, callee.owner, Value(marks=given), index, weak=True), UNKNOWN
+                added = Value(marks=given)
+                return self.bind(env, callee.owner, added, call.at, weak=True), UNKNOWN
             case CallKind.CLEAR | CallKind.DETACH_IN_PLACE:
                 return self.forget(env, callee.owner) if callee.owner else env, UNKNOWN
             case CallKind.IN_PLACE:
-                added = summed(self.derive(given, stack))
-                changed = Value(marks=added | self.derive(callee.marks, stack))
-                return self.bind(env, callee.owner, changed, index, weak=True), changed
-        return self._unknown_call(env, stack, callee, arguments, dropped=dropped)
+                marks = summed(self.derive(given, call.stack))
+                changed = Value(marks=marks | self.derive(callee.marks, call.stack))
+                return self.bind(env, callee.owner, changed, call.at, weak=True), changed
+        return self._unknown_call(env, call)
 
-    def _unknown_call(
-        self, env: Env, stack: Stack, callee: Value, arguments: Stack, *, dropped: bool
-    ) -> tuple[Env, Value]:
-        """A call of which nothing is known: its result is built on what it is given, and it may call that."""
-        marks = self.derive(union(arguments) | callee.marks, stack)
-        for argument in arguments:
+    def _known(self, callee: Value) -> list[Callee]:
+        """Return the functions that a call may run, as far as they are known."""
+        if callee.codes:
+            no_grad = callee.role is Role.NO_GRAD
+            return [Callee(code, no_grad=no_grad) for code in callee.codes]
+        found = self.resolve(callee.path) if self.resolve is not None and callee.path else None
+        return [found] if found is not None else []
+
+    def _is_dropped(self, call: Invocation) -> bool:
+        follower = self.next_instruction(call.at)
+        return follower is not None and follower.opname == "POP_TOP"
+
+    def _unknown_call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
+        """Make a call of which nothing is known: its result is built on what it is given, and it may call that."""
+        marks = self.derive(union(call.arguments) | call.callee.marks, call.stack)
+        bare = call._replace(arguments=(), keywords=())
+        for argument in call.arguments:
             if argument.codes:
-                called = [
-                    Callee(code, no_grad=argument.role is Role.NO_GRAD) for code in argument.codes
-                ]
-                marks |= self._run_all(called, env, stack, (), ())[1].marks
-            if dropped:
+                marks |= self._run_all(self._known(argument), env, bare)[1].marks
+            if self._is_dropped(call):
                 for mark in argument.marks:
                     self.notes.use(mark, Use.STORED if mark.kind is not Kind.BUILT else Use.NOTHING)
         return env, Value(marks=marks)
-
-    @staticmethod
-    def _roots(arguments: Stack, keywords: tuple[str, ...]) -> Marks:
-        """The marks of what ``backward(...)`` or ``grad(...)`` starts from."""
-        positional = len(arguments) - len(keywords)
-        named = dict(zip(keywords, arguments[positional:], strict=True))
-        roots = [
-            *arguments[: min(positional, 1)],
-            *(named[k] for k in ("tensors", "outputs", "loss") if k in named),
-        ]
-        return union(tuple(roots))
 
     def _backward(self, marks: Marks, index: int) -> None:
         for mark in marks:
@@ -317,32 +303,23 @@ class Tracker(Machine):
                 mark, Use.NOTHING if mark.kind is Kind.BUILT else Use.BACKWARD, (self.code, index)
             )
 
-    def _run_all(
-        self,
-        callees: list[Callee],
-        env: Env,
-        stack: Stack,
-        arguments: Stack,
-        keywords: tuple[str, ...],
-    ) -> tuple[Env, Value]:
+    def _run_all(self, callees: list[Callee], env: Env, call: Invocation) -> tuple[Env, Value]:
         result: State | None = None
         marks = NO_MARKS
         for callee in callees:
             if callee.code in self.running or len(self.running) > _DEEPEST_CALL:
                 continue  # the outer run of the same function says it all
-            after, given = self._run_callee(callee, env, stack, arguments, keywords)
+            after, given = self._run_callee(callee, env, call)
             marks |= given
             state = State(after, ())
             result = state if result is None else join(result, state)
         return (env if result is None else result.env), Value(marks=marks)
 
-    def _run_callee(
-        self, callee: Callee, env: Env, stack: Stack, arguments: Stack, keywords: tuple[str, ...]
-    ) -> tuple[Env, Marks]:
+    def _run_callee(self, callee: Callee, env: Env, call: Invocation) -> tuple[Env, Marks]:
         """Follow the marks through a function that is called here: what it returns, and what it leaves behind."""
         code = callee.code
         same_file = code.co_filename == self.code.co_filename
-        off = callee.no_grad or self.gradients_off(stack)
+        off = callee.no_grad or self.gradients_off(call.stack)
         first = code.co_varnames[0] if callee.owner and code.co_argcount else ""
         owned = {
             first + path[len(callee.owner) :]: path
@@ -355,7 +332,7 @@ class Tracker(Machine):
             if same_file and path not in owned.values() and self._is_shared(path, code)
         }
         start = {**shared, **{name: env[path] for name, path in owned.items()}}
-        for name, marks in parameters(code, arguments, keywords, bound=bool(first)).items():
+        for name, marks in parameters(code, call, bound=bool(first)).items():
             start[name] = start.get(name, NO_MARKS) | marks
         if not start:
             return env, NO_MARKS
@@ -397,3 +374,13 @@ class Tracker(Machine):
             *own.co_freevars,
         )
         return not local and not mine
+
+
+def _roots(call: Invocation) -> Marks:
+    """Return the marks of what ``backward(...)`` or ``grad(...)`` starts from."""
+    named = call.named
+    roots = [
+        *call.arguments[: min(call.positional, 1)],
+        *(named[name] for name in ("tensors", "outputs", "loss") if name in named),
+    ]
+    return union(tuple(roots))

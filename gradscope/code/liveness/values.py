@@ -60,6 +60,26 @@ NULL = Value(role=Role.NULL)
 Stack: TypeAlias = tuple[Value, ...]
 
 
+class Invocation(NamedTuple):
+    """A call that is about to be made: what is called, with what, above which stack, by which instruction."""
+
+    callee: Value
+    arguments: Stack
+    keywords: tuple[str, ...]  # the names of the last arguments
+    stack: Stack
+    at: int
+
+    @property
+    def named(self) -> dict[str, Value]:
+        """The arguments that are given by name."""
+        return dict(zip(self.keywords, self.arguments[self.positional :], strict=False))
+
+    @property
+    def positional(self) -> int:
+        """The number of arguments that are given by position."""
+        return len(self.arguments) - len(self.keywords)
+
+
 class State(NamedTuple):
     """What is known before an instruction: the marks of every path that carries any, and the stack."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
@@ -98,62 +98,70 @@ def dangerous_read(
     ``frames`` are the user's, innermost first. ``at_line`` says that the innermost is about to run the line it stands at. Without
     ``doubting`` a read counts even if something else may have been put in the tensor's place by then.
     """
-    alive: dict[
-        str, str
-    ] = {}  # last steps of names that inner frames have, and whether they survive
+    alive: dict[str, bool] = {}  # last steps of names that inner frames have: do they survive?
     carried: set[str] = set()
     for depth, frame in enumerate(frames[:_MOST_FRAMES]):
-        code = frame.f_code
         objects = Objects(frame)
-        names = _names_in(paths, frame, objects)
-        names = {
-            name: tracked
-            for name, tracked in names.items()
-            if alive.get(_last(name), "kept") == "kept"
-        }
+        found = _names_in(paths, frame, objects)
+        names = {name: tracked for name, tracked in found.items() if alive.get(_last(name), True)}
         for name in carried:
             names.setdefault(name, Tracked(name))
-        for tracked in list(names.values())[:_MOST_NAMES]:
-            resolver = tracked.resolver(objects)
-            if tracked.cached:
-                reads = _reads_of_cache(tracked, frame, resolver)
-            else:
-                reads = all_reads(code, frame.f_lasti, (tracked.read,), resolver).get(
-                    tracked.read, ()
-                )
-            read = next((r for r in reads if r.is_dangerous), None)
+        nearest = [*names.values()][:_MOST_NAMES]
+        for tracked in nearest:
+            read = _first_danger(tracked, frame, objects)
+            if read is None:
+                continue
             starting = at_line and depth == 0
-            if read is not None and not (
-                doubting and _in_doubt(tracked, read, frame, objects, resolver, starting)
-            ):
-                return Reading(_shown(tracked.name, frame), read, frame)
-            if read is not None:
+            if doubting and _in_doubt(tracked, read, frame, objects, starting):
                 return None
-        again = _is_run_again(frame)
-        if again:
-            for name, tracked in names.items():
-                root = root_of(name)
-                if root in code.co_varnames and root not in code.co_cellvars and root != "self":
-                    continue
-                found = all_reads(code, -1, (tracked.read,), tracked.resolver(objects)).get(
-                    tracked.read, ()
-                )
-                read = next((r for r in found if r.is_dangerous), None)
-                if read is not None:
-                    return Reading(tracked.name, read, frame, again=True)
-        carried = set()
-        survive: set[str] = set()
+            return Reading(_shown(tracked.name, frame), read, frame)
+        if (reading := _read_when_run_again(names, frame, objects)) is not None:
+            return reading
         outer = frames[depth + 1] if depth + 1 < len(frames) else None
-        for name, tracked in list(names.items())[:_MOST_NAMES]:
-            left = left_after(code, frame.f_lasti, (tracked.read,), tracked.resolver(objects)).get(
-                tracked.read, frozenset()
-            )
-            if name in left or tracked.read in left:
-                survive.add(_last(name))
+        carried = set()
+        survive = set()
+        for tracked in nearest:
+            left = _left_by(tracked, frame, objects)
+            if tracked.name in left or tracked.read in left:
+                survive.add(_last(tracked.name))
             if outer is not None:
-                carried |= set(_in_caller(left - {name}, code, outer))
-            alive[_last(name)] = "kept" if _last(name) in survive else "rebound"
+                carried |= set(_in_caller(left - {tracked.name}, frame.f_code, outer))
+            alive[_last(tracked.name)] = _last(tracked.name) in survive
     return None
+
+
+def _first_danger(tracked: Tracked, frame: FrameType, objects: Objects) -> Read | None:
+    """Return the nearest read from where the frame stands that leads to a backward call."""
+    resolver = tracked.resolver(objects)
+    if tracked.cached:
+        reads = _reads_of_cache(tracked, frame, resolver)
+    else:
+        found = all_reads(frame.f_code, frame.f_lasti, (tracked.read,), resolver)
+        reads = found.get(tracked.read, ())
+    return next((read for read in reads if read.is_dangerous), None)
+
+
+def _read_when_run_again(
+    names: Mapping[str, Tracked], frame: FrameType, objects: Objects
+) -> Reading | None:
+    """Return the first dangerous read from the function's start, where a library will call it again."""
+    code = frame.f_code
+    for name, tracked in names.items() if _is_run_again(frame) else ():
+        root = root_of(name)
+        if root in code.co_varnames and root not in code.co_cellvars and root != "self":
+            continue
+        found = all_reads(code, -1, (tracked.read,), tracked.resolver(objects))
+        read = next((r for r in found.get(tracked.read, ()) if r.is_dangerous), None)
+        if read is not None:
+            return Reading(tracked.name, read, frame, again=True)
+    return None
+
+
+def _left_by(tracked: Tracked, frame: FrameType, objects: Objects) -> frozenset[str]:
+    """Return the names under which the object is held when the frame's function has returned."""
+    resolver = tracked.resolver(objects)
+    left = left_after(frame.f_code, frame.f_lasti, (tracked.read,), resolver)
+    return left.get(tracked.read, frozenset())
 
 
 def _reads_of_cache(tracked: Tracked, frame: FrameType, resolver: Resolver) -> tuple[Read, ...]:
@@ -321,56 +329,39 @@ _PASSES_ON = frozenset({"func", "fn", "self", "super().__call__", "forward_call"
 
 
 def _in_doubt(
-    tracked: Tracked,
-    read: Read,
-    frame: FrameType,
-    objects: Objects,
-    resolver: Resolver,
-    starting: bool,
+    tracked: Tracked, read: Read, frame: FrameType, objects: Objects, starting: bool
 ) -> bool:
-    """Whether code on the way may have put something else in the tensor's place: a branch, or a call that cannot be followed."""
+    """Return whether code on the way may have put something else in the tensor's place.
+
+    A branch may have, or a call that cannot be followed.
+    """
     site = place_in(frame).site
     loop = source.loop_around(site)
     region = loop if loop is not None else source.function_around(site)
-    ahead = read.site.line > site.line - starting
+    line, read_at = site.line, read.site.line
+    ahead = read_at > line - starting
     straight = not read.after_back_edge and read.site.function == site.function and ahead
-    until = read.site.line if straight and (starting or read.effect is Effect.BACKWARD) else 0
-    if doubts.stored_sometimes(
-        region,
-        tracked.name,
-        site.line,
-        read.site.line,
-        after=loop is None or bool(until),
-        until=until,
-    ):
+    until = read_at if straight and (starting or read.effect is Effect.BACKWARD) else 0
+    after = loop is None or bool(until)
+    if doubts.stored_sometimes(region, tracked.name, line, read_at, after=after, until=until):
         return True
-    elsewhere = bool(read.site.file) and (read.site.file, read.site.function) != (
-        site.file,
-        site.function,
-    )
-    if elsewhere and read.via:
+    here = site.file, site.function
+    if read.via and read.site.file and (read.site.file, read.site.function) != here:
         inside = source.function_around(read.site)
-        if doubts.stored_sometimes(inside, read.via, read.site.line, read.site.line):
+        if doubts.stored_sometimes(inside, read.via, read_at, read_at):
             return True
     if read.after_back_edge and doubts.may_be_the_last(site):
         return True
-    if (
-        isinstance(loop, ast.For)
-        and read.site.line == loop.lineno
-        and not doubts.runs_over_parts(loop)
-    ):
+    if isinstance(loop, ast.For) and read_at == loop.lineno and not doubts.runs_over_parts(loop):
         return True
+    is_module = isinstance(tracked.owner, torch.nn.Module)
     owner = owner_path(tracked.name)[0]
-    if not owner or not (
-        isinstance(tracked.owner, torch.nn.Module) or is_user_class(type(tracked.owner))
-    ):
+    if not owner or not (is_module or is_user_class(type(tracked.owner))):
         return False
-    calls = (
-        call for call in source.calls_in(region) if loop is not None or call.lineno >= site.line
-    )
-    return any(
-        _may_change(call, {owner, root_of(tracked.name)}, objects, resolver) for call in calls
-    )
+    calls = source.calls_in(region)
+    later = (call for call in calls if loop is not None or call.lineno >= line)
+    owners, resolver = {owner, root_of(tracked.name)}, tracked.resolver(objects)
+    return any(_may_change(call, owners, objects, resolver) for call in later)
 
 
 def _may_change(call: ast.Call, owners: set[str], objects: Objects, resolver: Resolver) -> bool:

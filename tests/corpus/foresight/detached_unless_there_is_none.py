@@ -1,0 +1,12 @@
+"""Detached unless there is none."""
+
+import torch
+from torch import nn
+torch.manual_seed(0)
+
+cell, h = nn.RNNCell(3, 5), None
+for step in range(5):
+    if h is not None:
+        h = h.detach()
+    h = cell(torch.randn(2, 3), h)
+    h.pow(2).mean().backward()

@@ -1,0 +1,14 @@
+"""Inner loop of an epoch."""
+
+import torch
+from torch import nn
+torch.manual_seed(0)
+
+cell = nn.RNNCell(3, 5)
+for epoch in range(2):
+    h = torch.zeros(2, 5)
+    for step in range(3):
+        h = cell(torch.randn(2, 3), h)  # created: GS102 GS101; held_by: GS102; next_read: GS102
+        loss = h.pow(2).mean()
+        loss.backward()  # warning: GS102 [detach, edit] `h`; error: GS101 [detach, edit]
+        # ^ failing_node: GS102; freed_by: GS102 GS101

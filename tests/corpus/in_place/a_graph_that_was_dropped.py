@@ -1,0 +1,13 @@
+"""A graph that was dropped."""
+
+import torch
+from torch import nn
+torch.manual_seed(0)
+
+w = torch.randn(4, requires_grad=True)
+y = w.exp()
+z = y.sum()
+y += 1
+del z
+y = w.exp()
+y.sum().backward()

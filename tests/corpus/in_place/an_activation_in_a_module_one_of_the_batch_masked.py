@@ -1,0 +1,18 @@
+"""An activation in a module, one of the batch masked."""
+
+import torch
+from torch import nn
+torch.manual_seed(0)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+    def forward(self, x):
+        h = torch.tanh(self.body(x))  # created: GS202 GS201
+        h[0] = 0  # warning: GS202 [clone]; modified_by: GS202 GS201
+        return self.head(h)
+net = Net()
+for _ in range(2):
+    loss = net(torch.randn(3, 4)).mean()  # next_read: GS202
+    loss.backward()  # error: GS201 [clone]; failing_node: GS202

@@ -1,0 +1,13 @@
+"""The name is given to something new."""
+
+import torch
+from torch import nn
+torch.manual_seed(0)
+
+w = torch.randn(3, requires_grad=True)
+for _ in range(3):
+    y = w.exp()
+    y += 1
+    y = w.sin()
+    loss = y.sum()
+    loss.backward()

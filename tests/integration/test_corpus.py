@@ -1,0 +1,254 @@
+"""
+Every program of ``tests/corpus`` is run once, with all rules asked: what its comments say is found, and nothing else.
+
+A comment at the end of a line says what is found there, its parts parted by ``;``, and goes on in the
+lines that follow and start with ``# ^``:
+
+- ``error: GS101 [detach, edit] `h```: a finding of that severity is announced at this line, with this
+  kind of fix, which comes as an edit of the source, and its label names this;
+- ``created: GS102 GS101``: a note of these findings with this role points at this line;
+- ``becomes: y = y + 1``: this is what an edit puts in the place of the line.
+
+``# gradients: wrong`` says that the engine computes other gradients than it would if nothing had been
+written to what the graphs saved, ``# gradients: right`` that it does not. A program in which nothing is
+found but advice is healthy. Where findings come with edits, the program runs clean once they are made.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import re
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gradscope
+from gradscope.fixing.patch import apply, decoded
+from gradscope.model import Certainty, Edit, Finding, Severity, Site
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+PROGRAMS = sorted(CORPUS.glob("*/*.py"))
+CASES = [
+    path
+    for path in sorted((CORPUS.parent / "cases").glob("*.py"))
+    if '"error": "inplace"' in path.read_text("utf-8").splitlines()[0]
+]
+ROLES = ("created", "modified_by", "freed_by", "held_by", "next_read", "failing_node")
+RAISED = {"GS101": "second time", "GS201": "inplace operation"}
+COMMENT = re.compile(rf"# (?:\^ )?(?=(?:error|warning|advice|becomes|{'|'.join(ROLES)}): )")
+ANNOUNCED = re.compile(r"(error|warning|advice): (GS\d+) \[(.*)\](?: `(.*)`)?")
+
+
+@dataclass
+class Said:
+    """What is said of a program: in its comments, or by gradscope. Line 0 is not one of its lines."""
+
+    findings: Counter[tuple[int, str, str, str]] = field(default_factory=Counter)
+    """By line, severity, code, and fix."""
+    notes: Counter[tuple[int, str, str]] = field(default_factory=Counter)
+    """By line, role, and the code of the finding."""
+    labels: dict[tuple[int, str], str] = field(default_factory=dict)
+    edits: dict[int, str] = field(default_factory=dict)
+
+
+def annotated(text: str) -> Said:
+    """Read the comments of a program."""
+    said, at = Said(), 0
+    for number, line in enumerate(text.splitlines(), 1):
+        at = at if line.lstrip().startswith("# ^ ") else number
+        start = COMMENT.search(line)
+        if start is None:
+            continue
+        comment = line[start.end() :]
+        for part in comment.split("; "):
+            kind, _, rest = part.partition(": ")
+            if kind == "becomes":
+                said.edits[at] = rest
+            elif kind in ROLES:
+                said.notes.update((at, kind, code) for code in rest.split())
+            else:
+                found = ANNOUNCED.fullmatch(part)
+                assert found, f"line {number}: {part}"
+                said.findings[at, found[1], found[2], found[3]] += 1
+                if found[4]:
+                    said.labels[at, found[2]] = found[4]
+    return said
+
+
+def line_of(site: Site | None, path: Path) -> int:
+    return site.line if site is not None and Path(site.file) == path else 0
+
+
+def fix_of(finding: Finding) -> str:
+    if finding.fix is None:
+        return ""
+    return f"{finding.fix.kind}, edit" if finding.fix.edits else str(finding.fix.kind)
+
+
+def announced(findings: Iterable[Finding], path: Path) -> Said:
+    """What gradscope says, as comments would."""
+    said = Said()
+    for finding in findings:
+        at, code = line_of(finding.site, path), finding.code
+        said.findings[at, finding.severity.value, code, fix_of(finding)] += 1
+        said.labels[at, code] = finding.label
+        said.notes.update(
+            (line_of(note.site, path), note.role, code)
+            for note in finding.related
+            if note.role in ROLES
+        )
+    return said
+
+
+def run(path: Path) -> dict[str, Any]:
+    torch.manual_seed(0)
+    linecache.checkcache(str(path))
+    return runpy.run_path(str(path), run_name="__main__")
+
+
+def watched(path: Path) -> tuple[list[Finding], str, list[torch.Tensor]]:
+    """Run a program; return what was found, what it raised, and the results it left."""
+    raised, results = "", list[torch.Tensor]()
+    with gradscope.watch() as scope:
+        try:
+            results = left_by(run(path))
+        except RuntimeError as error:
+            raised = str(error)
+        assert not scope.recording().summary.notes
+    assert sys.gettrace() is None
+    return scope.findings, raised, results
+
+
+def left_by(variables: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the values and gradients of all leaves and modules that a program leaves behind."""
+    found: list[torch.Tensor] = []
+    for value in variables.values():
+        if isinstance(value, torch.nn.Module):
+            found += value.state_dict().values()
+            found += (p.grad for p in value.parameters() if p.grad is not None)
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, torch.Tensor) and each.is_leaf and each.requires_grad:
+                found += [each.detach()] + ([each.grad] if each.grad is not None else [])
+    return found
+
+
+def same(results: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return len(results) == len(others) and all(map(torch.equal, results, others))
+
+
+def gradients(path: Path) -> str:
+    """Whether the engine computes what it would if the graphs had copies of what they saved."""
+    plain = left_by(run(path))
+    assert plain
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t):
+        copied = left_by(run(path))
+    return "right" if same(plain, copied) else "wrong"
+
+
+def code_of(line: str) -> str:
+    """A line without what is said about it."""
+    return COMMENT.split(line)[0].rstrip()
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_the_comments_say_is_found_and_nothing_else(path: Path, tmp_path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    expected = annotated(text)
+    found, raised, results = watched(path)
+    said = announced(found, path)
+    assert said.findings == expected.findings
+    assert said.notes == expected.notes
+    for key, name in expected.labels.items():
+        assert f"`{name}`" in said.labels[key]
+    errors = {code for _, severity, code, _ in expected.findings if severity == "error"}
+    assert not raised or any(RAISED[code] in raised for code in errors)
+    prediction_comes_true(found)
+
+    computed = re.search(r"^# gradients: (\w+)$", text, re.MULTILINE)
+    if computed:
+        assert gradients(path) == computed[1]
+        assert same(results, left_by(run(path)))  # watched or not, be they right or wrong
+    if computed and computed[1] == "wrong":
+        assert (found[0].severity, found[0].certainty) == (Severity.WARNING, Certainty.PREDICTED)
+        assert "wrong gradient, without an error" in found[0].message
+
+    edits = edits_of(found)
+    if expected.edits:
+        assert {e.line: code_of(e.replacement).strip() for e in edits} == expected.edits
+    if not edits:
+        return
+    mended = with_edits(path, edits, tmp_path)
+    again, raised, _ = watched(mended)
+    assert not raised
+    allowed = {Severity.ADVICE} if path.parent.name != "in_place" else set()
+    assert {finding.severity for finding in again} <= allowed
+    if computed:
+        assert gradients(mended) == "right"
+
+
+def edits_of(found: list[Finding]) -> list[Edit]:
+    """Return the edits of the first finding and of the other warnings; advice may be left as it is."""
+    serious = [finding for finding in found if finding.severity is not Severity.ADVICE]
+    cured = [*serious[:1], *(f for f in serious[1:] if f.severity is Severity.WARNING)]
+    return list(dict.fromkeys(edit for f in cured if f.fix is not None for edit in f.fix.edits))
+
+
+def with_edits(path: Path, edits: Iterable[Edit], folder: Path) -> Path:
+    change = apply(decoded(path.name, path.read_bytes()), tuple(edits))
+    mended = folder / "mended.py"
+    mended.write_text("".join(change.after.lines), encoding="utf-8")
+    return mended
+
+
+def prediction_comes_true(found: list[Finding]) -> None:
+    """A finding that predicts an error comes a backward call early, and names the line that raises it."""
+    errors = [finding for finding in found if finding.severity is Severity.ERROR]
+    early = [f for f in found if f.code in ("GS102", "GS103", "GS202")]
+    if not errors or not early:
+        return
+    first, error = early[0], errors[0]
+    assert found.index(first) < found.index(error)
+    assert first.backward_call < error.backward_call
+    sites = {note.role: note.site for note in first.related}
+    failing = sites.get("failing_node") or sites["next_read"]
+    assert failing is not None
+    assert error.site is not None
+    assert failing.line == error.site.line
+    assert first.fix is not None
+    if first.code == "GS102":
+        assert failing.column == error.site.column
+        assert error.fix is not None
+        assert first.fix.kind == error.fix.kind
+
+
+def test_kinds_of_programs() -> None:
+    kinds = Counter(path.parent.name for path in PROGRAMS)
+    assert kinds.keys() == {"data", "foresight", "freed", "in_place", "leaks"}
+    healthy = [path for path in PROGRAMS if not annotated(path.read_text("utf-8")).findings]
+    assert len(healthy) >= 80
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_an_annotated_case_is_told_early_and_its_edit_mends_it(path: Path, tmp_path: Path) -> None:
+    expected = json.loads(path.read_text().splitlines()[0].removeprefix("# expect:"))
+    found, raised, _ = watched(path)
+    found = [f for f in found if f.severity is not Severity.ADVICE]
+    assert not raised or RAISED["GS201"] in raised
+    assert [f.code for f in found] == ["GS202", "GS201"]
+    by_role = {r.role: r.site.line for r in found[0].related if r.site is not None}
+    assert by_role["modified_by"] == expected["mutate_line"]
+    assert by_role["created"] in {expected["culprit_line"], *expected.get("culprit_also", [])}
+    assert (by_role.get("failing_node") or by_role["next_read"]) == expected["raise_line"]
+    fix = found[0].fix
+    assert fix is not None
+    assert fix.kind == expected["fix"]
+    if fix.edits:
+        assert watched(with_edits(path, fix.edits, tmp_path))[:2] == ([], "")

@@ -15,7 +15,7 @@ from gradscope.collect.listener import Listener
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes
 from gradscope.collect.saving import Saving
-from gradscope.detect.foresight.memory import Contents, checksums
+from gradscope.detect.foresight.memory import MemoryBefore, checksums
 from gradscope.program.names import Names
 
 CODE = data_lines.__code__
@@ -27,7 +27,7 @@ def saved(tensor: torch.Tensor) -> Packed:
 
 def changed(tensor: torch.Tensor, write: object) -> bool:
     packed = saved(tensor)
-    contents = Contents(CODE, [packed])
+    contents = MemoryBefore(CODE, [packed])
     assert contents.changed() == []
     exec(str(write), {"t": tensor, "torch": torch})
     found = contents.changed()
@@ -61,7 +61,7 @@ def test_a_write_through_data_is_seen_in_any_layout(tensor: torch.Tensor) -> Non
 def test_what_lies_next_to_a_view_is_not_the_view() -> None:
     whole = torch.rand(4, 6)
     packed = saved(whole[:, 2])
-    contents = Contents(CODE, [packed])
+    contents = MemoryBefore(CODE, [packed])
     whole.data[:, 3] = 5.0
     whole.data[:, :2] = 5.0
     assert contents.changed() == []
@@ -103,7 +103,7 @@ def test_memory_that_was_given_back_is_not_read() -> None:
 def test_nothing_is_kept() -> None:
     tensor = torch.rand(3)
     packed, gone = saved(tensor), weakref.ref(tensor)
-    contents = Contents(CODE, [packed])
+    contents = MemoryBefore(CODE, [packed])
     del packed, tensor
     gc.collect()
     assert gone() is None

@@ -1,4 +1,4 @@
-"""Finds the user's tensors whose graphs lead into the nodes that a backward call is about to free."""
+"""Finds the user's tensors whose graphs lead into what a backward call is about to free."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from gradscope.program.reach import Budget, visit
 from gradscope.program.tensors import node_of
 
 BUDGET = Budget(max_objects=4_000, max_seconds=0.01, max_depth=10, max_items=64)
-_MOST_NODES = (
-    2_000  # that may be touched in one look: a Node that Python has seen is destroyed by recursion
-)
+_MOST_NODES = 2_000  # that may be touched in one look
 _MOST_TENSORS = 64
 
 
@@ -26,8 +24,8 @@ _MOST_TENSORS = 64
 class Held:
     """A tensor of the user's, all its names, and what it leads to; lives no longer than the look.
 
-    ``freed`` are the places in the look of the nodes that will be freed, the nearest first; ``root`` is True when the tensor's own
-    node is one that will run.
+    ``own`` is the place in the look of its node, ``root`` whether that will run, and ``freed`` are
+    the places of the nodes that will be freed, the nearest first.
     """
 
     tensor: torch.Tensor
@@ -38,21 +36,18 @@ class Held:
 
 
 def tensors_of(frames: Sequence[FrameType]) -> list[Held]:
-    """The tensors with a graph that the user's variables hold, those with short names first."""
+    """Return the tensors with a graph that variables lead to, those with short names first."""
     by_id: dict[int, Held] = {}
 
     def found(path: Path, tensor: torch.Tensor) -> None:
-        held = by_id.get(id(tensor))
-        if held is None:
-            held = by_id[id(tensor)] = Held(tensor)
-        held.paths.append(path)
+        by_id.setdefault(id(tensor), Held(tensor)).paths.append(path)
 
     visit(frames, BUDGET, found)
     return list(by_id.values())[:_MOST_TENSORS]
 
 
 class Freeing:
-    """Which nodes of a look its call will free, and from which of its nodes these can be reached."""
+    """Which nodes of a look its call will free, and from which nodes these can be reached."""
 
     def __init__(self, look: Look) -> None:
         self.look = look
@@ -66,7 +61,7 @@ class Freeing:
         self._walker = Walker(_MOST_NODES)
 
     def trace(self, held: Held) -> bool:
-        """Fill in what the tensor leads to; True if it leads to a node that will be freed."""
+        """Fill in what the tensor leads to; return whether any of it will be freed."""
         start = node_of(held.tensor)
         if start is None:
             return False
@@ -77,18 +72,18 @@ class Freeing:
         return bool(held.freed)
 
     def _met_from(self, start: Node) -> list[int]:
-        """The nodes of the look at which a walk from ``start`` arrives, if they lead to what will be freed."""
+        """The nodes of the look that a walk from ``start`` meets and that lead to what is freed."""
         index = self.look.index
         walked = self._walker.walk([start], enter=lambda node: node not in index)
         return [i for node in walked if (i := index.get(node)) is not None and self._below[i]]
 
     def has_leaf_without(self, roots: Sequence[int], cut: int) -> bool:
-        """Whether the roots would still lead to a leaf if their graph were cut off at the node ``cut``."""
+        """Return whether the roots would lead to a leaf if their graph were cut off at ``cut``."""
         below = reachable(self._edges, roots, cut=cut)
         return any(hasattr(self.look.nodes[i], "variable") for i in below)
 
     def leaves(self, held: Held) -> list[torch.Tensor]:
-        """The leaves that the part about to be freed leads to."""
+        """Return the leaves that the part about to be freed leads to."""
         below = (self.look.nodes[i] for i in reachable(self._edges, held.freed))
         leaves = (getattr(node, "variable", None) for node in below)
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -17,7 +17,7 @@ from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import raised_by_program
 from gradscope.collect.state import State
-from gradscope.detect.foresight.memory import Contents, _checksum, checksums, contents_before
+from gradscope.detect.foresight.memory import MemoryBefore, checksum, checksums, memory_before
 from gradscope.detect.foresight.versions import Versions
 from gradscope.detect.observers import Observer, Observers
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
@@ -40,7 +40,7 @@ class _Thread(threading.local):
     aside = False
     code: CodeType | None = None
     offset = -1
-    contents: Contents | None = None
+    contents: MemoryBefore | None = None
     """What saved tensors hold while a statement runs that may write to them through ``.data``."""
 
 
@@ -195,7 +195,7 @@ class LineWatch(Observer):
         self._compare()
         if event == "line":
             thread.code, thread.offset = frame.f_code, frame.f_lasti
-            before = contents_before(frame, self._versions) if watch.ledger.live_tensors else None
+            before = memory_before(frame, self._versions) if watch.ledger.live_tensors else None
             if before is not None or (
                 thread.contents is not None and thread.contents.code is frame.f_code
             ):
@@ -234,6 +234,6 @@ _OURS = frozenset(
             LineWatch._compare,
             Versions.changed,
         ),
-        *(contents_before, Contents.__init__, Contents.changed, checksums, _checksum),
+        *(memory_before, MemoryBefore.__init__, MemoryBefore.changed, checksums, checksum),
     )
 )

@@ -1,4 +1,4 @@
-"""Reads the memory of saved tensors before and after a line of code, to see a change that no version counter tells of."""
+"""Compares the memory of saved tensors before and after a line, for changes without a version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import weakref
 import zlib
 from collections.abc import Iterable
-from itertools import product
+from itertools import chain, islice, product
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -28,8 +28,8 @@ _MOST_PAGES = 256  # of one piece of memory that are read; of more than that, as
 _VARIABLE_INDEX = re.compile(r"\[([^\W\d]\w*)\]")
 
 
-class Contents:
-    """What the saved tensors in question hold before a statement runs, by checksum; it holds none of them."""
+class MemoryBefore:
+    """Checksums of saved tensors before a statement runs; it holds none of the tensors."""
 
     def __init__(self, code: CodeType, packs: list[Packed]) -> None:
         self.code = code
@@ -37,24 +37,21 @@ class Contents:
         self._before = checksums(packs)
 
     def changed(self) -> list[Packed]:
-        """Those that hold something else now, though their version is what it was; each is told once."""
+        """Return those that hold something else since the last look, at the same version."""
         packs = [reference() for reference in self._packs]
         before, now = self._before, checksums(packs)
         self._before = now
-        changes = (
-            None not in pair and pair[0] != pair[1] for pair in zip(before, now, strict=True)
-        )
         return [
             packed
-            for packed, is_changed in zip(packs, changes, strict=True)
-            if packed is not None and is_changed
+            for packed, old, new in zip(packs, before, now, strict=True)
+            if packed is not None and old is not None and new is not None and old != new
         ]
 
 
-def contents_before(frame: FrameType, versions: Versions) -> Contents | None:
-    """What is saved of the tensors that the line about to run names with ``.data``; None where there are none.
+def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
+    """Return what is saved of the tensors that the next line names with ``.data``, None if nothing.
 
-    Where a line writes to a tensor that cannot be told in advance, it is what was saved last.
+    Where a line writes to a tensor that is not known in advance, take what was saved last.
     """
     lines = data_lines(frame.f_code.co_filename)
     line = lines.get(frame.f_lineno) if lines else None
@@ -65,18 +62,11 @@ def contents_before(frame: FrameType, versions: Versions) -> Contents | None:
     if line.writes and any(value is MISSING for value in found):
         packs = versions.newest(_MOST_READ)
     else:
-        tensors = [
-            each
-            for value in found
-            for each in (value if type(value) in (list, tuple) else (value,))
-        ]
-        storages = {
-            storage_of(each)
-            for each in tensors[:_MOST_READ]
-            if issubclass(type(each), torch.Tensor)
-        } - {0}
-        packs = [packed for storage in storages for packed in versions.of_storage(storage)]
-    return Contents(frame.f_code, packs[:_MOST_READ]) if packs else None
+        values = [value if type(value) in (list, tuple) else (value,) for value in found]
+        some = islice(chain.from_iterable(values), _MOST_READ)
+        storages = {storage_of(each) for each in some if issubclass(type(each), torch.Tensor)}
+        packs = [packed for storage in storages - {0} for packed in versions.of_storage(storage)]
+    return MemoryBefore(frame.f_code, packs[:_MOST_READ]) if packs else None
 
 
 def _find(path: str, objects: Objects) -> Any:
@@ -98,16 +88,17 @@ class _Memory(NamedTuple):
 
 
 def checksums(packs: Iterable[Packed | None]) -> list[int | None]:
-    """A checksum of each saved tensor's elements, of a very large one of samples, read without an operation of torch's.
+    """Return a checksum of each saved tensor's elements, or of samples of a very large one.
 
-    None where that cannot be told: on another device than the CPU, in a layout of its own, or after a change that torch has seen.
+    No operation of torch's runs. None stands for a tensor on another device than the CPU, in a
+    layout of its own, or changed where torch has seen it.
     """
     known: dict[_Memory | None, int | None] = {None: None}
     found = []
     for packed in packs:
         memory = _memory_of(packed) if packed is not None else None
-        if memory not in known and memory is not None:
-            known[memory] = _checksum(memory)
+        if memory is not None and memory not in known:
+            known[memory] = checksum(memory)
         found.append(known[memory])
     return found
 
@@ -146,7 +137,8 @@ def _memory_of(packed: Packed) -> _Memory | None:
     return _Memory(address, length * size, tuple(sum(each) * size for each in product(*outer)))
 
 
-def _checksum(memory: _Memory) -> int:
+def checksum(memory: _Memory) -> int:
+    """Return a checksum of some memory."""
     found = 0
     for offset in memory.offsets:
         start, nbytes = memory.address + offset, memory.nbytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import FrameType
 from typing import NamedTuple
 
@@ -20,7 +21,6 @@ from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.held import Held, tensors_of
 from gradscope.detect.foresight.reading import Reading, dangerous_read
 from gradscope.model import Site
-from gradscope.program.sites import site_of
 from gradscope.program.tensors import node_of
 from gradscope.rules import gs202
 
@@ -49,26 +49,17 @@ class Needed(NamedTuple):
     made: tuple[Site, ...]
 
     def facts(self, changed_at: Site, after: int, by: gs202.By) -> gs202.StaleSoon:
-        """What the finding says of it: changed at a place, after so many backward calls."""
-        reading = self.reading
-        return gs202.StaleSoon(
-            changed_at,
-            reading.name,
-            self.tensors,
-            self.nodes,
-            self.made,
-            reading.read.site,
-            reading.backward,
-            after,
-            by,
-        )
+        """Return the facts of the finding: changed at a place, after so many backward calls."""
+        name, read, backward = self.reading.name, self.reading.read.site, self.reading.backward
+        found = self.tensors, self.nodes, self.made
+        return gs202.StaleSoon(changed_at, name, *found, read, backward, after, by)
 
 
 class StaleGraphs:
     """One look after a change; it lives no longer than that.
 
-    ``is_changed`` picks the saved tensors in question, ``name_of`` says what a finding calls one of them, ``tolerant`` names the
-    kinds of node that the change does no harm to.
+    ``is_changed`` picks the saved tensors in question, ``name_of`` returns what a finding calls one
+    of them, and ``tolerant`` names the kinds of node that the change does no harm to.
     """
 
     def __init__(
@@ -85,7 +76,10 @@ class StaleGraphs:
         self._walker = Walker(_MOST_NODES)
 
     def needed(self, frames: Sequence[FrameType], *, at_line: bool = False) -> Needed | None:
-        """The first graph that the code will run backward all the same; ``at_line`` as in ``dangerous_read``."""
+        """Return the first graph that the code will run backward all the same.
+
+        ``at_line`` is as in ``dangerous_read``.
+        """
         for held in tensors_of(frames):
             stale = self._stale_in(held)
             if not stale.nodes:
@@ -108,13 +102,12 @@ class StaleGraphs:
                 if packed.tensor is not None and self._is_changed(packed):
                     found.tensors[self._name_of(packed.tensor)] = None
                     found.nodes[node.name()] = None
-                    site = site_of(packed.place)
-                    if site is not None:
-                        found.made[site] = None
+                    if packed.place is not None:
+                        found.made[packed.place.site] = None
         return found
 
     def _saved_by(self, node: Node) -> list[Packed]:
-        """The saved tensors of a node: tied to it, or waiting for the first look at it; a Function is asked itself."""
+        """What a node saved: tied to it or waiting for its first look. Functions are asked."""
         token, kind = token_of(node), kind_of(type(node))
         pending = self._watch.ledger.pending
         references: Iterable[weakref.ref[Packed]]
@@ -124,11 +117,8 @@ class StaleGraphs:
             return [data for _, data in saved_in(node, kind) if isinstance(data, Packed)]
         elif kind.is_slices:
             number = node._sequence_nr()
-            references = [
-                r for n in range(number - _SLICES, number + 1) for r in pending.get(n, _NOTHING)
-            ]
+            near = (pending.get(n, _NOTHING) for n in range(number - _SLICES, number + 1))
+            references = chain.from_iterable(near)
         else:
             references = pending.get(node._sequence_nr(), _NOTHING)
-        return [
-            packed for packed in (reference() for reference in references) if packed is not None
-        ]
+        return [packed for reference in references if (packed := reference()) is not None]

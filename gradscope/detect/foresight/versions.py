@@ -14,7 +14,7 @@ _MOST_KEPT = 8_192
 
 
 class Versions:
-    """The newest saved tensors of the live graphs, each until it is seen to be changed."""
+    """The newest saved tensors of the live graphs, each until its version is seen to change."""
 
     def __init__(self) -> None:
         self._recent: list[weakref.ref[Packed]] = []
@@ -22,14 +22,14 @@ class Versions:
         self._sorted = 0  # how many of the recent ones are in there
 
     def add(self, packed: Packed) -> None:
-        """Look after one more."""
+        """Remember one more."""
         if len(self._recent) >= _MOST_KEPT:
             del self._recent[: _MOST_KEPT // 2]
             self._forget_storages()
         self._recent.append(weakref.ref(packed))
 
     def changed(self) -> list[Packed]:
-        """Those that this thread saved and that were changed since the last look; each is told once."""
+        """Return those that this thread saved and that were changed since the last look."""
         recent, dead, found = self._recent, 0, []
         with DisableTorchFunction():
             for reference in recent[-_MOST_COMPARED:]:
@@ -48,7 +48,7 @@ class Versions:
         return [packed for packed in found if packed.thread == thread]
 
     def of_storage(self, storage: int) -> list[Packed]:
-        """Those that this thread saved and whose tensor has this memory."""
+        """Return those that this thread saved and whose tensor has this memory."""
         for reference in self._recent[self._sorted :]:
             packed = reference()
             if packed is not None and packed.tensor is not None:
@@ -66,7 +66,7 @@ class Versions:
         ]
 
     def newest(self, most: int) -> list[Packed]:
-        """Those that this thread saved last."""
+        """Return those that this thread saved last."""
         thread, found = get_ident(), []
         for reference in reversed(self._recent):
             packed = reference()

@@ -1,4 +1,4 @@
-"""Finds reference cycles that keep graphs alive although no variable leads to them: through ctx, a hook, or ``.grad``."""
+"""Finds reference cycles that keep graphs alive: through ctx, a hook, or ``.grad``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FEWEST = 3  # tensors in the same kind of cycle
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """A kind of cycle: what closes it (``ctx``, ``hook`` or ``grad``), its name, the line that made it, and their number."""
+    """A kind of cycle: what closes it (``ctx``, ``hook``, ``grad``), a name, its line, how many."""
 
     kind: str
     name: str
@@ -30,7 +30,7 @@ class Cycle:
 
 
 def find_cycle(*, creates: bool) -> Cycle | None:
-    """Return the kind of cycle that keeps the most graphs alive, among all that Python's collector tracks.
+    """Return the kind of cycle that keeps most graphs alive, of all that the collector tracks.
 
     ``creates``: the program has called ``backward(create_graph=True)``.
     """

@@ -1,4 +1,4 @@
-"""Walks the graphs of held tensors: from which iterations their nodes are, how many there are and what they still hold."""
+"""Measures the graphs of held tensors: over how many iterations they go, and what they hold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OLDEST = 127  # iterations told apart in one graph
 
 @dataclass(slots=True)
 class Extent:
-    """What a tensor, or several, keep alive: nodes, bytes still saved, and the lines that saved them."""
+    """What tensors keep alive: nodes by sequence number, saved bytes, the lines that saved them."""
 
     numbers: set[int] = field(default_factory=set)
     nbytes: int = 0
@@ -35,9 +35,11 @@ class Extent:
 
 
 class Spans:
-    """Looks at graphs for as long as one scan lasts; it holds Nodes, so let go of it at once.
+    """Looks at graphs for as long as one scan lasts. It holds Nodes: let go of it at once.
 
-    ``ticks`` are the sequence numbers at which the iterations so far ended. No more than ``most`` nodes are touched.
+    ``ticks`` are the sequence numbers at which the iterations so far ended. At most ``most`` nodes
+    are touched. Its loops are its own: they go over the same nodes again and again, so it remembers
+    what follows each node, and counts a node once.
     """
 
     def __init__(self, watch: State, ticks: Sequence[int], most: int) -> None:
@@ -58,15 +60,15 @@ class Spans:
         return len(self._followed) >= self._most
 
     def iteration(self, node: Node) -> int:
-        """Of how many iterations ago the node is; 0 if it was built after the last one ended."""
+        """Return how many iterations ago the node was built; 0 is after the last one ended."""
         return len(self._ticks) - bisect_right(self._ticks, node._sequence_nr())
 
     def iterations(self, root: Node) -> int:
-        """How many iterations the graph has nodes of."""
+        """Return how many iterations the graph has nodes of."""
         return self._mask(root).bit_count()
 
     def extent(self, roots: Iterable[Node]) -> Extent:
-        """What these graphs hold together."""
+        """Return what these graphs hold together."""
         found = Extent()
         storages: dict[int, int] = {}
         seen: set[Node] = set()
@@ -99,9 +101,10 @@ class Spans:
         return found
 
     def independent_terms(self, root: Node) -> int:
-        """How many terms were added up one after another, none of which was computed from the total before it.
+        """Return how many terms were added up, none of them computed from the total before it.
 
-        That is a total over a loop whose iterations have nothing else in common; a recurrence has terms that depend.
+        So is a total over a loop whose iterations share nothing else; a recurrence has terms that
+        depend on the total.
         """
         terms = 0
         node: Node | None = root
@@ -125,7 +128,7 @@ class Spans:
         return terms + 1 if terms else 0
 
     def are_apart(self, roots: Sequence[Node]) -> int:
-        """How many of these graphs share no node, leaves apart, with those before them."""
+        """Return how many of these graphs share no node, leaves apart, with those before them."""
         seen: set[int] = set()
         apart = 0
         for root in roots:
@@ -159,11 +162,8 @@ class Spans:
                 stack += unknown
                 continue
             stack.pop()
-            mask = (
-                0
-                if node._sequence_nr() == NO_SEQUENCE_NR
-                else 1 << min(self.iteration(node), _OLDEST)
-            )
+            is_leaf = node._sequence_nr() == NO_SEQUENCE_NR
+            mask = 0 if is_leaf else 1 << min(self.iteration(node), _OLDEST)
             for each in following:
                 mask |= masks.get(each, 0)
             masks[node] = mask
@@ -171,7 +171,7 @@ class Spans:
 
 
 class Room:
-    """How many nodes may still be touched: a Node that Python has seen is destroyed by recursion, which takes stack."""
+    """Counts the nodes that may still be touched: each takes stack when it is destroyed."""
 
     _PER_SCAN = 20_000
 
@@ -181,7 +181,7 @@ class Room:
         self._thread = threading.get_ident()
 
     def left(self) -> int:
-        """The nodes that the next scan may touch, none in another thread than the watch's own."""
+        """Return how many nodes the next scan may touch: none outside of the watch's thread."""
         if threading.get_ident() != self._thread:
             return 0
         wanted = self._touched + self._PER_SCAN

@@ -1,4 +1,4 @@
-"""Scans the user's variables for those that hold the graphs of several iterations: containers that grow, and chains."""
+"""Scans the user's variables for containers and tensors that hold several iterations' graphs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _MOST_CHAINS = 16
 class Suspect:
     """What holds graphs of ``iterations`` iterations, under all its names, the shortest first.
 
-    A container holds one tensor or more of each iteration; else one tensor's own graph goes back that far.
-    ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of the graph of the call itself.
-    ``is_direct``: nothing lies between the name and the tensor, or between the container and its tensors.
-    ``is_tuple``: the first name is a variable that holds a tuple of tensors, as an LSTM's state.
+    A container holds one tensor or more of each iteration; else one tensor's own graph goes back
+    that far. ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of
+    the graph of the call itself. ``is_direct``: nothing lies between the name and the tensor, or
+    between the container and its tensors. ``is_tuple``: the first name is a variable that holds a
+    tuple of tensors, as an LSTM's state.
     """
 
     names: tuple[Path, ...]
@@ -59,7 +60,7 @@ class Scanned:
 
 @dataclass(slots=True)
 class _Group:
-    """A container: its names, the tensors below it by their ids, and how many iterations these are of."""
+    """A container: its names, the ids of the tensors in it, and how many iterations they are of."""
 
     names: list[Path]
     members: list[int]
@@ -73,9 +74,10 @@ _Found = dict[int, tuple[Tensor, Node, list[Path]]]
 def scan(
     frames: Sequence[FrameType], spans: Spans, numbers: frozenset[int], *, between_calls: bool
 ) -> Scanned:
-    """Return what the variables of these frames hold. ``numbers``: those of the nodes of the call that has just ended.
+    """Return what the variables of these frames hold.
 
-    ``between_calls``: no backward call marks the iterations, so only what was computed apart counts as another one.
+    ``numbers`` are those of the nodes of the call that has just ended. ``between_calls``: no
+    backward call marks the iterations, so only what was computed apart counts as another one.
     """
     found = _tensors(frames)
     containers = _containers(found, spans, between_calls)
@@ -159,7 +161,7 @@ def _chains(
     frames: Sequence[FrameType],
     between_calls: bool,
 ) -> list[Suspect]:
-    """The tensors whose own graph goes back over several iterations, without those computed from another of them."""
+    """The tensors whose graph goes back over several iterations, of each chain the oldest."""
     lengths = {}
     for number, (_, node, _) in found.items():
         length = spans.independent_terms(node) if between_calls else spans.iterations(node)

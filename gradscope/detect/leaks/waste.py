@@ -1,8 +1,9 @@
-"""Sees graphs that were kept or built for nothing: ``retain_graph=True`` without a second call, a forward without any."""
+"""Finds graphs that were kept, or built, for nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 from gradscope.code.stores import find_store
@@ -25,32 +26,29 @@ _MOST_PLACES = 10_000
 _EVERY = 8  # calls between two judgements
 
 
+@dataclass(slots=True)
 class _Kept:
-    """A call that kept its graph: what of it was dropped since, and whether any of it was run again."""
+    """A call that kept its graph: how much was dropped since, and whether any of it ran again."""
 
-    __slots__ = ("nbytes", "record", "used")
-
-    def __init__(self, record: BackwardCall) -> None:
-        self.record = record
-        self.nbytes = 0
-        self.used = False
+    record: BackwardCall
+    nbytes: int = 0
+    used: bool = False
 
 
+@dataclass(slots=True)
 class _Dropped:
-    """What one line saved that no backward call has met before its graph was gone.
+    """What one line saved and lost with its graph, which no backward call has met.
 
-    What goes while nothing is saved in between goes together: ``last`` tells one time from the next.
+    What goes while nothing is saved in between goes together: ``last`` separates the times.
     """
 
-    __slots__ = ("last", "nbytes", "times")
-
-    def __init__(self) -> None:
-        self.times = self.nbytes = 0
-        self.last = -1
+    times: int = 0
+    nbytes: int = 0
+    last: int = -1
 
 
 class Waste(Observer):
-    """Says GS303 and GS305, from what the ledger tells of saved tensors that were dropped."""
+    """Announces GS303 and GS305, from the saved tensors that were dropped."""
 
     def __init__(self, watch: State, growth: Growth) -> None:
         super().__init__(watch)
@@ -62,11 +60,10 @@ class Waste(Observer):
         self._running = False
 
     def dropped(self, packed: Packed, nbytes: int) -> None:
-        """A saved tensor went with its graph; called at any moment, so it only counts."""
+        """Count a saved tensor that went with its graph, at any moment."""
         token = packed.token
         if token is not None:
-            call = token.call
-            kept = self._kept.get(call.number) if call is not None else None
+            kept = self._kept.get(token.call.number) if token.call is not None else None
             if kept is not None:
                 kept.nbytes += nbytes
         elif packed.place is not None and not self._running:
@@ -86,20 +83,11 @@ class Waste(Observer):
     ) -> Iterable[Finding]:
         """Note which graphs that were kept are run again."""
         self._running = True
-        kept = self._kept
-        if kept:
-            runs = look.runs
-            for i, token in enumerate(look.tokens):
-                earlier = token.call
-                if (
-                    earlier is not None
-                    and earlier.keep
-                    and token.has_buffers
-                    and (runs is None or runs[i])
-                ):
-                    again = kept.get(earlier.number)
-                    if again is not None:
-                        again.used = True
+        for i, token in enumerate(look.tokens if self._kept else ()):
+            if token.call is not None and token.has_buffers and look.will_run(i):
+                kept = self._kept.get(token.call.number)
+                if kept is not None:
+                    kept.used = True
         return ()
 
     def after_call(
@@ -107,12 +95,8 @@ class Waste(Observer):
     ) -> Iterator[Finding]:
         """Remember a call that kept its graph, and judge from time to time."""
         self._running = False
-        if (
-            record.retain_graph
-            and not record.create_graph
-            and record.exception is None
-            and call.place is not None
-        ):
+        keeps = record.retain_graph and not record.create_graph
+        if keeps and record.exception is None and call.place is not None:
             self._kept[call.number] = _Kept(record)
             if len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
@@ -134,13 +118,12 @@ class Waste(Observer):
         for site, record in sites.items():
             of_site = [kept for kept in self._kept.values() if kept.record.site == site]
             unused = [kept.nbytes for kept in of_site if kept.nbytes and not kept.used]
-            if site is None or len(unused) < _OFTEN_ENOUGH or any(kept.used for kept in of_site):
+            if site is None or site in self._told or any(kept.used for kept in of_site):
                 continue
-            if site not in self._told:
+            if len(unused) >= _OFTEN_ENOUGH:
                 self._told.add(site)
-                yield gs303.finding(
-                    gs303.KeptForNothing(record, len(unused), max(unused)), without_retain(site)
-                )
+                facts = gs303.KeptForNothing(record, len(unused), max(unused))
+                yield gs303.finding(facts, without_retain(site))
 
     def _judge_dropped(self) -> Iterator[Finding]:
         often = {place: d for place, d in tuple(self._dropped.items()) if d.times >= _OFTEN_ENOUGH}
@@ -149,14 +132,13 @@ class Waste(Observer):
             return
         self._told_forward = True
         place = max(often, key=lambda each: often[each].nbytes)
-        times = often[place].times
         name = self._growth.named.get(place)
         yield gs305.finding(
             gs305.NeverBackpropagated(
                 made=place.site,
                 holder=name.text if name is not None else None,
                 stored=find_store((name,), container=False) if name is not None else None,
-                times=times,
+                times=often[place].times,
                 nbytes=sum(d.nbytes // d.times for d in often.values()),
                 after=self.watch.calls,
             )

@@ -1,0 +1,103 @@
+"""Counts the iterations of a training loop, and keeps what one scan after another saw in it."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+
+from gradscope.detect.leaks.suspects import Suspect
+from gradscope.model import BackwardCall
+from gradscope.program.paths import Origin
+
+SIGHTINGS = 3  # scans in which the same holder has to have grown
+_SATURATED = 100  # iterations: a scan looks at no more entries of a container
+_MOST_TICKS = 100_000
+
+Key = tuple[Origin, str]
+"""What tells the holders of different scans apart."""
+
+
+class Sightings:
+    """One holder in scan after scan: how many iterations had run, and what it held then."""
+
+    __slots__ = ("grows", "seen")
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, Suspect]] = []
+        self.grows = True
+
+    def add(self, count: int, suspect: Suspect) -> None:
+        """Note what the holder holds after so many iterations."""
+        if self.seen:
+            last = self.newest.iterations
+            self.grows &= suspect.iterations > last or min(suspect.iterations, last) >= _SATURATED
+        self.seen = [*self.seen[-(SIGHTINGS - 1) :], (count, suspect)]
+
+    @property
+    def newest(self) -> Suspect:
+        """The holder in the last scan."""
+        return self.seen[-1][1]
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether nearly every iteration so far is still held."""
+        count, suspect = self.seen[-1]
+        return self.grows and suspect.iterations >= count - 1
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Nodes and bytes more with every iteration."""
+        (_, first), (_, last) = self.seen[0], self.seen[-1]
+        if last.iterations == first.iterations:
+            return last.nodes / last.iterations, last.nbytes / last.iterations
+        more = last.iterations - first.iterations
+        return (last.nodes - first.nodes) / more, (last.nbytes - first.nbytes) / more
+
+
+class Loop:
+    """The backward calls made at one place.
+
+    One call is one iteration; in a program whose optimizers step, all calls between two steps are
+    one (accumulation).
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.call = self.count = 0
+        self.steps = steps
+        self.starts = self.due = False
+        self.ticks = array("Q")
+        self.holders: dict[Key, Sightings] = {}
+        self.numbers: frozenset[int] = frozenset()
+        self.alive: list[tuple[int, int]] = []
+        """How many iterations had run at each scan, and how many nodes were alive."""
+        self.record: BackwardCall | None = None
+        self.done = False
+
+    def begin(self, call: int, steps: int) -> None:
+        """Begin a call, after so many steps of optimizers."""
+        self.call = call
+        self.starts = not steps or steps != self.steps or not self.count
+        self.count += self.starts
+        self.steps = steps
+        # The 4th, 6th, 8th, 12th, 16th, 24th … iteration is due for a scan.
+        half = self.count // 3 * 2 if self.count % 3 == 0 else self.count
+        self.due = self.starts and self.count >= 4 and half & (half - 1) == 0 and not self.done
+
+    def end(self, record: BackwardCall, sequence_nr: int) -> None:
+        """End the call; ``sequence_nr`` is that of the next node."""
+        self.record = record
+        if not self.starts:
+            self.ticks.pop()
+        self.ticks.append(sequence_nr)
+        if len(self.ticks) > _MOST_TICKS:
+            del self.ticks[: _MOST_TICKS // 2]
+
+    def note_alive(self, nodes: int) -> None:
+        """Note at a scan how many nodes are alive."""
+        self.alive = [*self.alive[-(SIGHTINGS - 1) :], (self.count, nodes)]
+
+    def grows(self, *, ended: bool) -> bool:
+        """Return whether at least one node more was alive with each further call, at every scan."""
+        return len(self.alive) >= (2 if ended else SIGHTINGS) and all(
+            now - before >= last - first for (first, before), (last, now) in pairwise(self.alive)
+        )

@@ -43,3 +43,21 @@ def test_every_room_is_in_the_picture_and_the_table_of_floors() -> None:
     for page in ("docs/pictures/rooms.svg", "docs/how-it-works.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         assert {room for room in rooms if room not in text} == set()
+
+
+def test_sessions_that_are_called_exist() -> None:
+    sessions = set(
+        re.findall(
+            r"^@nox\.session.*\n(?:@.*\n)*def (\w+)", (ROOT / "noxfile.py").read_text("utf-8"), re.M
+        )
+    )
+    called: dict[str, set[str]] = {}
+    for name in (".ci/run", ".github/workflows/ci.yml", "CONTRIBUTING.md", "docs/release.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        called[name] = {
+            word
+            for words in re.findall(r"nox\b(?: --[\w-]+)* -s ((?:\w+ ?)+)", text)
+            for word in words.split()
+        }
+    assert called[".ci/run"] == called[".github/workflows/ci.yml"] - {"long"}
+    assert set().union(*called.values()) <= sessions

@@ -73,6 +73,12 @@ def function_of(node_class: type) -> Any:
     return getattr(node_class, "_forward_cls", None)
 
 
+def raw_saved_tensors(ctx: Any) -> tuple[Any, ...]:
+    """Return the SavedTensors of a Python Function's node, which nothing unpacks."""
+    saved: tuple[Any, ...] = ctx._raw_saved_tensors
+    return saved
+
+
 def has_donated_buffers(node_class: type) -> bool:
     """Return whether compiled code gives the memory of what it saved to its own backward."""
     import torch._functorch.config  # loads the compiler's settings, only where code was compiled

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gradscope.collect.backward import Backward
 from gradscope.collect.default_hooks import DefaultHooks
-from gradscope.collect.identity import FunctionTensors, register_hooks, unpack
+from gradscope.collect.identity import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import Notes, raised_by_program
@@ -93,8 +93,12 @@ class Session:
     def _install(self, hooks: bool) -> None:
         if hooks:
             saving = self._saving
-            functions = FunctionTensors(saving)
-            self._handles.add(replace_saved_tensors_of_functions(functions.read))
+            notes = self.state.notes
+            self._handles.add(
+                replace_saved_tensors_of_functions(
+                    lambda ctx, original: read_saved_tensors(ctx, original, notes)
+                )
+            )
             self._handles.add(replace_register_hooks(self._register_hooks))
             self._handles.add(
                 replace_unpack(lambda original, saved: unpack(original, saving, saved))

@@ -1,54 +1,47 @@
-"""Restores what saved-tensor hooks take away: the identity of saved tensors, and hooks on one of
-them.
-"""
+"""Restores what saved-tensor hooks take away: the identity of saved tensors, and hooks on one."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from gradscope.collect.marks import Packed
+from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.saving import Saving
+from gradscope.torch_private import raw_saved_tensors
 
 
-class FunctionTensors:
-    """Returns the very tensors that were saved as ``ctx.saved_tensors``, where torch would do so.
+def read_saved_tensors(ctx: Any, original: Callable[[Any], Any], notes: Notes) -> Any:
+    """Return ``ctx.saved_tensors`` with the very tensors that were saved, where torch would.
 
     Under hooks torch makes a new tensor of each: ``weight is ctx.saved_tensors[0]`` and attributes
-    like ``weight.main_grad`` are lost.
+    like ``weight.main_grad`` are lost. What unpacking runs meanwhile may read saved tensors of its
+    own (a checkpoint runs its forward again), so each is asked for what it holds itself.
     """
-
-    def __init__(self, saving: Saving) -> None:
-        self._saving = saving
-
-    def read(self, ctx: Any, original: Callable[[Any], Any]) -> Any:
-        """``ctx.saved_tensors``."""
-        thread = threading.get_ident()
-        read: list[Packed] = []
-
-        def note(packed: Packed) -> None:
-            if threading.get_ident() == thread:
-                read.append(packed)
-            if before is not None:
-                before(packed)
-
-        before, self._saving.reading = self._saving.reading, note
-        try:
-            values = original(ctx)
-        finally:
-            self._saving.reading = before
-        unpacked = iter(read)
-        if not isinstance(values, tuple):
+    values = original(ctx)
+    if not isinstance(values, tuple):
+        return values
+    try:
+        saved = raw_saved_tensors(ctx)
+        if len(saved) != len(values):
             return values
-        restored = []
-        for value in values:
-            packed = next(unpacked, None) if value is not None else None
-            same = packed is not None and packed.original and packed.tensor is not None
-            restored.append(packed.tensor if same and packed is not None else value)
-        return tuple(restored)
+        return tuple(
+            value if value is None else _restored(value, each.data)
+            for value, each in zip(values, saved, strict=True)
+        )
+    except Exception as failure:
+        if raised_by_program(failure):
+            raise
+        notes.failed("restoring what a Function saved failed in gradscope", failure)
+        return values
+
+
+def _restored(value: torch.Tensor, data: Any) -> torch.Tensor:
+    if isinstance(data, Packed) and data.original and data.tensor is not None:
+        return data.tensor
+    return value
 
 
 def register_hooks(

@@ -55,8 +55,6 @@ class Saving:
         self.looks_left = LOOKS
         self.other_thread = False
         """Whether another thread than the watch's own has saved a tensor."""
-        self.reading: Callable[[Packed], None] | None = None
-        """Called with every unpacked tensor while a Function's ``ctx.saved_tensors`` is read."""
         self._checking = True
         self._last_sequence_nr = self._last_thread = -1
         self._last_place: Place | None = None
@@ -236,8 +234,6 @@ class Saving:
         """The unpack hook: check what torch leaves out under hooks, and raise torch's own
         errors.
         """
-        if self.reading is not None:
-            self.reading(packed)
         tensor = packed.tensor
         if tensor is None:
             assert packed.theirs is not None

@@ -57,7 +57,7 @@ class Ledger:
         self.dropped_tensors = self.dropped_bytes = 0
         self.live_tensors = self.live_bytes = self.peak_bytes = self.highest_bytes = 0
         self.look_at = sys.maxsize
-        """How many saved tensors there have to be before ``listener.grown`` is called."""
+        """With more saved tensors than this, ``listener.grown`` is called."""
 
     def counts(self) -> tuple[int, ...]:
         """The totals so far, to be compared with later ones."""
@@ -93,8 +93,10 @@ class Ledger:
             self.live_bytes = live = self.live_bytes + nbytes
             if live > self.peak_bytes:
                 self.peak_bytes = live
-            if self.saved_tensors >= self.look_at:
-                self.listener.grown(sys._getframe(2))
+            if self.saved_tensors > self.look_at:
+                frame = sys._getframe(1).f_back
+                if frame is not None:
+                    self.listener.grown(frame)
 
     def let_go(self, packed: Packed) -> None:
         """Book that the graph let go of a saved tensor.

@@ -65,11 +65,15 @@ class Saving:
     def pack(self, tensor: torch.Tensor) -> Packed:
         """The pack hook. It runs for every saved tensor, so the common case is written out here."""
         try:
+            # No frame lies below ours in a thread of C++ (the engine's, or that of torch.jit.fork).
+            frame = sys._getframe().f_back
             if type(tensor) not in PLAIN or function_modes():
                 with DisableTorchFunction():
-                    return self._pack(tensor, sys._getframe(1))
+                    return self._pack(tensor, frame)
             ledger = self.ledger
             packed = self._new()
+            ledger.saved_tensors += 1
+            ledger.live_tensors += 1
             packed.version = version = tensor._version
             if tensor.is_leaf:
                 packed.tensor = tensor
@@ -77,14 +81,13 @@ class Saving:
                 if not tensor.requires_grad:
                     ledger.count(packed, tensor)
             else:
-                frame = sys._getframe(1)
                 # torch keeps an input of the node as it is; an output must be kept as an alias. A
                 # tensor that Python knew before and that was not modified is an input; others are
                 # asked, as are all in a Python Function, whose outputs Python knows.
                 if (
                     version
                     or sys.getrefcount(tensor) <= _FRESH_REFERENCES
-                    or frame.f_code is FUNCTION_APPLY
+                    or (frame is not None and frame.f_code is FUNCTION_APPLY)
                 ):
                     packed.sequence_nr = next_sequence_nr() - 1
                     packed.original = self._is_input(packed, tensor, frame)
@@ -93,9 +96,7 @@ class Saving:
                     packed.tensor = tensor
                 if not tensor._is_view() or not is_parameter(tensor):
                     ledger.count(packed, tensor)
-            ledger.saved_tensors += 1
-            ledger.live_tensors += 1
-            self._tie(packed, sys._getframe(1))
+            self._tie(packed, frame)
         except Exception as failure:  # the program's forward pass must go on
             if raised_by_program(failure):
                 raise
@@ -115,28 +116,28 @@ class Saving:
         self.ledger.live_tensors += 1
         return packed
 
-    def _pack(self, tensor: torch.Tensor, frame: FrameType) -> Packed:
+    def _pack(self, tensor: torch.Tensor, frame: FrameType | None) -> Packed:
         """Pack a tensor subclass, or under a torch function mode: neither may see what we do."""
         ledger = self.ledger
         packed = self._new()
+        ledger.saved_tensors += 1
+        ledger.live_tensors += 1
         packed.sequence_nr = next_sequence_nr() - 1
         version = packed.version = tensor._version
         packed.was_leaf = leaf = tensor.is_leaf
         known = (
             version == 0
-            and frame.f_code is not FUNCTION_APPLY
+            and not _runs(frame, FUNCTION_APPLY)
             and sys.getrefcount(tensor) > _FRESH_REFERENCES + 1
         )
         packed.original = leaf or known or self._is_input(packed, tensor, frame)
         packed.tensor = tensor if packed.original else tensor.detach()
-        ledger.saved_tensors += 1
-        ledger.live_tensors += 1
         if not is_parameter(tensor):
             ledger.count(packed, tensor)
         self._tie(packed, frame)
         return packed
 
-    def _tie(self, packed: Packed, caller: FrameType) -> None:
+    def _tie(self, packed: Packed, caller: FrameType | None) -> None:
         """Note which node a tensor was saved for, and where; those of one node come in a row."""
         if self.detailed:
             self.ledger.listener.saved(packed)
@@ -144,10 +145,11 @@ class Saving:
         thread = packed.thread = get_ident()
         if packed.sequence_nr == UNKNOWN:
             packed.sequence_nr = sequence_nr
+        code = None if caller is None else caller.f_code
         if (
             sequence_nr == self._last_sequence_nr
             and thread == self._last_thread
-            and caller.f_code is self._last_code
+            and code is self._last_code
         ):
             packed.place = self._last_place
             packed.module = self._last_module
@@ -155,22 +157,21 @@ class Saving:
                 packed.sequence_nr = UNTIED
                 return
         else:
-            frame: FrameType | None = caller
-            code = caller.f_code
-            if self.detailed and code.co_name != "<module>":
-                self._last_module = packed.module = self._names.module_of(frame)
+            if self.detailed and code is not None and code.co_name != "<module>":
+                self._last_module = packed.module = self._names.module_of(caller)
             else:
                 self._last_module = None
             if thread != self.ledger.thread:
                 self.other_thread = True
             # A Function saves after its forward, which may have built nodes; a checkpoint's inputs
             # are in no node.
-            untied = self._last_untied = (
-                code is FUNCTION_APPLY or code.co_filename == CHECKPOINT_FILE
+            untied = self._last_untied = code is FUNCTION_APPLY or (
+                code is not None and code.co_filename == CHECKPOINT_FILE
             )
+            frame = caller
             while frame is not None:
-                code = frame.f_code
-                if (known_codes.get(id(code)) or learn_code(code)).owner == USER:
+                here = frame.f_code
+                if (known_codes.get(id(here)) or learn_code(here)).owner == USER:
                     break
                 frame = frame.f_back
             if frame is None:
@@ -178,11 +179,8 @@ class Saving:
             place = packed.place = self._last_place = None if frame is None else place_in(frame)
             if place is not None:
                 place.last_sequence_nr = sequence_nr
-            self._last_sequence_nr, self._last_thread, self._last_code = (
-                sequence_nr,
-                thread,
-                caller.f_code,
-            )
+            self._last_sequence_nr, self._last_thread = sequence_nr, thread
+            self._last_code = code
             if untied:
                 packed.sequence_nr = UNTIED
                 return
@@ -194,7 +192,7 @@ class Saving:
         else:
             waiting.append(_reference(packed))
 
-    def _is_input(self, packed: Packed, tensor: torch.Tensor, frame: FrameType) -> bool:
+    def _is_input(self, packed: Packed, tensor: torch.Tensor, frame: FrameType | None) -> bool:
         """Ask the tensor's own node whether it is another than the one being built.
 
         That looks at a node, which a deep graph bears only so often; the budget is renewed at every
@@ -208,7 +206,7 @@ class Saving:
         node = node_of(tensor)
         if node is None:
             return True
-        if frame.f_code is FUNCTION_APPLY:
+        if frame is not None and frame.f_code is FUNCTION_APPLY:
             return not _is_of(node, frame) or node._sequence_nr() < packed.sequence_nr
         if node._sequence_nr() != packed.sequence_nr:
             # Foreach operations build all their nodes before they save any result.
@@ -286,7 +284,7 @@ class Saving:
             ledger.saved_tensors += 1
             ledger.live_tensors += 1
             try:
-                self._tie(packed, sys._getframe(1))
+                self._tie(packed, sys._getframe().f_back)
             except Exception as failure:  # the program's forward pass must go on
                 if raised_by_program(failure):
                     raise
@@ -304,6 +302,10 @@ class Saving:
                 raise
 
         return pack, unpack
+
+
+def _runs(frame: FrameType | None, code: CodeType) -> bool:
+    return frame is not None and frame.f_code is code
 
 
 def _is_of(node: Node, apply: FrameType) -> bool:

@@ -17,8 +17,8 @@ from gradscope.collect.walk import Walker
 from gradscope.errors import GradscopeError
 from gradscope.model import Site
 from gradscope.model.listing import Listing
+from gradscope.model.paths import Path
 from gradscope.program import layouts, referrers
-from gradscope.program.paths import Path
 from gradscope.program.reach import ON_DEMAND, Walk
 from gradscope.program.tensors import node_of
 from gradscope.program.tracked import tensors_with_graph

@@ -6,51 +6,11 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 from gradscope.code import changes, places, source
 from gradscope.code.source import Source
 from gradscope.model import Site
-
-
-class Variable(Protocol):
-    """The variable at which a name starts: ``owner`` is ``local`` for one of a function."""
-
-    @property
-    def owner(self) -> str:
-        """Whose variable it is."""
-
-    @property
-    def function(self) -> str:
-        """The qualified name of the function."""
-
-    @property
-    def file(self) -> str:
-        """The file of the function."""
-
-
-class Named(Protocol):
-    """A variable, or what it leads to, by one of its names; ``attribute`` is the last of its attributes."""
-
-    @property
-    def text(self) -> str:
-        """The name as a user would type it."""
-
-    @property
-    def origin(self) -> Variable:
-        """Where the name starts."""
-
-    @property
-    def root(self) -> str:
-        """The variable's own name."""
-
-    @property
-    def attribute(self) -> str | None:
-        """The attribute that the name ends with."""
-
-    @property
-    def through_frame(self) -> bool:
-        """Whether the name leads through the variables of a frame."""
+from gradscope.model.paths import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +25,18 @@ class _Place:
     fills: bool  # puts something into the target, which stays the same object
 
 
-def find_store(names: tuple[Named, ...], *, container: bool) -> Site | None:
+def find_store(names: tuple[Path, ...], *, container: bool) -> Site | None:
     """Return the line that stores what these names hold: the most telling one for the first name that has any."""
     found = _find(names, container=container)
     return None if found is None else found[0]
 
 
-def store_of(names: tuple[Named, ...]) -> tuple[Site | None, bool]:
+def store_of(names: tuple[Path, ...]) -> tuple[Site | None, bool]:
     """Return the line that stores a tensor of these names, and whether it computes it from what they held before."""
     return _find(names, container=False) or (None, False)
 
 
-def _find(names: tuple[Named, ...], *, container: bool) -> tuple[Site, bool] | None:
+def _find(names: tuple[Path, ...], *, container: bool) -> tuple[Site, bool] | None:
     for name in names:
         best: tuple[tuple[int, ...], _Place] | None = None
         for place in _places(source.parsed(name.origin.file)):
@@ -112,7 +72,7 @@ def places_like(file: str, node: ast.AST) -> int:
     return like // max(len(wanted), 1)
 
 
-def _match(target: ast.expr, name: Named) -> int:
+def _match(target: ast.expr, name: Path) -> int:
     """Return how well a target fits the name: 3 as written, 2 by its last attribute, 1 by its variable, 0 not at all."""
     text = ast.unparse(target)
     if text == name.text:

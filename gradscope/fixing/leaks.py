@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable
 
 from gradscope.code import changes, places, source
-from gradscope.code.stores import Named, Variable, places_like
+from gradscope.code.stores import places_like
 from gradscope.fixing.edits import added_to, checked, detached, indent_of, line_alone
 from gradscope.model import Edit, Site
+from gradscope.model.paths import Origin, Path
 
 
 def without_retain(site: Site | None) -> tuple[Edit, ...]:
@@ -19,7 +20,7 @@ def without_retain(site: Site | None) -> tuple[Edit, ...]:
 
 
 def detached_after(
-    site: Site | None, names: Iterable[Named], *, in_tuple: bool = False
+    site: Site | None, names: Iterable[Path], *, in_tuple: bool = False
 ) -> tuple[Edit, ...]:
     """Leave ``retain_graph=True`` out, and detach the tensor after the call by one of its names.
 
@@ -108,7 +109,7 @@ def _is_retain(given: ast.expr | ast.keyword) -> bool:
     return isinstance(given.value, ast.Constant) and given.value.value is True
 
 
-def _is_known_at(origin: Variable, site: Site) -> bool:
+def _is_known_at(origin: Origin, site: Site) -> bool:
     """Return whether a variable can be assigned at a site under its name."""
     if site.function == "<module>":
         return origin.owner == "global"

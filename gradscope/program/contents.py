@@ -9,31 +9,17 @@ import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
+from gradscope.model.paths import Kind
 from gradscope.program import layouts
 from gradscope.program.layouts import Layout
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.tensors import grad_of, is_leaf, requires_grad
 from gradscope.program.variables import is_module_level, local_variables
 
-Kind = Literal[
-    "variable",  # of a frame, module or class: where every path starts
-    "attribute",
-    "item",  # of a dict or sequence; the key is the key or index
-    "entry",  # of a set, or of a dict whose key cannot be written down; the key is its type's name
-    "key",  # itself a key of a dict
-    "cell",  # a variable of an enclosing function, kept by a closure
-    "default",  # of a parameter
-    "cache",  # a result in a functools.lru_cache
-    "hook",  # of a module or tensor; the key is the attribute that keeps the hooks
-    "frame",  # of a generator or a traceback; the key is the function's name
-    "inside",  # of an iterator or another wrapper that a path does not name
-    "class",
-    "globals",
-]
 Held = tuple[Kind, Any, Any]
 """How something is held, under which key, and what."""
 

@@ -8,9 +8,9 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from gradscope.model.paths import Origin, Path, Step
 from gradscope.program import layouts
 from gradscope.program.contents import Contents, layout_of
-from gradscope.program.paths import Origin, Path, Step
 from gradscope.program.reach import Walk
 from gradscope.torch_private import FunctionNode
 
@@ -86,9 +86,9 @@ def _is_top(referrer: object) -> bool:
 
 
 def _tops_of_cycles(seen: dict[int, _Referrer], named: set[int]) -> list[Any]:
-    """Return, for each direct holder in a cycle that nothing leads to, the nearest named object.
+    """Return, for each direct holder that only a cycle keeps, the nearest object of a class.
 
-    That is the first of the cycle's objects that is more than a plain container.
+    That is one that is more than a plain container.
     """
     tops: dict[int, Any] = {}
     for itself, _, direct in seen.values():

@@ -13,9 +13,8 @@ import pytest
 from gradscope import watch
 from gradscope.code.stores import find_calls, find_store
 from gradscope.code.through_data import writes_data
-from gradscope.model import BackwardCall, Finding, Severity, Site
-from gradscope.program import paths
-from gradscope.program.paths import Origin, Step
+from gradscope.model import BackwardCall, Finding, Severity, Site, paths
+from gradscope.model.paths import Origin, Step
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305
 from gradscope.rules.base import Rule
 

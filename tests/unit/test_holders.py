@@ -16,7 +16,7 @@ import torch
 from scanning import Names, made, scan, scan_variables
 from torch import Tensor, nn
 
-from gradscope.program.paths import Path
+from gradscope.model.paths import Path
 from gradscope.program.reach import Budget, visit
 
 

@@ -11,7 +11,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.look import Look
 from gradscope.collect.walk import Walker, dependencies_last, edges_of, reachable
-from gradscope.program.paths import Path
+from gradscope.model.paths import Path
 from gradscope.program.reach import Budget, visit
 from gradscope.program.tensors import node_of
 

@@ -31,8 +31,8 @@ from gradscope.detect.foresight.objects import (
 )
 from gradscope.fixing.gs102 import Holder
 from gradscope.model import Site
+from gradscope.model.paths import Path
 from gradscope.program.layouts import class_bases, class_namespace, derives, is_user_class
-from gradscope.program.paths import Path
 from gradscope.program.sites import USER, owner_of, place_in
 from gradscope.program.variables import is_module_level
 

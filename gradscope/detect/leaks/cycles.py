@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradscope.code.stores import find_calls, find_store
 from gradscope.model import Site
-from gradscope.program.paths import Path
+from gradscope.model.paths import Path
 from gradscope.program.tensors import is_leaf, node_of
 from gradscope.program.tracked import contexts, tracked
 from gradscope.torch_private import DisableTorchFunction

@@ -21,7 +21,7 @@ from gradscope.detect.leaks.suspects import Scanned, Suspect, scan
 from gradscope.detect.observers import Observer
 from gradscope.fixing.leaks import detached_after, detached_where_stored
 from gradscope.model import BackwardCall, Finding
-from gradscope.program.paths import Path
+from gradscope.model.paths import Path
 from gradscope.program.sites import Place, user_frames
 from gradscope.rules import gs301, gs302, gs304
 from gradscope.torch_private import next_sequence_nr

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from gradscope.detect.leaks.suspects import Suspect
 from gradscope.model import BackwardCall
-from gradscope.program.paths import Origin
+from gradscope.model.paths import Origin
 
 SIGHTINGS = 3  # scans in which the same holder has to have grown
 _SATURATED = 100  # iterations: a scan looks at no more entries of a container

@@ -11,7 +11,7 @@ from torch.autograd.graph import Node
 
 from gradscope.code.stores import store_of
 from gradscope.detect.leaks.spans import Extent, Spans
-from gradscope.program.paths import Origin, Path, Step
+from gradscope.model.paths import Origin, Path, Step
 from gradscope.program.reach import Budget, visit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import node_of, version_of

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from gradscope.program.contents import Kind
+Kind = Literal[
+    "variable",  # of a frame, module or class: where every path starts
+    "attribute",
+    "item",  # of a dict or sequence; the key is the key or index
+    "entry",  # of a set, or of a dict whose key cannot be written down; the key is its type's name
+    "key",  # itself a key of a dict
+    "cell",  # a variable of an enclosing function, kept by a closure
+    "default",  # of a parameter
+    "cache",  # a result in a functools.lru_cache
+    "hook",  # of a module or tensor; the key is the attribute that keeps the hooks
+    "frame",  # of a generator or a traceback; the key is the function's name
+    "inside",  # of an iterator or another wrapper that a path does not name
+    "class",
+    "globals",
+]
+"""How an object is held."""
 
 _LONGEST_KEY = 40
 

@@ -1,1 +1,1 @@
-"""The user's source and bytecode, read without running it; no torch."""
+"""Reads the user's source and bytecode without running them; imports no torch."""

@@ -1,4 +1,4 @@
-"""Decides what a statement changes: which names it stores, what it modifies in place, what it adds to a container."""
+"""Decides what a statement stores, modifies in place, or adds to a container."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ ADDS_ONE = frozenset({"append", "appendleft"})
 """Methods that add what they are given to a container, as one element."""
 
 ADDS_IF_DROPPED = frozenset({"add", "update", "push"})
-"""Methods that add to a container if they are called for no result: ``x.add(y)`` of tensors is no change."""
+"""Methods that add to a container where their result is thrown away: ``x.add(y)`` of tensors does
+not.
+"""
 
 ADDS = ADDS_ONE | frozenset({"extend", "extendleft", "insert", "put", "put_nowait", "setdefault"})
 """Methods that add to a container, whatever becomes of their result."""
 
 
 def is_in_place(method: str) -> bool:
-    """Return whether a method or function of this name modifies a tensor in place, by torch's way of naming."""
+    """Return whether a method or function of this name modifies a tensor in place, by torch's way
+    of naming.
+    """
     return _IN_PLACE.fullmatch(method) is not None and method not in _NOT_IN_PLACE
 
 
@@ -63,7 +67,9 @@ def unpacked(target: ast.expr) -> Iterator[ast.expr]:
 
 
 def stores_in(region: ast.AST, name: str) -> list[ast.stmt]:
-    """Return the statements of a region, without its functions and classes, that store the name or what holds it."""
+    """Return the statements of a region, without its functions and classes, that store the name or
+    what holds it.
+    """
     return [s for s in source.statements_of(region) if stores(s, name)]
 
 
@@ -78,7 +84,9 @@ def is_owner(owner: str, name: str) -> bool:
 
 
 def modified_names(node: ast.AST) -> frozenset[str] | None:
-    """Return the dotted names of what a statement or call modifies in place; None if it modifies nothing."""
+    """Return the dotted names of what a statement or call modifies in place; None if it modifies
+    nothing.
+    """
     changed: list[ast.expr] = []
     if isinstance(node, ast.AugAssign):
         changed.append(node.target)
@@ -105,7 +113,9 @@ def _is_true(value: ast.expr) -> bool:
 
 
 def modified(node: ast.AST) -> ast.expr | None:
-    """Return what a statement or call in place works on: ``x`` of ``x += 1``, ``x[0] = 1`` and ``torch.relu_(x)``."""
+    """Return what a statement or call in place works on: ``x`` of ``x += 1``, ``x[0] = 1`` and
+    ``torch.relu_(x)``.
+    """
     target: ast.expr | None = None
     if isinstance(node, ast.AugAssign):
         target = node.target
@@ -130,7 +140,7 @@ def modified(node: ast.AST) -> ast.expr | None:
 
 
 def in_place_statements(file: str) -> tuple[Statement, ...]:
-    """Return all statements of a file that modify a tensor in place, if what they work on is one."""
+    """Return all statements of a file that would modify a tensor in place."""
     return found_in(file, modified_names, _target)
 
 
@@ -143,7 +153,9 @@ def _target(node: ast.AST) -> str:
 
 
 def changed_by(site: Site) -> Statement:
-    """Return the statement at a line that has modified a tensor: the one that does so by its looks, else all of it."""
+    """Return the statement at a line that has modified a tensor: the one that looks like it, else
+    all of it.
+    """
     found = [
         s
         for s in in_place_statements(site.file)

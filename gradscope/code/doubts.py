@@ -1,4 +1,4 @@
-"""Tells where a prediction from the source would be a guess: a name stored under a condition, a call that may be the last."""
+"""Finds what makes a prediction a guess: stores under a condition, a call that may be the last."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ _HANDS_ON = frozenset({"zip", "enumerate", "reversed", "list", "tuple", "iter", 
 def stored_sometimes(
     region: ast.AST, name: str, line: int, read: int, *, after: bool = False, until: int = 0
 ) -> bool:
-    """Return whether the region rebinds or resets the name under a condition that may hold, or in a loop that may not run.
+    """Return whether the region rebinds or resets the name under a condition that may hold, or in a
+    loop that may not run.
 
-    The code then does not show whether the name still holds the same thing when line ``read`` is reached. The branch that
-    ``line`` is in does not count, nor does what begins after line ``until``; with ``after``, nor what comes before
-    ``line``. ``if h is None`` does not hold, as the name has something; a condition that comes and goes with the
-    iterations does not save a program that calls backward in each.
+    The code then does not show whether the name still holds the same thing when line ``read`` is
+    reached. The branch that ``line`` is in does not count, nor does what begins after line
+    ``until``; with ``after``, nor what comes before ``line``. ``if h is None`` does not hold, as
+    the name has something; a condition that comes and goes with the iterations does not save a
+    program that calls backward in each.
     """
     always = isinstance(region, source.LOOPS) and not any(
         isinstance(s, ast.If) and source.spans(s, line) for s in source.statements_of(region)
@@ -48,7 +50,9 @@ def _assigned_in(region: ast.AST) -> set[str]:
 
 
 def _resets(statement: ast.stmt, name: str, with_owner: bool) -> bool:
-    """Return whether a statement stores or changes what the name holds, or may reset the object it is an attribute of."""
+    """Return whether a statement stores or changes what the name holds, or may reset the object it
+    is an attribute of.
+    """
     if changes.stores(statement, name):
         return True
     owner = name.rpartition(".")[0]
@@ -65,7 +69,9 @@ def _resets(statement: ast.stmt, name: str, with_owner: bool) -> bool:
 
 
 def _may_reset(statement: ast.stmt, owner: str) -> bool:
-    """Return whether a call in a statement may change the owner: ``net.reset()``, ``reset(net)``."""
+    """Return whether a call in a statement may change the owner: ``net.reset()``,
+    ``reset(net)``.
+    """
     for call in source.calls_in(statement):
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == owner:
             return True
@@ -75,7 +81,9 @@ def _may_reset(statement: ast.stmt, owner: str) -> bool:
 
 
 def _is_of_absence(test: ast.expr, name: str) -> bool:
-    """Return whether a test is false while the name has something: ``h is None``, ``key not in cache``."""
+    """Return whether a test is false while the name has something: ``h is None``, ``key not in
+    cache``.
+    """
     last = name.rpartition(".")[2].partition("[")[0]
     if last not in source.words_of(test):
         return False
@@ -94,7 +102,9 @@ def _names_in(test: ast.expr) -> set[str]:
 
 
 def _comes_and_goes(test: ast.expr, assigned: set[str]) -> bool:
-    """Return whether a comparison of what the loop changes holds now and then: ``step % 50 == 0``, ``end > size``."""
+    """Return whether a comparison of what the loop changes holds now and then: ``step % 50 == 0``,
+    ``end > size``.
+    """
     operator = _only_operator(test)
     if operator is None or not assigned & _names_in(test):
         return False
@@ -104,9 +114,11 @@ def _comes_and_goes(test: ast.expr, assigned: set[str]) -> bool:
 
 
 def may_be_the_last(site: Site) -> bool:
-    """Return whether a condition around a call, in its loop, may be one that holds in the last iteration only.
+    """Return whether a condition around a call, in its loop, may be one that holds in the last
+    iteration only.
 
-    ``i % 4 == 3`` holds again, ``i == last`` does not; a name that the loop never assigns is a setting.
+    ``i % 4 == 3`` holds again, ``i == last`` does not; a name that the loop never assigns is a
+    setting.
     """
     loop = source.loop_around(site)
     if loop is None:
@@ -140,7 +152,9 @@ def _is_about_the_first(test: ast.expr) -> bool:
 
 
 def runs_over_parts(loop: ast.For) -> bool:
-    """Return whether a loop runs over what its expression names, part by part: not over ``[sum(losses)]``."""
+    """Return whether a loop runs over what its expression names, part by part: not over
+    ``[sum(losses)]``.
+    """
     if isinstance(loop.iter, ast.List | ast.Tuple) and len(loop.iter.elts) < 2:
         return False
     return all(source.called_name(call) in _HANDS_ON for call in source.calls_in(loop.iter))

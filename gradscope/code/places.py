@@ -1,4 +1,4 @@
-"""Makes the Site of an instruction or of a node of the syntax tree; all columns count characters."""
+"""Makes the Site of an instruction or of a syntax node; all columns count characters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def of_node(node: Located, file: str, function: str = "<module>") -> Site:
 
 
 def is_at(node: ast.AST, site: Site) -> bool:
-    """Return whether a node of the site's file begins where the site does, and ends there if it has an end."""
+    """Return whether a node of the site's file begins where the site does, and ends there if the
+    site has an end.
+    """
     if not isinstance(node, Located) or node.lineno != site.line:
         return False
     own = of_node(node, site.file)
@@ -44,7 +46,9 @@ def is_at(node: ast.AST, site: Site) -> bool:
 
 
 def columns(node: ast.expr | ast.keyword, file: str) -> tuple[int, int]:
-    """Return the indices of a node's first character and of the one after its last, in their lines."""
+    """Return the indices of a node's first character and of the one after its last, in
+    their lines.
+    """
     end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
     return character(file, node.lineno, node.col_offset), character(file, end_line, end)
 

@@ -1,4 +1,4 @@
-"""Parses each of the user's files once, and finds the statement, loop, function and call around a place."""
+"""Parses each file once, and finds the statement, loop, function and call around a place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _MOST_FILES = 256
 
 
 class Found(NamedTuple):
-    """A node, the ``co_qualname`` of the code that holds it, and whether a loop of that code is around it."""
+    """A node, the ``co_qualname`` of the code that holds it, and whether a loop of that code is
+    around it.
+    """
 
     node: ast.AST
     function: str
@@ -163,7 +165,9 @@ def called_name(call: ast.Call) -> str:
 
 
 def keywords_of(site: Site) -> frozenset[str]:
-    """Return the keywords of the call at a site, with ``grad`` for a call of a function of that name."""
+    """Return the keywords of the call at a site, with ``grad`` if that is the name of what is
+    called.
+    """
     call = call_at(site)
     if call is None:
         return frozenset()
@@ -172,7 +176,9 @@ def keywords_of(site: Site) -> frozenset[str]:
 
 
 def root_name(site: Site) -> str:
-    """Return what the backward call at a site starts from, where that is a variable or an attribute."""
+    """Return what the backward call at a site starts from, where that is a variable or an
+    attribute.
+    """
     call = call_at(site)
     if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
         return ""
@@ -195,7 +201,9 @@ def words_of(node: ast.AST) -> set[str]:
 
 
 def dotted_names(node: ast.AST) -> frozenset[str]:
-    """Return the variables and attribute chains in an expression (``queue``, ``self.u``), without the methods called."""
+    """Return the variables and attribute chains in an expression (``queue``, ``self.u``), without
+    the methods called.
+    """
     methods = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
     inner = {
         id(n.value) for n in ast.walk(node) if isinstance(n, ast.Attribute) and id(n) not in methods

@@ -1,4 +1,4 @@
-"""Finds the piece of source that built a node or changed a tensor, among those that can have run between two places."""
+"""Finds the statement that built a node, and which statements can have run between two places."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ _ALSO_NAMED = {
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A piece of source that may have done it: its place, and the dotted names that it changes in place or uses.
+    """A piece of source that is a candidate: its place, and the dotted names that it changes in
+    place or uses.
 
-    ``target`` is the one that it changes for certain, where that is plain: ``x`` of ``x += 1``, ``x[0] = 1`` and ``x.relu_()``.
+    ``target`` is the one that it certainly changes, if that is plain: ``x`` of ``x += 1``, ``x[0] =
+    1`` and ``x.relu_()``.
     """
 
     site: Site
@@ -56,7 +58,9 @@ def found_in(
 
 
 def operations(file: str, node_name: str) -> tuple[Statement, ...]:
-    """Return all expressions that build a node of this name (``MulBackward0``: ``a * b``, ``a.mul(b)``, ``torch.mul(a, b)``)."""
+    """Return all expressions that build a node of this name (``MulBackward0``: ``a * b``,
+    ``a.mul(b)``, ``torch.mul(a, b)``).
+    """
     wanted = _operations_of(node_name)
 
     def matches(node: ast.AST) -> frozenset[str] | None:
@@ -77,10 +81,12 @@ def _operation(node: ast.AST) -> str | None:
 def aligned(
     file: str, function: str, first: int, last: int, built: Sequence[str | None]
 ) -> Site | None:
-    """Return where the last of several nodes was built, by the order in which the operators of some lines are evaluated.
+    """Return where the last of several nodes was built, by the order in which the operators of some
+    lines are evaluated.
 
-    ``built`` names the nodes that were built there one after the other, None where a name is not known. The answer is None
-    unless the operators from line ``first`` to ``last`` agree with all the names.
+    ``built`` names the nodes that were built there one after the other, None where a name is not
+    known. The answer is None unless the operators from line ``first`` to ``last`` agree with all
+    the names.
     """
     operators = []
     for node, holder, _ in source.parsed(file).nodes:
@@ -119,8 +125,9 @@ def between(
 ) -> tuple[Statement, ...]:
     """Return those that can have run after ``first`` and before ``last``.
 
-    Where both lie in one function, those of that function in between: down the lines, or round the loop that holds both
-    when ``last`` is above. Statements of other functions may have run at any time and stay.
+    Where both lie in one function, those of that function in between: down the lines, or round the
+    loop that holds both when ``last`` is above. Statements of other functions may have run at any
+    time and stay.
     """
     if first is None or last is None or _holder(first) != _holder(last):
         return statements

@@ -1,4 +1,4 @@
-"""Finds the line of the source that stores something under a name: an assignment, an append, an update in place."""
+"""Finds the line that stores something under a name: assignment, append, update in place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradscope.model.paths import Path
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A statement, how it is nested, and what it stores to."""
+    """A place that stores something: how it is nested, and what it stores to."""
 
     node: places.Located
     function: str
@@ -26,13 +26,17 @@ class _Place:
 
 
 def find_store(names: tuple[Path, ...], *, container: bool) -> Site | None:
-    """Return the line that stores what these names hold: the most telling one for the first name that has any."""
+    """Return the line that stores what these names hold: the most telling one for the first name
+    that has any.
+    """
     found = _find(names, container=container)
     return None if found is None else found[0]
 
 
 def store_of(names: tuple[Path, ...]) -> tuple[Site | None, bool]:
-    """Return the line that stores a tensor of these names, and whether it computes it from what they held before."""
+    """Return the line that stores a tensor of these names, and whether it computes it from what
+    they held before.
+    """
     return _find(names, container=False) or (None, False)
 
 
@@ -73,7 +77,9 @@ def places_like(file: str, node: ast.AST) -> int:
 
 
 def _match(target: ast.expr, name: Path) -> int:
-    """Return how well a target fits the name: 3 as written, 2 by its last attribute, 1 by its variable, 0 not at all."""
+    """Return how well a target fits the name: 3 as written, 2 by its last attribute, 1 by its
+    variable, 0 not at all.
+    """
     text = ast.unparse(target)
     if text == name.text:
         return 3
@@ -98,7 +104,9 @@ def _places(file: Source) -> tuple[_Place, ...]:
 
 
 def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
-    """Yield what a statement or call stores to, whether it puts something in there, and whether it reads it."""
+    """Yield what a statement or call stores to, whether it puts something in there, and whether it
+    reads it.
+    """
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:

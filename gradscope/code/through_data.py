@@ -1,4 +1,4 @@
-"""Finds the lines of a file that may write to a tensor through ``.data``, and the names of these tensors."""
+"""Finds the lines of a file that may write to a tensor through ``.data``, and the names used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gradscope.code.source import Source
 
 @dataclass(frozen=True, slots=True)
 class ThroughData:
-    """The tensors that a line uses the ``.data`` of, by name, and whether it looks as if it wrote to one.
+    """The names of the tensors whose ``.data`` a line uses, and whether the line seems to write to
+    one.
 
     A name is empty where it is not known before the line runs.
     """
@@ -24,7 +25,8 @@ class ThroughData:
 
 
 def data_lines(file: str) -> dict[int, ThroughData]:
-    """Return the lines of statements that may write to a tensor through ``.data``; what is written shows when they run.
+    """Return the lines of statements that may write to a tensor through ``.data``; running them
+    shows what is written.
 
     A variable that was assigned from a ``.data`` stands for the tensor as well.
     """
@@ -32,7 +34,9 @@ def data_lines(file: str) -> dict[int, ThroughData]:
 
 
 def writes_data(file: str) -> bool:
-    """Return whether the file changes tensors in place through ``.data``, which no version counter sees."""
+    """Return whether the file changes tensors in place through ``.data``, which no version counter
+    sees.
+    """
     return any(
         isinstance(node, ast.AugAssign | ast.Call)
         and changes.modified_names(node) is not None
@@ -67,7 +71,9 @@ def _data_lines(file: Source) -> dict[int, ThroughData]:
 def _aliases(
     statements: list[tuple[ast.stmt, str]],
 ) -> tuple[dict[str, set[str]], dict[int, set[str]]]:
-    """Return the names in each function that stand for a ``.data``, and what the loops at each line run over."""
+    """Return the names in each function that stand for a ``.data``, and what the loops at each line
+    run over.
+    """
     aliases: dict[str, set[str]] = {}
     loops: dict[int, set[str]] = {}
     for node, function in statements:
@@ -108,7 +114,9 @@ def _root(path: str) -> str:
 
 
 def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:
-    """Return what the code takes ``.data`` of, without gradients, and the names in it that stand for such a thing."""
+    """Return what the code takes ``.data`` of, without gradients, and the names in it that stand
+    for such a thing.
+    """
     data = {
         ast.unparse(n.value)
         for n in ast.walk(node)

@@ -1,4 +1,4 @@
-"""The tools that edits are written with; an edit is offered only if every file is still Python with it."""
+"""Tools to write edits with; edits are offered only if every file still parses with them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def detached(value: ast.expr, file: str) -> str:
 
 
 def reads_followed_by(suffix: str, name: str, statement: ast.AST, site: Site) -> str:
-    """Return the line of a statement with the suffix after every read of a name; empty where it reads none."""
+    """Return the line of a statement with the suffix after every read of a name; empty where it
+    reads none.
+    """
     reads = [node for node in source.reads_of(statement) if ast.unparse(node) == name]
     line = source.line_of(site.file, site.line)
     for end in sorted((places.columns(node, site.file)[1] for node in reads), reverse=True):

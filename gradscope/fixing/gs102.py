@@ -25,9 +25,10 @@ _INDENT = "    "
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A variable that holds the graph, by the name that the code has for it which stands at ``at``.
+    """A variable that holds the graph, by the name that it has in the code at ``at``.
 
-    ``again``: a library runs that code anew. ``in_tuple``: the name is that of an element of a tuple.
+    ``again``: a library runs that code anew. ``in_tuple``: the name is that of an element of a
+    tuple.
     """
 
     name: str
@@ -158,7 +159,9 @@ def _uncache(facts: SharedGraph) -> tuple[Edit, ...]:
 
 
 def _move(holders: Sequence[Holder]) -> tuple[Edit, ...]:
-    """Move the statements that make the holders to the beginning of the loop, or of the function that is run anew."""
+    """Move the statements that make the holders to the beginning of the loop, or of the function
+    that is run anew.
+    """
     here = holders[0].at
     loop = source.loop_around(here)
     function = source.function_around(here)
@@ -213,7 +216,9 @@ def _detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
 
 
 def _detach_in_loss(facts: SharedGraph) -> tuple[Edit, ...]:
-    """Detach the shared tensor in the loss that is run first, or in the other where the first is made of nothing else."""
+    """Detach the shared tensor in the first loss, or in the other where the first is made of
+    nothing else.
+    """
     site = facts.next_call if facts.only_shared else facts.call.site
     assert site is not None
     root = source.root_name(site)

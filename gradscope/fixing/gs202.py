@@ -26,8 +26,9 @@ def fix_for(
 ) -> Fix:
     """Return what an expert would do, with edits where they can be written down.
 
-    Only a tensor that an operation has ``computed`` is replaced by another; a buffer or a table must stay the tensor
-    that it is, as other code may know it. ``methods`` are those that a tensor has.
+    Only a tensor that an operation has ``computed`` is replaced by another; a buffer or a table
+    must stay the tensor that it is, as other code may know it. ``methods`` are those that a tensor
+    has.
     """
     site, name = change.site, change.target
     edits = _out_of_place(site, methods) if computed else ()
@@ -46,7 +47,8 @@ def fix_for(
 
 
 def fix_for_hidden(change: Statement, made: Sequence[Site]) -> Fix | None:
-    """Return the fix of a write through ``.data`` to a buffer or an activation: its graph saves a clone.
+    """Return the fix of a write through ``.data`` to a buffer or an activation: its graph saves a
+    clone.
 
     None where the lines that saved it do not name it.
     """
@@ -60,7 +62,9 @@ def fix_for_hidden(change: Statement, made: Sequence[Site]) -> Fix | None:
 
 
 def _out_of_place(site: Site, methods: Container[str]) -> tuple[Edit, ...]:
-    """Write ``x += y`` as ``x = x + y`` and ``x.relu_()`` as ``x = x.relu()``, where ``x`` is a variable."""
+    """Write ``x += y`` as ``x = x + y`` and ``x.relu_()`` as ``x = x.relu()``, where ``x`` is a
+    variable.
+    """
     statement = line_alone(site)
     name, value = _value(statement, methods)
     if statement is None or not name or not _is_known_here_only(name, statement, site):
@@ -70,7 +74,9 @@ def _out_of_place(site: Site, methods: Container[str]) -> tuple[Edit, ...]:
 
 
 def _value(statement: ast.stmt | None, methods: Container[str]) -> tuple[str, str]:
-    """Return the variable that a statement changes in place, and the expression that computes the same anew."""
+    """Return the variable that a statement changes in place, and the expression that computes the
+    same anew.
+    """
     call: ast.expr | None = None
     target = ""
     match statement:
@@ -95,9 +101,11 @@ def _value(statement: ast.stmt | None, methods: Container[str]) -> tuple[str, st
 
 
 def _is_known_here_only(name: str, statement: ast.stmt, site: Site) -> bool:
-    """Return whether a variable was computed in this function and stored nowhere else, so that another tensor may take its place.
+    """Return whether a variable was computed in this function and stored nowhere else, so that
+    another tensor may take its place.
 
-    An argument, or what a loop runs over, is known to the caller or the container too: they would not see the change.
+    An argument, or what a loop runs over, is known to the caller or the container too: they would
+    not see the change.
     """
     statements = source.statements_of(source.function_around(site))
     before = [s for s in statements if s.lineno < statement.lineno]

@@ -21,7 +21,7 @@ _ENDS = "\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text of a file in lines with their ends, and how the file writes it down."""
+    """The text of a file in lines with their ends, and its encoding."""
 
     file: str
     lines: tuple[str, ...]
@@ -29,13 +29,17 @@ class Source:
 
     @property
     def data(self) -> bytes:
-        """What stands in the file; UnicodeEncodeError if its encoding has no such character."""
+        """The content of the file; raises UnicodeEncodeError if its encoding has no such
+        character.
+        """
         return "".join(self.lines).encode(self.encoding)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A source before and after; ``origin`` has for each new line the number of the line that it stands for."""
+    """A source before and after; ``origin`` has for each new line the number of the old line that
+    it stands for.
+    """
 
     before: Source
     after: Source
@@ -47,34 +51,39 @@ class Change:
         return self.before.file
 
     def old_line(self, line: int) -> int:
-        """The number that a line of the new source had before, or that of the line whose edit it is a part of."""
+        """Return the number that a line of the new source had before, or that of the line whose
+        edit made it.
+        """
         return self.origin[line - 1] if 0 < line <= len(self.origin) else line
 
 
 def read(file: str) -> Source:
-    """The source in a file, in the encoding that it declares; OSError, SyntaxError or UnicodeDecodeError if there is none."""
+    """Return the source in a file, in the encoding that it declares.
+
+    Raise OSError, SyntaxError or UnicodeDecodeError if there is none.
+    """
     with open(file, "rb") as stream:
         return decoded(file, stream.read())
 
 
 def decoded(file: str, data: bytes) -> Source:
-    """The source that the content of a file is."""
+    """Return the source that the content of a file is."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     return Source(file, split(data.decode(encoding)), codecs.lookup(encoding).name)
 
 
 def split(text: str) -> tuple[str, ...]:
-    """The lines as Python counts them, with their ends: a form feed ends none."""
+    """Return the lines as Python counts them, with their ends: a form feed ends none."""
     return tuple(_LINE.findall(text))
 
 
 def bare(line: str) -> str:
-    """A line without its end."""
+    """Return a line without its end."""
     return line.rstrip(_ENDS)
 
 
 def apply(source: Source, edits: Iterable[Edit]) -> Change:
-    """The source with all edits made; each is of another line that the source has."""
+    """Return the source with all edits made; each is of another line that the source has."""
     by_line = {edit.line: edit for edit in edits}
     usual = next((_end(line) for line in source.lines if _end(line)), "\n")
     lines: list[str] = []
@@ -93,13 +102,17 @@ def _end(line: str) -> str:
 
 
 def _replaced(line: str, replacement: str, usual: str) -> list[str]:
-    """The lines that stand in for one, ended as the file ends its lines; the last of a file may have no end."""
+    """Return the lines that replace one, ended as the file ends its lines; the last of a file may
+    have no end.
+    """
     new = re.split(r"\r\n|\r|\n", replacement) if replacement else []
     return [text + (usual if at + 1 < len(new) else _end(line)) for at, text in enumerate(new)]
 
 
 def shown_lines(edits: Iterable[Edit]) -> set[int]:
-    """The numbers of all lines that a diff of these edits shows, as far as the file goes."""
+    """Return the numbers of all lines that a diff of these edits shows, and perhaps some after the
+    last.
+    """
     return {
         line
         for edit in edits
@@ -109,7 +122,9 @@ def shown_lines(edits: Iterable[Edit]) -> set[int]:
 
 
 def unified_diff(change: Change, name: str) -> list[str]:
-    """The lines of the diff, each with its end, under the name that the file has for whoever applies it."""
+    """Return the lines of the diff, each with its end; ``name`` is the file's as ``patch`` will
+    know it.
+    """
     label = f"{name}\t" if " " in name else name  # so that patch(1) knows where the name ends
     lines: list[str] = []
     for line in difflib.unified_diff(
@@ -123,5 +138,5 @@ def unified_diff(change: Change, name: str) -> list[str]:
 
 
 def same_lines(first: Sequence[str], second: Sequence[str], numbers: Iterable[int]) -> bool:
-    """Whether both texts have the same at these line numbers, be it nothing."""
+    """Return whether both texts have the same at these line numbers, or both nothing."""
     return all(first[n - 1 : n] == second[n - 1 : n] for n in numbers)

@@ -1,4 +1,4 @@
-"""Works out of a recording which fixes there are, and which of them can be applied to the files as they are now."""
+"""Lists the fixes of a recording, and decides which apply to the files as they are now."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from gradscope.model import Edit, Finding, Fix, FixKind, Recording
 from gradscope.units import listed
 
 CODE = "<string>"
-"""The name by which Python knows the code that ``-c`` was given."""
+"""The name that Python gives to the code of ``-c``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One fix and the findings that it is for, the gravest first; ``problem`` is why its edits are not applied now."""
+    """One fix and its findings, the gravest first; ``problem`` is why its edits are not applied
+    now.
+    """
 
     number: int
     findings: tuple[Finding, ...]
@@ -35,13 +37,15 @@ class Proposal:
 
     @property
     def changes_training(self) -> bool:
-        """Whether less is trained with the fix: gradients end where something is detached or computed without grad."""
+        """Whether the fix trains less: gradients end where something is detached or computed
+        without grad.
+        """
         return self.fix.kind in (FixKind.DETACH, FixKind.NO_GRAD)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The proposals of a recording, and the changes that those of them make which apply, one for each file."""
+    """The proposals of a recording, and the changes of those that apply, one for each file."""
 
     proposals: tuple[Proposal, ...]
     changes: tuple[Change, ...]
@@ -54,7 +58,11 @@ class Plan:
 
 
 def plan(recording: Recording, chosen: str | None = None) -> Plan:
-    """What can be done about the findings, or about those that ``chosen`` names by a proposal's number or a code."""
+    """Return what can be done about the findings, or about those that ``chosen`` names by number or
+    code.
+
+    Raise GradscopeError if there is no such finding.
+    """
     proposals = _chosen(_proposals(recording.findings), chosen)
     sources = _Sources(recording)
     taken: dict[tuple[str, int], int] = {}
@@ -79,7 +87,9 @@ def plan(recording: Recording, chosen: str | None = None) -> Plan:
 
 
 def _proposals(findings: Iterable[Finding]) -> list[Proposal]:
-    """The findings by their fixes: what is predicted first and happens then has one fix."""
+    """Return the findings grouped by fix: a failure that was predicted and then happens has one
+    fix.
+    """
     groups: dict[object, list[Finding]] = {}
     for place, finding in enumerate(findings):
         if finding.fix is not None:
@@ -122,7 +132,7 @@ def _overlap(edits: Iterable[Edit], taken: Mapping[tuple[str, int], int]) -> str
 
 
 class _Sources:
-    """The files that edits are for, as they are now and as they were when they were recorded."""
+    """The files that edits are for, as they are now and as they were recorded."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -139,7 +149,7 @@ class _Sources:
         return self._now[file]
 
     def problem(self, edits: tuple[Edit, ...]) -> str:
-        """Why the edits cannot be applied; empty if they can be."""
+        """Return why the edits cannot be applied; empty if they can be."""
         if len({(edit.file, edit.line) for edit in edits}) < len(edits):
             return "cannot be applied: it has two edits of one line"
         for file in dict.fromkeys(edit.file for edit in edits):
@@ -155,22 +165,25 @@ class _Sources:
         try:
             now = self[file]
         except OSError as error:
-            return f"cannot be applied: {file} cannot be read ({error.strerror}); put it back, or record again"
+            reason = f"{file} cannot be read ({error.strerror})"
+            return f"cannot be applied: {reason}; put it back, or record again"
         except (SyntaxError, ValueError):
             return f"cannot be applied: {file} is not Python source any more; record again"
         lines = tuple(bare(line) for line in now.lines)
         if max(edit.line for edit in edits) > len(recorded) or not same_lines(
             lines, recorded, shown_lines(edits)
         ):
-            return f"cannot be applied: {file} has changed at these lines since the recording; record again"
+            reason = f"{file} has changed at these lines since the recording"
+            return f"cannot be applied: {reason}; record again"
         try:
             apply(now, edits).after.data  # noqa: B018 - asked for the error
         except UnicodeEncodeError:
-            return f"cannot be applied: its text has no place in the encoding of {file}, {now.encoding}"
+            reason = f"its text has no place in the encoding of {file}, {now.encoding}"
+            return f"cannot be applied: {reason}"
         return ""
 
     def is_newer(self, file: str) -> bool:
-        """Whether the file is not what it was, wherever that may be."""
+        """Return whether the file differs anywhere from what was recorded."""
         return tuple(bare(line) for line in self[file].lines) != self._recorded(file)
 
     def _recorded(self, file: str) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Tries a fix out: runs the program as it is and with the changed sources, and compares what was seen."""
+"""Tries a fix out: runs the program with and without it, and compares what was seen."""
 
 from __future__ import annotations
 
@@ -24,13 +24,19 @@ from gradscope.model import Finding, Recording, Severity
 from gradscope.record.file import load
 
 LEAST_CALLS = 100
-"""Backward calls of each run, where none are asked for and the findings do not need more."""
+"""Backward calls of each run, unless another number is given or the findings need more."""
 
 MEAN_OF = 10
-"""Most calls at the beginning and at the end of a run whose losses are averaged."""
+"""Most calls at either end of a run whose losses are averaged."""
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])
-_START = "import sys; sys.path.insert(0, {0!r}); from gradscope.launch.trial import main; sys.path.remove({0!r}); sys.exit(main({1!r}))"
+_START = """\
+import sys
+sys.path.insert(0, {0!r})
+from gradscope.launch.trial import main
+sys.path.remove({0!r})
+sys.exit(main({1!r}))
+"""
 _MOST_OUTPUT = 64 << 10
 _GRACE = 5  # seconds
 
@@ -39,7 +45,7 @@ _Key = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where each of the two runs ends at the latest: after so many backward calls, and after so many seconds."""
+    """Where each of the two runs ends: after so many backward calls, or after so many seconds."""
 
     calls: int
     seconds: float
@@ -47,7 +53,9 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the process of a run is told: the program, its changed sources, and where to write what it sees."""
+    """What the process of a run gets: the program, its changed sources, and the files to
+    write to.
+    """
 
     script: str
     argv: tuple[str, ...]
@@ -61,7 +69,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The values from which the backward calls of one line started; ``line`` and ``text`` are those of the run."""
+    """The values from which the backward calls of one line started; ``line`` and ``text`` are those
+    of the run.
+    """
 
     file: str
     line: int
@@ -70,7 +80,7 @@ class Loss:
 
     @property
     def averaged(self) -> int:
-        """How many calls at either end ``first`` and ``last`` are the means of."""
+        """How many calls at either end ``first`` and ``last`` average."""
         return max(1, min(MEAN_OF, len(self.values) // 4))
 
     @property
@@ -85,7 +95,7 @@ class Loss:
 
     @property
     def word(self) -> str:
-        """What became of it."""
+        """What became of the loss."""
         if len(self.values) < 2:
             return "one call only"
         if not math.isfinite(self.last):
@@ -95,7 +105,9 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run showed; ``exit_status`` is None where the time was up, ``output`` the end of what it printed."""
+    """What one run showed; ``exit_status`` is None where the time was up, ``output`` the end of
+    what it printed.
+    """
 
     recording: Recording | None
     losses: tuple[Loss, ...]
@@ -137,31 +149,31 @@ class Verdict:
     after: Run
 
     def met(self, proposal: Proposal) -> Finding | None:
-        """The finding as the program has it now; None where it did not show this time."""
+        """Return the finding as the program has it now; None where it did not show this time."""
         keys = _keys(proposal.findings, ())
         return next((f for f in self.before.findings if _key(f, ()) in keys), None)
 
     def left(self, proposal: Proposal) -> Finding | None:
-        """The finding as the changed program still has it."""
+        """Return the finding as the changed program still has it."""
         keys = _keys(proposal.findings, ())
         return next((f for f in self.after.findings if _key(f, self.plan.changes) in keys), None)
 
     def before_of(self, loss: Loss) -> Loss | None:
-        """The loss of the changed program as it was in the unchanged one: that of the same line."""
+        """Return the loss of the same line in the unchanged program."""
         change = next((c for c in self.plan.changes if c.file == loss.file), None)
         line = loss.line if change is None else change.old_line(loss.line)
         return next((b for b in self.before.losses if (b.file, b.line) == (loss.file, line)), None)
 
     @property
     def new(self) -> tuple[Finding, ...]:
-        """What the changed program has and the unchanged one did not show."""
+        """The findings of the changed program that the unchanged one did not show."""
         known = _keys(self.before.findings, ())
         known |= _keys(chain.from_iterable(proposal.findings for proposal in self.plan.applied), ())
         return tuple(f for f in self.after.findings if _key(f, self.plan.changes) not in known)
 
     @property
     def reached(self) -> bool:
-        """Whether the changed program got as far as where the findings were made."""
+        """Whether the changed program got to where the findings were made."""
         made = [
             found.backward_call
             for proposal in self.plan.applied
@@ -171,20 +183,22 @@ class Verdict:
 
     @property
     def fails(self) -> bool:
-        """Whether the changed program fails, and not as it did before."""
+        """Whether the changed program fails, in another way than before."""
         ends = [(run.exit_status, run.exception) for run in (self.before, self.after)]
         return self.after.exit_status not in (None, 0) and ends[0] != ends[1]
 
     @property
     def holds(self) -> bool:
-        """Whether the fix is one: every hazard showed and is gone, and nothing else went wrong."""
+        """Whether the fix works: every hazard showed and is gone, and nothing else went wrong."""
         gone = all(self.met(p) is not None and self.left(p) is None for p in self.plan.applied)
         grave = any(finding.severity is not Severity.ADVICE for finding in self.new)
         return gone and self.reached and not self.fails and not grave
 
 
 def default_calls(proposals: Sequence[Proposal]) -> int:
-    """Enough calls for the findings to be made again, with room for an order of things that the fix has changed."""
+    """Return enough calls for the findings to be made again, with room for the fix to change their
+    order.
+    """
     return max(
         [LEAST_CALLS, *(2 * finding.backward_call for p in proposals for finding in p.findings)]
     )
@@ -193,7 +207,12 @@ def default_calls(proposals: Sequence[Proposal]) -> int:
 def verify(
     plan: Plan, recording: Recording, bounds: Bounds, tell: Callable[[str], None]
 ) -> Verdict:
-    """Run the recorded program as it is and with the changes of the plan; ``tell`` hears which of them begins."""
+    """Run the recorded program as it is and with the changes of the plan; ``tell`` is called with
+    what begins.
+
+    Raise GradscopeError if the recording does not show how the program was started, or its
+    directory is gone.
+    """
     header = recording.header
     if not header.cwd or not header.script:
         raise GradscopeError(
@@ -237,7 +256,9 @@ def _run(recording: Recording, changes: Sequence[Change], bounds: Bounds) -> Run
 
 
 def _call(code: str, folder: str, output: Any, seconds: float) -> int | None:
-    """Run Python code in a process of its own; its exit status, None where it had to be killed as the time was up."""
+    """Run Python code in a process of its own; return its exit status, None where it was killed as
+    the time was up.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=folder,
@@ -262,7 +283,7 @@ def _call(code: str, folder: str, output: Any, seconds: float) -> int | None:
 
 
 def _losses(file: Path, changes: dict[str, Change]) -> tuple[Loss, ...]:
-    """What the child wrote down, by the lines of the calls; the last line may be cut off."""
+    """Return what the child wrote, by the lines of the calls; the last line may be cut off."""
     values: dict[tuple[str, int], list[float]] = {}
     for row in file.read_text(encoding="utf-8").splitlines():
         with suppress(ValueError, TypeError):
@@ -274,7 +295,7 @@ def _losses(file: Path, changes: dict[str, Change]) -> tuple[Loss, ...]:
 
 
 def _text(file: str, line: int, changes: dict[str, Change]) -> str:
-    """A line of the program as it ran; empty where it is not to be had."""
+    """Return a line of the program as it ran; empty where it cannot be read."""
     lines: Sequence[str] = ()
     with suppress(OSError, ValueError, SyntaxError):
         lines = changes[file].after.lines if file in changes else read(file).lines
@@ -286,7 +307,7 @@ def _keys(findings: Any, changes: Sequence[Change]) -> set[_Key]:
 
 
 def _key(finding: Finding, changes: Sequence[Change]) -> _Key:
-    """What a finding is known by: its code, and its line in the unchanged program."""
+    """Return what identifies a finding: its code, and its line in the unchanged program."""
     if finding.site is None:
         return finding.code, "", 0
     change = next((c for c in changes if c.file == finding.site.file), None)

@@ -1,4 +1,4 @@
-"""Writes changed sources: every file as a whole or not at all, with the mode, encoding and line ends that it had."""
+"""Writes changed sources: each file whole or not at all, with its mode, encoding and line ends."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from gradscope.fixing.patch import Change
 
 
 def write(changes: Sequence[Change]) -> None:
-    """Write the changes, if all files are still what the changes were made from; GradscopeError if one cannot be."""
+    """Write the changes, if all files are still what the changes were made from; raise
+    GradscopeError if not.
+    """
     for change in changes:
         if _content(change.file) != change.before.data:
             raise GradscopeError(
-                f"{change.file} was changed while the fix was tried out: nothing was written, try again"
+                f"{change.file} was changed while the fix was tried out: "
+                "nothing was written, try again"
             )
     for change in changes:
         try:

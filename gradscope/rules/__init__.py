@@ -36,7 +36,11 @@ ALL_RULES: tuple[Rule, ...] = (
 
 
 def by_code(code: str) -> Rule:
-    """The rule of a code (``GS101``, in any case) or of a name (``backward-through-freed-graph``)."""
+    """Return the rule of a code (``GS101``, in any case) or of a name
+    (``backward-through-freed-graph``).
+
+    Raise GradscopeError if there is none.
+    """
     wanted = code.strip().lower()
     for rule in ALL_RULES:
         if wanted in (rule.code.lower(), rule.name):

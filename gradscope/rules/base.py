@@ -1,4 +1,4 @@
-"""What every rule is made of: a page that can be read and run, and helpers to word a finding."""
+"""Defines a rule: a page that can be read and run, and helpers to word its findings."""
 
 from __future__ import annotations
 
@@ -46,9 +46,11 @@ ENGINE_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One kind of finding: its code and name never change meaning; ``explain`` is its page in Markdown.
+    """One kind of finding: its code and name never change meaning; ``explain`` is its page in
+    Markdown.
 
-    ``bad`` and ``good`` are runnable programs: the bad one has this finding and no other, the good one has none.
+    ``bad`` and ``good`` are runnable programs: the bad one has this finding and no other, the good
+    one has none.
     """
 
     code: str
@@ -74,9 +76,11 @@ class Rule:
         bytes: int = 0,  # noqa: A002 - the name of the field it fills
         fix: Fix | None = None,
     ) -> Finding:
-        """Return a finding of this rule, made at ``call``, or else after the call of number ``after``.
+        """Return a finding of this rule, made at ``call``, or else after the call of number
+        ``after``.
 
-        ``site`` is that of the call, if it is not given. ``bytes`` are those of the saved tensors, if not given.
+        ``site`` is that of the call, if it is not given. ``bytes`` are those of the saved tensors,
+        if not given.
         """
         tensors = [each for each in saved if isinstance(each, SavedTensor)]
         return Finding(
@@ -101,7 +105,9 @@ class Rule:
 def rule(
     docstring: str | None, code: str, name: str, severity: Severity, certainty: Certainty
 ) -> Rule:
-    """The rule of the module whose docstring is given: its first line is the summary, all of it the page."""
+    """Return the rule of the module whose docstring is given: the first line is the summary, all of
+    it the page.
+    """
     page = inspect.cleandoc(docstring or "")  # -OO drops docstrings; findings must work even so
     summary, _, body = page.partition("\n")
     return Rule(
@@ -117,9 +123,11 @@ def rule(
 
 
 def missed(exception_text: str, site: Site | None, call: BackwardCall) -> Finding | None:
-    """The finding for an error that the engine raised in ``call`` and gradscope had not called first: our own fault.
+    """Return the finding for an error of the engine that gradscope had not announced: a fault of
+    gradscope.
 
-    None where the error is not about a graph's life: that one is the user's, and says enough by itself.
+    None where the error is not about a graph's life: that one is the user's, and its own text is
+    enough.
     """
     known = next(
         ((code, name) for text, code, name in ENGINE_ERRORS if text in exception_text), None
@@ -147,13 +155,15 @@ def missed(exception_text: str, site: Site | None, call: BackwardCall) -> Findin
 
 
 def _example(page: str, heading: str) -> str:
-    """The Python code under a heading of the page."""
+    """Return the Python code under a heading of the page."""
     found = re.search(rf"^## {heading}$.*?^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     return found.group(1) if found else ""
 
 
 def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterator[Related]:
-    """Yield a note for each line that built the nodes: ``message`` at the first, ``again`` at the others."""
+    """Yield a note for each line that built the nodes: ``message`` at the first, ``again`` at the
+    others.
+    """
     for position, site in enumerate(made):
         yield Related("created", site, again if position else message)
 
@@ -185,17 +195,21 @@ def growth(facts: Growing, saved: str) -> str:
 
 
 def called(call: BackwardCall) -> str:
-    """A backward call as a sentence names it: ``backward call 3``, or ``autograd.grad call 3``."""
+    """Return a backward call as a sentence names it: ``backward call 3``, or ``autograd.grad call
+    3``.
+    """
     return f"{'autograd.grad' if is_grad(call) else 'backward'} call {call.number:,}"
 
 
 def is_grad(call: BackwardCall) -> bool:
-    """True for ``torch.autograd.grad``, which hands gradients back and leaves every ``.grad`` alone."""
+    """Return whether it is ``torch.autograd.grad``, which returns gradients and leaves every
+    ``.grad`` alone.
+    """
     return call.kind == "grad"
 
 
 def place(site: Site | None) -> str:
-    """A place inside a sentence, by line and without its directories: ``train.py:41``."""
+    """Return a place inside a sentence, by line and without its directories: ``train.py:41``."""
     if site is None:
         return "an unknown line"
     name = re.split(r"[/\\]", site.file)[-1]

@@ -1,4 +1,4 @@
-"""The functions that a tracked call runs: how their code is named, and which parameters carry which marks."""
+"""Names the functions that a tracked call runs, and the marks that their parameters start with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from gradscope.code.liveness.values import NO_MARKS, Invocation, Marks, union
 
 
 class Callee(NamedTuple):
-    """What a call runs: its code, the caller's path of the object it is bound to, and whether it runs under no_grad."""
+    """A function that a call runs: its code, the caller's path of the object it is bound to, and
+    whether under ``no_grad``.
+    """
 
     code: CodeType
     owner: str = ""
@@ -19,11 +21,13 @@ class Callee(NamedTuple):
 
 
 Resolve: TypeAlias = Callable[[str], Callee | None]
-"""Finds the code behind a dotted name of the frame, None where it is not to be looked into."""
+"""Finds the code behind a dotted name of the frame; None where it is not to be followed."""
 
 
 def parameters(code: CodeType, call: Invocation, *, bound: bool) -> dict[str, Marks]:
-    """Return the marks that a function's parameters start with; ``bound``: its first is the object."""
+    """Return the marks that a function's parameters start with; ``bound``: its first is the
+    object.
+    """
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     given = call.arguments[: call.positional]
     places = names[bound : code.co_argcount]

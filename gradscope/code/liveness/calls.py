@@ -1,4 +1,4 @@
-"""Lists the calls that code makes, in the order in which control can reach them, and where it assigns a name."""
+"""Lists the calls that control can reach next, and the places where a name is assigned."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from gradscope.model import Site
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call: the dotted name as written, the names handed to it, its keywords and which of them are no constants.
+    """A call: the dotted name as written, the names among its arguments, its keywords.
 
-    ``offset`` is that of its instruction; ``after_back_edge``: only in a later iteration of a loop around the start.
+    ``computed`` are the keywords whose values are no constants. ``offset`` is that of the
+    instruction; ``after_back_edge``: only in a later iteration of a loop around the start.
     """
 
     target: str
@@ -29,7 +30,8 @@ class Call:
 
 
 def calls_after(code: CodeType, lasti: int) -> tuple[Call, ...]:
-    """The calls of named functions that paths from just after ``lasti`` can reach, nearest first.
+    """Return the calls of named functions that control can reach from just after ``lasti``, nearest
+    first.
 
     Those of a later iteration of a loop around it come last.
     """
@@ -53,7 +55,7 @@ def calls_after(code: CodeType, lasti: int) -> tuple[Call, ...]:
 
 
 def call_at(code: CodeType, lasti: int) -> Call | None:
-    """The call that instruction ``lasti`` makes: which keywords it has, and which of them are computed."""
+    """Return the call that instruction ``lasti`` makes; None where it is no call."""
     index = flow_of(code).index(lasti)
     fact = survey_of(code).calls.get(index)
     return None if fact is None else _call(code, index, fact, False)
@@ -72,7 +74,7 @@ def _call(code: CodeType, index: int, fact: CallFact, after_back_edge: bool) -> 
 
 
 def assignment_sites(code: CodeType, name: str) -> tuple[Site, ...]:
-    """Where the name or path is assigned in this code, in the order of the source."""
+    """Return where the name or path is assigned in this code, in the order of the source."""
     stores = survey_of(code).stores
     sites = (site_of(code, index) for index in sorted(stores) if name in stores[index])
     return tuple(sorted(dict.fromkeys(sites), key=lambda site: (site.line, site.column)))

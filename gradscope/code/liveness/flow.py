@@ -26,7 +26,9 @@ MISSING: Any = object()
 
 
 class Instruction(NamedTuple):
-    """One instruction; ``jump`` and ``handler`` are indices of instructions, -1 where there is none."""
+    """One instruction; ``jump`` and ``handler`` are indices of instructions, -1 where there is
+    none.
+    """
 
     offset: int
     opname: str
@@ -47,7 +49,9 @@ class Instruction(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A natural loop: the instruction that its back edges ``sources`` lead to, and all that is run between."""
+    """A natural loop: the instruction that its back edges ``sources`` lead to, and all instructions
+    in between.
+    """
 
     header: int
     body: frozenset[int]
@@ -55,13 +59,15 @@ class Loop(NamedTuple):
 
 
 class Flow:
-    """The control flow of one code object. Holds no reference to the code, so that caching it keeps nothing alive."""
+    """The control flow of one code object. It holds no reference to the code, so a cache of it
+    keeps nothing alive.
+    """
 
     __slots__ = ("_loops", "_units", "instructions", "joins", "survey")
 
     def __init__(self, code: CodeType) -> None:
         self.instructions, self._units = _decode(code)
-        # Instructions that control can come to in more than one way; all others follow the one before them.
+        # Instructions that control can come to in several ways; others follow the one before.
         self.joins = {
             target for i in self.instructions for target in (i.jump, i.handler) if target >= 0
         }
@@ -71,11 +77,13 @@ class Flow:
         )
 
     def index(self, lasti: int) -> int:
-        """The instruction that ``f_lasti`` stands at, be it in its inline caches; -1 before the first."""
+        """Return the instruction that ``f_lasti`` stands at, which may lie in its inline caches; -1
+        before the first.
+        """
         return self._units[lasti // 2] if 0 <= lasti // 2 < len(self._units) else -1
 
     def successors(self, index: int) -> Iterator[int]:
-        """Where control can go from an instruction, exceptions apart."""
+        """Yield where control can go from an instruction, except on an exception."""
         instruction = self.instructions[index]
         if instruction.falls and index + 1 < len(self.instructions):
             yield index + 1
@@ -90,14 +98,16 @@ class Flow:
         return self._loops
 
     def loops_around(self, index: int) -> tuple[Loop, ...]:
-        """All loops around an instruction, innermost first."""
+        """Return all loops around an instruction, innermost first."""
         return tuple(loop for loop in self.loops if index in loop.body)
 
 
 def level_after(loops: tuple[Loop, ...], level: int, source: int, target: int) -> int:
-    """How many of the loops around a starting point, innermost first, have begun their next iteration after a step.
+    """Return how many of the loops around a starting point, innermost first, have begun their next
+    iteration after a step.
 
-    A back edge begins the next iteration of its loop, and so of those in it; leaving the loop ends that.
+    A back edge begins the next iteration of its loop, and of those in it; leaving the loop ends
+    that.
     """
     for depth, loop in enumerate(loops, 1):
         if target == loop.header and source in loop.sources:
@@ -109,7 +119,9 @@ _flows: dict[int, tuple[weakref.ref[CodeType], Flow]] = {}
 
 
 def flow_of(code: CodeType) -> Flow:
-    """The flow of a code object, kept as long as it lives; by identity, as hashing code hashes all its constants."""
+    """Return the flow of a code object, kept as long as that lives; by identity, as hashing code
+    hashes all its constants.
+    """
     key = id(code)
     if (known := _flows.get(key)) is not None and known[0]() is code:
         return known[1]
@@ -134,7 +146,8 @@ def _decode(code: CodeType) -> tuple[tuple[Instruction, ...], list[int]]:
             units.append(len(starts))
             starts.append((offset, opcode, arg))
             extended = 0
-    # Locals, cells and free variables share one numbering; an argument that is a cell keeps its first place.
+    # Locals, cells and free variables share one numbering; an argument that is a cell keeps its
+    # first place.
     cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
     slots = (*code.co_varnames, *cells, *code.co_freevars)
     handlers = _handlers(code, units, len(starts))
@@ -159,8 +172,8 @@ def _decode(code: CodeType) -> tuple[tuple[Instruction, ...], list[int]]:
         falls = opname not in ENDS_FLOW
         instructions.append(
             Instruction(
-                offset, opname, action, arg, name, second, constant, called_with, null, effect, jump, jump_effect,
-                falls, *handlers[index],
+                offset, opname, action, arg, name, second, constant, called_with, null, effect,
+                jump, jump_effect, falls, *handlers[index],
             )
         )  # fmt: skip
     return tuple(instructions), units
@@ -168,7 +181,7 @@ def _decode(code: CodeType) -> tuple[tuple[Instruction, ...], list[int]]:
 
 @lru_cache(maxsize=8192)
 def _meaning(opcode: int, arg: int) -> tuple[str, Action, bool, int, int]:
-    """What holds of an instruction wherever it stands."""
+    """Return what holds of an instruction wherever it stands."""
     opname = dis.opname[opcode]
     effect = stack_effect(opcode, opname, arg, jump=False)
     jump_effect = stack_effect(opcode, opname, arg, jump=True)
@@ -186,7 +199,9 @@ _PAIRS = (Action.LOAD_PAIR, Action.STORE_PAIR, Action.STORE_LOAD)
 def _names(
     code: CodeType, slots: tuple[str, ...], opcode: int, opname: str, action: Action, arg: int
 ) -> tuple[str, str]:
-    """The name or names that an instruction is about; empty where a closure's cell is loaded as a local (3.13 on)."""
+    """Return the names that an instruction is about; empty where a closure's cell is loaded as a
+    local (3.13 on).
+    """
     if opcode in _NAMED:
         index = name_index(opname, arg)
         return (code.co_names[index] if index < len(code.co_names) else ""), ""
@@ -212,7 +227,9 @@ def _constant(code: CodeType, opcode: int, opname: str, arg: int) -> Any:
 
 
 def _handlers(code: CodeType, units: list[int], count: int) -> list[tuple[int, int, int]]:
-    """For every instruction its exception handler, the stack depth that survives, and how many values it is given."""
+    """Return for every instruction its exception handler, the stack depth that survives, and the
+    count of values pushed.
+    """
     found = [(-1, 0, 0)] * count
     numbers = _varints(code.co_exceptiontable)
     for start in numbers:
@@ -224,7 +241,9 @@ def _handlers(code: CodeType, units: list[int], count: int) -> list[tuple[int, i
 
 
 def _varints(table: bytes) -> Iterator[int]:
-    """The exception table's numbers: six bits a byte, 64 set where more follow, 128 where an entry starts."""
+    """Yield the exception table's numbers: six bits a byte, 64 set where more follow, 128 where an
+    entry starts.
+    """
     value = 0
     for byte in table:
         value = value << 6 | byte & 63

@@ -1,4 +1,4 @@
-"""Answers what is still held, and under which names, once a function that stands at an instruction has returned."""
+"""Finds the names under which an object is still held when a function returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradscope.code.liveness.values import Kind, Mark, State, Value
 
 
 class _Leaver(Tracker):
-    """A tracker that takes note only of returns that no exception led to."""
+    """A tracker that notes only returns that no exception led to."""
 
     def _leave(self, state: State) -> None:
         if not self.phase.on_exception:
@@ -29,7 +29,8 @@ class _Leaver(Tracker):
 def left_after(
     code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None = None
 ) -> dict[str, frozenset[str]]:
-    """For each name the paths under which the object, or something built on it, is held when the function returns.
+    """Return for each name the paths under which the object, or something built on it, is held when
+    the function returns.
 
     RESULT is among them if the function returns it. The arguments are those of ``all_reads``.
     """

@@ -1,4 +1,4 @@
-"""Runs bytecode on abstract values, with what it means that a name is read, stored or called left to the subclasses."""
+"""Runs bytecode on abstract values; subclasses define what a read, a store and a call do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from gradscope.code.liveness.values import (
 
 
 class Machine(ABC):
-    """Executes one instruction at a time; subclasses say what reading, binding, forgetting, calling mean."""
+    """Executes one instruction at a time; subclasses define reading, binding, forgetting and
+    calling.
+    """
 
     def __init__(self, code: CodeType, *, grad_off: bool = False) -> None:
         self.code = code
@@ -33,45 +35,49 @@ class Machine(ABC):
 
     @abstractmethod
     def load(self, env: Env, path: str, index: int) -> Marks:
-        """The marks of a path that is read at instruction ``index``."""
+        """Return the marks of a path that is read at instruction ``index``."""
 
     def narrow(self, marks: Marks, path: str, index: int) -> None:  # noqa: B027 - most machines need no note of it
-        """Of a container that was read, instruction ``index`` takes the element ``path``."""
+        """Note that instruction ``index`` takes the element ``path`` of a container that was read
+        before.
+        """
 
     @abstractmethod
     def function(self, path: str) -> Value:
-        """A value whose ``codes`` and ``role`` say which functions the path may be."""
+        """Return a value whose ``codes`` and ``role`` tell which functions the path may be."""
 
     @abstractmethod
     def bind(
         self, env: Env, path: str, value: Value, at: int, *, weak: bool = False, inner: bool = False
     ) -> Env:
-        """``value`` is stored at ``path``; empty: somewhere.
+        """Store ``value`` at ``path``; an empty path is one that is not known.
 
         ``weak``: what was there stays. ``inner``: into a variable of an inlined comprehension.
         """
 
     @abstractmethod
     def forget(self, env: Env, path: str) -> Env:
-        """The path is deleted or emptied."""
+        """Delete or empty the path."""
 
     @abstractmethod
     def call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
-        """What a call does to the environment, and its result; the last arguments are those named in ``keywords``."""
+        """Return the environment after a call, and its result."""
 
     @abstractmethod
     def gave(self, value: Value, *, awaiting: bool = False) -> None:
-        """The value was returned or yielded to the caller; ``awaiting`` if by what is awaited or yielded from."""
+        """Take note of a value that is returned or yielded; ``awaiting``: by what is awaited or
+        yielded from.
+        """
 
     def execute(self, index: int, state: State, *, taken: bool = False) -> State:
-        """The state after an instruction; ``taken`` for the way of its jump."""
+        """Return the state after an instruction; ``taken``: after its jump."""
         instruction = self.flow.instructions[index]
         effect = instruction.jump_effect if taken else instruction.effect
         step = Step(self, instruction, index, state.env, state.stack, effect)
         return State(*RULES[instruction.action](step))
 
     def derive(self, marks: Marks, stack: Stack) -> Marks:
-        """The marks of what is computed from marked values: none where gradients are off."""
+        """Return the marks of what is computed from marked values: none where gradients are off."""
         if not marks or self.gradients_off(stack):
             return NO_MARKS
         return frozenset(
@@ -79,16 +85,20 @@ class Machine(ABC):
         )
 
     def gradients_off(self, stack: Stack) -> bool:
-        """Whether the instruction runs under ``no_grad``: its exit function is on the stack for just that long."""
+        """Return whether the instruction runs under ``no_grad``, whose exit function is then on the
+        stack.
+        """
         return self.grad_off or any(value.role is Role.NO_GRAD_EXIT for value in stack)
 
     def next_instruction(self, index: int) -> Instruction | None:
-        """The instruction that follows in the code."""
+        """Return the instruction that follows in the code."""
         instructions = self.flow.instructions
         return instructions[index + 1] if index + 1 < len(instructions) else None
 
     def get(self, path: str, marks: Marks, name: str, owner: str) -> Value:
-        """The value of a variable or an attribute; those without marks are alike and made once."""
+        """Return the value of a variable or an attribute; those without marks are alike and made
+        once.
+        """
         plain = self._plain.get((path, name))
         if plain is None:
             known = self.function(path)
@@ -98,7 +108,9 @@ class Machine(ABC):
         return plain._replace(marks=marks) if marks else plain
 
     def read(self, env: Env, name: str, index: int) -> Value:
-        """The value of a variable that is read; no name stands for the cell of one, whose value is read later."""
+        """Return the value of a variable that is read; an empty name is that of a cell, which is
+        read later.
+        """
         if not name:
             return UNKNOWN
         return self.get(name, self.load(env, name, index), name, "")

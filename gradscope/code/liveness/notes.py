@@ -1,4 +1,4 @@
-"""The notebook of the tracker: one note for each read of a tracked name, with the worst that was done with it."""
+"""Keeps a note for each read of a tracked name, with the most dangerous use of what was read."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from gradscope.code.liveness.values import Mark
 
 
 class Phase(NamedTuple):
-    """What has been crossed on the way to an instruction; phases are followed in their order, the plainest first.
+    """What has been crossed on the way to an instruction; phases are followed in order, the
+    plainest first.
 
-    ``level`` is 0 within the iteration at hand (and after its loops are left), else the number of the outermost loop
-    around the starting point whose next iteration has begun, counted from the innermost.
+    ``level`` is 0 in the current iteration (and after its loops), else the number of the outermost
+    loop around the starting point whose next iteration has begun, counted from the innermost.
     """
 
     on_exception: bool = False
     level: int = 0
 
     def plainer(self) -> Iterator[Phase]:
-        """This phase and those that it includes: what they have seen need not be followed again."""
+        """Yield this phase and those that it includes: what they have seen need not be followed
+        again.
+        """
         for on_exception in {False, self.on_exception}:
             for level in range(self.level + 1):
                 yield Phase(on_exception, level)
@@ -38,9 +41,11 @@ class Use(IntEnum):
 
 
 class Note:
-    """One read of one tracked name; ``backward`` is the backward call that it, or what was built on it, comes to.
+    """One read of one tracked name; ``backward`` is the backward call that it, or what was built on
+    it, comes to.
 
-    ``before`` marks a read that was over when the question was asked, its value still on the stack.
+    ``before`` marks a read that was complete when the question was asked, its value still on the
+    stack.
     """
 
     __slots__ = ("backward", "before", "code", "distance", "index", "name", "phase", "use", "via")
@@ -60,7 +65,7 @@ class Note:
 
 
 class Notes:
-    """All reads noted in one question."""
+    """All reads noted for one question."""
 
     def __init__(self) -> None:
         self.all: list[Note] = []
@@ -69,11 +74,15 @@ class Notes:
     def read(
         self, name: str, via: str, code: CodeType, index: int, phase: Phase, distance: int
     ) -> int:
-        """The number of this read; the phase and the distance at which it is first met count."""
+        """Return the number of this read; the phase and the distance at which it is first met
+        count.
+        """
         return self._number(Note(name, via, code, index, phase, distance))
 
     def read_before(self, name: str, via: str, code: CodeType, index: int) -> int:
-        """The number of a read whose value is on the stack at the start; if met again later, that is another."""
+        """Return the number of a read whose value is on the stack at the start; met again later, it
+        is another.
+        """
         note = Note(name, via, code, index, Phase(), 0)
         note.before = True
         return self._number(note)

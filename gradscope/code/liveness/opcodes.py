@@ -1,4 +1,6 @@
-"""Says for every instruction of Python 3.11 to 3.14 how it moves values; the one table of version differences."""
+"""Lists what every instruction of Python 3.11 to 3.14 does: the one table of version
+differences.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Final
 
 
 class Action(IntEnum):
-    """What an instruction does with the values it meets; the machine has one rule for each member."""
+    """What an instruction does with values; the machine has one rule for each member."""
 
     KEEP = auto()  # touches no value
     POP = auto()  # drops as many values as its stack effect says
@@ -54,27 +56,30 @@ class Action(IntEnum):
 
 
 _NAMES: Final = {
-    Action.KEEP: "NOP CACHE RESUME PRECALL KW_NAMES MAKE_CELL COPY_FREE_VARS NOT_TAKEN SETUP_ANNOTATIONS JUMP_FORWARD "
-    "JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_BACKWARD_QUICK EXTENDED_ARG",
-    Action.POP: "POP_TOP POP_ITER END_FOR POP_EXCEPT PRINT_EXPR IMPORT_STAR RAISE_VARARGS RERAISE END_ASYNC_FOR "
-    "POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE "
-    "POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE "
-    "POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE "
-    "JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP",
-    Action.FRESH: "COMPARE_OP IS_OP CONTAINS_OP UNARY_NOT TO_BOOL FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC "
-    "CONVERT_VALUE BUILD_STRING BUILD_INTERPOLATION BUILD_TEMPLATE GET_LEN MATCH_MAPPING MATCH_SEQUENCE "
-    "CHECK_EXC_MATCH CHECK_EG_MATCH PUSH_EXC_INFO WITH_EXCEPT_START LOAD_BUILD_CLASS LOAD_ASSERTION_ERROR "
-    "LOAD_COMMON_CONSTANT LOAD_LOCALS IMPORT_NAME IMPORT_FROM PREP_RERAISE_STAR CLEANUP_THROW GET_AITER GET_ANEXT "
-    "LOAD_CLOSURE",
-    Action.PART: "GET_ITER GET_YIELD_FROM_ITER GET_AWAITABLE BINARY_SLICE BUILD_SLICE LIST_TO_TUPLE MATCH_KEYS "
-    "MATCH_CLASS ASYNC_GEN_WRAP CALL_INTRINSIC_1 CALL_INTRINSIC_2 END_SEND",
+    Action.KEEP: "NOP CACHE RESUME PRECALL KW_NAMES MAKE_CELL COPY_FREE_VARS NOT_TAKEN "
+    "SETUP_ANNOTATIONS JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_BACKWARD_QUICK "
+    "EXTENDED_ARG",
+    Action.POP: "POP_TOP POP_ITER END_FOR POP_EXCEPT PRINT_EXPR IMPORT_STAR RAISE_VARARGS RERAISE "
+    "END_ASYNC_FOR POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE "
+    "POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_NONE "
+    "POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_FALSE "
+    "POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE JUMP_IF_TRUE_OR_POP "
+    "JUMP_IF_FALSE_OR_POP",
+    Action.FRESH: "COMPARE_OP IS_OP CONTAINS_OP UNARY_NOT TO_BOOL FORMAT_VALUE FORMAT_SIMPLE "
+    "FORMAT_WITH_SPEC CONVERT_VALUE BUILD_STRING BUILD_INTERPOLATION BUILD_TEMPLATE GET_LEN "
+    "MATCH_MAPPING MATCH_SEQUENCE CHECK_EXC_MATCH CHECK_EG_MATCH PUSH_EXC_INFO WITH_EXCEPT_START "
+    "LOAD_BUILD_CLASS LOAD_ASSERTION_ERROR LOAD_COMMON_CONSTANT LOAD_LOCALS IMPORT_NAME "
+    "IMPORT_FROM PREP_RERAISE_STAR CLEANUP_THROW GET_AITER GET_ANEXT LOAD_CLOSURE",
+    Action.PART: "GET_ITER GET_YIELD_FROM_ITER GET_AWAITABLE BINARY_SLICE BUILD_SLICE "
+    "LIST_TO_TUPLE MATCH_KEYS MATCH_CLASS ASYNC_GEN_WRAP CALL_INTRINSIC_1 CALL_INTRINSIC_2 "
+    "END_SEND",
     Action.OPERATE: "UNARY_NEGATIVE UNARY_INVERT UNARY_POSITIVE",
     Action.BINARY: "BINARY_OP",
     Action.SUBSCRIPT: "BINARY_SUBSCR",
     Action.CONSTANT: "LOAD_CONST LOAD_SMALL_INT LOAD_CONST_IMMORTAL",
     Action.NULL: "PUSH_NULL",
-    Action.LOAD: "LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_NAME LOAD_GLOBAL LOAD_DEREF LOAD_CLASSDEREF "
-    "LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS",
+    Action.LOAD: "LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_NAME LOAD_GLOBAL LOAD_DEREF "
+    "LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS",
     Action.LOAD_PAIR: "LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW",
     Action.LOAD_AND_CLEAR: "LOAD_FAST_AND_CLEAR",
     Action.STORE: "STORE_FAST STORE_NAME STORE_GLOBAL STORE_DEREF STORE_FAST_MAYBE_NULL",
@@ -109,7 +114,9 @@ _NAMES: Final = {
 }
 
 ACTIONS: Final = {name: action for action, names in _NAMES.items() for name in names.split()}
-"""Instruction name to action. One that is not here (of a later Python) counts as PART: it keeps what it met."""
+"""Instruction name to action. One that is not here (of a later Python) counts as PART: it keeps
+what it met.
+"""
 
 _OTHER_WAYS_BACK: Final = ("JUMP_BACKWARD_NO_INTERRUPT", "JUMP_BACKWARD_QUICK")
 ENDS_FLOW: Final = frozenset(
@@ -126,7 +133,9 @@ ENDS_FLOW: Final = frozenset(
 """Instructions after which the next one in the code is not run."""
 
 LOOPS_BACK: Final = "BACKWARD"
-"""In the name of every jump to an earlier instruction (with ``NO_INTERRUPT`` it only waits: await, yield from)."""
+"""Part of the name of every jump to an earlier instruction; with ``NO_INTERRUPT`` it only waits:
+await, yield from.
+"""
 
 EXTENDED_ARG: Final = dis.opmap["EXTENDED_ARG"]
 CACHE: Final = 0
@@ -137,26 +146,28 @@ FIRST_IN_PLACE: Final = 13
 SUBSCRIPT_OPERATOR: Final = 26
 
 _METHOD_IS_ATTRIBUTE: Final = dis.opmap.get("LOAD_METHOD", 256) > 255
-"""From 3.12 on LOAD_ATTR does the work of LOAD_METHOD; a number above 255 is the compiler's own, never in the code."""
+"""From 3.12 on LOAD_ATTR does the work of LOAD_METHOD; a number above 255 is the compiler's own,
+never in the code.
+"""
 
 _FLAG_BITS: Final = {"LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2} | (
     {"LOAD_ATTR": 1} if _METHOD_IS_ATTRIBUTE else {}
 )
-"""How many low bits of a name's index are flags; the lowest says that a NULL (or self) is pushed too."""
+"""How many low bits of a name's index are flags; the lowest one: a NULL (or self) is pushed too."""
 
 
 def pushes_null(opname: str, arg: int) -> bool:
-    """Whether this load also pushes the NULL (or self) that the call convention wants."""
+    """Return whether this load also pushes the NULL (or self) that the call convention wants."""
     return opname == "LOAD_METHOD" or (opname in _FLAG_BITS and bool(arg & 1))
 
 
 def name_index(opname: str, arg: int) -> int:
-    """Index into ``co_names`` that the argument holds."""
+    """Return the index into ``co_names`` that the argument holds."""
     return arg >> _FLAG_BITS.get(opname, 0)
 
 
 def stack_effect(opcode: int, opname: str, arg: int, *, jump: bool) -> int:
-    """By how much the stack grows, taken where possible from Python itself."""
+    """Return by how much the stack grows, as Python itself counts it where it can."""
     if (
         opname == "PRECALL"
     ):  # 3.11 splits the effect of a call over two instructions; all of it is given to CALL here

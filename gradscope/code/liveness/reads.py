@@ -1,4 +1,4 @@
-"""Answers what will be read next, from a code object and the instruction that it stands at."""
+"""Finds what is read next, from a code object and the instruction that it stands at."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ RESULT = "<result>"
 
 
 class Effect(StrEnum):
-    """What comes of a read, most dangerous first.
+    """What follows from a read, most dangerous first.
 
-    BACKWARD: a backward call starts from it, in the same expression. FEEDS: something is computed from it and kept.
-    AUGMENTED: it is added to a running total. STORES: it gets another name, goes into a container or to a caller.
-    HARMLESS: only its value or metadata is looked at.
+    BACKWARD: a backward call starts from it, in the same expression. FEEDS: something is computed
+    from it and kept. AUGMENTED: it is added to a running total. STORES: it gets another name, goes
+    into a container or to a caller. HARMLESS: only its value or metadata is looked at.
     """
 
     BACKWARD = "backward"
@@ -60,9 +60,10 @@ _EFFECTS = {
 class Read:
     """One place where the object that ``name`` holds is read before the name is rebound.
 
-    ``via`` is the path by which it is read there (an alias, a container, a parameter); ``backward`` the backward call
-    that it, or what is built on it, can come to: None is "none seen", not "none". ``after_back_edge``: only in a later
-    iteration of a loop around the starting point; ``only_on_exception``: only by way of an exception handler.
+    ``via`` is the path by which it is read there (an alias, a container, a parameter); ``backward``
+    the backward call that it, or what is built on it, can come to: None is "none seen", not "none".
+    ``after_back_edge``: only in a later iteration of a loop around the starting point;
+    ``only_on_exception``: only by way of an exception handler.
     """
 
     name: str
@@ -82,11 +83,13 @@ class Read:
 def all_reads(
     code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None = None
 ) -> dict[str, tuple[Read, ...]]:
-    """For each name all reads that a path from just after ``lasti`` can reach before it is rebound, nearest first.
+    """Return for each name all reads that control can reach from just after ``lasti`` before it is
+    rebound, nearest first.
 
-    A name is a local, global or closure variable, or a path on one: ``self.h``, ``losses[3]``, ``cache['k'].state``; or
-    RESULT. ``lasti`` is ``frame.f_lasti``, or -1 for the function's start. ``resolve`` finds the code of functions that
-    are called, so that what they do with their arguments counts; without it, they are taken to build on them.
+    A name is a local, global or closure variable, or a path on one: ``self.h``, ``losses[3]``,
+    ``cache['k'].state``; or RESULT. ``lasti`` is ``frame.f_lasti``, or -1 for the function's start.
+    ``resolve`` finds the code of functions that are called, so that what they do with their
+    arguments counts; without it, they are taken to build on them.
     """
     return {
         name: tuple(map(_read, notes))
@@ -127,7 +130,9 @@ def _read(note: Note) -> Read:
 def starts_after(
     tracker: Tracker, index: int, env: Env, names: Collection[str]
 ) -> list[tuple[Phase, int, State]]:
-    """Where to start: after the instruction, with what the stack holds, and at the handler of its exception."""
+    """Return where to start: after the instruction, with what the stack holds, and at the handler
+    of its exception.
+    """
     if index < 0:
         return [(Phase(), 0, State(env, ()))]
     flow = tracker.flow
@@ -161,7 +166,9 @@ def starts_after(
 
 
 def _tracked(tracker: Tracker, marks: Marks, names: Iterable[str]) -> Marks:
-    """The survey's marks (what was read to get a stacked value) as marks of the names that are asked about."""
+    """Return the survey's marks (what was read to get a stacked value) as marks of the names that
+    are asked about.
+    """
     return frozenset(
         Mark(name, mark.kind, tracker.notes.read_before(name, mark.name, tracker.code, mark.read))
         for mark in marks

@@ -1,4 +1,4 @@
-"""The rule of each kind of instruction: what it does with the abstract values on the stack."""
+"""Defines for each kind of instruction what it does with the abstract values on the stack."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ Result: TypeAlias = tuple[Env, Stack]
 
 
 class Step(NamedTuple):
-    """One instruction that a machine executes: where it stands, what is known before it, how the stack grows."""
+    """One instruction that a machine executes: where it stands, what is known before it, how the
+    stack grows.
+    """
 
     machine: Machine
     instruction: Instruction
@@ -134,7 +136,9 @@ def _subscript(s: Step) -> Result:
 
 
 def _of_part(whole: Value, path: str) -> Marks:
-    """Return the marks of ``whole`` without those that are known to be of other parts of it than ``path``."""
+    """Return the marks of ``whole`` without those that are known to be of other parts of it than
+    ``path``.
+    """
     if not path or not whole.marks:
         return whole.marks
     return frozenset(
@@ -305,7 +309,8 @@ def _call_ex(s: Step) -> Result:
 
 
 def _called(s: Step, rest: Stack, popped: Stack, keywords: tuple[str, ...]) -> Result:
-    # Callable and NULL stand in either order, by version; without a NULL the second value is the first argument.
+    # Callable and NULL stand in either order, by version; without a NULL the second value is the
+    # first argument.
     callee, *arguments = (v for i, v in enumerate(popped) if i > 1 or v.role is not Role.NULL)
     invocation = Invocation(callee, tuple(arguments), keywords, s.stack, s.at)
     env, result = s.machine.call(s.env, invocation)

@@ -1,4 +1,6 @@
-"""One pass over a code object that learns what no question changes: stacks, stores, calls, local functions."""
+"""Passes over a code object once, for what no question changes: stacks, stores, calls,
+functions.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from gradscope.code.liveness.words import CallKind, kind_of_call
 
 
 class CallFact(NamedTuple):
-    """A call as written: the dotted name that is called, those handed to it, its keywords, those that are computed."""
+    """A call as written: the dotted name that is called, those among its arguments, its keywords,
+    the computed ones.
+    """
 
     target: str
     arguments: tuple[str, ...]
@@ -36,7 +40,9 @@ class CallFact(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What the pass found, by instruction. A mark's name is here the path that was read, its read where it was."""
+    """What the pass found, by instruction. The name of a mark is here the path that was read, its
+    read the place.
+    """
 
     stacks: dict[int, Stack]
     stores: dict[int, tuple[str, ...]]
@@ -45,7 +51,7 @@ class Survey(NamedTuple):
 
 
 def survey_of(code: CodeType) -> Survey:
-    """The survey of a code object, made once."""
+    """Return the survey of a code object, made once."""
     flow = flow_of(code)
     if flow.survey is None:
         flow.survey = _Surveyor(code).survey
@@ -88,11 +94,11 @@ class _Surveyor(Machine):
                     break
 
     def load(self, env: Env, path: str, index: int) -> Marks:
-        """Every read marks its value with the path."""
+        """Mark every value that is read with its path."""
         return frozenset((Mark(path, Kind.SAME, index),))
 
     def function(self, path: str) -> Value:
-        """A function that this code made, as far as the pass has come."""
+        """Return a function that this code made, as far as the pass has come."""
         return self.survey.functions.get(path, UNKNOWN)
 
     def bind(
@@ -108,14 +114,16 @@ class _Surveyor(Machine):
         return env
 
     def forget(self, env: Env, path: str) -> Env:
-        """Nothing to do: the survey follows no variable."""
+        """Do nothing: the survey follows no variable."""
         return env
 
     def gave(self, value: Value, *, awaiting: bool = False) -> None:
-        """Nothing to do: the survey has no caller."""
+        """Do nothing: the survey has no caller."""
 
     def call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
-        """Remember the call; its result carries what it was given, where it hands that on."""
+        """Remember the call; its result carries the marks of the arguments, where the call hands
+        them on.
+        """
         callee = call.callee
         computed = {name for name, value in call.named.items() if value.constant is MISSING}
         given = tuple(a.path for a in call.arguments if a.path)
@@ -135,7 +143,9 @@ class _Surveyor(Machine):
 
 
 def no_grad(call: Invocation) -> Value:
-    """The result of ``no_grad()`` and its like: a context manager, or the function that it was put on bare."""
+    """Return what ``no_grad()`` and similar calls make: a context manager, or the function that
+    they decorate.
+    """
     first = call.arguments[0] if call.arguments else UNKNOWN
     if first.codes:
         return Value(codes=first.codes, role=Role.NO_GRAD)
@@ -149,8 +159,8 @@ def no_grad(call: Invocation) -> Value:
 def decorated_function(call: Invocation) -> Value | None:
     """Return the function that a decorator was put on; None where the call is none of a decorator.
 
-    A ``def`` that is handed on before it has a name is taken to be decorated; what the decorator makes of it is called
-    as the function itself is.
+    A ``def`` that is handed on before it has a name is taken to be decorated; what the decorator
+    returns is called as the function itself is.
     """
     if len(call.arguments) != 1:
         return None

@@ -1,4 +1,4 @@
-"""Follows named objects forward along every path until their names are rebound, and notes each read."""
+"""Follows objects along every path until their names are rebound, and notes each read."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ class _Agenda:
 
 
 class Tracker(Machine):
-    """Follows marks through one code object, and into the functions that it calls where their code is known."""
+    """Follows marks through one code object, and into the functions that it calls where their code
+    is known.
+    """
 
     def __init__(
         self,
@@ -105,7 +107,9 @@ class Tracker(Machine):
         self.left: State | None = None  # the environments at all returns, joined
 
     def follow(self, starts: list[tuple[Phase, int, State]], loops: tuple[Loop, ...] = ()) -> None:
-        """Follow all paths from ``starts`` (phase, instruction, state); ``loops`` are around them, innermost first."""
+        """Follow all paths from ``starts`` (phase, instruction, state); ``loops`` are around them,
+        innermost first.
+        """
         self.loops = loops
         agenda = _Agenda()
         for phase, index, state in starts:
@@ -143,14 +147,16 @@ class Tracker(Machine):
                 return
 
     def _crossing(self, source: int, target: int) -> Phase:
-        """The phase after a step."""
+        """Return the phase after a step."""
         if not self.loops:  # in a callee the caller's holds
             return self.phase
         level = level_after(self.loops, self.phase.level, source, target)
         return self.phase if level == self.phase.level else Phase(self.phase.on_exception, level)
 
     def _is_alive(self, state: State) -> bool:
-        """Whether there is anything left to follow; if not, neither will there be at the return."""
+        """Return whether there is anything left to follow; if not, neither will there be at the
+        return.
+        """
         if state.env or any(value.marks for value in state.stack):
             return True
         self.left = self.left or State({}, ())
@@ -160,7 +166,9 @@ class Tracker(Machine):
         self.left = state if self.left is None else join(self.left, state)
 
     def load(self, env: Env, path: str, index: int) -> Marks:
-        """The marks of the path and of its elements; a name that is read here gets a note."""
+        """Return the marks of the path and of its elements; a name that is read here gets a
+        note.
+        """
         found = env.get(path, NO_MARKS)
         for key, marks in env.items():
             if key.startswith(path) and is_element(key, path):
@@ -179,7 +187,9 @@ class Tracker(Machine):
         )
 
     def narrow(self, marks: Marks, path: str, index: int) -> None:
-        """The read of a tracked element is where the element is taken, not where its container is loaded."""
+        """Move the read of a tracked element to where the element is taken, from where its
+        container is loaded.
+        """
         for mark in marks:
             if (
                 mark.name == path
@@ -189,13 +199,13 @@ class Tracker(Machine):
                 note.index, note.via = index, path
 
     def function(self, path: str) -> Value:
-        """A function made by this code or by those that called it."""
+        """Return a function made by this code or by its callers."""
         return self.functions.get(path, UNKNOWN)
 
     def bind(
         self, env: Env, path: str, value: Value, at: int, *, weak: bool = False, inner: bool = False
     ) -> Env:
-        """Rebind the path: what it held is gone, what ``value`` carries is now under it, too."""
+        """Rebind the path: what it held is gone, and it holds what ``value`` carries."""
         stored = self._stored(value.marks, local=inner or (not self.is_top and path.isidentifier()))
         parts = {
             path + key[len(value.path) :]: env[key]
@@ -210,7 +220,9 @@ class Tracker(Machine):
         return env if new == env else new
 
     def _stored(self, marks: Marks, *, local: bool = False) -> Marks:
-        """The marks under which a path carries what was stored; a callee's own variable does not count as a store."""
+        """Return the marks under which a path carries what was stored; a callee's own variable does
+        not count as a store.
+        """
         for mark in marks:
             if mark.kind is not Kind.BUILT and not (local and mark.kind is Kind.SAME):
                 self.notes.use(mark, _STORE_USE[mark.kind])
@@ -222,7 +234,7 @@ class Tracker(Machine):
         )
 
     def forget(self, env: Env, path: str) -> Env:
-        """Nothing is known under the path any more."""
+        """Drop what is known of the path."""
         gone = [key for key in env if key == path or is_part(key, path)]
         return {key: marks for key, marks in env.items() if key not in gone} if gone else env
 
@@ -237,7 +249,7 @@ class Tracker(Machine):
         self.returned |= value.marks
 
     def call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
-        """What a call does with the graphs that it is given."""
+        """Return what a call does with the graphs that it is given."""
         callee = call.callee
         if callee.role is Role.NO_GRAD_EXIT:
             return env, UNKNOWN
@@ -286,7 +298,9 @@ class Tracker(Machine):
         return follower is not None and follower.opname == "POP_TOP"
 
     def _unknown_call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
-        """Make a call of which nothing is known: its result is built on what it is given, and it may call that."""
+        """Make a call of which nothing is known: its result is built on what it is given, and it
+        may call that.
+        """
         marks = self.derive(union(call.arguments) | call.callee.marks, call.stack)
         bare = call._replace(arguments=(), keywords=())
         for argument in call.arguments:
@@ -316,7 +330,9 @@ class Tracker(Machine):
         return (env if result is None else result.env), Value(marks=marks)
 
     def _run_callee(self, callee: Callee, env: Env, call: Invocation) -> tuple[Env, Marks]:
-        """Follow the marks through a function that is called here: what it returns, and what it leaves behind."""
+        """Follow the marks through a function that is called here: what it returns, and what it
+        leaves behind.
+        """
         code = callee.code
         same_file = code.co_filename == self.code.co_filename
         off = callee.no_grad or self.gradients_off(call.stack)
@@ -326,7 +342,8 @@ class Tracker(Machine):
             for path in env
             if first and is_part(path, callee.owner)
         }
-        shared = {  # what a method stores under its own name for the owner is stored under the caller's, too
+        # What a method stores under its own name for the owner is stored under the caller's, too.
+        shared = {
             path: marks
             for path, marks in env.items()
             if same_file and path not in owned.values() and self._is_shared(path, code)
@@ -362,7 +379,9 @@ class Tracker(Machine):
         return after, returned
 
     def _is_shared(self, path: str, code: CodeType) -> bool:
-        """Whether the path's first name means the same variable in this code and in a function of the same file."""
+        """Return whether the path's first name means the same variable in this code and in a
+        function of the same file.
+        """
         root = root_of(path)
         if root in code.co_freevars:
             return True

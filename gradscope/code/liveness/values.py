@@ -1,4 +1,4 @@
-"""The abstract values of the bytecode machine: what is known of each value on the stack, and which graph it carries."""
+"""Defines the abstract values of the bytecode machine: what is known of a value, and its graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class Kind(IntEnum):
 
 
 class Mark(NamedTuple):
-    """Says that a value carries the graph of ``name``; ``read`` numbers the read that it came by, -1 for none."""
+    """A value carries the graph of ``name``; ``read`` is the number of the read that it came by, -1
+    for none.
+    """
 
     name: str
     kind: Kind
@@ -33,17 +35,19 @@ NO_MARKS: Marks = frozenset()
 
 
 class Role(IntEnum):
-    """What else there is to say about a value."""
+    """What a value is besides a carrier of graphs."""
 
     PLAIN = 0
     NULL = 1  # the filler of the call convention
     NO_GRAD = 2  # a context manager that turns gradients off
     NO_GRAD_EXIT = 3  # the same one, entered: gradients are off while this is on the stack
-    SHADOWED = 4  # the variable that an inlined comprehension has set aside: its name is the comprehension's meanwhile
+    SHADOWED = 4  # a variable set aside while an inlined comprehension uses its name
 
 
 class Value(NamedTuple):
-    """One value: the path it was got by (``self.h``, ``losses[3]``), the marks it carries, the functions it may be."""
+    """One value: the path it was read from (``self.h``, ``losses[3]``), its marks, the functions it
+    may be.
+    """
 
     path: str = ""
     marks: Marks = NO_MARKS
@@ -61,7 +65,9 @@ Stack: TypeAlias = tuple[Value, ...]
 
 
 class Invocation(NamedTuple):
-    """A call that is about to be made: what is called, with what, above which stack, by which instruction."""
+    """A call that is about to be made: what is called, with what, above which stack, by which
+    instruction.
+    """
 
     callee: Value
     arguments: Stack
@@ -81,14 +87,18 @@ class Invocation(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is known before an instruction: the marks of every path that carries any, and the stack."""
+    """What is known before an instruction: the marks of every path that carries any, and
+    the stack.
+    """
 
     env: Env
     stack: Stack
 
 
 def take(stack: Stack, count: int) -> tuple[Stack, Stack]:
-    """The stack without its ``count`` top values, and those. What is missing below (an unknown start) is unknown."""
+    """Return the stack without its ``count`` top values, and those; a value below an unknown start
+    is unknown.
+    """
     if count > len(stack):
         stack = (UNKNOWN,) * (count - len(stack)) + stack
     cut = len(stack) - count
@@ -101,7 +111,7 @@ def caught(stack: Stack, instruction: Instruction) -> Stack:
 
 
 def union(values: tuple[Value, ...]) -> Marks:
-    """The marks of all values."""
+    """Return the marks of all values."""
     marked = [value.marks for value in values if value.marks]
     return marked[0] if len(marked) == 1 else NO_MARKS.union(*marked)
 
@@ -115,7 +125,7 @@ def summed(marks: Marks) -> Marks:
 
 
 def is_part(path: str, whole: str) -> bool:
-    """Whether ``path`` is an attribute or element of ``whole``, at any depth."""
+    """Return whether ``path`` is an attribute or element of ``whole``, at any depth."""
     return (
         path.startswith(whole)
         and path[len(whole) : len(whole) + 1] in (".", "[")
@@ -129,24 +139,30 @@ def attribute_path(owner: Value, name: str) -> str:
 
 
 def element_path(container: Value, key: Value) -> str:
-    """Return ``losses[3]``, ``cache['k']``; empty where the container has no path or the key is not a constant."""
+    """Return ``losses[3]``, ``cache['k']``; empty where the container has no path or the key is not
+    a constant.
+    """
     known = container.path and key.constant is not MISSING and isinstance(key.constant, int | str)
     return f"{container.path}[{key.constant!r}]" if known else ""
 
 
 def root_of(path: str) -> str:
-    """The variable that a path starts at."""
+    """Return the variable that a path starts at."""
     return path.partition("[")[0].partition(".")[0]
 
 
 def is_element(path: str, container: str) -> bool:
-    """Whether ``path`` is an element (of an element …) of ``container``, with no attribute on the way."""
+    """Return whether ``path`` is an element (of an element …) of ``container``, with no attribute
+    in between.
+    """
     rest = path[len(container) :]
     return rest.startswith("[") and rest.endswith("]") and "]." not in rest
 
 
 def covers(known: State, state: State) -> bool:
-    """Whether nothing new can come of ``state`` where ``known`` has been followed already."""
+    """Return whether nothing new can come of ``state`` where ``known`` has been followed
+    already.
+    """
     if known.env is not state.env and not all(
         marks <= known.env.get(path, NO_MARKS) for path, marks in state.env.items()
     ):
@@ -161,7 +177,7 @@ def covers(known: State, state: State) -> bool:
 
 
 def join(known: State, state: State) -> State:
-    """What holds of both ways to reach an instruction."""
+    """Return what holds of both ways to reach an instruction."""
     env = dict(known.env)
     for path, marks in state.env.items():
         env[path] = env.get(path, NO_MARKS) | marks

@@ -1,4 +1,4 @@
-"""The words of PyTorch and Python that decide what a call or an attribute does with a graph."""
+"""Lists the words of PyTorch and Python that decide what a call does with a graph."""
 
 from __future__ import annotations
 
@@ -28,37 +28,42 @@ def _words(text: str) -> frozenset[str]:
 
 
 HARMLESS_ATTRIBUTES: Final = _words(
-    "data shape dtype device grad requires_grad is_leaf ndim layout itemsize nbytes is_cuda is_sparse is_quantized "
-    "is_meta names output_nr retains_grad _version __class__ __name__ __dict__"
+    "data shape dtype device grad requires_grad is_leaf ndim layout itemsize nbytes is_cuda "
+    "is_sparse is_quantized is_meta names output_nr retains_grad _version __class__ __name__ "
+    "__dict__"
 )
 
 _HARMLESS_BUILTINS: Final = _words(
-    "print float int bool complex len str repr ascii format isinstance issubclass type id hash hasattr callable any "
-    "all input vars dir range"
+    "print float int bool complex len str repr ascii format isinstance issubclass type id hash "
+    "hasattr callable any all input vars dir range"
 )
 
-# Tensor methods and torch functions whose result has no graph; hooks and flags; what training loops write to.
+# Tensor methods and torch functions whose result has no graph; hooks and flags; writers of logs.
 _HARMLESS_ANYWHERE: Final = _words(
-    "item detach tolist numpy size dim ndimension numel nelement element_size data_ptr stride storage_offset "
-    "untyped_storage storage is_contiguous is_floating_point is_complex is_tensor is_nonzero get_device argmax argmin "
-    "argsort eq ne lt le gt ge equal allclose isclose isnan isinf isfinite isneginf isposinf any all nonzero "
-    "count_nonzero bool int long short byte result_type can_cast zeros_like ones_like empty_like full_like rand_like "
-    "randn_like randint_like new_zeros new_ones new_empty new_full new_tensor tensor "
-    "requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook is_grad_enabled zero_grad "
-    "add_scalar add_scalars set_postfix set_postfix_str set_description debug info warning error critical"
+    "item detach tolist numpy size dim ndimension numel nelement element_size data_ptr stride "
+    "storage_offset untyped_storage storage is_contiguous is_floating_point is_complex is_tensor "
+    "is_nonzero get_device argmax argmin argsort eq ne lt le gt ge equal allclose isclose isnan "
+    "isinf isfinite isneginf isposinf any all nonzero count_nonzero bool int long short byte "
+    "result_type can_cast zeros_like ones_like empty_like full_like rand_like randn_like "
+    "randint_like new_zeros new_ones new_empty new_full new_tensor tensor requires_grad_ "
+    "retain_grad register_hook register_post_accumulate_grad_hook is_grad_enabled zero_grad "
+    "add_scalar add_scalars set_postfix set_postfix_str set_description debug info warning error "
+    "critical"
 )
 
 _PART_BUILTINS: Final = _words(
-    "list tuple dict set frozenset zip enumerate reversed sorted iter aiter next anext filter max min deque "
-    "OrderedDict defaultdict chain SimpleNamespace"
+    "list tuple dict set frozenset zip enumerate reversed sorted iter aiter next anext filter max "
+    "min deque OrderedDict defaultdict chain SimpleNamespace"
 )
 _PART_METHODS: Final = _words(
-    "pop popleft popitem get items values keys get_nowait move_to_end deque OrderedDict chain SimpleNamespace"
+    "pop popleft popitem get items values keys get_nowait move_to_end deque OrderedDict chain "
+    "SimpleNamespace"
 )
 
 
 def kind_of_call(path: str, attribute: str, *, dropped: bool) -> CallKind:
-    """What calling ``path`` does; ``dropped`` says that the call is a statement, its result is thrown away.
+    """Return what calling ``path`` does; ``dropped``: the call is a statement, its result is thrown
+    away.
 
     The path may be empty where it is not known; ``attribute`` is its last name in any case.
     """

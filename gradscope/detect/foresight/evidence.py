@@ -1,4 +1,4 @@
-"""Gathers what a finding about a graph that is about to be freed has to say, and what decides its fix."""
+"""Gathers the facts of GS102: what a call is about to free, and what decides the fix."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shared_graph(
     reached: list[Held],
     frames: list[FrameType],
 ) -> SharedGraph | None:
-    """The facts about the first of the holders; None where another check shows that it can do no harm."""
+    """Return the facts about the first of the holders; None where it can do no harm after all."""
     site = record.site
     assert site is not None
     found = [entry for entry in found if not _is_over(*entry, reached, site)]
@@ -84,7 +84,7 @@ def shared_graph(
 def _others(
     found: list[tuple[Held, Reading]], chosen: Reading, made: tuple[Site, ...]
 ) -> tuple[tuple[str, Site | None], ...]:
-    """The other holders that meet the same fate, and where they were assigned."""
+    """Return the other holders with the same fate, and where they were assigned."""
     links = {
         r.name: _link(r, made)
         for _, r in found
@@ -94,7 +94,7 @@ def _others(
 
 
 def _rank(entry: tuple[Held, Reading]) -> tuple[bool, bool, int]:
-    """Those that something is built on tell more than a loss; then the shortest name."""
+    """Order holders: those that something is built on before a loss; then by the shortest name."""
     reading = entry[1]
     return (
         reading.read.after_back_edge,
@@ -104,7 +104,9 @@ def _rank(entry: tuple[Held, Reading]) -> tuple[bool, bool, int]:
 
 
 def _is_over(held: Held, reading: Reading, reached: list[Held], site: Site) -> bool:
-    """Whether it is an element of the list that the loop around the call runs over, and its turn has been."""
+    """Return whether it is an element of the list that the loop around the call runs over, and its
+    turn is over.
+    """
     if reading.backward != site or not _elements(reading, site):
         return False
     if held.root:
@@ -137,7 +139,9 @@ def _made(watch: State, look: Look, freed: list[int]) -> tuple[Site, ...]:
 
 
 def _link(reading: Reading, made: tuple[Site, ...]) -> Site | None:
-    """Where the holder was assigned last before the call, as far as the code shows: in its frame, or where it is read."""
+    """Return where the holder was assigned last before the call: in its frame, or where it
+    is read.
+    """
     code = reading.frame.f_code
     here = place_in(reading.frame).site
     container = reading.name.partition("[")[0]
@@ -162,7 +166,9 @@ def _link(reading: Reading, made: tuple[Site, ...]) -> Site | None:
 
 
 def _stored_in(reading: Reading) -> Site | None:
-    """The statement that stores an attribute or puts an element into a container: in the function that reads it, or its file."""
+    """Return the statement that stores an attribute or an element: in the function that reads it,
+    or its file.
+    """
     file = reading.read.site.file
     container, key = _container(reading.name)
     last = container.rpartition(".")[2]
@@ -186,7 +192,9 @@ def _stored_in(reading: Reading) -> Site | None:
 
 
 def _container(name: str) -> tuple[str, bool]:
-    """The variable or attribute that holds the tensor, and whether as a container of it: ``states`` of ``states['a'][0]``."""
+    """Return the variable or attribute that holds the tensor (``states`` of ``states['a'][0]``),
+    and whether in a container.
+    """
     key = False
     while name.endswith("]") and (owner := owner_path(name)[0]):
         name, key = owner, True
@@ -194,7 +202,9 @@ def _container(name: str) -> tuple[str, bool]:
 
 
 def _names(target: str, last: str, has_key: bool, is_attribute: bool) -> bool:
-    """Whether a target of an assignment is the attribute or an element of the container of this name."""
+    """Return whether a target of an assignment is the attribute or an element of the container of
+    this name.
+    """
     owner, key = _container(target)
     return owner.rpartition(".")[2] == last and key >= has_key and ("." in owner) == is_attribute
 
@@ -207,7 +217,9 @@ def _appends(node: ast.Expr, last: str) -> bool:
 
 
 def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
-    """Whether the holder is assigned again in each iteration: in the loop itself, or by the method or hook that stores it."""
+    """Return whether each iteration assigns the holder again: in the loop, or in the method or hook
+    that stores it.
+    """
     if loop is None and not reading.again:
         return False
     if loop is not None and changes.stores_in(loop, reading.name):
@@ -227,7 +239,9 @@ def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
 
 
 def _is_lazy(region: ast.AST, name: str) -> bool:
-    """Whether the name is stored only where it is tested first: ``if self.cached is None: …``."""
+    """Return whether the name is stored only where it is tested first: ``if self.cached is None:
+    …``.
+    """
     last = name.rpartition(".")[2].partition("[")[0]
     stores = {id(s) for s in changes.stores_in(region, name)}
     lazy = {
@@ -240,7 +254,7 @@ def _is_lazy(region: ast.AST, name: str) -> bool:
 
 
 def _elements(reading: Reading, site: Site) -> str:
-    """The list whose elements are the losses of the loop around the call."""
+    """Return the list whose elements are the losses of the loop around the call."""
     loop = source.loop_around(site)
     if (
         not isinstance(loop, ast.For)
@@ -261,7 +275,7 @@ def _is_of_parameters(statement: ast.stmt) -> bool:
 
 
 def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:
-    """Whether a module's parameter, or one that an optimizer in sight has, is among the leaves."""
+    """Return whether a leaf is a module's parameter, or in an optimizer of these frames."""
     if any(derives(type(leaf), torch.nn.Parameter) for leaf in leaves):
         return True
     ids = {id(leaf) for leaf in leaves}
@@ -277,7 +291,7 @@ def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:
 
 
 def _steps_between(first: Site, last: Site) -> bool:
-    """Whether an optimizer steps between two backward calls of one function."""
+    """Return whether an optimizer steps between two backward calls of one function."""
     if first.file != last.file or not first.line < last.line:
         return False
     calls = source.calls_in(source.function_around(first))
@@ -290,7 +304,7 @@ def _steps_between(first: Site, last: Site) -> bool:
 
 
 def _shared(record: BackwardCall, reading: Reading, reached: list[Held]) -> str:
-    """The variable that the losses of both calls are computed from."""
+    """Return the variable that the losses of both calls are computed from."""
     assert record.site is not None
     root = source.root_name(record.site)
     first = _loaded(record.site, root)
@@ -305,7 +319,7 @@ def _shared(record: BackwardCall, reading: Reading, reached: list[Held]) -> str:
 def _leads_nowhere_else(
     record: BackwardCall, shared: str, reached: list[Held], freeing: Freeing
 ) -> bool:
-    """Whether the call would have nothing to train if its loss took the shared tensor cut off."""
+    """Return whether the call would train nothing if its loss took the shared tensor detached."""
     cut = next((held.own for held in reached for path in held.paths if path.text == shared), None)
     return cut is not None and not freeing.has_leaf_without(
         [root.node for root in record.roots], cut
@@ -313,7 +327,7 @@ def _leads_nowhere_else(
 
 
 def _loaded(site: Site, name: str) -> set[str]:
-    """The names read by the last statement before a site that assigns a name."""
+    """Return the names read by the last statement before a site that assigns a name."""
     before = (
         [s for s in changes.stores_in(source.function_around(site), name) if s.lineno <= site.line]
         if name

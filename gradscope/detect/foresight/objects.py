@@ -1,4 +1,4 @@
-"""Looks up what a dotted name of a frame stands for, running none of the user's code, and the code that calling it runs."""
+"""Looks up what a dotted name of a frame stands for, without running any of the user's code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _MOST_MODULES = 500
 
 
 def split(path: str) -> tuple[str, list[str]] | None:
-    """A path as its variable and its parts, ``.h`` and ``[3]``; None where it is not so simple."""
+    """Return a path as its variable and its parts, ``.h`` and ``[3]``; None where it has other
+    parts.
+    """
     root = re.match(r"\w+", path)
     if root is None:
         return None
@@ -41,7 +43,7 @@ def split(path: str) -> tuple[str, list[str]] | None:
 
 
 def owner_path(path: str) -> tuple[str, str]:
-    """The path without its last part, and that part; empty where it is a variable."""
+    """Return the path without its last part, and that part; both empty where it is a variable."""
     known = split(path)
     if known is None or not known[1]:
         return "", ""
@@ -49,13 +51,13 @@ def owner_path(path: str) -> tuple[str, str]:
 
 
 class Objects:
-    """The variables of one frame. It holds them, so let go of it at once."""
+    """The variables of one frame, held: to be dropped after the look."""
 
     def __init__(self, frame: FrameType) -> None:
         self._variables = {**frame.f_globals, **dict(local_variables(frame))}
 
     def find(self, path: str) -> Any:
-        """What the path stands for, MISSING if that cannot be told quietly."""
+        """Return what the path stands for; MISSING where only the user's code could tell."""
         known = split(path)
         if known is None:
             return MISSING
@@ -68,7 +70,7 @@ class Objects:
 
 
 def attribute(owner: Any, name: str) -> Any:
-    """An attribute as it is stored, descriptors unasked."""
+    """Return an attribute as it is stored, without asking descriptors."""
     layout = layout_of(type(owner))
     if isinstance(owner, types.ModuleType):
         return layouts.module_variables(owner).get(name, MISSING)
@@ -102,7 +104,7 @@ def _item(owner: Any, key: str) -> Any:
 
 
 def submodules(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
-    """A module and those in it, each with its path."""
+    """Yield a module and those in it, each with its path."""
     for _, (name, each) in zip(
         range(_MOST_MODULES), torch.nn.Module.named_modules(module), strict=False
     ):
@@ -111,7 +113,9 @@ def submodules(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.
 
 
 def function_of(found: Any) -> tuple[CodeType, bool] | None:
-    """The user's code behind a function, and whether it is decorated to run under ``no_grad``."""
+    """Return the user's code behind a function, and whether it is decorated to run under
+    ``no_grad``.
+    """
     no_grad = False
     for _ in range(8):
         if isinstance(found, staticmethod | classmethod | types.MethodType):
@@ -130,7 +134,9 @@ def function_of(found: Any) -> tuple[CodeType, bool] | None:
 
 
 def _turns_off(function: FunctionType) -> bool:
-    """Whether the context manager of a decorated function is ``no_grad`` or ``inference_mode``."""
+    """Return whether the context manager of a decorated function is ``no_grad`` or
+    ``inference_mode``.
+    """
     for cell in function.__closure__ or ():
         try:
             held = cell.cell_contents
@@ -143,9 +149,10 @@ def _turns_off(function: FunctionType) -> bool:
 
 
 class Resolver:
-    """Tells liveness what code the calls of a frame run, as far as a tracked holder is concerned.
+    """Finds the code that the calls of a frame run, as far as a tracked holder is concerned.
 
-    ``owner`` is the object that has the holder as an attribute, ``name`` the attribute, ``root`` the variable it starts from.
+    ``owner`` is the object that has the holder as an attribute, ``name`` the attribute, ``root``
+    the variable it starts from.
     """
 
     def __init__(self, objects: Objects, root: str, owner: Any = None, name: str = "") -> None:
@@ -156,7 +163,9 @@ class Resolver:
         self._last: Any = MISSING
 
     def __call__(self, path: str) -> Callee | None:
-        """The code that calling the path runs; None where it is not the user's, or not to be told."""
+        """Return the code that calling the path runs; None where it is not the user's, or not
+        known.
+        """
         found = self._objects.find(path)
         if found is MISSING and path.startswith("self.") and self._last is not MISSING:
             found = self._find_in_last(path)
@@ -192,7 +201,9 @@ class Resolver:
         return found
 
     def _module(self, path: str, module: torch.nn.Module) -> Callee | None:
-        """The forward that reads the holder; else a hook that knows it; else the module's own forward."""
+        """Return the forward that reads the holder; else a hook that knows it; else the module's
+        own forward.
+        """
         hooks = []
         for at, each in submodules(module, path):
             if each is self._owner and self._owner is not None:

@@ -1,4 +1,4 @@
-"""Follows a held tensor from the frames of a backward call to the next backward call that will run through it."""
+"""Follows a held tensor from the frames of a backward call to the next one that runs through it."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ _WALKS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The read that leads to another backward call: of which name, in which of the user's frames, counted from the innermost.
+    """A read of ``name`` that leads to another backward call, and the user's frame that reads it.
 
-    ``again``: the code of the frame is run anew by a library that was handed it.
+    ``again``: a library that was handed the code of the frame runs it anew.
     """
 
     name: str
@@ -93,10 +93,12 @@ def dangerous_read(
     at_line: bool = False,
     doubting: bool = True,
 ) -> Reading | None:
-    """The nearest read of a tensor with these names that is seen to lead to another backward call; None where in doubt.
+    """Return the nearest read of a tensor with these names that leads to another backward call;
+    None where in doubt.
 
-    ``frames`` are the user's, innermost first. ``at_line`` says that the innermost is about to run the line it stands at. Without
-    ``doubting`` a read counts even if something else may have been put in the tensor's place by then.
+    ``frames`` are the user's, innermost first. ``at_line``: the innermost is about to run the line
+    it stands at. Without ``doubting`` a read counts even if something else may have been put in the
+    tensor's place by then.
     """
     alive: dict[str, bool] = {}  # last steps of names that inner frames have: do they survive?
     carried: set[str] = set()
@@ -144,7 +146,9 @@ def _first_danger(tracked: Tracked, frame: FrameType, objects: Objects) -> Read 
 def _read_when_run_again(
     names: Mapping[str, Tracked], frame: FrameType, objects: Objects
 ) -> Reading | None:
-    """Return the first dangerous read from the function's start, where a library will call it again."""
+    """Return the first dangerous read from the function's start, where a library will call it
+    again.
+    """
     code = frame.f_code
     for name, tracked in names.items() if _is_run_again(frame) else ():
         root = root_of(name)
@@ -165,7 +169,7 @@ def _left_by(tracked: Tracked, frame: FrameType, objects: Objects) -> frozenset[
 
 
 def _reads_of_cache(tracked: Tracked, frame: FrameType, resolver: Resolver) -> tuple[Read, ...]:
-    """What comes of the results of a cached function where the frame's code calls it again."""
+    """Return the reads of what a cached function returns where the frame's code calls it again."""
     code = frame.f_code
     return tuple(
         replace(read, name=tracked.name, site=call.site, after_back_edge=call.after_back_edge)
@@ -176,7 +180,9 @@ def _reads_of_cache(tracked: Tracked, frame: FrameType, resolver: Resolver) -> t
 
 
 def _shown(name: str, frame: FrameType) -> str:
-    """A name for the user: what a call returns goes by the variable that it is assigned to."""
+    """Return a name for the user: what a call returns goes by the variable that it is
+    assigned to.
+    """
     if name != RESULT:
         return name
     statement = source.statement_at(place_in(frame).site)
@@ -190,7 +196,7 @@ def _last(name: str) -> str:
 
 
 def _in_caller(left: frozenset[str], code: CodeType, outer: FrameType) -> Iterator[str]:
-    """Under which names the caller has what a function left behind."""
+    """Yield the names under which the caller has what a function left behind."""
     call = call_at(outer.f_code, outer.f_lasti)
     for path in left:
         if path == RESULT:
@@ -203,7 +209,7 @@ def _in_caller(left: frozenset[str], code: CodeType, outer: FrameType) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A name, what liveness is asked for in its place, and what the code that is called must be looked up by."""
+    """A name, the path that liveness follows for it, and what finds the code that is called."""
 
     name: str
     read: str = ""
@@ -216,12 +222,12 @@ class Tracked:
             object.__setattr__(self, "read", self.name)
 
     def resolver(self, objects: Objects) -> Resolver:
-        """What tells liveness which code the calls run."""
+        """Return what finds the code that calls run."""
         return Resolver(objects, root_of(self.name), self.owner, self.attribute)
 
 
 def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict[str, Tracked]:
-    """The names of a tensor that the code of a frame could read it by."""
+    """Return the names by which the code of a frame could read the tensor."""
     code = frame.f_code
     found: dict[str, Tracked] = {}
     for path in paths:
@@ -279,7 +285,9 @@ def _is_cleared(called: str, frame: FrameType) -> bool:
 
 
 def _getters(holder: Any, name: str) -> Iterator[str]:
-    """The properties of an object that give what an attribute holds, if no other method than ``__init__`` stores that."""
+    """Yield the properties of an object that return an attribute which no method but ``__init__``
+    stores.
+    """
     if holder is None or not is_user_class(type(holder)):
         return
     getters, others = [], []
@@ -311,7 +319,9 @@ def _stores(code: CodeType, name: str) -> bool:
 
 
 def _is_run_again(frame: FrameType) -> bool:
-    """Whether the library that runs a frame's function, such as an optimizer its closure, calls the same thing once more."""
+    """Return whether the library that runs a frame's function, such as an optimizer its closure,
+    calls it once more.
+    """
     above = frame.f_back
     while above is not None and owner_of(above.f_code) != USER:
         here = call_at(above.f_code, above.f_lasti)
@@ -365,7 +375,9 @@ def _in_doubt(
 
 
 def _may_change(call: ast.Call, owners: set[str], objects: Objects, resolver: Resolver) -> bool:
-    """Whether a call may store an attribute of one of these objects in code that cannot be followed."""
+    """Return whether a call may store an attribute of one of these objects in code that cannot be
+    followed.
+    """
     target = ast.unparse(call.func)
     receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     is_given = any(ast.unparse(argument) in owners for argument in call.args)

@@ -74,6 +74,19 @@ def gradscope(
         raise typer.Exit
 
 
+def _option(help: str, *names: str, metavar: str | None = None, at_least: int | None = None) -> Any:  # noqa: A002
+    return typer.Option(*names, help=help, metavar=metavar, min=at_least)
+
+
+_file = partial(_option, metavar="FILE")
+_count = partial(_option, metavar="N", at_least=1)
+
+FormatOption = Annotated[Format, _option("Format of the report.")]
+RecordingArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")
+]
+
+
 @app.command(
     cls=ProgramCommand,
     context_settings={"allow_interspersed_args": False},
@@ -86,39 +99,24 @@ def run(
     args: Annotated[
         list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
     ] = None,
-    module: Annotated[
-        bool, typer.Option("-m", help="PROGRAM is a module, as for python -m.")
-    ] = False,
-    code: Annotated[bool, typer.Option("-c", help="PROGRAM is code, as for python -c.")] = False,
-    format: Annotated[Format, typer.Option(help="Format of the report.")] = Format.TEXT,  # noqa: A002
+    module: Annotated[bool, _option("PROGRAM is a module, as for python -m.", "-m")] = False,
+    code: Annotated[bool, _option("PROGRAM is code, as for python -c.", "-c")] = False,
+    format: FormatOption = Format.TEXT,  # noqa: A002
     output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the report to this file instead of stderr."),
+        Path | None, _file("Write the report to this file instead of stderr.")
     ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the recording in this file.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an interactive report to this file.")
-    ] = None,
+    save: Annotated[Path | None, _file("Save the recording in this file.")] = None,
+    html: Annotated[Path | None, _file("Write an interactive report to this file.")] = None,
     draw: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw the graph of the worst finding, or the last: .svg .png .pdf .dot",
-        ),
+        Path | None, _file("Draw the graph of the worst finding, or the last: .svg .png .pdf .dot")
     ] = None,
-    stop_after: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="End the program after N backward calls.")
-    ] = None,
-    guard: Annotated[
-        bool, typer.Option("--guard", help="Raise an error before the engine would.")
-    ] = False,
+    stop_after: Annotated[int | None, _count("End the program after N backward calls.")] = None,
+    guard: Annotated[bool, _option("Raise an error before the engine would.", "--guard")] = False,
     no_hooks: Annotated[
-        bool, typer.Option("--no-hooks", help="Install no saved-tensor hooks, and see less.")
+        bool, _option("Install no saved-tensor hooks, and see less.", "--no-hooks")
     ] = False,
     fail_on: Annotated[
-        FailOn, typer.Option(help="Lowest severity that makes the exit status 1.")
+        FailOn, _option("Lowest severity that makes the exit status 1.")
     ] = FailOn.ERROR,
 ) -> Job:
     """
@@ -138,15 +136,11 @@ def report(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Recordings that `run --save` wrote.")
     ],
-    format: Annotated[Format, typer.Option(help="Format of the report.")] = Format.TEXT,  # noqa: A002
+    format: FormatOption = Format.TEXT,  # noqa: A002
     output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the report to this file instead of stdout."),
+        Path | None, _file("Write the report to this file instead of stdout.")
     ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write an interactive report to this file instead."),
-    ] = None,
+    html: Annotated[Path | None, _file("Write an interactive report to this file instead.")] = None,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
     return partial(report_command.report, files, format, output, html)
@@ -154,40 +148,28 @@ def report(
 
 @app.command()
 def draw(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")
-    ],
+    file: RecordingArgument,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Draw to this .svg, .png, .pdf or .dot file instead of a tree.",
-        ),
+        _file("Draw to this .svg, .png, .pdf or .dot file instead of a tree.", "--output", "-o"),
     ] = None,
-    call: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Draw the graph of backward call N.")
-    ] = None,
+    call: Annotated[int | None, _count("Draw the graph of backward call N.")] = None,
     focus: Annotated[
         str | None,
-        typer.Option(
+        _option(
+            "Show most of this: shared, finding, or a node, module, leaf or root by name.",
             metavar="WHAT",
-            help="Show most of this: shared, finding, or a node, module, leaf or root by name.",
         ),
     ] = None,
-    depth: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Fold module calls at this depth of their path."),
-    ] = None,
+    depth: Annotated[int | None, _count("Fold module calls at this depth of their path.")] = None,
     expand: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Open a fold by the name after its `open:`; repeatable."),
+        _option("Open a fold by the name after its `open:`; repeatable.", metavar="NAME"),
     ] = None,
-    no_fold: Annotated[bool, typer.Option("--no-fold", help="Draw every node.")] = False,
-    sites: Annotated[bool, typer.Option("--sites", help="Show the source lines.")] = False,
-    engine: Annotated[Engine, typer.Option(help="Layout engine.")] = Engine.AUTO,
-    theme: Annotated[Theme, typer.Option(help="Colours.")] = Theme.LIGHT,
+    no_fold: Annotated[bool, _option("Draw every node.", "--no-fold")] = False,
+    sites: Annotated[bool, _option("Show the source lines.", "--sites")] = False,
+    engine: Annotated[Engine, _option("Layout engine.")] = Engine.AUTO,
+    theme: Annotated[Theme, _option("Colours.")] = Theme.LIGHT,
 ) -> Job:
     """Draw a graph of a saved recording: to a file, or as a tree."""
     options = Options(focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme)
@@ -196,33 +178,22 @@ def draw(
 
 @app.command()
 def fix(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")
-    ],
+    file: RecordingArgument,
     finding: Annotated[
         str | None,
-        typer.Option(
-            metavar="WHICH", help="Only this fix: its number in the list, or the code of a finding."
+        _option(
+            "Only this fix: its number in the list, or the code of a finding.", metavar="WHICH"
         ),
     ] = None,
     verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Run the program with and without the fix, and compare."),
+        bool, _option("Run the program with and without the fix, and compare.", "--verify")
     ] = False,
-    write: Annotated[
-        bool, typer.Option("--write", help="Change the files if the fix holds.")
-    ] = False,
+    write: Annotated[bool, _option("Change the files if the fix holds.", "--write")] = False,
     stop_after: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="End each run after N backward calls (default: 100, or as the findings need).",
-        ),
+        _count("End each run after N backward calls (default: 100, or as the findings need)."),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(min=1, metavar="S", help="End each run after S seconds.")
-    ] = 600,
+    timeout: Annotated[float, _count("End each run after S seconds.", metavar="S")] = 600,
 ) -> Job:
     """
     Show what to do about the findings of a saved recording, in words and as a diff.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gradscope.commands.outputs import Image
+from gradscope.commands.outputs import image
 from gradscope.render.pictures.options import Options
 
 _WIDEST = 1_000
@@ -21,7 +21,7 @@ def draw(file: Path, output: Path | None, call: int | None, options: Options) ->
 
     console = Console(file=sys.stdout)
     if output is not None:
-        Image(output, "--output", options, call).write(load(file), console)
+        image(output, "--output", options, call).write(load(file), console)
         return 0
     unicode = console.encoding.lower().startswith("utf")
     tree = recording_tree(load(file), options, call=call, plain_ascii=not unicode)

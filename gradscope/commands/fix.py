@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from gradscope.commands.outputs import tell
 from gradscope.launch.uncaught import die_of_interrupt
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def fix(file: Path, options: FixOptions) -> int:
     recording = load(file)
     console = Console(file=sys.stdout, highlight=False)
     if not recording.findings and options.finding is None:
-        console.print(f"nothing to fix: no finding in {file}", markup=False, soft_wrap=True)
+        tell(console, f"nothing to fix: no finding in {file}")
         return 0
     plan = proposals.plan(recording, options.finding)
     print_plan(plan, console)
@@ -46,11 +47,10 @@ def fix(file: Path, options: FixOptions) -> int:
             _print_next_of_fix(file, options, console)
         return 0
     if not plan.changes:
-        console.print("nothing to try out: no fix here can be applied as an edit", soft_wrap=True)
+        tell(console, "nothing to try out: no fix here can be applied as an edit")
         return 1
-    bounds = verify.Bounds(
-        options.stop_after or verify.default_calls(plan.applied), options.timeout
-    )
+    calls = options.stop_after or verify.default_calls(plan.applied)
+    bounds = verify.Bounds(calls, options.timeout)
     try:
         verdict = verify.verify(plan, recording, bounds, _telling(console))
     except KeyboardInterrupt:
@@ -66,27 +66,23 @@ def _write_fix(plan: Plan, console: Console) -> int:
     from gradscope.fixing.write import write
 
     if any(change.file == CODE for change in plan.changes):
-        console.print(
-            "nothing written: the program was given with -c, and is in no file", soft_wrap=True
-        )
+        tell(console, "nothing written: the program was given with -c, and is in no file")
         return 1
     write(plan.changes)
     for change in plan.changes:
-        console.print(f"written: {change.file}", markup=False, soft_wrap=True)
+        tell(console, f"written: {change.file}")
     return 0
 
 
 def _telling(console: Console) -> Callable[[str], None]:
     """Return what prints which run is in progress, if there is a terminal."""
-    return (
-        (lambda doing: console.print(f"{doing} ...", style="dim"))
-        if console.is_terminal
-        else lambda doing: None
-    )
+    if not console.is_terminal:
+        return lambda doing: None
+    return lambda doing: console.print(f"{doing} ...", style="dim")
 
 
 def _print_next_of_fix(file: Path, options: FixOptions, console: Console) -> None:
     only = f" --finding {options.finding}" if options.finding else ""
     command = f"gradscope fix {shlex.quote(str(file))}{only}"
-    console.print(f"next: {command} --verify", markup=False, soft_wrap=True)
-    console.print(f"      {command} --write", markup=False, soft_wrap=True)
+    tell(console, f"next: {command} --verify")
+    tell(console, f"      {command} --write")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -59,19 +60,18 @@ class SafeConsole(Console):
         self.quiet = True
 
 
+def tell(console: Console, line: str) -> None:
+    """Print a line as it is, however long."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 @contextmanager
 def opened(output: Path | None, otherwise: TextIO | io.TextIOBase) -> Iterator[TextIO]:
     """Open ``output``, or yield ``otherwise``; raise GradscopeError if it cannot be written."""
     if output is None:
         yield cast(TextIO, otherwise)
         return
-    try:
-        file = output.open("w", encoding="utf-8")
-    except OSError as error:
-        raise GradscopeError(
-            f"cannot write {output}: {error.strerror}; name another file with --output"
-        ) from None
-    with file:
+    with _opened(output, output, "w", "--output") as file:
         yield file
 
 
@@ -82,15 +82,19 @@ def writable(file: Path, option: str) -> Path:
     """
     path = file.absolute()
     new = not path.exists()
+    _opened(file, path, "a", option).close()
+    if new:
+        path.unlink()
+    return path
+
+
+def _opened(file: Path, path: Path, mode: str, option: str) -> TextIO:
     try:
-        path.open("ab").close()
+        return cast(TextIO, path.open(mode, encoding="utf-8"))
     except OSError as error:
         raise GradscopeError(
             f"cannot write {file}: {error.strerror}; name another file with {option}"
         ) from None
-    if new:
-        path.unlink()
-    return path
 
 
 def printer(format: Format) -> Callable[[Recording, Console, Path | None], None]:  # noqa: A002
@@ -107,31 +111,29 @@ def printer(format: Format) -> Callable[[Recording, Console, Path | None], None]
     write = WRITERS[format]
 
     def print_text(recording: Recording, console: Console, saved: Path | None) -> None:
-        text = write(recording)
-        console.file.write(text if text.endswith("\n") or not text else text + "\n")
+        console.file.write(write(recording))
         console.file.flush()
 
     return print_text
 
 
+@dataclass(frozen=True, slots=True)
 class View:
-    """A file that will show a recording; GradscopeError if it cannot be written."""
+    """A file that will show a recording; ``render`` writes it, and returns notes for the user."""
 
-    word = ""
-
-    def __init__(self, file: Path, option: str) -> None:
-        self._file = file
-        self._path = writable(file, option)  # a program may change the working directory
+    word: str
+    file: Path
+    render: Callable[[Recording], Iterable[str]]
 
     def write(self, recording: Recording, console: Console | None) -> None:
         """Write the file, and name it on the console; raise GradscopeError if that fails."""
         try:
-            notes = self._write(recording, self._path)
+            notes = self.render(recording)
         except OSError as error:
-            raise GradscopeError(f"cannot write {self._file}: {error.strerror}") from None
+            raise GradscopeError(f"cannot write {self.file}: {error.strerror}") from None
         if console is not None:
-            for line in (f"{self.word}: {self._file}", *(f"note: {note}" for note in notes)):
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+            for line in (f"{self.word}: {self.file}", *(f"note: {note}" for note in notes)):
+                tell(console, line)
 
     def write_if_possible(self, recording: Recording, console: Console | None) -> None:
         """Write the file at the end of a run; if that fails, only say so."""
@@ -139,55 +141,34 @@ class View:
             self.write(recording, console)
         except GradscopeError as error:
             stream = SafeStream(sys.stderr)
-            stream.write(f"gradscope: {self._file} was not written: {error}\n")
+            stream.write(f"gradscope: {self.file} was not written: {error}\n")
             stream.flush()
 
-    def _write(self, recording: Recording, path: Path) -> tuple[str, ...]:
-        raise NotImplementedError
+
+# What these need is imported before the program runs, which may leave no path to import it from,
+# and may change the working directory. Both raise GradscopeError if the file cannot be written.
 
 
-class Page(View):
-    """The interactive report."""
+def page(file: Path, option: str) -> View:
+    """Return the interactive report as a view."""
+    from gradscope.render.html import to_html
 
-    word = "page"
+    path = writable(file, option)
 
-    def __init__(self, file: Path, option: str) -> None:
-        from gradscope.render.html import to_html
-
-        super().__init__(file, option)
-        self._to_html = to_html  # imported now: the program may leave no path to import it from
-
-    def _write(self, recording: Recording, path: Path) -> tuple[str, ...]:
-        path.write_text(self._to_html(recording), encoding="utf-8")
+    def render(recording: Recording) -> tuple[str, ...]:
+        path.write_text(to_html(recording), encoding="utf-8")
         return ()
 
-
-class Image(View):
-    """A picture of the graph of a backward call, else of the worst finding, else the last."""
-
-    word = "picture"
-
-    def __init__(
-        self, file: Path, option: str, options: Options = DEFAULTS, call: int | None = None
-    ) -> None:
-        from gradscope.render.pictures.draw import draw_recording
-        from gradscope.render.pictures.formats import check_suffix
-
-        check_suffix(file.suffix.lower())
-        super().__init__(file, option)
-        self._draw = draw_recording
-        self._call = call
-        self._options = options
-
-    def _write(self, recording: Recording, path: Path) -> tuple[str, ...]:
-        return self._draw(recording, path, self._options, call=self._call).notes
+    return View("page", file, render)
 
 
-def page_and_picture(html: Path | None, draw: Path | None) -> list[View]:
-    """Return the page and the picture that a run was asked for."""
-    views: list[View] = []
-    if html is not None:
-        views.append(Page(html, "--html"))
-    if draw is not None:
-        views.append(Image(draw, "--draw"))
-    return views
+def image(file: Path, option: str, options: Options = DEFAULTS, call: int | None = None) -> View:
+    """Return a picture of the graph of a call, else of the worst finding or the last call."""
+    from gradscope.render.pictures.draw import draw_recording
+    from gradscope.render.pictures.formats import check_suffix
+
+    check_suffix(file.suffix.lower())
+    path = writable(file, option)
+    return View(
+        "picture", file, lambda recording: draw_recording(recording, path, options, call=call).notes
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gradscope.commands.outputs import Page, opened, printer
+from gradscope.commands.outputs import opened, page, printer
 from gradscope.errors import GradscopeError
 from gradscope.render.machine import Format
 
@@ -27,7 +27,7 @@ def report(
             raise GradscopeError(
                 "--html takes one recording: name one, and another --html file for each further one"
             )
-        Page(html, "--html").write(load(files[0]), Console(file=sys.stdout))
+        page(html, "--html").write(load(files[0]), Console(file=sys.stdout))
         return 0
     recordings = [load(file) for file in files]
     show = printer(format)

@@ -17,9 +17,11 @@ from rich.console import Console
 from gradscope.commands.outputs import (
     SafeConsole,
     SafeStream,
+    image,
     opened,
-    page_and_picture,
+    page,
     printer,
+    tell,
 )
 from gradscope.launch.runner import run_program
 from gradscope.launch.target import Target, header_of
@@ -57,7 +59,9 @@ class RunOptions:
 
 def run(target: Target, options: RunOptions) -> int:
     """Run a program inside a watch, print its findings as they are made and a report at its end."""
-    views = page_and_picture(options.html, options.draw)
+    views = [] if options.html is None else [page(options.html, "--html")]
+    if options.draw is not None:
+        views.append(image(options.draw, "--draw"))
     save = None if options.save is None else _made(options.save)
     header = header_of(target, options.hooks)
 
@@ -155,7 +159,7 @@ def _print_unwatched(options: RunOptions, console: Console) -> None:
         else ""
     )
     text = f"gradscope: the program never imported torch: there was nothing to watch{unsaved}"
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    tell(console, text)
 
 
 def _fails(findings: Iterable[Finding], fail_on: FailOn) -> bool:

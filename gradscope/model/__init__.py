@@ -2,56 +2,29 @@
 
 from __future__ import annotations
 
-from gradscope.model.finding import (
-    Cause,
-    Certainty,
-    Edit,
-    Finding,
-    Findings,
-    Fix,
-    FixKind,
-    Hazards,
-    Related,
-    Severity,
-)
-from gradscope.model.graph import (
-    Edge,
-    Graph,
-    Node,
-    NodeState,
-    Root,
-    SavedState,
-    SavedTensor,
-    SavedTensors,
-    Site,
-)
-from gradscope.model.run import SCHEMA, BackwardCall, Header, Outcome, Recording, Sample, Summary
-
-__all__ = [
-    "SCHEMA",
-    "BackwardCall",
-    "Cause",
-    "Certainty",
-    "Edge",
-    "Edit",
-    "Finding",
-    "Findings",
-    "Fix",
-    "FixKind",
-    "Graph",
-    "Hazards",
-    "Header",
-    "Node",
-    "NodeState",
-    "Outcome",
-    "Recording",
-    "Related",
-    "Root",
-    "Sample",
-    "SavedState",
-    "SavedTensor",
-    "SavedTensors",
-    "Severity",
-    "Site",
-    "Summary",
-]
+from gradscope.model.finding import Cause as Cause
+from gradscope.model.finding import Certainty as Certainty
+from gradscope.model.finding import Edit as Edit
+from gradscope.model.finding import Finding as Finding
+from gradscope.model.finding import Findings as Findings
+from gradscope.model.finding import Fix as Fix
+from gradscope.model.finding import FixKind as FixKind
+from gradscope.model.finding import Hazards as Hazards
+from gradscope.model.finding import Related as Related
+from gradscope.model.finding import Severity as Severity
+from gradscope.model.graph import Edge as Edge
+from gradscope.model.graph import Graph as Graph
+from gradscope.model.graph import Node as Node
+from gradscope.model.graph import NodeState as NodeState
+from gradscope.model.graph import Root as Root
+from gradscope.model.graph import SavedState as SavedState
+from gradscope.model.graph import SavedTensor as SavedTensor
+from gradscope.model.graph import SavedTensors as SavedTensors
+from gradscope.model.graph import Site as Site
+from gradscope.model.run import SCHEMA as SCHEMA
+from gradscope.model.run import BackwardCall as BackwardCall
+from gradscope.model.run import Header as Header
+from gradscope.model.run import Outcome as Outcome
+from gradscope.model.run import Recording as Recording
+from gradscope.model.run import Sample as Sample
+from gradscope.model.run import Summary as Summary

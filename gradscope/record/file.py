@@ -38,11 +38,11 @@ APPLICATION = int.from_bytes(b"GSCP", "big")
 
 _HEAD = 100
 _MAGIC = b"SQLite format 3\0"
+_GIVE = "give a file that `gradscope run --save FILE` wrote"
 
 
 def create(path: Path | None) -> sqlite3.Connection:
-    """Make an empty recording at ``path``, in the place of an older one, or in memory if that is
-    None.
+    """Make an empty recording at ``path``, in the place of an older one; without one, in memory.
 
     Raise GradscopeError where it cannot be written.
     """
@@ -60,9 +60,8 @@ def create(path: Path | None) -> sqlite3.Connection:
         connection.execute("COMMIT")
     except (OSError, ValueError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise GradscopeError(
-            f"{path}: the recording cannot be written there ({reason}): choose another file"
-        ) from error
+        what = f"the recording cannot be written there ({reason}): choose another file"
+        raise _error(path, what) from error
     return connection
 
 
@@ -70,13 +69,10 @@ def _make_way(path: Path) -> Path:
     """Put an empty file at ``path``, in the place of a recording or an empty file only."""
     if path.exists():
         if not path.is_file():
-            raise GradscopeError(
-                f"{path}: not a regular file: choose another file for the recording"
-            )
+            raise _error(path, "not a regular file: choose another file for the recording")
         if path.stat().st_size and _application(_head(path)) != APPLICATION:
-            raise GradscopeError(
-                f"{path}: exists and is not a gradscope recording: delete it or choose another file"
-            )
+            what = "exists and is not a gradscope recording: delete it or choose another file"
+            raise _error(path, what)
         path.unlink()
     _journal(path).unlink(missing_ok=True)
     path.open("xb").close()
@@ -98,10 +94,8 @@ def write(connection: sqlite3.Connection, batch: Mapping[Key, Any]) -> None:
 
 def is_locked(error: sqlite3.Error) -> bool:
     """Return whether this failed only because another program reads or writes the file just now."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-    )
+    busy = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in busy
 
 
 def pack(text: str) -> bytes:
@@ -119,15 +113,12 @@ def load(path: str | Path) -> Recording:
     _check(path)
     try:
         # Writable, so that SQLite can undo half a commit that a killed process left.
-        with closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=5)
-        ) as connection:
+        address = f"{path.resolve().as_uri()}?mode=rw"
+        with closing(sqlite3.connect(address, uri=True, timeout=5)) as connection:
             return read(connection)
     except sqlite3.Error as error:
         if is_locked(error):
-            raise GradscopeError(
-                f"{path}: locked by another program: try again in a moment"
-            ) from error
+            raise _error(path, "locked by another program: try again in a moment") from error
         raise _damaged(path, error) from error
     except (ValueError, zlib.error) as error:
         raise _damaged(path, error) from error
@@ -136,35 +127,25 @@ def load(path: str | Path) -> Recording:
 def _check(path: Path) -> None:
     if path.exists() and not path.is_file():
         kind = "a directory" if path.is_dir() else "not a regular file"
-        raise GradscopeError(
-            f"{path}: is {kind}: give a file that `gradscope run --save FILE` wrote"
-        )
+        raise _error(path, f"is {kind}: {_GIVE}")
     try:
         head = _head(path)
     except FileNotFoundError as error:
-        raise GradscopeError(
-            f"{path}: no such file: record one with `gradscope run --save FILE SCRIPT`"
-        ) from error
+        what = "no such file: record one with `gradscope run --save FILE SCRIPT`"
+        raise _error(path, what) from error
     except (OSError, ValueError) as error:
-        raise GradscopeError(
-            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise _error(path, f"cannot be read: {reason}") from error
     if not head.startswith(_MAGIC) or (len(head) == _HEAD and _application(head) != APPLICATION):
-        raise GradscopeError(
-            f"{path}: not a gradscope recording: give a file that `gradscope run --save FILE` wrote"
-        )
-    # A commit in progress, which has a journal, may have written the head and not yet what follows
-    # it.
-    if len(head) < _HEAD or (
-        not _journal(path.resolve()).exists() and path.stat().st_size < _size(head)
-    ):
+        raise _error(path, f"not a gradscope recording: {_GIVE}")
+    # A commit in progress has a journal, and may have written no more than the head.
+    committing = _journal(path.resolve()).exists()
+    if len(head) < _HEAD or (not committing and path.stat().st_size < _size(head)):
         raise _damaged(path, "its end is missing")
     schema = int.from_bytes(head[60:64], "big")
     if schema > SCHEMA:
-        raise GradscopeError(
-            f"{path}: written by a newer gradscope (schema {schema});"
-            f" this one reads up to {SCHEMA}: upgrade gradscope"
-        )
+        what = f"written by a newer gradscope (schema {schema}); this one reads up to {SCHEMA}"
+        raise _error(path, f"{what}: upgrade gradscope")
 
 
 def _head(path: Path) -> bytes:
@@ -187,9 +168,11 @@ def _application(head: bytes) -> int:
 
 
 def _damaged(path: Path, reason: object) -> GradscopeError:
-    return GradscopeError(
-        f"{path}: the recording is damaged or cut off ({reason}): record the run again"
-    )
+    return _error(path, f"the recording is damaged or cut off ({reason}): record the run again")
+
+
+def _error(path: Path | None, what: str) -> GradscopeError:
+    return GradscopeError(f"{path}: {what}")
 
 
 def read(connection: sqlite3.Connection) -> Recording:
@@ -223,14 +206,8 @@ def _tables(connection: sqlite3.Connection) -> dict[str, dict[Any, Any]]:
     """Return all tables as of one moment, each in the order of its keys."""
     connection.execute("BEGIN")
     try:
-        return {
-            table: dict(
-                connection.execute(
-                    f"SELECT key, value FROM {table} WHERE value IS NOT NULL ORDER BY key"
-                )
-            )
-            for table in TABLES
-        }
+        wanted = "SELECT key, value FROM {} WHERE value IS NOT NULL ORDER BY key"
+        return {table: dict(connection.execute(wanted.format(table))) for table in TABLES}
     finally:
         connection.execute("ROLLBACK")
 
@@ -260,9 +237,8 @@ def _source(value: Any) -> tuple[str, str]:
 
 def _sound(graph: Graph) -> Graph:
     """Return ``graph``; raise ValueError if it names a node that it does not have."""
-    named = [n for edge in graph.edges for n in (edge.source, edge.target)] + [
-        root.node for root in graph.roots
-    ]
+    named = [n for edge in graph.edges for n in (edge.source, edge.target)]
+    named += [root.node for root in graph.roots]
     if named and not 0 <= min(named) <= max(named) < len(graph.nodes):
         raise ValueError("a graph names a node that it does not have")
     return graph

@@ -205,12 +205,15 @@ def summary_text(summary: Summary) -> str:
 
 def _console() -> Console:
     """Return a console without colour that writes into memory, and has every sign."""
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     return Console(
-        file=stream, width=_WIDTH, color_system=None, force_terminal=False, legacy_windows=False
+        file=io.StringIO(),
+        width=_WIDTH,
+        color_system=None,
+        force_terminal=False,
+        legacy_windows=False,
     )
 
 
 def _written(console: Console) -> str:
-    memory = console.file.buffer  # type: ignore[attr-defined]
-    return str(memory.getvalue(), "utf-8").strip("\n")
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().strip("\n")

@@ -23,10 +23,11 @@ def draw(
     file: str | os.PathLike[str] | None = None,
     **options: Unpack[DrawOptions],
 ) -> pictures.Drawing:
-    """Draw the backward graph of one or more tensors in one picture, the nodes that they share drawn once.
+    """Draw the backward graph of one or more tensors in one picture, shared nodes drawn once.
 
-    ``roots`` are tensors, ``GradientEdge`` objects, or graphs that ``snapshot`` gave; freed graphs are drawn as well.
-    ``file`` ends in .svg, .png, .pdf or .dot; without one the drawing shows itself in a notebook. The options:
+    ``roots`` are tensors, ``GradientEdge`` objects, or graphs that ``snapshot`` gave; freed graphs
+    are drawn as well. ``file`` ends in .svg, .png, .pdf or .dot; without one the drawing shows
+    itself in a notebook. The options:
 
     * ``focus``: ``shared``, or the name of a node, module, leaf or root;
     * ``depth`` folds the calls of modules at this depth of their path;
@@ -37,7 +38,8 @@ def draw(
     * ``theme``: ``light`` or ``dark``;
     * ``limit_seconds``: a layout that takes longer (10 seconds) is given up for a simpler one.
 
-    Raises GradscopeError for a tensor without a graph, an unknown suffix, a file that cannot be written.
+    Raises GradscopeError for a tensor without a graph, an unknown suffix, or a file that cannot be
+    written.
 
     Example::
 
@@ -47,7 +49,7 @@ def draw(
 
 
 def to_dot(*roots: Drawable, **options: Unpack[DrawOptions]) -> str:
-    """Return the picture of tensors or graphs as DOT text, for any graphviz; the options are those of ``draw``."""
+    """Return the picture as DOT text, for any graphviz; roots and options are those of ``draw``."""
     return pictures.to_dot(_graphs(roots), Options(**options))
 
 

@@ -1,6 +1,6 @@
 """The one table of colours, symbols and words for states and severities, shared by all renderers.
 
-Colour alone never tells a state: each has a word, a symbol and a line style of its own. The hues
+Colour alone never marks a state: each has a word, a symbol and a line style of its own. The hues
 are those of Okabe and Ito, which people with any of the common colour vision deficiencies can tell
 apart, darkened for a light page and lightened for a dark one until they read well as text.
 """

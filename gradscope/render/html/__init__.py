@@ -1,4 +1,4 @@
-"""The interactive report: one self-contained HTML file that needs no network, made from a recording."""
+"""The interactive report: one self-contained HTML file that needs no network."""
 
 from gradscope.render.html.page import to_html
 

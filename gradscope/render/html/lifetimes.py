@@ -1,9 +1,10 @@
-"""Works out when the graph of each call was built, run, freed and destroyed: the bars of the timeline."""
+"""Works out the bars of the timeline: when each graph was built, run, freed and destroyed."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 
 from gradscope.model import Recording
 
@@ -12,12 +13,13 @@ MAX_LANES = 12
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The life of one call's graph, in seconds since the run began; ``row`` is the index in ``Recording.calls``.
+    """The life of one call's graph, in seconds since the run began.
 
-    Built from ``built`` to ``started``, run until ``ended``, saved tensors held until ``kept`` (None: the call freed
-    them), nodes there until ``gone`` (None: not known to be destroyed). torch tells neither of the last two
-    for one graph: ``kept`` is the first moment at which all graphs together held less, ``gone`` counts destroyed nodes
-    oldest first.
+    ``row`` is the index in ``Recording.calls``. The graph is built from ``built`` to ``started``
+    and run until ``ended``; its saved tensors are held until ``kept`` (None: the call freed them),
+    its nodes are there until ``gone`` (None: not known to be destroyed). torch shows neither of the
+    last two for one graph: ``kept`` is the first moment at which all graphs together held less,
+    ``gone`` counts destroyed nodes oldest first.
     """
 
     row: int
@@ -30,52 +32,46 @@ class Bar:
 
 
 def run_end(recording: Recording) -> float:
-    """The last moment that the recording knows of, in seconds since the run began."""
-    last = max((call.ended for call in recording.calls), default=0.0)
-    last = max(last, max((sample.time for sample in recording.timeline), default=0.0))
-    return max(
-        last, recording.outcome.ended - recording.header.started if recording.outcome.ended else 0.0
-    )
+    """Return the last moment that the recording knows of, in seconds since the run began."""
+    moments = [0.0, *(call.ended for call in recording.calls)]
+    moments += [sample.time for sample in recording.timeline]
+    if recording.outcome.ended:
+        moments.append(recording.outcome.ended - recording.header.started)
+    return max(moments)
 
 
 def lifetimes(recording: Recording) -> tuple[Bar, ...]:
-    """One bar for each row of calls, packed into as few lanes as keep them apart."""
-    calls = recording.calls
+    """Return one bar for each row of calls, packed into as few lanes as keep them apart."""
     end = run_end(recording)
     gone = _destroyed(recording, end)
     lane_ends: list[float] = []
-    lane_of_graph: dict[int, int] = {}
+    lane_of: dict[int | None, int] = {}
     bars: list[Bar] = []
-    for row, call in enumerate(calls):
-        ended = call.ended if call.count == 1 else _folded_until(recording, row, end)
-        again = call.graph is not None and call.graph in lane_of_graph
-        built = call.started if again else _built_from(recording, row)
-        kept = (
-            _kept_until(recording, row, ended, end)
-            if call.retained_bytes and call.count == 1
-            else None
-        )
-        lane = (
-            lane_of_graph[call.graph]
-            if again and call.graph is not None
-            else _free_lane(lane_ends, built)
-        )
+    for row, call in enumerate(recording.calls):
+        ended, kept = call.ended, None
+        if call.count > 1:
+            ended = _folded_until(recording, row, end)
+        elif call.retained_bytes:
+            kept = _kept_until(recording, row, end)
+        if call.graph is not None and call.graph in lane_of:
+            built, lane = call.started, lane_of[call.graph]
+        else:
+            built = _built_from(recording, row)
+            lane = lane_of[call.graph] = _free_lane(lane_ends, built)
         lane_ends[lane] = max(lane_ends[lane], ended, kept or 0.0)
-        if call.graph is not None:
-            lane_of_graph[call.graph] = lane
         bars.append(Bar(row, lane, built, call.started, ended, kept, gone[row]))
     return tuple(bars)
 
 
 def _folded_until(recording: Recording, row: int, end: float) -> float:
-    """A folded row lasts until the first call that came after the last of its calls."""
+    """Return when the first call started that came after the last of a folded row's calls."""
     last = recording.calls[row].last_number
     starts = (later.started for later in recording.calls[row + 1 :] if later.number > last)
     return max(recording.calls[row].ended, min(starts, default=end))
 
 
 def _built_from(recording: Recording, row: int) -> float:
-    """When the call before ended: what it left behind was there, what this call runs was built since."""
+    """Return when the call before ended: what this call runs was built since."""
     call = recording.calls[row]
     if call.count > 1 or call.parent is not None:
         return call.started
@@ -88,7 +84,7 @@ def _built_from(recording: Recording, row: int) -> float:
 
 
 def _free_lane(lane_ends: list[float], start: float) -> int:
-    """The first lane that is free at ``start``; when there are too many, the one that is free soonest."""
+    """Return the first lane that is free at ``start``, or free soonest if there are too many."""
     for lane, end in enumerate(lane_ends):
         if end <= start:
             return lane
@@ -98,36 +94,26 @@ def _free_lane(lane_ends: list[float], start: float) -> int:
     return lane_ends.index(min(lane_ends))
 
 
-def _kept_until(recording: Recording, row: int, ended: float, end: float) -> float:
-    """When the saved tensors that a retaining call left are run again, or known to be gone."""
+def _kept_until(recording: Recording, row: int, end: float) -> float:
+    """Return when the saved tensors that a call retained are run again, or known to be gone."""
     call = recording.calls[row]
-    moments = [end]
-    if call.graph is not None:
-        for later in recording.calls[row + 1 :]:
-            if later.graph == call.graph:
-                moments.append(later.started)
-                break
+    later = recording.calls[row + 1 :] if call.graph is not None else ()
+    again = (other.started for other in later if other.graph == call.graph)
     samples = recording.timeline
-    for sample in samples[bisect_right(samples, ended, key=lambda sample: sample.time) :]:
-        if sample.live_bytes < call.retained_bytes:
-            moments.append(sample.time)
-            break
-    return min(moments)
+    after = samples[bisect_right(samples, call.ended, key=lambda sample: sample.time) :]
+    less = (sample.time for sample in after if sample.live_bytes < call.retained_bytes)
+    return min(end, next(again, end), next(less, end))
 
 
 def _destroyed(recording: Recording, end: float) -> list[float | None]:
-    """For each row the moment by which as many nodes were destroyed as had been built up to and with it."""
+    """Return when as many nodes were destroyed as had been built up to and with each row."""
     calls = recording.calls
-    totals: list[int] = []
-    total = 0
-    for call in calls:
-        total += call.nodes_destroyed * call.count
-        totals.append(total)
-    built = 0
+    destroyed = list(accumulate(call.nodes_destroyed * call.count for call in calls))
     moments: list[float | None] = []
+    built = 0
     for call in calls:
         built += call.nodes_built * call.count
-        later = bisect_right(totals, built - 1)
+        later = bisect_right(destroyed, built - 1)
         if not call.nodes_built or call.count > 1:
             moments.append(None)
         elif later < len(calls):

@@ -1,4 +1,4 @@
-"""Recording to one self-contained HTML page: template, style, script and data joined under a strict content policy."""
+"""Writes a recording as one HTML page: template, style, script and data, under a strict policy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GRAPH_BUDGET = 1_500_000
 
 
 def to_html(recording: Recording) -> str:
-    """The whole page. The same recording gives the same text."""
+    """Return the whole page. The same recording gives the same text."""
     graphs: list[str] = []
     embedded: list[int] = []
     room = GRAPH_BUDGET
@@ -61,8 +61,8 @@ def to_html(recording: Recording) -> str:
     style = _state_colours() + _asset("report.css")
     script = '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
     parts = {
-        "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'",
+        "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'",
         "title": _text(f"{recording.header.script or 'gradscope'} · gradscope"),
         "style": style,
         "script": script,
@@ -74,28 +74,21 @@ def to_html(recording: Recording) -> str:
 
 
 def _by_interest(recording: Recording) -> list[int]:
-    """Graphs that a finding speaks of first, then as they were seen."""
-    spoken_of = [f.graph for f in recording.findings if f.graph in recording.graphs]
-    return list(
-        dict.fromkeys(
-            [number for number in spoken_of if number is not None] + list(recording.graphs)
-        )
-    )
+    """Return the numbers of the graphs, those first that a finding is about."""
+    about = [finding.graph for finding in recording.findings]
+    numbers = [number for number in about if number is not None and number in recording.graphs]
+    return list(dict.fromkeys(numbers + list(recording.graphs)))
 
 
 def _data_block(name: str, value: Any) -> str:
-    """``value`` in a script element that holds no program; nothing in it can end the element."""
+    """Return a script element that holds ``value`` as data; nothing in it can end the element."""
     plain = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     if len(plain) <= PLAIN_LIMIT:
-        text, kind = (
-            plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
-            "application/json",
-        )
+        kind, text = "application/json", plain.replace("<", "\\u003c").replace(">", "\\u003e")
+        text = text.replace("&", "\\u0026")
     else:
-        text, kind = (
-            base64.b64encode(zlib.compress(plain.encode("ascii"), 9)).decode("ascii"),
-            "text/plain",
-        )
+        packed = zlib.compress(plain.encode("ascii"), 9)
+        kind, text = "text/plain", base64.b64encode(packed).decode("ascii")
     return f'<script type="{kind}" id="{name}">{text}</script>'
 
 
@@ -105,15 +98,10 @@ def _all_looks() -> dict[str, theme.Look]:
 
 
 def _looks() -> dict[str, Any]:
-    """Words, symbols and line styles of the states; their colours are in the style sheet."""
+    """Return words, symbols and line styles of the states; the style sheet has their colours."""
     return {
         "looks": {
-            key: {
-                "word": look.word,
-                "symbol": look.symbol,
-                "dash": look.dash,
-                "meaning": look.meaning,
-            }
+            key: {name: getattr(look, name) for name in ("word", "symbol", "dash", "meaning")}
             for key, look in _all_looks().items()
         },
         "nodeStates": [state.value for state in NodeState],
@@ -121,7 +109,7 @@ def _looks() -> dict[str, Any]:
 
 
 def _state_colours() -> str:
-    """Custom properties for both page backgrounds, from the one table of colours; paper is always light."""
+    """Return the colours as custom properties for both page backgrounds; paper is always light."""
 
     def properties(name: str) -> str:
         values: dict[str, str] = asdict(theme.page_of(name))
@@ -143,5 +131,5 @@ def _hash(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """``text`` as HTML text in plain ASCII, so that a lone surrogate cannot break the file."""
+    """Return HTML text in plain ASCII, so that a lone surrogate cannot break the file."""
     return html.escape(text).encode("ascii", "xmlcharrefreplace").decode("ascii")

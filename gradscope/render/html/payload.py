@@ -1,4 +1,4 @@
-"""Turns a recording into the data that the page draws: plain JSON values, every string once, source lines looked up."""
+"""Turns a recording into the data that the page draws: plain JSON values, with source lines."""
 
 from __future__ import annotations
 
@@ -28,26 +28,16 @@ MAX_LINE = 240
 CONTEXT_LINES = 2
 
 Json = Any
-"""What the json module takes; its own type cannot be said in Python's."""
+"""What the json module takes; Python's types cannot express it."""
 
 
-class Table:
-    """Numbers equal values from 0, in the order of their first sight."""
+class Table(dict[Any, int]):
+    """Numbers equal values from 0, in the order of their first sight; None is -1."""
 
-    def __init__(self) -> None:
-        self.numbers: dict[Any, int] = {}
-
-    def number(self, value: Any) -> int:
-        """The number of ``value``."""
-        return self.numbers.setdefault(value, len(self.numbers))
-
-    def optional(self, value: Any) -> int:
-        """The number of ``value``, -1 for None."""
-        return -1 if value is None else self.number(value)
-
-    def values(self) -> list[Any]:
-        """The values in the order of their numbers."""
-        return list(self.numbers)
+    def __missing__(self, value: Any) -> int:
+        if value is None:
+            return -1
+        return self.setdefault(value, len(self))
 
 
 class Sources:
@@ -58,31 +48,22 @@ class Sources:
         self._lines: dict[str, list[str]] = {}
 
     def line(self, file: str, number: int) -> str:
-        """Line ``number`` (1-based) of ``file``; empty where it is not known."""
+        """Return line ``number`` (1-based) of ``file``; empty where it is not known."""
         if file not in self._lines:
             self._lines[file] = self._texts.get(file, "").splitlines()
         lines = self._lines[file]
         return lines[number - 1][:MAX_LINE] if 0 < number <= len(lines) else ""
 
-    def site(self, site: Site | None) -> list[Json] | None:
-        """A site with its line of text, as the page reads it."""
-        if site is None:
-            return None
-        text = self.line(site.file, site.line)
-        return [*astuple(site), text]
+    def site(self, site: Site) -> list[Json]:
+        """Return the fields of a site, and its line of text."""
+        return [*astuple(site), self.line(site.file, site.line)]
 
-    def snippet(self, site: Site | None) -> Json:
-        """A site with the lines around it."""
-        if site is None:
-            return None
-        near = range(
-            max(1, site.line - CONTEXT_LINES), max(site.line, site.end_line) + CONTEXT_LINES + 1
-        )
-        lines = [
-            [number, text]
-            for number in near
-            if (text := self.line(site.file, number)) or number == site.line
-        ]
+    def snippet(self, site: Site) -> Json:
+        """Return a site with the lines around it."""
+        first = max(1, site.line - CONTEXT_LINES)
+        last = max(site.line, site.end_line) + CONTEXT_LINES
+        near = [(number, self.line(site.file, number)) for number in range(first, last + 1)]
+        lines = [row for row in near if row[1] or row[0] == site.line]
         return {"site": self.site(site), "lines": lines if any(text for _, text in lines) else []}
 
 
@@ -100,10 +81,8 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
         "findings": [_object(finding, sources) for finding in recording.findings],
         "callColumns": [_key(f.name) for f in fields(BackwardCall)],
         "calls": [_row(call, sources) for call in calls],
-        "bars": [
-            [b.lane, b.built, b.started, b.ended, b.kept, b.gone] for b in lifetimes(recording)
-        ],
-        "samples": [_row(sample, sources) for sample in thinned(recording.timeline)],
+        "bars": [astuple(bar)[1:] for bar in lifetimes(recording)],
+        "samples": [astuple(sample) for sample in thinned(recording.timeline)],
         "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
         "embedded": sorted(embedded),
         "largest": _largest(recording, sources),
@@ -121,7 +100,7 @@ def _key(name: str) -> str:
 
 
 def _object(value: Any, sources: Sources) -> dict[str, Json]:
-    """Return an instance of the model's dataclasses as an object; its sites bring the lines around them."""
+    """Return one of the model's dataclasses as an object; its sites bring the lines around them."""
     left_out = _LEFT_OUT.get(type(value), ())
     names = [field.name for field in fields(value) if field.name not in left_out]
     return {_NAMES.get(n, _key(n)): _plain(getattr(value, n), sources) for n in names}
@@ -141,21 +120,16 @@ def _plain(value: Any, sources: Sources) -> Json:
     return value
 
 
-def _row(value: Any, sources: Sources) -> list[Json]:
-    """Return the fields alone, in their order; a site is one line, and the roots of a call are rows themselves."""
-    row: list[Json] = []
-    for field in fields(value):
-        part = getattr(value, field.name)
-        if isinstance(part, Site):
-            part = sources.site(part)
-        elif field.name == "roots":
-            part = [_row(root, sources) for root in part]
-        row.append(part)
-    return row
+def _row(call: BackwardCall, sources: Sources) -> list[Json]:
+    """Return the fields alone, in order; a site is one line, and roots are rows too."""
+    shown: dict[str, Json] = {field.name: getattr(call, field.name) for field in fields(call)}
+    shown["site"] = sources.site(call.site) if call.site else None
+    shown["roots"] = [astuple(root) for root in call.roots]
+    return list(shown.values())
 
 
 def verdict(recording: Recording) -> dict[str, str]:
-    """The one thing to know about the run: how bad it is, and a sentence."""
+    """Return the one thing to know about the run: how bad it is, and a sentence."""
     findings, summary, outcome = recording.findings, recording.summary, recording.outcome
     counts = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
     parts = [counted(number, *_NOUNS[severity]) for severity, number in counts.items() if number]
@@ -198,7 +172,7 @@ _NOUNS = {
 
 
 def thinned(samples: tuple[Sample, ...]) -> list[Sample]:
-    """At most about ``MAX_SAMPLES`` points that keep every visible low and peak of the curve."""
+    """Return about ``MAX_SAMPLES`` points that keep every visible low and peak of the curve."""
     if len(samples) <= MAX_SAMPLES:
         return list(samples)
     step = -(-len(samples) * 2 // MAX_SAMPLES)
@@ -211,7 +185,7 @@ def thinned(samples: tuple[Sample, ...]) -> list[Sample]:
 
 
 def _largest(recording: Recording, sources: Sources, limit: int = 25) -> list[Json]:
-    """The saved activations that weigh most, each storage of a graph once."""
+    """Return the saved activations that weigh most, each storage of a graph once."""
     found: dict[tuple[int, int], tuple[int, int, int, int]] = {}
     for number, graph in recording.graphs.items():
         for node in graph.nodes:
@@ -224,14 +198,15 @@ def _largest(recording: Recording, sources: Sources, limit: int = 25) -> list[Js
     for _, number, index, place_in_node in sorted(found.values())[:limit]:
         node = recording.graphs[number].nodes[index]
         saved = node.saved[place_in_node]
-        site = sources.site(saved.site or node.site)
+        at = saved.site or node.site
+        site = sources.site(at) if at else None
         what = [node.name, saved.label, saved.nbytes, saved.state, node.module, site]
         rows.append([number, index, *what])
     return rows
 
 
 def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
-    """One graph by columns, cut to the first ``MAX_NODES`` nodes that its roots reach."""
+    """Return one graph by columns, cut to the first ``MAX_NODES`` nodes that its roots reach."""
     total = len(graph.nodes)
     if total > MAX_NODES:
         graph = Graph(
@@ -247,41 +222,38 @@ def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
     columns: dict[str, Json] = {
         "total": total,
         "notLookedAt": graph.not_looked_at,
-        "roots": [_row(root, lines) for root in graph.roots],
-        "groups": [
-            [g.label, g.path, g.parent, g.kind, g.module_class, g.rank, g.order]
-            for g in placing.groups
-        ],
+        "roots": [astuple(root) for root in graph.roots],
+        "groups": [astuple(group) for group in placing.groups],
         "parent": placing.parent,
         "rank": placing.rank,
         "order": placing.order,
         "beside": placing.beside,
-        "name": [names.number(n.name) for n in nodes],
-        "state": [states.number(n.state.value) for n in nodes],
+        "name": [names[n.name] for n in nodes],
+        "state": [states[n.state.value] for n in nodes],
         "seq": [n.sequence_nr for n in nodes],
-        "site": [sites.optional(n.site) for n in nodes],
-        "module": [modules.optional(n.module) for n in nodes],
+        "site": [sites[n.site] for n in nodes],
+        "module": [modules[n.module] for n in nodes],
         "variable": [n.variable for n in nodes],
         "variableLabel": [n.variable_label for n in nodes],
         "freedBy": [n.freed_by for n in nodes],
         "builtAfter": [n.built_after for n in nodes],
         "willRun": [int(n.will_run) for n in nodes],
         "savedCount": [len(n.saved) for n in nodes],
-        "savedName": [names.optional(s.name) for s in saved],
-        "savedKind": [kinds.number(f"{s.dtype}[{', '.join(map(str, s.shape))}]") for s in saved],
-        "savedDevice": [names.number(s.device) for s in saved],
+        "savedName": [names[s.name] for s in saved],
+        "savedKind": [kinds[f"{s.dtype}[{', '.join(map(str, s.shape))}]"] for s in saved],
+        "savedDevice": [names[s.device] for s in saved],
         "savedBytes": [s.nbytes for s in saved],
         "savedStorage": [s.storage for s in saved],
         "savedVersion": [s.version for s in saved],
-        "savedState": [states.number(s.state.value) for s in saved],
+        "savedState": [states[s.state.value] for s in saved],
         "savedParameter": [int(s.is_parameter) for s in saved],
-        "savedSource": [names.optional(s.source) for s in saved],
-        "savedSite": [sites.optional(s.site) for s in saved],
+        "savedSource": [names[s.source] for s in saved],
+        "savedSite": [sites[s.site] for s in saved],
         "edgeSource": [e.source for e in graph.edges],
         "edgeStep": [e.target - e.source for e in graph.edges],
         "edgeInput": [e.input_nr for e in graph.edges],
     }
-    columns["sites"] = [lines.site(site) for site in sites.values()]
-    columns["names"], columns["kinds"] = names.values(), kinds.values()
-    columns["modules"], columns["states"] = modules.values(), states.values()
+    columns["sites"] = [lines.site(site) for site in sites]
+    columns["names"], columns["kinds"] = list(names), list(kinds)
+    columns["modules"], columns["states"] = list(modules), list(states)
     return columns

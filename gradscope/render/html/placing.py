@@ -1,12 +1,12 @@
-"""Places the nodes of a graph for the report: nested groups, and in each group a rank and an order for every box.
+"""Places the nodes of a graph for the report: nested groups, and a rank and an order in each.
 
-What a box measures depends on what the reader has opened, so pixels are left to the page; the part that costs time
-and has to be the same on every machine is done here.
+What a box measures depends on what the reader has opened, so pixels are left to the page; the part
+that costs time and has to be the same on every machine is done here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gradscope.model import Graph, Node
@@ -16,11 +16,16 @@ from gradscope.render.prefixes import common_length
 ROOT = 0
 SWEEPS = 4
 
+Arrows = dict[int, list[int]]
+"""From each box to those it points at; a group is written as ``~number``."""
+
 
 @dataclass(slots=True)
 class Group:
-    """A box that holds others: a call of a module, all nodes built between two backward calls ("built"), or neighbours
-    out of a long row ("stretch"); group 0 is the graph.
+    """A box that holds others; group 0 is the graph.
+
+    ``kind`` is ``module`` for a call of a module, ``built`` for all nodes built between two
+    backward calls, and ``stretch`` for neighbours out of a long row.
     """
 
     label: str
@@ -34,7 +39,7 @@ class Group:
 
 @dataclass(slots=True)
 class Placing:
-    """Per node: its group, its rank and order therein, and the node it is drawn beside (-1: none)."""
+    """Per node: its group, its rank and order in it, and the node it is drawn beside (-1: none)."""
 
     groups: list[Group]
     parent: list[int]
@@ -53,14 +58,14 @@ def place(graph: Graph) -> Placing:
     placing.beside = [_beside(node, consumers[node.index], placing.parent) for node in graph.nodes]
     placing.rank, placing.order = [0] * count, [0] * count
     children: list[list[int]] = [[] for _ in placing.groups]
-    seen = [False] * len(placing.groups)
+    seen = {ROOT}
     for index in range(count):
         if placing.beside[index] >= 0:
             continue
         group = placing.parent[index]
         children[group].append(index)
-        while group != ROOT and not seen[group]:
-            seen[group] = True
+        while group not in seen:
+            seen.add(group)
             children[placing.groups[group].parent].append(~group)
             group = placing.groups[group].parent
     arrows = _arrows_by_group(graph, placing)
@@ -75,7 +80,7 @@ def place(graph: Graph) -> Placing:
 
 
 def _grouped(graph: Graph, consumers: list[list[int]]) -> Placing:
-    """Each node's innermost group. A leaf belongs to no module call: it goes where all its consumers are."""
+    """Put each node in its innermost group; a leaf, which no module call builds, with its users."""
     scopes = module_calls(graph)
     for node in graph.nodes:
         if node.is_leaf and consumers[node.index]:
@@ -85,31 +90,25 @@ def _grouped(graph: Graph, consumers: list[list[int]]) -> Placing:
     for scope in scopes:
         for depth in range(1, len(scope) + 1):
             sizes[scope[:depth]] = sizes.get(scope[:depth], 0) + 1
-    numbering = _Numbering(
-        sizes,
-        classes={node.module: node.module_class for node in graph.nodes if node.module},
-        repeated={
-            module_path(scope)
-            for scope in sizes
-            if scope[-1][1] > 1 and scope[-1][0][:1] not in (ERA, STRETCH)
-        },
-    )
+    classes = {node.module: node.module_class for node in graph.nodes if node.module}
+    again = (s for s in sizes if s[-1][1] > 1 and s[-1][0][:1] not in (ERA, STRETCH))
+    numbering = _Numbering(sizes, classes, repeated=set(map(module_path, again)))
     parent = [numbering.number(scope) for scope in scopes]
     return Placing(numbering.groups, parent)
 
 
 @dataclass(slots=True)
 class _Numbering:
-    """Makes the groups, each on first sight; ``repeated`` are the paths of modules called more than once."""
+    """Makes the groups, each on first sight; ``repeated`` are paths of modules called again."""
 
     sizes: dict[Scope, int]
-    classes: dict[str | None, str | None]
+    classes: Mapping[str, str | None]
     repeated: set[str]
     groups: list[Group] = field(default_factory=lambda: [Group("", "", -1, "graph")])
     numbers: dict[Scope, int] = field(default_factory=lambda: {(): ROOT})
 
     def number(self, scope: Scope) -> int:
-        """The group of ``scope``; a level that would hold one node, or one group only, is left out."""
+        """Return the group of ``scope``; leave out levels of one node, or of one group only."""
         for depth in range(1, len(scope) + 1):
             prefix = scope[:depth]
             if prefix in self.numbers:
@@ -128,12 +127,8 @@ class _Numbering:
         path = module_path(scope)
         if name.startswith(ERA):
             after = int(name.removeprefix(ERA))
-            label = (
-                f"built after backward call {after:,}"
-                if after
-                else "built before the first backward call"
-            )
-            return Group(label, "", above, "built")
+            moment = f"after backward call {after:,}" if after else "before the first backward call"
+            return Group(f"built {moment}", "", above, "built")
         if name.startswith(STRETCH):
             return Group(name.removeprefix(STRETCH), path, above, "stretch")
         label = path.removeprefix(f"{self.groups[above].path}.")
@@ -143,14 +138,14 @@ class _Numbering:
 
 
 def _beside(node: Node, consumers: list[int], parent: list[int]) -> int:
-    """The node that a leaf hangs on: its one consumer, if both are in the same group."""
+    """Return the node that a leaf hangs on: its one consumer, if both are in the same group."""
     if not node.is_leaf or len(set(consumers)) != 1 or parent[consumers[0]] != parent[node.index]:
         return -1
     return consumers[0]
 
 
-def _arrows_by_group(graph: Graph, placing: Placing) -> list[dict[int, list[int]]]:
-    """For each group the arrows between the boxes right inside it; a group is written as ``~number``."""
+def _arrows_by_group(graph: Graph, placing: Placing) -> list[Arrows]:
+    """Return for each group the arrows between the boxes right inside it."""
     groups = placing.groups
     depth = [0] * len(groups)
     for number, group in enumerate(groups[1:], start=1):
@@ -171,41 +166,35 @@ def _arrows_by_group(graph: Graph, placing: Placing) -> list[dict[int, list[int]
     return [{source: list(targets) for source, targets in arrows.items()} for arrows in found]
 
 
-def _rows(items: list[int], arrows: dict[int, list[int]]) -> list[list[int]]:
-    """The boxes by rank, each row ordered so that few arrows cross."""
+def _rows(items: list[int], arrows: Arrows) -> list[list[int]]:
+    """Return the boxes by rank, each row ordered so that few arrows cross."""
     ranks = _longest_path(items, arrows)
     rows: list[list[int]] = [[] for _ in range(max(ranks.values(), default=-1) + 1)]
     for item in items:
         rows[ranks[item]].append(item)
-    above: dict[int, list[int]] = {item: [] for item in items}
+    above: Arrows = {item: [] for item in items}
     for source, targets in arrows.items():
         for target in targets:
             above[target].append(source)
     position = {item: float(place) for row in rows for place, item in enumerate(row)}
+
+    def middle(item: int, neighbours: Arrows) -> float:
+        near = [position[n] for n in neighbours.get(item, ())]
+        return sum(near) / len(near) if near else position[item]
+
     for sweep in range(SWEEPS):
         neighbours, order = (above, rows) if sweep % 2 == 0 else (arrows, rows[::-1])
         for row in order:
             if len(row) > 1:
-                weight = {
-                    item: _mean((position[n] for n in neighbours.get(item, ())), position[item])
-                    for item in row
-                }
+                weight = {item: middle(item, neighbours) for item in row}
                 row.sort(key=weight.__getitem__)
                 for place, item in enumerate(row):
                     position[item] = place - (len(row) - 1) / 2
     return rows
 
 
-def _mean(values: Iterable[float], default: float) -> float:
-    total, count = 0.0, 0
-    for value in values:
-        total += value
-        count += 1
-    return total / count if count else default
-
-
-def _longest_path(items: list[int], arrows: dict[int, list[int]]) -> dict[int, int]:
-    """Each box one rank below the lowest box that points at it; arrows that close a cycle are passed over.
+def _longest_path(items: list[int], arrows: Arrows) -> dict[int, int]:
+    """Rank each box one below the lowest box that points at it, passing over arrows of cycles.
 
     Nodes alone form no cycle, but modules do when one is called twice.
     """
@@ -220,8 +209,8 @@ def _longest_path(items: list[int], arrows: dict[int, list[int]]) -> dict[int, i
     return ranks
 
 
-def _lower(ranks: dict[int, int], items: list[int], arrows: dict[int, list[int]]) -> None:
-    """Move boxes down where that makes no arrow longer on the whole: the heads of two losses end up side by side."""
+def _lower(ranks: dict[int, int], items: list[int], arrows: Arrows) -> None:
+    """Move boxes down where no arrow gets longer on the whole: two losses end up side by side."""
     above = dict.fromkeys(items, 0)
     for targets in arrows.values():
         for target in targets:
@@ -232,8 +221,8 @@ def _lower(ranks: dict[int, int], items: list[int], arrows: dict[int, list[int]]
             ranks[item] = min(below) - 1
 
 
-def _finishing_order(items: list[int], arrows: dict[int, list[int]]) -> list[int]:
-    """Depth-first postorder, without recursion: graphs are deep."""
+def _finishing_order(items: Iterable[int], arrows: Arrows) -> list[int]:
+    """Return the depth-first postorder, found without recursion: graphs are deep."""
     seen: set[int] = set()
     finished: list[int] = []
     for start in items:
@@ -243,12 +232,11 @@ def _finishing_order(items: list[int], arrows: dict[int, list[int]]) -> list[int
         stack = [(start, iter(arrows.get(start, ())))]
         while stack:
             item, targets = stack[-1]
-            for target in targets:
-                if target not in seen:
-                    seen.add(target)
-                    stack.append((target, iter(arrows.get(target, ()))))
-                    break
-            else:
+            target = next((target for target in targets if target not in seen), None)
+            if target is None:
                 stack.pop()
                 finished.append(item)
+            else:
+                seen.add(target)
+                stack.append((target, iter(arrows.get(target, ()))))
     return finished

@@ -1,4 +1,4 @@
-"""Which boxes a node is in: calls of modules, and stretches of neighbours where a level would be too long to see."""
+"""Finds the boxes of each node: calls of modules, and stretches of neighbours in long levels."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gradscope.model import Graph, Node
 from gradscope.render.prefixes import common_length
 
 Scope = tuple[tuple[str, int], ...]
-"""Boxes, outermost first: a name, and a number that tells boxes of the same name apart."""
+"""Boxes, outermost first: a name, and a number, which differs for boxes of the same name."""
 
 MAX_DEPTH = 12
 ERA = "\0"
-"""Begins the name of the box of all nodes built between two backward calls; no module is called so."""
+"""Begins the name of the box of all nodes built between two backward calls; no module has it."""
 
 STRETCH = "\1"
 """Begins the name of the box of some neighbours out of a long row."""
@@ -26,11 +26,11 @@ LEAST = 20
 
 
 def module_calls(graph: Graph) -> list[Scope]:
-    """Each node's boxes; leaves, which no module call builds, get none.
+    """Return each node's boxes; leaves, which no module call builds, get none.
 
-    Nodes built one after another in the same module are one call of it. Gradients flow from newer nodes to older ones,
-    so a call's nodes have no other node between them, which all nodes of a module called twice would have. The same
-    holds for stretches.
+    Nodes built one after another in the same module are one call of it. Gradients flow from newer
+    nodes to older ones, so a call's nodes have no other node between them, which all nodes of a
+    module called twice would have. The same holds for stretches.
     """
     nodes = graph.nodes
     eras = {node.built_after for node in nodes if not node.is_leaf}
@@ -56,23 +56,24 @@ def module_calls(graph: Graph) -> list[Scope]:
 
 
 def _modules(built: Sequence[Node], graph: Graph) -> list[list[str]]:
-    """The module of each node in ``built``, guessed where it is not known.
+    """Return the module of each node in ``built``, guessed where it is not known.
 
-    Modules are seen when a tensor is saved. A node that saved nothing and leads to leaves only (a weight's transpose)
-    prepares what is built next; any other was built in what the nodes before and after it have in common.
+    Modules are seen when a tensor is saved. A node that saved nothing and leads to leaves only (a
+    weight's transpose) prepares what is built next; any other was built in what the nodes before
+    and after it have in common.
     """
     inner = {edge.source for edge in graph.edges if not graph.nodes[edge.target].is_leaf}
     known = [
         node.module.split(".") if node.module else [] if node.saved else None for node in built
     ]
-    following: list[list[str]] = [[]] * len(built)
+    following: list[list[str]] = []
     after: list[str] = []
-    for place in range(len(built) - 1, -1, -1):
-        following[place] = after
-        after = after if known[place] is None else known[place] or []
+    for module in reversed(known):
+        following.append(after)
+        after = after if module is None else module
     before: list[str] = []
     modules: list[list[str]] = []
-    for node, module, after in zip(built, known, following, strict=True):
+    for node, module, after in zip(built, known, reversed(following), strict=True):
         if module is not None:
             before = module
         elif node.index not in inner:
@@ -84,7 +85,7 @@ def _modules(built: Sequence[Node], graph: Graph) -> list[list[str]]:
 
 
 def module_path(scope: Scope) -> str:
-    """The qualified name of the module whose call ``scope`` is."""
+    """Return the qualified name of the module whose call ``scope`` is."""
     return ".".join(name for name, _ in scope if name[:1] not in (ERA, STRETCH))
 
 
@@ -120,7 +121,7 @@ def _cut(children: list[Scope | int], outer: Scope, around: dict[Scope | int, Sc
 
 
 def _stretch_label(children: list[Scope | int]) -> str:
-    """First and last module, or one module and how often it was called, or how many operations."""
+    """Return first and last module, or one and how often it was called, or how many operations."""
     modules = [module_path(child) for child in children if not isinstance(child, int)]
     if not modules:
         return f"{len(children):,} operations"

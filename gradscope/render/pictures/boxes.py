@@ -26,7 +26,7 @@ _TELLING = (
     NodeState.DESTROYED,
     NodeState.BUFFERLESS,
 )
-"""A box of many nodes has the state that says most."""
+"""A box of many nodes has the first of these states that is in it."""
 
 
 def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, sites: bool) -> Box:

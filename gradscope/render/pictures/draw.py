@@ -1,4 +1,4 @@
-"""Draws graphs as plain data, or those of a recording, in the format that the file's suffix names."""
+"""Draws graphs, or those of a recording, in the format that the file's suffix names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_UNFOLDED = 20_000
 class Drawing:
     """A drawn picture: the number of boxes, the CPU seconds it took, and notes for the reader.
 
-    ``content`` is the picture, in the format of ``suffix``. A notebook shows an SVG drawing by itself.
+    ``content`` is the picture, in the format of ``suffix``. A notebook shows an SVG by itself.
     """
 
     boxes: int
@@ -54,9 +54,10 @@ def draw_recording(
     *,
     call: int | None = None,
 ) -> Drawing:
-    """Draw the graph that a backward call met, with those of earlier calls that share nodes with it.
+    """Draw the graph that a backward call met, and those of earlier calls that share its nodes.
 
-    Without ``call`` it is the one of the gravest finding, or else the last. The focus may also be ``finding``.
+    Without ``call`` it is the one of the gravest finding, or else the last. The focus may also be
+    ``finding``.
     """
     chosen, options = _chosen(recording, options, call)
     return draw_graphs(chosen.graphs, file, options, chosen.marks)
@@ -69,7 +70,7 @@ def recording_tree(
     call: int | None = None,
     plain_ascii: bool = False,
 ) -> Tree:
-    """Return the same graphs as a tree for the terminal; engine, theme and time limit mean nothing here."""
+    """Return the same graphs as a tree for the terminal, which needs no layout and no theme."""
     chosen, options = _chosen(recording, options, call)
     return picture_tree(compose(chosen.graphs, options, chosen.marks), plain_ascii=plain_ascii)
 
@@ -82,7 +83,8 @@ def draw_graphs(
 ) -> Drawing:
     """Draw one graph, or several in one picture with the nodes they share drawn once.
 
-    Raises GradscopeError where the options cannot be met, no graph has a node, or the file cannot be written.
+    Raises GradscopeError where the options cannot be met, no graph has a node, or the file cannot
+    be written.
     """
     begun = process_time()
     target = None if file is None else Path(file)
@@ -100,8 +102,9 @@ def draw_graphs(
     picture = compose(graphs, replace(options, fold=options.fold or too_many), marks)
     notes = list(picture.notes)
     if too_many:
+        most = count(_MOST_UNFOLDED)
         notes.append(
-            f"folded all the same: no one can read {count(_MOST_UNFOLDED)} boxes and more; a .dot has them all"
+            f"folded all the same: no one can read {most} boxes and more; a .dot has them all"
         )
     if suffix == ".dot":
         data = dot.to_dot(picture, theme=options.theme).encode()
@@ -133,7 +136,7 @@ def place(picture: Picture, options: Options = DEFAULTS) -> list[Placed]:
 
 
 def _chosen(recording: Recording, options: Options, call: int | None) -> tuple[Selection, Options]:
-    """Select the graphs; of a large one with a finding and no other wish of the user, focus on the finding."""
+    """Select the graphs; focus a large one on its finding unless the user asks otherwise."""
     chosen = select(recording, call, of_finding=options.focus == "finding")
     asked = options.depth is not None or options.expand or not options.fold
     focus = options.focus or (None if asked else chosen.focus)

@@ -221,7 +221,7 @@ class _Folding:
                 return tries[-1]
             tries.append(self._repeats(self._calls(parts, depth)))
         best = min(tries, key=len)
-        # Joining neighbours says little, so it has to make the picture a good deal smaller.
+        # Joined neighbours show little, so joining has to make the picture a good deal smaller.
         return best if len(best) <= 2 * budget else self._join(best, budget)
 
     def _token(self, part: Part) -> Hashable:

@@ -64,7 +64,7 @@ def _pdf(scene: Scene) -> tuple[bytes, list[str]]:
 
 @contextmanager
 def _no_warnings_of(*loggers: str) -> Iterator[None]:
-    """Keep the warnings about parts that are left out, as glyphs that the font lacks, from the user's log."""
+    """Keep warnings about parts that a PDF leaves out, as missing glyphs, from the user's log."""
     chosen = [logging.getLogger(name) for name in loggers]
     levels = [logger.level for logger in chosen]
     for logger in chosen:

@@ -1,8 +1,8 @@
-"""What a graph image shows, before it has a place: boxes, links, groups and the totals of the title."""
+"""A picture before anything has a place: boxes, links, groups, and the totals of the title."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,7 +12,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 class BoxKind(StrEnum):
-    """One node, one leaf, several nodes folded to one box, or the end of a link that goes on elsewhere."""
+    """One node, one leaf, several folded nodes, or the end of a link that goes on elsewhere."""
 
     NODE = "node"
     LEAF = "leaf"
@@ -29,7 +29,7 @@ class LinkKind(StrEnum):
 
 
 class GroupKind(StrEnum):
-    """Why boxes are drawn inside one frame."""
+    """Why one frame encloses some boxes."""
 
     SHARED = "shared"
     ITERATION = "iteration"
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One box. ``root`` and ``alarm`` are the strips above the title, ``note`` says the state in words."""
+    """One box: ``root`` and ``alarm`` are strips above the title, ``note`` the state in words."""
 
     id: int
     kind: BoxKind
@@ -84,7 +84,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What a picture adds to its graphs: the moment it shows, in words, and nodes of the last graph.
+    """What a picture adds to its graphs: the moment, in words, and nodes of the last graph.
 
     A backward call stops at node ``failing``; ``highlight`` are the nodes of a finding.
     """
@@ -99,7 +99,7 @@ UNMARKED = Marks()
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A whole picture. Boxes are in an order in which every link goes from an earlier to a later one."""
+    """A whole picture; every link goes from an earlier to a later box."""
 
     title: str
     subtitle: str = ""
@@ -122,26 +122,22 @@ class Picture:
             group = next(g.parent for g in self.groups if g.id == group)
 
 
-def ranks(count: int, links: Iterable[Link]) -> list[int]:
-    """Row of each box in a layered layout: the longest path from a box that nothing points to."""
-    below: list[list[int]] = [[] for _ in range(count)]
-    for link in links:
-        below[link.source].append(link.target)
-    rank = [0] * count
-    for box in range(count):  # sources come before targets, see Picture
-        for target in below[box]:
-            rank[target] = max(rank[target], rank[box] + 1)
+def ranks(picture: Picture) -> list[int]:
+    """Return the row of each box: the longest path to it from a box that nothing points to."""
+    rank = [0] * len(picture.boxes)
+    for link in sorted(picture.links, key=lambda link: link.source):
+        rank[link.target] = max(rank[link.target], rank[link.source] + 1)
     return rank
 
 
 def span(picture: Picture) -> int:
-    """Sum of the lengths of all links in rows: what the cost of a layered layout grows with."""
-    rank = ranks(len(picture.boxes), picture.links)
+    """Return the sum of the lengths of all links in rows: a layered layout costs as much."""
+    rank = ranks(picture)
     return sum(rank[link.target] - rank[link.source] for link in picture.links)
 
 
 def one_line(text: str, limit: int = 72) -> str:
-    """The text without line breaks or control characters, cut in the middle when longer than ``limit``."""
+    """Return the text without control characters, cut in the middle if longer than ``limit``."""
     flat = "".join(ch if ch.isprintable() else " " for ch in text)
     if len(flat) <= limit:
         return flat

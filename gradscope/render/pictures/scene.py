@@ -1,4 +1,4 @@
-"""Draws a placed picture as rectangles, lines and texts, which SVG and PDF then only have to write down."""
+"""Draws a placed picture as rectangles, lines and texts, which the SVG then only writes down."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LINE = "      "
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A path with an outline, a fill, or both; three points after the first make one Bezier curve."""
+    """A path with an outline, a fill, or both; each three points after the first make a curve."""
 
     points: tuple[Point, ...] = ()
     rect: Rect | None = None
@@ -152,7 +152,7 @@ class _Painter:
         return Scene(round(right + _MARGIN), round(height), page, tuple(self.items), whole.title)
 
     def legend(self, whole: Picture, columns: Sequence[Placed], width: float, top: float) -> float:
-        """Draw one entry per state and kind of link in the picture; return where the legend ends."""
+        """Draw one entry per state and kind of link there is; return where the legend ends."""
         x, y = _MARGIN, top
         for word, meaning, look in _legend_entries(whole, columns):
             long = font().width(f"{word}  {meaning}", SMALL) + (_MARK if look else 0) + 22
@@ -208,7 +208,7 @@ class _Painter:
         self.text(rect.x + 9, rect.y + 17, group.title, 12, colour)
 
     def wash(self, kind: GroupKind) -> str:
-        """Return the fill of a frame: barely apart from the page, so that the states of the boxes stand out."""
+        """Return the fill of a frame, barely apart from the page, so that boxes stand out."""
         shared = kind is GroupKind.SHARED
         if self.theme == "dark":
             return "#1b2430" if shared else "#1b1e24"
@@ -285,12 +285,15 @@ class _Painter:
         self.text(rect.x + rect.width - _PAD, y, row.note, SMALL, ink, end=True)
 
     def symbol(self, symbol: str, x: float, y: float, colour: str) -> None:
-        """Draw the theme's symbol, centred; as a shape where it has one, so that no font needs to have it."""
+        """Draw the theme's symbol, centred; as a shape where no font needs to have it."""
         r = 3.4
         k = r * 0.5523
         circle = (
-            (x + r, y), (x + r, y + k), (x + k, y + r), (x, y + r), (x - k, y + r), (x - r, y + k), (x - r, y),
-            (x - r, y - k), (x - k, y - r), (x, y - r), (x + k, y - r), (x + r, y - k), (x + r, y),
+            (x + r, y),
+            (x + r, y + k), (x + k, y + r), (x, y + r),
+            (x - k, y + r), (x - r, y + k), (x - r, y),
+            (x - r, y - k), (x - k, y - r), (x, y - r),
+            (x + k, y - r), (x + r, y - k), (x + r, y),
         )  # fmt: skip
         if symbol == "●":
             self.area(circle, colour, straight=False)

@@ -29,7 +29,7 @@ class _Writer:
     def __init__(self, picture: Picture, plain_ascii: bool) -> None:
         self.picture = picture
         self.plain_ascii = plain_ascii
-        rank = ranks(len(picture.boxes), picture.links)
+        rank = ranks(picture)
         self.parent: dict[int, Link] = {}
         for link in picture.links:
             known = self.parent.get(link.target)

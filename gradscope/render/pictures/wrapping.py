@@ -28,7 +28,7 @@ def wrap(picture: Picture, sizes: Sequence[Size]) -> list[Picture]:
 
     It stays one column when it is not tall or cannot be cut cleanly.
     """
-    rank = ranks(len(picture.boxes), picture.links)
+    rank = ranks(picture)
     cuts = _cuts(picture, sizes, rank)
     column = [sum(r >= cut for cut in cuts) for r in rank]
     cut = [

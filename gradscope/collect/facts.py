@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 import gradscope.torch_private as private
+from gradscope.program.variables import Variable, local_variables
 
 FREED = "Trying to backward through the graph a second time"
 MODIFIED = "has been modified by an inplace operation"
@@ -259,6 +260,24 @@ def _threads_begin_in_bootstrap() -> bool:
     return hasattr(threading.Thread, "_bootstrap")
 
 
+def _variables_are_read_where_they_lie() -> bool:
+    shared = object()
+
+    def function(first: object) -> bool:
+        frame, kept = sys._getframe(), locals()  # a dict of the program's, which no look may change
+        before = dict(kept)
+        found = dict(local_variables(frame))
+        alone = Variable(frame.f_code, "first").of(frame)
+        in_cell = (lambda: first)()
+        return (
+            found["first"] is alone is in_cell
+            and (found["shared"], found["frame"]) == (shared, frame)
+            and kept == before
+        )
+
+    return function(object())
+
+
 def _warnings_skip_frames_of_the_import_machinery() -> bool:
     import warnings
 
@@ -373,6 +392,12 @@ FACTS = (
         "an object is destroyed at once when its last reference goes",
         ("collect/marks.py",),
         _destructors_run_at_once,
+    ),
+    Fact(
+        _PYTHON,
+        "the variables of a running frame can be read without its f_locals",
+        ("program/variables.py",),
+        _variables_are_read_where_they_lie,
     ),
     Fact(
         _PYTHON,

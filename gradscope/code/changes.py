@@ -21,18 +21,14 @@ ADDS_ONE = frozenset({"append", "appendleft"})
 """Methods that add what they are given to a container, as one element."""
 
 ADDS_IF_DROPPED = frozenset({"add", "update", "push"})
-"""Methods that add to a container where their result is thrown away: ``x.add(y)`` of tensors does
-not.
-"""
+"""Methods that add to a container if their result is thrown away: of tensors, ``x.add(y)``."""
 
 ADDS = ADDS_ONE | frozenset({"extend", "extendleft", "insert", "put", "put_nowait", "setdefault"})
 """Methods that add to a container, whatever becomes of their result."""
 
 
 def is_in_place(method: str) -> bool:
-    """Return whether a method or function of this name modifies a tensor in place, by torch's way
-    of naming.
-    """
+    """Return whether torch's naming makes a method or function of this name in place."""
     return _IN_PLACE.fullmatch(method) is not None and method not in _NOT_IN_PLACE
 
 
@@ -67,9 +63,7 @@ def unpacked(target: ast.expr) -> Iterator[ast.expr]:
 
 
 def stores_in(region: ast.AST, name: str) -> list[ast.stmt]:
-    """Return the statements of a region, without its functions and classes, that store the name or
-    what holds it.
-    """
+    """Return the statements in a region's own scope that store the name or what holds it."""
     return [s for s in source.statements_of(region) if stores(s, name)]
 
 
@@ -84,9 +78,7 @@ def is_owner(owner: str, name: str) -> bool:
 
 
 def modified_names(node: ast.AST) -> frozenset[str] | None:
-    """Return the dotted names of what a statement or call modifies in place; None if it modifies
-    nothing.
-    """
+    """Return the dotted names of what a node modifies in place; None if it modifies nothing."""
     changed: list[ast.expr] = []
     if isinstance(node, ast.AugAssign):
         changed.append(node.target)
@@ -113,9 +105,7 @@ def _is_true(value: ast.expr) -> bool:
 
 
 def modified(node: ast.AST) -> ast.expr | None:
-    """Return what a statement or call in place works on: ``x`` of ``x += 1``, ``x[0] = 1`` and
-    ``torch.relu_(x)``.
-    """
+    """Return what is modified: ``x`` of ``x += 1``, ``x[0] = 1`` and ``torch.relu_(x)``."""
     target: ast.expr | None = None
     if isinstance(node, ast.AugAssign):
         target = node.target
@@ -153,9 +143,7 @@ def _target(node: ast.AST) -> str:
 
 
 def changed_by(site: Site) -> Statement:
-    """Return the statement at a line that has modified a tensor: the one that looks like it, else
-    all of it.
-    """
+    """Return the statement at a line that looks as if it modified a tensor, else all of it."""
     found = [
         s
         for s in in_place_statements(site.file)

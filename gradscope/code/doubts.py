@@ -50,9 +50,7 @@ def _assigned_in(region: ast.AST) -> set[str]:
 
 
 def _resets(statement: ast.stmt, name: str, with_owner: bool) -> bool:
-    """Return whether a statement stores or changes what the name holds, or may reset the object it
-    is an attribute of.
-    """
+    """Return whether a statement stores or changes what the name holds, or may its owner."""
     if changes.stores(statement, name):
         return True
     owner = name.rpartition(".")[0]
@@ -69,9 +67,7 @@ def _resets(statement: ast.stmt, name: str, with_owner: bool) -> bool:
 
 
 def _may_reset(statement: ast.stmt, owner: str) -> bool:
-    """Return whether a call in a statement may change the owner: ``net.reset()``,
-    ``reset(net)``.
-    """
+    """Return whether a call may change the owner: ``net.reset()``, ``reset(net)``."""
     for call in source.calls_in(statement):
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == owner:
             return True
@@ -81,9 +77,7 @@ def _may_reset(statement: ast.stmt, owner: str) -> bool:
 
 
 def _is_of_absence(test: ast.expr, name: str) -> bool:
-    """Return whether a test is false while the name has something: ``h is None``, ``key not in
-    cache``.
-    """
+    """Return whether a name with a value makes a test false: ``h is None``, ``k not in h``."""
     last = name.rpartition(".")[2].partition("[")[0]
     if last not in source.words_of(test):
         return False
@@ -102,9 +96,7 @@ def _names_in(test: ast.expr) -> set[str]:
 
 
 def _comes_and_goes(test: ast.expr, assigned: set[str]) -> bool:
-    """Return whether a comparison of what the loop changes holds now and then: ``step % 50 == 0``,
-    ``end > size``.
-    """
+    """Return whether a test of what the loop changes holds now and then: ``i % 50 == 0``."""
     operator = _only_operator(test)
     if operator is None or not assigned & _names_in(test):
         return False
@@ -152,9 +144,7 @@ def _is_about_the_first(test: ast.expr) -> bool:
 
 
 def runs_over_parts(loop: ast.For) -> bool:
-    """Return whether a loop runs over what its expression names, part by part: not over
-    ``[sum(losses)]``.
-    """
+    """Return whether a loop runs over the parts of what it names: not over ``[sum(losses)]``."""
     if isinstance(loop.iter, ast.List | ast.Tuple) and len(loop.iter.elts) < 2:
         return False
     return all(source.called_name(call) in _HANDS_ON for call in source.calls_in(loop.iter))

@@ -35,9 +35,7 @@ def of_node(node: Located, file: str, function: str = "<module>") -> Site:
 
 
 def is_at(node: ast.AST, site: Site) -> bool:
-    """Return whether a node of the site's file begins where the site does, and ends there if the
-    site has an end.
-    """
+    """Return whether a node begins where the site does, and ends there if the site ends."""
     if not isinstance(node, Located) or node.lineno != site.line:
         return False
     own = of_node(node, site.file)
@@ -46,9 +44,7 @@ def is_at(node: ast.AST, site: Site) -> bool:
 
 
 def columns(node: ast.expr | ast.keyword, file: str) -> tuple[int, int]:
-    """Return the indices of a node's first character and of the one after its last, in
-    their lines.
-    """
+    """Return the indices of a node's first character and of the one after its last."""
     end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
     return character(file, node.lineno, node.col_offset), character(file, end_line, end)
 

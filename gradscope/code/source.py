@@ -18,9 +18,7 @@ _MOST_FILES = 256
 
 
 class Found(NamedTuple):
-    """A node, the ``co_qualname`` of the code that holds it, and whether a loop of that code is
-    around it.
-    """
+    """A node, the ``co_qualname`` of its code, and whether a loop of that code is around it."""
 
     node: ast.AST
     function: str
@@ -165,9 +163,7 @@ def called_name(call: ast.Call) -> str:
 
 
 def keywords_of(site: Site) -> frozenset[str]:
-    """Return the keywords of the call at a site, with ``grad`` if that is the name of what is
-    called.
-    """
+    """Return the keywords of the call at a site, and ``grad`` if that is its name."""
     call = call_at(site)
     if call is None:
         return frozenset()
@@ -176,9 +172,7 @@ def keywords_of(site: Site) -> frozenset[str]:
 
 
 def root_name(site: Site) -> str:
-    """Return what the backward call at a site starts from, where that is a variable or an
-    attribute.
-    """
+    """Return the variable or attribute that the backward call at a site starts from."""
     call = call_at(site)
     if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
         return ""
@@ -201,9 +195,7 @@ def words_of(node: ast.AST) -> set[str]:
 
 
 def dotted_names(node: ast.AST) -> frozenset[str]:
-    """Return the variables and attribute chains in an expression (``queue``, ``self.u``), without
-    the methods called.
-    """
+    """Return the variables and attribute chains in an expression, but not what is called."""
     methods = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
     inner = {
         id(n.value) for n in ast.walk(node) if isinstance(n, ast.Attribute) and id(n) not in methods

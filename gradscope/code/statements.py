@@ -58,8 +58,8 @@ def found_in(
 
 
 def operations(file: str, node_name: str) -> tuple[Statement, ...]:
-    """Return all expressions that build a node of this name (``MulBackward0``: ``a * b``,
-    ``a.mul(b)``, ``torch.mul(a, b)``).
+    """Return all expressions that build such a node: ``MulBackward0`` by ``a * b``,
+    ``a.mul(b)``.
     """
     wanted = _operations_of(node_name)
 

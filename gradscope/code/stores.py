@@ -26,17 +26,13 @@ class _Place:
 
 
 def find_store(names: tuple[Path, ...], *, container: bool) -> Site | None:
-    """Return the line that stores what these names hold: the most telling one for the first name
-    that has any.
-    """
+    """Return the most telling line that stores what the first known of these names holds."""
     found = _find(names, container=container)
     return None if found is None else found[0]
 
 
 def store_of(names: tuple[Path, ...]) -> tuple[Site | None, bool]:
-    """Return the line that stores a tensor of these names, and whether it computes it from what
-    they held before.
-    """
+    """Return the line that stores such a tensor, and whether it computes it from itself."""
     return _find(names, container=False) or (None, False)
 
 
@@ -77,9 +73,7 @@ def places_like(file: str, node: ast.AST) -> int:
 
 
 def _match(target: ast.expr, name: Path) -> int:
-    """Return how well a target fits the name: 3 as written, 2 by its last attribute, 1 by its
-    variable, 0 not at all.
-    """
+    """Return how a target fits: 3 as written, 2 by its attribute, 1 by its variable, 0 not."""
     text = ast.unparse(target)
     if text == name.text:
         return 3
@@ -104,9 +98,7 @@ def _places(file: Source) -> tuple[_Place, ...]:
 
 
 def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
-    """Yield what a statement or call stores to, whether it puts something in there, and whether it
-    reads it.
-    """
+    """Yield what a node stores to, whether it puts something in there, whether it reads it."""
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:

@@ -34,9 +34,7 @@ def data_lines(file: str) -> dict[int, ThroughData]:
 
 
 def writes_data(file: str) -> bool:
-    """Return whether the file changes tensors in place through ``.data``, which no version counter
-    sees.
-    """
+    """Return whether the file modifies tensors through ``.data``, unseen by their versions."""
     return any(
         isinstance(node, ast.AugAssign | ast.Call)
         and changes.modified_names(node) is not None
@@ -71,9 +69,7 @@ def _data_lines(file: Source) -> dict[int, ThroughData]:
 def _aliases(
     statements: list[tuple[ast.stmt, str]],
 ) -> tuple[dict[str, set[str]], dict[int, set[str]]]:
-    """Return the names in each function that stand for a ``.data``, and what the loops at each line
-    run over.
-    """
+    """Return the names that stand for a ``.data``, by function, and loop variables, by line."""
     aliases: dict[str, set[str]] = {}
     loops: dict[int, set[str]] = {}
     for node, function in statements:
@@ -114,9 +110,7 @@ def _root(path: str) -> str:
 
 
 def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:
-    """Return what the code takes ``.data`` of, without gradients, and the names in it that stand
-    for such a thing.
-    """
+    """Return what the code takes ``.data`` of, and the aliases in it, without gradients."""
     data = {
         ast.unparse(n.value)
         for n in ast.walk(node)

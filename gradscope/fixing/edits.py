@@ -60,9 +60,7 @@ def detached(value: ast.expr, file: str) -> str:
 
 
 def reads_followed_by(suffix: str, name: str, statement: ast.AST, site: Site) -> str:
-    """Return the line of a statement with the suffix after every read of a name; empty where it
-    reads none.
-    """
+    """Return a line with the suffix after every read of a name; empty where there is none."""
     reads = [node for node in source.reads_of(statement) if ast.unparse(node) == name]
     line = source.line_of(site.file, site.line)
     for end in sorted((places.columns(node, site.file)[1] for node in reads), reverse=True):

@@ -159,9 +159,7 @@ def _uncache(facts: SharedGraph) -> tuple[Edit, ...]:
 
 
 def _move(holders: Sequence[Holder]) -> tuple[Edit, ...]:
-    """Move the statements that make the holders to the beginning of the loop, or of the function
-    that is run anew.
-    """
+    """Move what makes the holders into the loop, or the function that is run anew."""
     here = holders[0].at
     loop = source.loop_around(here)
     function = source.function_around(here)
@@ -216,9 +214,7 @@ def _detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
 
 
 def _detach_in_loss(facts: SharedGraph) -> tuple[Edit, ...]:
-    """Detach the shared tensor in the first loss, or in the other where the first is made of
-    nothing else.
-    """
+    """Detach the shared tensor in the loss that trains something else as well."""
     site = facts.next_call if facts.only_shared else facts.call.site
     assert site is not None
     root = source.root_name(site)

@@ -62,9 +62,7 @@ def fix_for_hidden(change: Statement, made: Sequence[Site]) -> Fix | None:
 
 
 def _out_of_place(site: Site, methods: Container[str]) -> tuple[Edit, ...]:
-    """Write ``x += y`` as ``x = x + y`` and ``x.relu_()`` as ``x = x.relu()``, where ``x`` is a
-    variable.
-    """
+    """Write ``x += y`` as ``x = x + y``, ``x.relu_()`` as ``x = x.relu()``, for a variable."""
     statement = line_alone(site)
     name, value = _value(statement, methods)
     if statement is None or not name or not _is_known_here_only(name, statement, site):
@@ -74,9 +72,7 @@ def _out_of_place(site: Site, methods: Container[str]) -> tuple[Edit, ...]:
 
 
 def _value(statement: ast.stmt | None, methods: Container[str]) -> tuple[str, str]:
-    """Return the variable that a statement changes in place, and the expression that computes the
-    same anew.
-    """
+    """Return the variable that a statement modifies, and an expression that computes it anew."""
     call: ast.expr | None = None
     target = ""
     match statement:

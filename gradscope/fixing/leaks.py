@@ -60,9 +60,7 @@ def detached_where_stored(store: Site | None, *, in_container: bool) -> tuple[Ed
 
 
 def _stored(node: ast.AST, in_container: bool) -> ast.expr | None:
-    """Return the tensor that a statement or call stores: into a container, or in the place of what
-    was there.
-    """
+    """Return the tensor that a node stores: into a container, or over what was there."""
     match node:
         case ast.Call(func=ast.Attribute(attr=method), args=[value], keywords=[]) if in_container:
             adds = method in changes.ADDS_ONE and not isinstance(value, ast.Starred)
@@ -88,9 +86,7 @@ def _added(value: ast.expr, total: str) -> ast.expr:
 
 
 def _without_retain(site: Site) -> str:
-    """Return the line of a call without its ``retain_graph=True``; empty if it is not
-    written so.
-    """
+    """Return the line of a call without ``retain_graph=True``; empty if it has none."""
     line = source.line_of(site.file, site.line)
     calls = source.calls_in(source.tree(site.file))
     call = next((n for n in calls if places.is_at(n, site)), None)
@@ -121,9 +117,7 @@ def _is_known_at(origin: Origin, site: Site) -> bool:
 
 
 def _is_handed_on(name: str, site: Site) -> bool:
-    """Return whether an iteration reads the name before it stores it, and does not store it after
-    the call.
-    """
+    """Return whether an iteration reads the name first, and does not store it after the call."""
     regions = (*source.LOOPS, ast.FunctionDef, ast.AsyncFunctionDef)
     around = source.enclosing(site.file, site.line)
     region = next(

@@ -29,17 +29,13 @@ class Source:
 
     @property
     def data(self) -> bytes:
-        """The content of the file; raises UnicodeEncodeError if its encoding has no such
-        character.
-        """
+        """The content of the file; raises UnicodeEncodeError if it cannot be encoded."""
         return "".join(self.lines).encode(self.encoding)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A source before and after; ``origin`` has for each new line the number of the old line that
-    it stands for.
-    """
+    """A source before and after; ``origin`` has the old line's number for each new line."""
 
     before: Source
     after: Source
@@ -51,9 +47,7 @@ class Change:
         return self.before.file
 
     def old_line(self, line: int) -> int:
-        """Return the number that a line of the new source had before, or that of the line whose
-        edit made it.
-        """
+        """Return the number that a line had before, or that of the line whose edit made it."""
         return self.origin[line - 1] if 0 < line <= len(self.origin) else line
 
 
@@ -102,17 +96,13 @@ def _end(line: str) -> str:
 
 
 def _replaced(line: str, replacement: str, usual: str) -> list[str]:
-    """Return the lines that replace one, ended as the file ends its lines; the last of a file may
-    have no end.
-    """
+    """Return the lines that replace one, with the file's ends; its last may have none."""
     new = re.split(r"\r\n|\r|\n", replacement) if replacement else []
     return [text + (usual if at + 1 < len(new) else _end(line)) for at, text in enumerate(new)]
 
 
 def shown_lines(edits: Iterable[Edit]) -> set[int]:
-    """Return the numbers of all lines that a diff of these edits shows, and perhaps some after the
-    last.
-    """
+    """Return the numbers of the lines that a diff shows, and perhaps some after the last."""
     return {
         line
         for edit in edits
@@ -122,9 +112,7 @@ def shown_lines(edits: Iterable[Edit]) -> set[int]:
 
 
 def unified_diff(change: Change, name: str) -> list[str]:
-    """Return the lines of the diff, each with its end; ``name`` is the file's as ``patch`` will
-    know it.
-    """
+    """Return the lines of the diff with their ends, for ``patch`` to find the file by ``name``."""
     label = f"{name}\t" if " " in name else name  # so that patch(1) knows where the name ends
     lines: list[str] = []
     for line in difflib.unified_diff(

@@ -16,9 +16,7 @@ CODE = "<string>"
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One fix and its findings, the gravest first; ``problem`` is why its edits are not applied
-    now.
-    """
+    """One fix and its findings, the gravest first; ``problem`` is why it does not apply."""
 
     number: int
     findings: tuple[Finding, ...]
@@ -37,9 +35,7 @@ class Proposal:
 
     @property
     def changes_training(self) -> bool:
-        """Whether the fix trains less: gradients end where something is detached or computed
-        without grad.
-        """
+        """Whether the fix trains less: it detaches, or computes without gradients."""
         return self.fix.kind in (FixKind.DETACH, FixKind.NO_GRAD)
 
 
@@ -87,9 +83,7 @@ def plan(recording: Recording, chosen: str | None = None) -> Plan:
 
 
 def _proposals(findings: Iterable[Finding]) -> list[Proposal]:
-    """Return the findings grouped by fix: a failure that was predicted and then happens has one
-    fix.
-    """
+    """Return the findings grouped by fix: what is predicted and then happens has one."""
     groups: dict[object, list[Finding]] = {}
     for place, finding in enumerate(findings):
         if finding.fix is not None:

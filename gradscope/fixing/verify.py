@@ -53,9 +53,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the process of a run gets: the program, its changed sources, and the files to
-    write to.
-    """
+    """What the process of a run gets: the program, changed sources, files to write to."""
 
     script: str
     argv: tuple[str, ...]
@@ -69,9 +67,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The values from which the backward calls of one line started; ``line`` and ``text`` are those
-    of the run.
-    """
+    """The values that the backward calls of one line started from, and that line in the run."""
 
     file: str
     line: int
@@ -105,9 +101,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run showed; ``exit_status`` is None where the time was up, ``output`` the end of
-    what it printed.
-    """
+    """What a run showed; ``exit_status`` is None if time ran out, ``output`` the end of it."""
 
     recording: Recording | None
     losses: tuple[Loss, ...]
@@ -196,9 +190,7 @@ class Verdict:
 
 
 def default_calls(proposals: Sequence[Proposal]) -> int:
-    """Return enough calls for the findings to be made again, with room for the fix to change their
-    order.
-    """
+    """Return enough calls for the findings to be made again, even in another order."""
     return max(
         [LEAST_CALLS, *(2 * finding.backward_call for p in proposals for finding in p.findings)]
     )
@@ -256,9 +248,7 @@ def _run(recording: Recording, changes: Sequence[Change], bounds: Bounds) -> Run
 
 
 def _call(code: str, folder: str, output: Any, seconds: float) -> int | None:
-    """Run Python code in a process of its own; return its exit status, None where it was killed as
-    the time was up.
-    """
+    """Run Python code in a process; return its exit status, None where it was killed."""
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=folder,

@@ -14,9 +14,7 @@ from gradscope.fixing.patch import Change
 
 
 def write(changes: Sequence[Change]) -> None:
-    """Write the changes, if all files are still what the changes were made from; raise
-    GradscopeError if not.
-    """
+    """Write the changes; raise GradscopeError if a file differs from what they were made for."""
     for change in changes:
         if _content(change.file) != change.before.data:
             raise GradscopeError(

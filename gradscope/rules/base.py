@@ -105,9 +105,7 @@ class Rule:
 def rule(
     docstring: str | None, code: str, name: str, severity: Severity, certainty: Certainty
 ) -> Rule:
-    """Return the rule of the module whose docstring is given: the first line is the summary, all of
-    it the page.
-    """
+    """Return the rule of a module: its docstring is the page, the first line the summary."""
     page = inspect.cleandoc(docstring or "")  # -OO drops docstrings; findings must work even so
     summary, _, body = page.partition("\n")
     return Rule(
@@ -161,9 +159,7 @@ def _example(page: str, heading: str) -> str:
 
 
 def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterator[Related]:
-    """Yield a note for each line that built the nodes: ``message`` at the first, ``again`` at the
-    others.
-    """
+    """Yield a note for each line that built the nodes, another one for the first."""
     for position, site in enumerate(made):
         yield Related("created", site, again if position else message)
 
@@ -195,16 +191,12 @@ def growth(facts: Growing, saved: str) -> str:
 
 
 def called(call: BackwardCall) -> str:
-    """Return a backward call as a sentence names it: ``backward call 3``, or ``autograd.grad call
-    3``.
-    """
+    """Return how a sentence names a call: ``backward call 3``, ``autograd.grad call 3``."""
     return f"{'autograd.grad' if is_grad(call) else 'backward'} call {call.number:,}"
 
 
 def is_grad(call: BackwardCall) -> bool:
-    """Return whether it is ``torch.autograd.grad``, which returns gradients and leaves every
-    ``.grad`` alone.
-    """
+    """Return whether it is ``torch.autograd.grad``, which leaves every ``.grad`` alone."""
     return call.kind == "grad"
 
 

@@ -2,17 +2,19 @@
 
 ## What it says
 
-The backward call that is about to start will run a node that needs a tensor it saved in the forward pass, and that
-tensor is gone: an earlier `backward()` or `autograd.grad()` ran the node, and let go of what it had saved. The engine
-raises `RuntimeError: Trying to backward through the graph a second time`. gradscope says so before the engine starts,
-so no `.grad` has been touched yet, and names the line that built the freed part and the call that freed it.
+The backward call that is about to start will run a node that needs a tensor it saved in the forward
+pass, and that tensor is gone: an earlier `backward()` or `autograd.grad()` ran the node, and let go
+of what it had saved. The engine raises `RuntimeError: Trying to backward through the graph a second
+time`. gradscope says so before the engine starts, so no `.grad` has been touched yet, and names the
+line that built the freed part and the call that freed it.
 
 ## Why it happens
 
-Every forward pass builds a new graph. A backward call frees the saved tensors of each node that it runs, unless it is
-told `retain_graph=True`. So a second call fails where it meets a node of the first: two losses share a part, a state
-is carried from one iteration into the next, or something made before the loop is used in every iteration. Nodes that
-saved nothing (`sum`, `add`, `view`) can be run any number of times, which is why some shared graphs never fail.
+Every forward pass builds a new graph. A backward call frees the saved tensors of each node that it
+runs, unless it gets `retain_graph=True`. So a second call fails where it meets a node of the first:
+two losses share a part, a state is carried from one iteration into the next, or something made
+before the loop is used in every iteration. Nodes that saved nothing (`sum`, `add`, `view`) can be
+run any number of times, which is why some shared graphs never fail.
 
 ## Bad example
 
@@ -46,29 +48,32 @@ loss_age = age(z).pow(2).mean()
 ## What to do
 
 - Two losses over one forward pass, one optimizer: add them and call backward once.
-- Two losses, and the first should not train the shared part (a discriminator on `fake`, an actor on the advantage):
-  `detach()` the shared tensor where the first loss takes it.
-- A state that is carried on (`h`, a memory, a queue): `detach()` it at the boundary between iterations.
-- Something made once before the loop: make it again inside the loop, or `detach()` it if it should not be trained.
+- Two losses, and the first should not train the shared part (a discriminator on `fake`, an actor on
+  the advantage): `detach()` the shared tensor where the first loss takes it.
+- A state that is carried on (`h`, a memory, a queue): `detach()` it at the boundary between
+  iterations.
+- Something made once before the loop: make it again inside the loop, or `detach()` it if it should
+  not be trained.
 - The first call was an `autograd.grad` used as a probe: pass `retain_graph=True` to that one.
 - The same loss twice: run the forward pass again.
 
-`retain_graph=True` everywhere is rarely the fix: with a carried state the graph then grows with every iteration, and an
-optimizer step in between turns this error into GS201.
+`retain_graph=True` everywhere is rarely the fix: with a carried state the graph then grows with
+every iteration, and an optimizer step in between turns this error into GS201.
 
 `gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
 
 ## What it costs
 
-Adding the losses costs nothing: one backward runs the shared part once instead of twice. `detach()` costs nothing and
-stops training through that path. Running the forward again costs its time. `retain_graph=True` keeps every saved tensor
-of the call until the graph itself goes.
+Adding the losses costs nothing: one backward runs the shared part once instead of twice. `detach()`
+costs nothing and stops training through that path. Running the forward again costs its time.
+`retain_graph=True` keeps every saved tensor of the call until the graph itself goes.
 
 ## Known limits
 
-Saved tensors of a C++ custom function are seen only while gradscope's hooks are installed (not with `--no-hooks`). A
-graph that was freed before gradscope began to watch is recognised, and the call that freed it is not known. Reading
-`node._saved_…` after a backward raises the same text; that is no backward call, and it is explained after the fact.
+Saved tensors of a C++ custom function are seen only while gradscope's hooks are installed (not with
+`--no-hooks`). A graph that was freed before gradscope began to watch is recognised, and the call
+that freed it is not known. Reading `node._saved_…` after a backward raises the same text; that is
+no backward call, and it is explained after the fact.
 """
 
 from __future__ import annotations
@@ -97,13 +102,15 @@ RULE = rule(__doc__, "GS101", "backward-through-freed-graph", Severity.ERROR, Ce
 
 @dataclass(frozen=True, slots=True)
 class FreedGraph:
-    """What is known when ``call`` is about to run ``nodes``, whose saved tensors ``freed_by`` has let go of.
+    """What is known when ``call`` is about to run ``nodes``, whose saved tensors ``freed_by`` has
+    let go of.
 
-    ``nodes`` begins with the one the engine will stop at; ``made`` holds the user's lines that built them, the one to
-    blame first. ``freed_by`` is None if it ran before gradscope watched. ``freed_same_statement``: it came from the
-    same place in the code as ``call``. ``same_root``: both start at the same node. ``made_again``: the first of
-    ``made`` has built nodes once more since, so that a new iteration has begun. ``stepped_between``: an optimizer
-    has stepped since. ``foreseen`` is the fix that was given when ``freed_by`` was about to run, if the failure was
+    ``nodes`` begins with the one the engine will stop at; ``made`` holds the user's lines that
+    built them, the one to blame first. ``freed_by`` is None if it ran before gradscope watched.
+    ``freed_same_statement``: it came from the same place in the code as ``call``. ``same_root``:
+    both start at the same node. ``made_again``: the first of ``made`` has built nodes once more
+    since, so that a new iteration has begun. ``stepped_between``: an optimizer has stepped since.
+    ``foreseen`` is the fix that was given when ``freed_by`` was about to run, if the failure was
     predicted then.
     """
 
@@ -135,10 +142,11 @@ def finding(facts: FreedGraph) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class FreedRead:
-    """What is known when the user's code at ``site`` read a saved tensor of a node (``_saved_...``) that was freed.
+    """What is known when the user's code at ``site`` read a saved tensor of a node (``_saved_...``)
+    that was freed.
 
-    This is no backward call, so it can only be explained after torch has raised. ``after`` is the number of the last
-    completed backward call.
+    This is no backward call, so it can only be explained after torch has raised. ``after`` is the
+    number of the last completed backward call.
     """
 
     site: Site | None
@@ -170,7 +178,9 @@ def finding_of_read(facts: FreedRead) -> Finding:
 
 
 def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
-    """Yield where it was built, what freed it, and where the engine would stop if that is yet another line."""
+    """Yield where it was built, what freed it, and where the engine would stop if that is yet
+    another line.
+    """
     by, same_line = facts.freed_by, facts.freed_same_statement
     # Freed in an earlier iteration, not by a sibling loss.
     loop = facts.made_again or same_line
@@ -193,7 +203,9 @@ def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
 
 
 def _fix(facts: FreedGraph) -> Fix:
-    """Return what an expert would do, as far as these facts show; the order of the questions matters."""
+    """Return what an expert would do, as far as these facts show; the order of the questions
+    matters.
+    """
     call, by = facts.call, facts.freed_by
     if facts.foreseen is not None:
         return facts.foreseen

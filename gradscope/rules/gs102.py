@@ -2,16 +2,18 @@
 
 ## What it says
 
-The backward call that is about to start runs without `retain_graph=True`, so it will free what its nodes have saved. A
-variable of the program still leads to some of these nodes, and the code that follows uses it for another backward
-call. That call will fail with `Trying to backward through the graph a second time`. The finding names the line that built the
+The backward call that is about to start runs without `retain_graph=True`, so it will free what its
+nodes have saved. A variable of the program still leads to some of these nodes, and the code that
+follows uses it for another backward call. That call will fail with
+`Trying to backward through the graph a second time`. The finding names the line that built the
 shared nodes, the variable, the line where it is used next, and the call that will fail.
 
 ## Why it happens
 
-A graph belongs to one backward call, unless that keeps it. The program goes on to use a part of it: a state carried into the
-next iteration, a tensor that was made once before the loop, a second loss over the same forward pass, or a running
-total of losses. The error then comes at another line, often in the next iteration, and says nothing about the first.
+A graph belongs to one backward call, unless that keeps it. The program goes on to use a part of it:
+a state carried into the next iteration, a tensor that was made once before the loop, a second loss
+over the same forward pass, or a running total of losses. The error then comes at another line,
+often in the next iteration, and says nothing about the first.
 
 ## Bad example
 
@@ -40,7 +42,8 @@ for step in range(3):
 ## What to do
 
 - A state that is carried on: `detach()` it once the backward call is over.
-- Something made once before the loop: make it inside the loop, or `detach()` it if it should not be trained.
+- Something made once before the loop: make it inside the loop, or `detach()` it if it should not be
+  trained.
 - Two losses of one optimizer over one forward pass: add them, and call backward once.
 - A loss that should not train the shared part: `detach()` that part where the loss takes it.
 - An `autograd.grad` used as a probe: pass `retain_graph=True` to it.
@@ -50,15 +53,17 @@ for step in range(3):
 
 ## What it costs
 
-`detach()` is free, and nothing is trained through it. Adding losses is free. Computing again costs that part of the forward
-pass. `retain_graph=True` keeps all that the call would have freed until the graph goes; with a carried state it only puts the
-error off, as the graph then grows with every iteration.
+`detach()` is free, and nothing is trained through it. Adding losses is free. Computing again costs
+that part of the forward pass. `retain_graph=True` keeps all that the call would have freed until
+the graph goes; with a carried state it only puts the error off, as the graph then grows with every
+iteration.
 
 ## Known limits
 
-It is said only where the code shows that the variable is read again and leads to a backward call. Where a branch or a call that
-cannot be followed may have put something else in its place, where `retain_graph` is computed, or where the variable is
-out of reach (in C++, in a library's own objects), nothing is said here, and GS101 says it when the call is made.
+It is announced only where the code shows that the variable is read again and leads to a backward
+call. Where a branch or a call that cannot be followed may have put something else in its place,
+where `retain_graph` is computed, or where the variable is out of reach (in C++, in a library's own
+objects), nothing is announced here, and GS101 follows when the call is made.
 """
 
 from __future__ import annotations
@@ -91,17 +96,18 @@ RULE = rule(
 class SharedGraph:
     """What is known when ``call`` is about to free ``nodes``, which ``holder`` leads to.
 
-    ``read`` is where the holder is read next and ``next_call`` the backward call that comes of it. ``link`` is where
-    the holder was assigned. ``others`` are further holders with the same fate.
+    ``read`` is where the holder is read next and ``next_call`` the backward call that comes of it.
+    ``link`` is where the holder was assigned. ``others`` are further holders with the same fate.
 
-    What decides the fix: ``same_root``, both calls start at the same node; ``again``, they are one line of code;
-    ``carried``, the holder is assigned anew in each iteration; ``elements``, the list over which the loop of the call
-    runs; ``accumulated``, the holder is a running total that the call starts from; ``averaged``, it is computed from
-    parameters alone; ``trained``, it leads to parameters that something trains; ``stepped_between``, an optimizer
-    steps before ``next_call``. ``shared`` is the variable by which both losses reach the shared part,
-    ``only_shared``: the loss of ``call`` leads nowhere else, so that it is the other loss that may do without;
-    ``next_root`` is what ``next_call`` starts from. ``alive`` are the bytes that all graphs hold as ``call`` begins,
-    0 where they are not known.
+    What decides the fix: ``same_root``, both calls start at the same node; ``again``, they are one
+    line of code; ``carried``, the holder is assigned anew in each iteration; ``elements``, the list
+    over which the loop of the call runs; ``accumulated``, the holder is a running total that the
+    call starts from; ``averaged``, it is computed from parameters alone; ``trained``, it leads to
+    parameters that something trains; ``stepped_between``, an optimizer steps before ``next_call``.
+    ``shared`` is the variable by which both losses reach the shared part, ``only_shared``: the loss
+    of ``call`` leads nowhere else, so that it is the other loss that may do without; ``next_root``
+    is what ``next_call`` starts from. ``alive`` are the bytes that all graphs hold as ``call``
+    begins, 0 where they are not known.
     """
 
     call: BackwardCall
@@ -176,7 +182,9 @@ def fix_kind(facts: SharedGraph) -> FixKind:
 
 
 def _cost(kind: FixKind, facts: SharedGraph) -> str:
-    """What the fix and ``retain_graph=True`` in its place would hold in memory, where that is known."""
+    """What the fix and ``retain_graph=True`` in its place would hold in memory, where that is
+    known.
+    """
     keeps = facts.call.saved_bytes
     if not keeps or kind in (FixKind.RETAIN_GRAPH, FixKind.ITEM, FixKind.NO_GRAD):
         return ""

@@ -1,17 +1,19 @@
-"""The forward pass goes on from a graph whose saved tensors are gone, and backward will be called on the result.
+"""The forward pass goes on from a graph whose saved tensors are gone, and backward will follow.
 
 ## What it says
 
-A line is about to compute something new from a variable whose graph an earlier backward call has freed. Computing is
-fine: the forward pass does not need what was freed. But the code that follows calls backward on the result, and that
-call runs through the freed part. It will fail with `Trying to backward through the graph a second time`. The finding
-names the line that built the freed part, the call that freed it, and the call that will fail.
+A line is about to compute something new from a variable whose graph an earlier backward call has
+freed. Computing is fine: the forward pass does not need what was freed. But the code that follows
+calls backward on the result, and that call runs through the freed part. It will fail with
+`Trying to backward through the graph a second time`. The finding names the line that built the
+freed part, the call that freed it, and the call that will fail.
 
 ## Why it happens
 
-A graph belongs to one backward call, unless that keeps it. What is built on a freed graph is joined to it all the
-same. GS102 says this at the call that frees, where the code shows what will happen. Here that could not be told:
-`retain_graph` was computed, or a branch decided what the variable would hold.
+A graph belongs to one backward call, unless that keeps it. What is built on a freed graph is joined
+to it all the same. GS102 is announced at the call that frees, where the code shows what will
+happen. Here it did not: `retain_graph` was computed, or a branch decided what the variable would
+hold.
 
 ## Bad example
 
@@ -39,21 +41,25 @@ for i in (1, 3):
 
 ## What to do
 
-- If all calls are to go through one forward pass: pass `retain_graph=True` to every call but the last, or add the
-  losses and call backward once.
-- A state that is carried from one iteration into the next: `detach()` it once the backward call is over.
-- Something made once before the loop: make it inside the loop, or `detach()` it if it should not be trained.
+- If all calls are to go through one forward pass: pass `retain_graph=True` to every call but the
+  last, or add the losses and call backward once.
+- A state that is carried from one iteration into the next: `detach()` it once the backward call is
+  over.
+- Something made once before the loop: make it inside the loop, or `detach()` it if it should not be
+  trained.
 
 ## What it costs
 
-`retain_graph=True` keeps all that the call would have freed until the graph goes. Adding losses and `detach()` are free;
-nothing is trained through what was detached. Computing again costs that part of the forward pass.
+`retain_graph=True` keeps all that the call would have freed until the graph goes. Adding losses and
+`detach()` are free; nothing is trained through what was detached. Computing again costs that part
+of the forward pass.
 
 ## Known limits
 
-It is said only while graphs of a new shape are built, since only then the code is watched line by line (never with
-`--no-hooks`, or where a debugger traces it), and only where the code shows that backward is called on the result. A
-value that is only looked at (`torch.sqrt(loss).item()`) is no finding. GS101 says it in any case, when the call is made.
+It is announced only while graphs of a new shape are built, since only then is the code watched line
+by line (never with `--no-hooks`, or where a debugger traces it), and only where the code shows that
+backward is called on the result. A value that is only looked at (`torch.sqrt(loss).item()`) is no
+finding. GS101 is announced in any case, when the call is made.
 """
 
 from __future__ import annotations
@@ -78,12 +84,13 @@ RULE = rule(__doc__, "GS103", "forward-on-freed-graph", Severity.WARNING, Certai
 
 @dataclass(frozen=True, slots=True)
 class ForwardOnFreed:
-    """What is known when the line of ``read`` is about to build on ``holder``, whose graph ``freed_by`` has freed.
+    """What is known when the line of ``read`` is about to build on ``holder``, whose graph
+    ``freed_by`` has freed.
 
-    ``nodes`` have lost what they saved, ``made`` are the lines that built them; ``next_call`` is the backward call that
-    comes of it, and ``after`` the number of the last one. What decides the fix: ``computed``, the call computed whether
-    to keep the graph; ``again``, it and ``next_call`` are one line of code; ``carried``, the loop around them assigns
-    the holder anew.
+    ``nodes`` have lost what they saved, ``made`` are the lines that built them; ``next_call`` is
+    the backward call that comes of it, and ``after`` the number of the last one. What decides the
+    fix: ``computed``, the call computed whether to keep the graph; ``again``, it and ``next_call``
+    are one line of code; ``carried``, the loop around them assigns the holder anew.
     """
 
     read: Site

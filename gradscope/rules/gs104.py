@@ -2,16 +2,16 @@
 
 ## What it says
 
-A backward call asks for `retain_graph=True` or `create_graph=True`, and it will run a graph that `torch.compile` made
-(one `CompiledFunctionBackward` node) whose backward was compiled to reuse the memory of the tensors it saved. The
-engine raises `This backward function was compiled with non-empty donated buffers`, half way through the backward.
-gradscope says so before it starts.
+A backward call asks for `retain_graph=True` or `create_graph=True`, and it will run a graph that
+`torch.compile` made (one `CompiledFunctionBackward` node) whose backward was compiled to reuse the
+memory of the tensors it saved. The engine raises `This backward function was compiled with
+non-empty donated buffers`, half way through the backward. gradscope says so before it starts.
 
 ## Why it happens
 
-Tensors that only the compiled backward can see are *donated*: the backward may overwrite them, which saves memory. That
-is decided when the backward is first compiled, by a plain `backward()`. From then on the graph can be run only once,
-and must not be kept.
+Tensors that only the compiled backward can see are *donated*: the backward may overwrite them,
+which saves memory. That is decided when the backward is first compiled, by a plain `backward()`.
+From then on the graph can be run only once, and must not be kept.
 
 ## Bad example
 
@@ -48,18 +48,22 @@ forward(torch.randn(2, 4), weight).backward(retain_graph=True)
 
 - If the graph is not run again, leave `retain_graph=True` out.
 - If two losses share it, add them and call backward once.
-- If it must be kept, set `torch._functorch.config.donated_buffer = False` before the compiled function is first called.
-- If you need `create_graph=True`, call the function without `torch.compile`: a compiled graph has no second derivative.
+- If it must be kept, set `torch._functorch.config.donated_buffer = False` before the compiled
+  function is first called.
+- If you need `create_graph=True`, call the function without `torch.compile`: a compiled graph has
+  no second derivative.
 
 ## What it costs
 
-Without donated buffers the compiled backward allocates memory of its own where it could have reused what was saved:
-at most the bytes that the compiled graph saved. Leaving `retain_graph=True` out costs nothing.
+Without donated buffers the compiled backward allocates memory of its own where it could have reused
+what was saved: at most the bytes that the compiled graph saved. Leaving `retain_graph=True` out
+costs nothing.
 
 ## Known limits
 
-torch does this only when the backward was first compiled by a plain call. If the first backward of a compiled function
-retains its graph, nothing is donated and there is nothing to say, so the same code may have worked yesterday.
+torch does this only when the backward was first compiled by a plain call. If the first backward of
+a compiled function retains its graph, nothing is donated and there is nothing to say, so the same
+code may have worked yesterday.
 """
 
 from __future__ import annotations
@@ -120,7 +124,9 @@ def _related(facts: DonatedGraph) -> list[Related]:
 
 
 def _fix(call: BackwardCall, keeps: int) -> Fix:
-    """Keep the graph without donating, or do without the compiler where a second derivative is wanted."""
+    """Keep the graph without donating, or do without the compiler where a second derivative is
+    wanted.
+    """
     if call.create_graph:
         reason = "a compiled graph has no second derivative"
         return Fix(FixKind.EAGER, f"call the function without torch.compile here: {reason}")

@@ -2,17 +2,18 @@
 
 ## What it says
 
-The backward call that is about to start will run a node whose saved tensor is no longer what it was in the forward
-pass: its version counter has moved on. The engine raises `RuntimeError: one of the variables needed for gradient
-computation has been modified by an inplace operation`. gradscope says so before the engine starts, so no `.grad` has
-been touched yet, and names the line that saved the tensor, the line that changed it, and the parameter if it was an
-optimizer's step.
+The backward call that is about to start will run a node whose saved tensor is no longer what it was
+in the forward pass: its version counter has moved on. The engine raises `RuntimeError: one of the
+variables needed for gradient computation has been modified by an inplace operation`. gradscope says
+so before the engine starts, so no `.grad` has been touched yet, and names the line that saved the
+tensor, the line that changed it, and the parameter if it was an optimizer's step.
 
 ## Why it happens
 
-A node keeps the tensors that its derivative needs, not copies of them. `relu` keeps its output, a matrix product keeps
-the weight. An in-place operation (`+=`, `x[...] = y`, `masked_fill_`), or `optimizer.step()`, which changes all
-parameters in place, then changes what the node holds. The gradient would be wrong, so the engine refuses.
+A node keeps the tensors that its derivative needs, not copies of them. `relu` keeps its output, a
+matrix product keeps the weight. An in-place operation (`+=`, `x[...] = y`, `masked_fill_`), or
+`optimizer.step()`, which changes all parameters in place, then changes what the node holds. The
+gradient would be wrong, so the engine refuses.
 
 ## Bad example
 
@@ -38,23 +39,27 @@ y.sum().backward()
 
 ## What to do
 
-- An in-place operation on an output: write it out of place (`y = y + 1`, `masked_fill`), or change a `clone()`.
-- A buffer or queue that is written while a graph needs it: write after the backward, or let the forward pass read a
-  `clone()`.
-- An optimizer's step between the forward and the backward: call backward first, or compute the loss after the step.
+- An in-place operation on an output: write it out of place (`y = y + 1`, `masked_fill`), or change
+  a `clone()`.
+- A buffer or queue that is written while a graph needs it: write after the backward, or let the
+  forward pass read a `clone()`.
+- An optimizer's step between the forward and the backward: call backward first, or compute the loss
+  after the step.
 
-`p.data -= …` only hides the error: the version counter does not see it, and the gradient is silently wrong.
+`p.data -= …` only hides the error: the version counter does not see it, and the gradient is
+silently wrong.
 
 ## What it costs
 
-An out-of-place operation or a `clone()` costs one more tensor of that size until the graph goes. Calling things in
-another order costs nothing; computing the loss after the step costs one more forward pass.
+An out-of-place operation or a `clone()` costs one more tensor of that size until the graph goes.
+Calling things in another order costs nothing; computing the loss after the step costs one more
+forward pass.
 
 ## Known limits
 
-The line of an in-place operation is exact where gradscope saw the version change; where it did not, the finding names
-the two lines between which it happened. Changes through `.data`, through NumPy or by another process move no version
-counter: neither torch nor this rule sees them.
+The line of an in-place operation is exact where gradscope saw the version change; where it did not,
+the finding names the two lines between which it happened. Changes through `.data`, through NumPy or
+by another process move no version counter: neither torch nor this rule sees them.
 """
 
 from __future__ import annotations
@@ -89,14 +94,18 @@ class ModifiedAt:
 
 @dataclass(frozen=True, slots=True)
 class ModifiedByStep:
-    """The call of an optimizer's ``step`` that changed the tensor; the parameter's name is that of the saved tensor."""
+    """The call of an optimizer's ``step`` that changed the tensor; the parameter's name is that of
+    the saved tensor.
+    """
 
     site: Site
 
 
 @dataclass(frozen=True, slots=True)
 class ModifiedBetween:
-    """All that is known: it was as saved at ``first``, and changed at ``last``; either may be unknown."""
+    """All that is known: it was as saved at ``first``, and changed at ``last``; either may be
+    unknown.
+    """
 
     first: Site | None
     last: Site | None
@@ -104,10 +113,11 @@ class ModifiedBetween:
 
 @dataclass(frozen=True, slots=True)
 class StaleTensor:
-    """What is known when ``call`` is about to run ``node``, whose ``saved`` tensor is at ``version_now``.
+    """What is known when ``call`` is about to run ``node``, whose ``saved`` tensor is at
+    ``version_now``.
 
-    ``saved.version`` is the version that the node needs, ``saved.source`` the qualified name if it is a parameter or
-    buffer, and ``more`` counts further stale tensors of the call.
+    ``saved.version`` is the version that the node needs, ``saved.source`` the qualified name if it
+    is a parameter or buffer, and ``more`` counts further stale tensors of the call.
     """
 
     call: BackwardCall

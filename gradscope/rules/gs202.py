@@ -2,25 +2,28 @@
 
 ## What it says
 
-An operation in place (`x += y`, `x[0] = y`, `x.relu_()`) or an optimizer's step has just changed a tensor that a graph
-saved in its forward pass. A variable of the program holds that graph, and the code that follows calls backward on it.
-That call will fail with `one of the variables needed for gradient computation has been modified by an inplace
-operation`. The finding names the line that changed the tensor, the tensor, the line that saved it, and the backward
-call that will fail.
+An operation in place (`x += y`, `x[0] = y`, `x.relu_()`) or an optimizer's step has just changed a
+tensor that a graph saved in its forward pass. A variable of the program holds that graph, and the
+code that follows calls backward on it. That call will fail with `one of the variables needed for
+gradient computation has been modified by an inplace operation`. The finding names the line that
+changed the tensor, the tensor, the line that saved it, and the backward call that will fail.
 
-A write through `.data` (`p.data -= 0.1`, `p.data.clamp_(-c, c)`, `p.data[0] = y`, `p.data = y`) does the same and is worse:
-torch does not see it, so nothing fails, and the backward call computes a wrong gradient. The finding then says so.
+A write through `.data` (`p.data -= 0.1`, `p.data.clamp_(-c, c)`, `p.data[0] = y`, `p.data = y`)
+does the same and is worse: torch does not see it, so nothing fails, and the backward call computes
+a wrong gradient. The finding then says so.
 
 ## Why it happens
 
-A node keeps the very tensors that its derivative needs: a matrix product its weight, `sigmoid` its output, a product
-both factors. A buffer, a queue or an activation that is written to between the forward pass and the backward call is
-then no longer what it was. So are the parameters after `optimizer.step()`: all backward calls that go through a
-forward pass must come before the step that changes what it saved. Two losses computed up front, with a step between
-their backward calls, break this; so does a graph kept with `retain_graph=True` over a step.
+A node keeps the very tensors that its derivative needs: a matrix product its weight, `sigmoid` its
+output, a product both factors. A buffer, a queue or an activation that is written to between the
+forward pass and the backward call is then no longer what it was. So are the parameters after
+`optimizer.step()`: all backward calls that go through a forward pass must come before the step that
+changes what it saved. Two losses computed up front, with a step between their backward calls, break
+this; so does a graph kept with `retain_graph=True` over a step.
 
-torch notices by a counter of versions that each operation in place moves. `p.data` is a new tensor with the same memory and
-a counter of its own: what is written through it reaches the saved tensor, and the saved tensor's counter stays.
+torch notices by a counter of versions that each operation in place moves. `p.data` is a new tensor
+with the same memory and a counter of its own: what is written through it reaches the saved tensor,
+and the saved tensor's counter stays.
 
 ## Bad example
 
@@ -55,28 +58,34 @@ actor_loss.backward()
 ## What to do
 
 - An operation on an activation: write it out of place, `x = x + y`, `x = x.masked_fill(mask, 0)`.
-- A buffer, queue or table: write to it after the backward call, or let the forward pass read a `clone()` of it.
-- A step: compute the loss after the step, with the new parameters, or call backward on it before the step.
-- A write through `.data`: make it after the backward call, and under `torch.no_grad()` without `.data`: `with torch.no_grad():
-  p -= 0.1 * p.grad`. Then torch fails where it would have computed a wrong gradient.
-- If the graph was kept with `retain_graph=True` to get around GS101, undo that and follow GS101's advice.
+- A buffer, queue or table: write to it after the backward call, or let the forward pass read a
+  `clone()` of it.
+- A step: compute the loss after the step, with the new parameters, or call backward on it before
+  the step.
+- A write through `.data`: make it after the backward call, and under `torch.no_grad()` without
+  `.data`: `with torch.no_grad(): p -= 0.1 * p.grad`. Then torch fails where it would have computed
+  a wrong gradient.
+- If the graph was kept with `retain_graph=True` to get around GS101, undo that and follow GS101's
+  advice.
 
 ## What it costs
 
-An out-of-place operation or a `clone()` costs one more tensor of that size until the graph goes. Calling backward before
-the step costs nothing, but the second loss then uses the old parameters. Computing it after the step costs one more
-forward pass where a part of it was shared.
+An out-of-place operation or a `clone()` costs one more tensor of that size until the graph goes.
+Calling backward before the step costs nothing, but the second loss then uses the old parameters.
+Computing it after the step costs one more forward pass where a part of it was shared.
 
 ## Known limits
 
-It is said where the code shows that backward is called on what is held; else GS201 says it when the call is made. Steps
-of `torch.optim` optimizers are always seen. Other operations are seen while graphs of a new shape are built, when the
-code is watched line by line: never with `--no-hooks`, where a debugger traces the program, or inside a compiled region.
-A write through `.data` is seen in the same places, by comparing what the saved tensors hold before and after a line that uses
-some tensor's `.data`: only on the CPU, and of tensors of more than a megabyte samples are compared, so a few elements
-written there may go unseen. An attribute that was given a `.data` earlier, NumPy, and optimizers of other libraries that write
-through `.data` in code of their own go unseen too. It is not said of ReLU and others that ask what they saved for no more
-than a sign or a size.
+It is announced where the code shows that backward is called on what is held; else GS201 follows
+when the call is made. Steps of `torch.optim` optimizers are always seen. Other operations are seen
+while graphs of a new shape are built, when the code is watched line by line: never with
+`--no-hooks`, where a debugger traces the program, or inside a compiled region. A write through
+`.data` is seen in the same places, by comparing what the saved tensors hold before and after a line
+that uses some tensor's `.data`: only on the CPU, and of tensors of more than a megabyte samples are
+compared, so a few elements written there may go unseen. An attribute that was given a `.data`
+earlier, NumPy, and optimizers of other libraries that write through `.data` in code of their own go
+unseen too. It is not announced for ReLU and others that need no more than a sign or a size of what
+they saved.
 """
 
 from __future__ import annotations
@@ -97,7 +106,9 @@ _TOLERANT = {
     "Backward1": "LeakyRelu Clamp",
 }
 TOLERANT = frozenset(name + end for end, names in _TOLERANT.items() for name in names.split())
-"""Nodes whose derivative asks what they saved for a sign, a side or a size: a change of values seldom makes it wrong."""
+"""Nodes whose derivative asks what they saved for a sign, a side or a size: a change of values
+seldom makes it wrong.
+"""
 
 
 class By(Enum):
@@ -120,8 +131,9 @@ _MESSAGES = {
 class StaleSoon:
     """What is known when ``changed_at`` has changed ``tensors`` that the graph of ``holder`` saved.
 
-    ``nodes`` saved them, ``made`` are the lines where they did; ``read`` is where the holder is used next,
-    ``next_call`` the backward call that comes of it, ``after`` the number of the last backward call.
+    ``nodes`` saved them, ``made`` are the lines where they did; ``read`` is where the holder is
+    used next, ``next_call`` the backward call that comes of it, ``after`` the number of the last
+    backward call.
     """
 
     changed_at: Site

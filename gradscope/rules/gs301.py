@@ -2,19 +2,22 @@
 
 ## What it says
 
-The graph of a backward call reaches nodes that were built before the previous call of the same line, and it reaches
-further back each time. Something computed in one iteration (a hidden state, a memory) is used in the next one with its
-whole history. gradscope names the variable that carries the graph on and the line that stores it, and says how many
-nodes and how many saved bytes each iteration adds.
+The graph of a backward call reaches nodes that were built before the previous call of the same
+line, and it reaches further back each time. Something computed in one iteration (a hidden state, a
+memory) is used in the next one with its whole history. gradscope names the variable that carries
+the graph on and the line that stores it, and says how many nodes and how many saved bytes each
+iteration adds.
 
 ## Why it happens
 
-A tensor remembers how it was computed. A state that is carried on without `detach()` takes its graph along. Without
-`retain_graph=True` the second backward call would raise (GS101); with it, nothing is freed, so that every call walks all
-iterations so far: memory and time per iteration grow, until the memory is gone.
+A tensor remembers how it was computed. A state that is carried on without `detach()` takes its
+graph along. Without `retain_graph=True` the second backward call would raise (GS101); with it,
+nothing is freed, so that every call walks all iterations so far: memory and time per iteration
+grow, until the memory is gone.
 
-If the parameters are changed through `.data`, the version counter does not see it. The old graphs then compute with
-weights that are no longer those of their forward pass: the gradient is wrong, and nothing raises.
+If the parameters are changed through `.data`, the version counter does not see it. The old graphs
+then compute with weights that are no longer those of their forward pass: the gradient is wrong, and
+nothing raises.
 
 ## Bad example
 
@@ -45,19 +48,22 @@ for step in range(10):
 ## What to do
 
 - `detach()` the state where one iteration hands it to the next, and drop `retain_graph=True`.
-- To train through several steps, add up their losses, call backward once for all of them, then `detach()`.
+- To train through several steps, add up their losses, call backward once for all of them, then
+  `detach()`.
 
 `gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
 
 ## What it costs
 
-`detach()` costs nothing. It changes what is trained: no gradient goes back beyond the iteration any more.
+`detach()` costs nothing. It changes what is trained: no gradient goes back beyond the iteration any
+more.
 
 ## Known limits
 
-It is said when the carrier has grown at three looks: at the 4th, 6th and 8th iteration, or at the 24th where no
-optimizer steps (calls between two steps count as one iteration); at the end, if the program ends before. A window of up to seven
-iterations that are kept on purpose (truncated backpropagation through time) is no finding; a longer one may be.
+It is announced when the carrier has grown at three looks: at the 4th, 6th and 8th iteration, or at
+the 24th where no optimizer steps (calls between two steps count as one iteration); at the end, if
+the program ends before. A window of up to seven iterations that are kept on purpose (truncated
+backpropagation through time) is no finding; a longer one may be.
 """
 
 from __future__ import annotations
@@ -85,11 +91,12 @@ RULE = rule(
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What is known when the graph of ``call`` goes back over ``iterations`` iterations by way of ``holder``.
+    """What is known when the graph of ``call`` goes back over ``iterations`` iterations by way of
+    ``holder``.
 
-    ``stored`` is the line that stores the holder. The graph has ``nodes`` and ``nbytes`` of saved tensors, and each
-    iteration adds ``nodes_each`` and ``nbytes_each``. ``silent``: parameters are changed through ``.data``.
-    Without hooks the bytes are not known: ``counts_bytes`` is False.
+    ``stored`` is the line that stores the holder. The graph has ``nodes`` and ``nbytes`` of saved
+    tensors, and each iteration adds ``nodes_each`` and ``nbytes_each``. ``silent``: parameters are
+    changed through ``.data``. Without hooks the bytes are not known: ``counts_bytes`` is False.
     """
 
     call: BackwardCall | None

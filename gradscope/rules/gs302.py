@@ -2,16 +2,17 @@
 
 ## What it says
 
-A total, a list, a dict or another holder still leads to the graphs of earlier iterations. gradscope names the holder
-as you would type it and the line that stores into it. It tells nodes and saved bytes apart: a loss that is kept after
-its backward call keeps the nodes of its graph and almost no memory, an output that no backward call has gone through
-keeps everything that its graph has saved.
+A total, a list, a dict or another holder still leads to the graphs of earlier iterations. gradscope
+names the holder as you would type it and the line that stores into it. It keeps nodes and saved
+bytes apart: a loss that is kept after its backward call keeps the nodes of its graph and almost no
+memory, an output that no backward call has gone through keeps everything that its graph has saved.
 
 ## Why it happens
 
-A tensor that requires grad holds the node that made it, and with it the whole graph. `total += loss` makes the graph of
-the total one longer; `losses.append(loss)` keeps one graph for each entry. In an evaluation loop without
-`torch.no_grad()` nothing ever frees what these graphs have saved.
+A tensor that requires grad holds the node that made it, and with it the whole graph.
+`total += loss` makes the graph of the total one longer; `losses.append(loss)` keeps one graph for
+each entry. In an evaluation loop without `torch.no_grad()` nothing ever frees what these graphs
+have saved.
 
 ## Bad example
 
@@ -43,25 +44,28 @@ for step in range(10):
 
 ## What to do
 
-- A number for a log or a total: `loss.item()`, or `loss.detach()` if the device should not be waited for.
+- A number for a log or a total: `loss.item()`, or `loss.detach()` if the device should not be
+  waited for.
 - Outputs, features or embeddings that are kept: `detach()` them where they are stored.
 - Evaluation: run it under `torch.no_grad()` or `torch.inference_mode()`.
 - A running average of weights or statistics: update it under `torch.no_grad()`.
-- Exceptions that are kept: keep `str(error)`; a traceback keeps the variables of every function in it.
+- Exceptions that are kept: keep `str(error)`; a traceback keeps the variables of every function in
+  it.
 
 `gradscope fix` shows the fix as an edit of your lines where a few of them do it, and tries it out.
 
 ## What it costs
 
-`.item()` waits for the device; `detach()` and `no_grad()` cost nothing and save memory. What is detached is not trained
-through.
+`.item()` waits for the device; `detach()` and `no_grad()` cost nothing and save memory. What is
+detached is not trained through.
 
 ## Known limits
 
-Holders are looked for at the 4th, 6th, 8th, 12th … iteration of a backward call, in the variables of the user's
-functions that are running and in what they lead to, up to the first hundred entries of a container. It is said when the same
-holder has grown three times (from the 24th iteration on where no optimizer steps: they may be micro-batches), or at the end of a
-program that ends before that. Without backward calls only what was computed apart counts: a total of independent terms, or a
+Holders are looked for at the 4th, 6th, 8th, 12th … iteration of a backward call, in the variables
+of the user's functions that are running and in what they lead to, up to the first hundred entries
+of a container. It is announced when the same holder has grown three times (from the 24th iteration
+on where no optimizer steps: they may be micro-batches), or at the end of a program that ends before
+that. Without backward calls only what was computed apart counts: a total of independent terms, or a
 container of independent outputs.
 """
 
@@ -88,12 +92,14 @@ RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OB
 
 @dataclass(frozen=True, slots=True)
 class KeptAlive:
-    """What is known of a holder: the line that stores into it, and what it keeps of how many iterations.
+    """What is known of a holder: the line that stores into it, and what it keeps of how many
+    iterations.
 
-    ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held are single numbers;
-    ``through_frame``: it is held by way of the variables of a function that has ended (a traceback). Each iteration
-    adds ``nodes_each`` and ``nbytes_each``; ``after`` is the number of the last backward call. Without hooks the bytes
-    are not known: ``counts_bytes`` is False.
+    ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held
+    are single numbers; ``through_frame``: it is held by way of the variables of a function that has
+    ended (a traceback). Each iteration adds ``nodes_each`` and ``nbytes_each``; ``after`` is the
+    number of the last backward call. Without hooks the bytes are not known: ``counts_bytes`` is
+    False.
     """
 
     call: BackwardCall | None

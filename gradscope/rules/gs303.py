@@ -2,14 +2,15 @@
 
 ## What it says
 
-The calls at this line keep what their graphs have saved, and all of it was dropped later without another backward call
-through it. gradscope says how many bytes stay for nothing after each call.
+The calls at this line keep what their graphs have saved, and all of it was dropped later without
+another backward call through it. gradscope says how many bytes stay for nothing after each call.
 
 ## Why it happens
 
-`retain_graph=True` is needed for a second call through the same graph. It is often put there against an error whose
-cause went away since, or on the last of several calls, where only the earlier ones need it. The saved tensors then live until the
-loss is assigned again, which is after the next forward pass: at the peak there are two graphs instead of one.
+`retain_graph=True` is needed for a second call through the same graph. It is often put there
+against an error whose cause went away since, or on the last of several calls, where only the
+earlier ones need it. The saved tensors then live until the loss is assigned again, which is after
+the next forward pass: at the peak there are two graphs instead of one.
 
 ## Bad example
 
@@ -47,7 +48,8 @@ Nothing: the gradients are the same, and the saved tensors go during the call.
 
 ## Known limits
 
-It is advice, said after three such calls. `create_graph=True` keeps the graph too, and is no case of this rule.
+It is advice, announced after three such calls. `create_graph=True` keeps the graph too, and is no
+case of this rule.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ RULE = rule(__doc__, "GS303", "retain-graph-not-needed", Severity.ADVICE, Certai
 
 @dataclass(frozen=True, slots=True)
 class KeptForNothing:
-    """What is known of the calls at one line: ``call`` is the last of them, ``nbytes`` the most that one kept."""
+    """What is known of the calls at one line: ``call`` is the last of them, ``nbytes`` the most
+    that one kept.
+    """
 
     call: BackwardCall
     times: int

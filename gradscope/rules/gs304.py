@@ -2,15 +2,18 @@
 
 ## What it says
 
-More nodes are alive after each iteration and a cycle of references holds them: a tensor leads to its graph, and the graph leads
-back to the tensor. gradscope names what closes the cycle and says how many iterations it has seen.
+More nodes are alive after each iteration and a cycle of references holds them: a tensor leads to
+its graph, and the graph leads back to the tensor. gradscope names what closes the cycle and says
+how many iterations it has seen.
 
 ## Why it happens
 
-- A custom Function stores its output with `ctx.out = out`: the output holds its node, the node is the `ctx`. Python's
-  collector finds such a cycle sooner or later, often too late.
-- `backward(create_graph=True)` leaves each `p.grad` with a graph that leads back to `p`. No collector sees it.
-- A hook on a tensor that uses the tensor itself, `t.register_hook(lambda g: g * t)`. No collector sees it either.
+- A custom Function stores its output with `ctx.out = out`: the output holds its node, the node is
+  the `ctx`. Python's collector finds such a cycle sooner or later, often too late.
+- `backward(create_graph=True)` leaves each `p.grad` with a graph that leads back to `p`. No
+  collector sees it.
+- A hook on a tensor that uses the tensor itself, `t.register_hook(lambda g: g * t)`. No collector
+  sees it either.
 
 ## Bad example
 
@@ -67,9 +70,10 @@ for step in range(10):
 
 ## What to do
 
-- In a custom Function: `ctx.save_for_backward(out)` for inputs and outputs; attributes of `ctx` for everything else.
-- Instead of `backward(create_graph=True)`: `torch.autograd.grad(loss, params, create_graph=True)`, or set `p.grad = None`
-  when you are done with it.
+- In a custom Function: `ctx.save_for_backward(out)` for inputs and outputs; attributes of `ctx` for
+  everything else.
+- Instead of `backward(create_graph=True)`: `torch.autograd.grad(loss, params, create_graph=True)`,
+  or set `p.grad = None` when you are done with it.
 - In a hook: use the gradient that it is given, or `t.detach()`.
 
 ## What it costs
@@ -78,8 +82,9 @@ Nothing: the same tensors are saved, and they go when the graph goes.
 
 ## Known limits
 
-It is looked for only after the number of living nodes has grown at three scans and no variable was found that holds them. With
-Python's collector on, cycles through `ctx` may be collected often enough to go unseen.
+It is looked for only after the number of living nodes has grown at three scans and no variable was
+found that holds them. With Python's collector on, cycles through `ctx` may be collected often
+enough to go unseen.
 """
 
 from __future__ import annotations
@@ -104,7 +109,8 @@ RULE = rule(__doc__, "GS304", "reference-cycle-keeps-graph", Severity.WARNING, C
 
 @dataclass(frozen=True, slots=True)
 class KeptByCycle:
-    """What is known of a cycle: ``kind`` is ``ctx``, ``hook`` or ``grad``, ``site`` the line that closed it.
+    """What is known of a cycle: ``kind`` is ``ctx``, ``hook`` or ``grad``, ``site`` the line that
+    closed it.
 
     ``iterations`` were seen to add to it, ``nodes_each`` nodes each.
     """

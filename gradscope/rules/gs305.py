@@ -2,14 +2,15 @@
 
 ## What it says
 
-A line saved tensors for backward again and again, and each time the graph was gone before any backward call met it. gradscope
-says which line, how many bytes each forward pass saved, and, where it is known, the variable that held the graph.
+A line saved tensors for backward again and again, and each time the graph was gone before any
+backward call met it. gradscope says which line, how many bytes each forward pass saved, and, where
+it is known, the variable that held the graph.
 
 ## Why it happens
 
-An evaluation or prediction without `torch.no_grad()` builds the same graph as training does. Nothing accumulates, but
-every activation stays until the output goes; if the output has a name, that is after the next forward pass, so that the
-peak is that of two graphs.
+An evaluation or prediction without `torch.no_grad()` builds the same graph as training does.
+Nothing accumulates, but every activation stays until the output goes; if the output has a name,
+that is after the next forward pass, so that the peak is that of two graphs.
 
 ## Bad example
 
@@ -42,8 +43,8 @@ for batch in range(6):
 
 ## What to do
 
-Run it under `torch.no_grad()`, or `torch.inference_mode()` if nothing of it is used in training. `model.eval()` changes
-what layers do, and does not do this.
+Run it under `torch.no_grad()`, or `torch.inference_mode()` if nothing of it is used in training.
+`model.eval()` changes what layers do, and does not do this.
 
 ## What it costs
 
@@ -51,8 +52,8 @@ Nothing: it saves the memory and some time. What is computed so cannot be traine
 
 ## Known limits
 
-It is advice, said once per run, from three forward passes on, when what was saved so is at least 1 KiB and 5 % of all that
-was saved. It needs gradscope's hooks (not with `--no-hooks`).
+It is advice, announced once per run, from three forward passes on, when what was saved so is at
+least 1 KiB and 5 % of all that was saved. It needs gradscope's hooks (not with `--no-hooks`).
 """
 
 from __future__ import annotations
@@ -68,10 +69,11 @@ RULE = rule(__doc__, "GS305", "forward-never-backpropagated", Severity.ADVICE, C
 
 @dataclass(frozen=True, slots=True)
 class NeverBackpropagated:
-    """What is known: the line ``made`` saved the most, ``times`` forward passes saved ``nbytes`` each.
+    """What is known: the line ``made`` saved the most, ``times`` forward passes saved ``nbytes``
+    each.
 
-    ``holder`` is a variable that held such a graph, ``stored`` the line that assigns it, ``after`` the number of the
-    last backward call.
+    ``holder`` is a variable that held such a graph, ``stored`` the line that assigns it, ``after``
+    the number of the last backward call.
     """
 
     made: Site

@@ -1,6 +1,4 @@
-"""Reads ahead in the bytecode: which names are read again from an instruction on, where, and to
-what end.
-"""
+"""Reads ahead in the bytecode: which names are read again, where, and to what end."""
 
 from gradscope.code.liveness.callees import Callee, Resolve
 from gradscope.code.liveness.calls import Call, assignment_sites, call_at, calls_after

@@ -11,9 +11,7 @@ from gradscope.code.liveness.values import NO_MARKS, Invocation, Marks, union
 
 
 class Callee(NamedTuple):
-    """A function that a call runs: its code, the caller's path of the object it is bound to, and
-    whether under ``no_grad``.
-    """
+    """A function that a call runs: its code, the path of its object, whether under ``no_grad``."""
 
     code: CodeType
     owner: str = ""
@@ -25,9 +23,7 @@ Resolve: TypeAlias = Callable[[str], Callee | None]
 
 
 def parameters(code: CodeType, call: Invocation, *, bound: bool) -> dict[str, Marks]:
-    """Return the marks that a function's parameters start with; ``bound``: its first is the
-    object.
-    """
+    """Return the marks of a function's parameters; ``bound``: the first is its object."""
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     given = call.arguments[: call.positional]
     places = names[bound : code.co_argcount]

@@ -26,9 +26,7 @@ MISSING: Any = object()
 
 
 class Instruction(NamedTuple):
-    """One instruction; ``jump`` and ``handler`` are indices of instructions, -1 where there is
-    none.
-    """
+    """One instruction; ``jump`` and ``handler`` are indices of instructions, or -1."""
 
     offset: int
     opname: str
@@ -49,9 +47,7 @@ class Instruction(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A natural loop: the instruction that its back edges ``sources`` lead to, and all instructions
-    in between.
-    """
+    """A natural loop: where its back edges ``sources`` lead to, and all instructions in it."""
 
     header: int
     body: frozenset[int]
@@ -59,9 +55,7 @@ class Loop(NamedTuple):
 
 
 class Flow:
-    """The control flow of one code object. It holds no reference to the code, so a cache of it
-    keeps nothing alive.
-    """
+    """The control flow of a code object, without a reference to it: a cache keeps none alive."""
 
     __slots__ = ("_loops", "_units", "instructions", "joins", "survey")
 
@@ -77,8 +71,8 @@ class Flow:
         )
 
     def index(self, lasti: int) -> int:
-        """Return the instruction that ``f_lasti`` stands at, which may lie in its inline caches; -1
-        before the first.
+        """Return the instruction at ``f_lasti``, which may be in its caches; -1 before the
+        first.
         """
         return self._units[lasti // 2] if 0 <= lasti // 2 < len(self._units) else -1
 
@@ -119,9 +113,7 @@ _flows: dict[int, tuple[weakref.ref[CodeType], Flow]] = {}
 
 
 def flow_of(code: CodeType) -> Flow:
-    """Return the flow of a code object, kept as long as that lives; by identity, as hashing code
-    hashes all its constants.
-    """
+    """Return the flow of a code object, kept by identity: hashing code hashes its constants."""
     key = id(code)
     if (known := _flows.get(key)) is not None and known[0]() is code:
         return known[1]
@@ -199,9 +191,7 @@ _PAIRS = (Action.LOAD_PAIR, Action.STORE_PAIR, Action.STORE_LOAD)
 def _names(
     code: CodeType, slots: tuple[str, ...], opcode: int, opname: str, action: Action, arg: int
 ) -> tuple[str, str]:
-    """Return the names that an instruction is about; empty where a closure's cell is loaded as a
-    local (3.13 on).
-    """
+    """Return the names of an instruction; empty where it loads a closure's cell (3.13 on)."""
     if opcode in _NAMED:
         index = name_index(opname, arg)
         return (code.co_names[index] if index < len(code.co_names) else ""), ""
@@ -227,9 +217,7 @@ def _constant(code: CodeType, opcode: int, opname: str, arg: int) -> Any:
 
 
 def _handlers(code: CodeType, units: list[int], count: int) -> list[tuple[int, int, int]]:
-    """Return for every instruction its exception handler, the stack depth that survives, and the
-    count of values pushed.
-    """
+    """Return for every instruction its handler, the stack depth kept, the values pushed."""
     found = [(-1, 0, 0)] * count
     numbers = _varints(code.co_exceptiontable)
     for start in numbers:
@@ -241,9 +229,7 @@ def _handlers(code: CodeType, units: list[int], count: int) -> list[tuple[int, i
 
 
 def _varints(table: bytes) -> Iterator[int]:
-    """Yield the exception table's numbers: six bits a byte, 64 set where more follow, 128 where an
-    entry starts.
-    """
+    """Yield the table's numbers: six bits a byte, 64 where more follow, 128 at an entry."""
     value = 0
     for byte in table:
         value = value << 6 | byte & 63

@@ -23,9 +23,7 @@ from gradscope.code.liveness.values import (
 
 
 class Machine(ABC):
-    """Executes one instruction at a time; subclasses define reading, binding, forgetting and
-    calling.
-    """
+    """Executes instructions; subclasses define reading, binding, forgetting and calling."""
 
     def __init__(self, code: CodeType, *, grad_off: bool = False) -> None:
         self.code = code
@@ -38,9 +36,7 @@ class Machine(ABC):
         """Return the marks of a path that is read at instruction ``index``."""
 
     def narrow(self, marks: Marks, path: str, index: int) -> None:  # noqa: B027 - most machines need no note of it
-        """Note that instruction ``index`` takes the element ``path`` of a container that was read
-        before.
-        """
+        """Note that ``index`` takes the element ``path`` of a container that was read."""
 
     @abstractmethod
     def function(self, path: str) -> Value:
@@ -65,9 +61,7 @@ class Machine(ABC):
 
     @abstractmethod
     def gave(self, value: Value, *, awaiting: bool = False) -> None:
-        """Take note of a value that is returned or yielded; ``awaiting``: by what is awaited or
-        yielded from.
-        """
+        """Take a value that is returned or yielded; ``awaiting``: to an ``await``."""
 
     def execute(self, index: int, state: State, *, taken: bool = False) -> State:
         """Return the state after an instruction; ``taken``: after its jump."""
@@ -85,9 +79,7 @@ class Machine(ABC):
         )
 
     def gradients_off(self, stack: Stack) -> bool:
-        """Return whether the instruction runs under ``no_grad``, whose exit function is then on the
-        stack.
-        """
+        """Return whether ``no_grad`` is on: its exit function is then on the stack."""
         return self.grad_off or any(value.role is Role.NO_GRAD_EXIT for value in stack)
 
     def next_instruction(self, index: int) -> Instruction | None:
@@ -96,9 +88,7 @@ class Machine(ABC):
         return instructions[index + 1] if index + 1 < len(instructions) else None
 
     def get(self, path: str, marks: Marks, name: str, owner: str) -> Value:
-        """Return the value of a variable or an attribute; those without marks are alike and made
-        once.
-        """
+        """Return the value of a variable or attribute; those without marks are made once."""
         plain = self._plain.get((path, name))
         if plain is None:
             known = self.function(path)
@@ -108,9 +98,7 @@ class Machine(ABC):
         return plain._replace(marks=marks) if marks else plain
 
     def read(self, env: Env, name: str, index: int) -> Value:
-        """Return the value of a variable that is read; an empty name is that of a cell, which is
-        read later.
-        """
+        """Return the value of a variable; an empty name is a cell's, which is read later."""
         if not name:
             return UNKNOWN
         return self.get(name, self.load(env, name, index), name, "")

@@ -22,9 +22,7 @@ class Phase(NamedTuple):
     level: int = 0
 
     def plainer(self) -> Iterator[Phase]:
-        """Yield this phase and those that it includes: what they have seen need not be followed
-        again.
-        """
+        """Yield this phase and those it includes, whose states need not be followed again."""
         for on_exception in {False, self.on_exception}:
             for level in range(self.level + 1):
                 yield Phase(on_exception, level)
@@ -74,15 +72,11 @@ class Notes:
     def read(
         self, name: str, via: str, code: CodeType, index: int, phase: Phase, distance: int
     ) -> int:
-        """Return the number of this read; the phase and the distance at which it is first met
-        count.
-        """
+        """Return the number of this read, with the phase and distance of its first time."""
         return self._number(Note(name, via, code, index, phase, distance))
 
     def read_before(self, name: str, via: str, code: CodeType, index: int) -> int:
-        """Return the number of a read whose value is on the stack at the start; met again later, it
-        is another.
-        """
+        """Return the number of a read whose value is on the stack at the start."""
         note = Note(name, via, code, index, Phase(), 0)
         note.before = True
         return self._number(note)

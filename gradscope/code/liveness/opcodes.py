@@ -1,6 +1,4 @@
-"""Lists what every instruction of Python 3.11 to 3.14 does: the one table of version
-differences.
-"""
+"""Lists what each instruction of Python 3.11 to 3.14 does: all that differs by version."""
 
 from __future__ import annotations
 
@@ -114,9 +112,7 @@ _NAMES: Final = {
 }
 
 ACTIONS: Final = {name: action for action, names in _NAMES.items() for name in names.split()}
-"""Instruction name to action. One that is not here (of a later Python) counts as PART: it keeps
-what it met.
-"""
+"""Instruction name to action. An unknown one (of a later Python) is PART: it keeps what it met."""
 
 _OTHER_WAYS_BACK: Final = ("JUMP_BACKWARD_NO_INTERRUPT", "JUMP_BACKWARD_QUICK")
 ENDS_FLOW: Final = frozenset(
@@ -133,9 +129,7 @@ ENDS_FLOW: Final = frozenset(
 """Instructions after which the next one in the code is not run."""
 
 LOOPS_BACK: Final = "BACKWARD"
-"""Part of the name of every jump to an earlier instruction; with ``NO_INTERRUPT`` it only waits:
-await, yield from.
-"""
+"""In the name of every jump back; with ``NO_INTERRUPT`` it only waits: await, yield from."""
 
 EXTENDED_ARG: Final = dis.opmap["EXTENDED_ARG"]
 CACHE: Final = 0
@@ -146,9 +140,7 @@ FIRST_IN_PLACE: Final = 13
 SUBSCRIPT_OPERATOR: Final = 26
 
 _METHOD_IS_ATTRIBUTE: Final = dis.opmap.get("LOAD_METHOD", 256) > 255
-"""From 3.12 on LOAD_ATTR does the work of LOAD_METHOD; a number above 255 is the compiler's own,
-never in the code.
-"""
+"""From 3.12 on LOAD_ATTR loads methods too; a number above 255 is never in the code."""
 
 _FLAG_BITS: Final = {"LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2} | (
     {"LOAD_ATTR": 1} if _METHOD_IS_ATTRIBUTE else {}

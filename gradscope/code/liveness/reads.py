@@ -130,9 +130,7 @@ def _read(note: Note) -> Read:
 def starts_after(
     tracker: Tracker, index: int, env: Env, names: Collection[str]
 ) -> list[tuple[Phase, int, State]]:
-    """Return where to start: after the instruction, with what the stack holds, and at the handler
-    of its exception.
-    """
+    """Return where to start: after the instruction, and at its exception handler."""
     if index < 0:
         return [(Phase(), 0, State(env, ()))]
     flow = tracker.flow
@@ -166,9 +164,7 @@ def starts_after(
 
 
 def _tracked(tracker: Tracker, marks: Marks, names: Iterable[str]) -> Marks:
-    """Return the survey's marks (what was read to get a stacked value) as marks of the names that
-    are asked about.
-    """
+    """Return the survey's marks, of stacked values, as marks of the names asked about."""
     return frozenset(
         Mark(name, mark.kind, tracker.notes.read_before(name, mark.name, tracker.code, mark.read))
         for mark in marks

@@ -35,9 +35,7 @@ Result: TypeAlias = tuple[Env, Stack]
 
 
 class Step(NamedTuple):
-    """One instruction that a machine executes: where it stands, what is known before it, how the
-    stack grows.
-    """
+    """One instruction that a machine executes, what is known before, how the stack grows."""
 
     machine: Machine
     instruction: Instruction
@@ -136,9 +134,7 @@ def _subscript(s: Step) -> Result:
 
 
 def _of_part(whole: Value, path: str) -> Marks:
-    """Return the marks of ``whole`` without those that are known to be of other parts of it than
-    ``path``.
-    """
+    """Return the marks of ``whole`` that may be of its part ``path``."""
     if not path or not whole.marks:
         return whole.marks
     return frozenset(

@@ -1,6 +1,4 @@
-"""Passes over a code object once, for what no question changes: stacks, stores, calls,
-functions.
-"""
+"""Passes over code once, for what no question changes: stacks, stores, calls, functions."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ from gradscope.code.liveness.words import CallKind, kind_of_call
 
 
 class CallFact(NamedTuple):
-    """A call as written: the dotted name that is called, those among its arguments, its keywords,
-    the computed ones.
-    """
+    """A call as written: what is called, the names handed to it, its keywords, computed ones."""
 
     target: str
     arguments: tuple[str, ...]
@@ -40,9 +36,7 @@ class CallFact(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What the pass found, by instruction. The name of a mark is here the path that was read, its
-    read the place.
-    """
+    """What the pass found, by instruction. A mark is named by the path that was read."""
 
     stacks: dict[int, Stack]
     stores: dict[int, tuple[str, ...]]
@@ -121,9 +115,7 @@ class _Surveyor(Machine):
         """Do nothing: the survey has no caller."""
 
     def call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
-        """Remember the call; its result carries the marks of the arguments, where the call hands
-        them on.
-        """
+        """Remember the call; its result carries the marks that the call hands on."""
         callee = call.callee
         computed = {name for name, value in call.named.items() if value.constant is MISSING}
         given = tuple(a.path for a in call.arguments if a.path)
@@ -143,9 +135,7 @@ class _Surveyor(Machine):
 
 
 def no_grad(call: Invocation) -> Value:
-    """Return what ``no_grad()`` and similar calls make: a context manager, or the function that
-    they decorate.
-    """
+    """Return what ``no_grad()`` makes: a context manager, or the function it decorates."""
     first = call.arguments[0] if call.arguments else UNKNOWN
     if first.codes:
         return Value(codes=first.codes, role=Role.NO_GRAD)

@@ -77,9 +77,7 @@ class _Agenda:
 
 
 class Tracker(Machine):
-    """Follows marks through one code object, and into the functions that it calls where their code
-    is known.
-    """
+    """Follows marks through a code object, and into the functions it calls, where known."""
 
     def __init__(
         self,
@@ -107,9 +105,7 @@ class Tracker(Machine):
         self.left: State | None = None  # the environments at all returns, joined
 
     def follow(self, starts: list[tuple[Phase, int, State]], loops: tuple[Loop, ...] = ()) -> None:
-        """Follow all paths from ``starts`` (phase, instruction, state); ``loops`` are around them,
-        innermost first.
-        """
+        """Follow all paths from ``starts``; ``loops`` are around them, innermost first."""
         self.loops = loops
         agenda = _Agenda()
         for phase, index, state in starts:
@@ -154,9 +150,7 @@ class Tracker(Machine):
         return self.phase if level == self.phase.level else Phase(self.phase.on_exception, level)
 
     def _is_alive(self, state: State) -> bool:
-        """Return whether there is anything left to follow; if not, neither will there be at the
-        return.
-        """
+        """Return whether there is anything to follow, and so anything left at the return."""
         if state.env or any(value.marks for value in state.stack):
             return True
         self.left = self.left or State({}, ())
@@ -166,9 +160,7 @@ class Tracker(Machine):
         self.left = state if self.left is None else join(self.left, state)
 
     def load(self, env: Env, path: str, index: int) -> Marks:
-        """Return the marks of the path and of its elements; a name that is read here gets a
-        note.
-        """
+        """Return the marks of the path and its elements; a name read here gets a note."""
         found = env.get(path, NO_MARKS)
         for key, marks in env.items():
             if key.startswith(path) and is_element(key, path):
@@ -187,9 +179,7 @@ class Tracker(Machine):
         )
 
     def narrow(self, marks: Marks, path: str, index: int) -> None:
-        """Move the read of a tracked element to where the element is taken, from where its
-        container is loaded.
-        """
+        """Move the read of a tracked element from its container to where it is taken."""
         for mark in marks:
             if (
                 mark.name == path
@@ -220,9 +210,7 @@ class Tracker(Machine):
         return env if new == env else new
 
     def _stored(self, marks: Marks, *, local: bool = False) -> Marks:
-        """Return the marks under which a path carries what was stored; a callee's own variable does
-        not count as a store.
-        """
+        """Return the marks of what was stored; a callee's own variable is no store."""
         for mark in marks:
             if mark.kind is not Kind.BUILT and not (local and mark.kind is Kind.SAME):
                 self.notes.use(mark, _STORE_USE[mark.kind])
@@ -298,9 +286,7 @@ class Tracker(Machine):
         return follower is not None and follower.opname == "POP_TOP"
 
     def _unknown_call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
-        """Make a call of which nothing is known: its result is built on what it is given, and it
-        may call that.
-        """
+        """Make an unknown call: it may call what it is given, its result is built on it."""
         marks = self.derive(union(call.arguments) | call.callee.marks, call.stack)
         bare = call._replace(arguments=(), keywords=())
         for argument in call.arguments:
@@ -330,9 +316,7 @@ class Tracker(Machine):
         return (env if result is None else result.env), Value(marks=marks)
 
     def _run_callee(self, callee: Callee, env: Env, call: Invocation) -> tuple[Env, Marks]:
-        """Follow the marks through a function that is called here: what it returns, and what it
-        leaves behind.
-        """
+        """Follow the marks through a function: what it leaves behind, what it returns."""
         code = callee.code
         same_file = code.co_filename == self.code.co_filename
         off = callee.no_grad or self.gradients_off(call.stack)
@@ -379,9 +363,7 @@ class Tracker(Machine):
         return after, returned
 
     def _is_shared(self, path: str, code: CodeType) -> bool:
-        """Return whether the path's first name means the same variable in this code and in a
-        function of the same file.
-        """
+        """Return whether a function of the same file has the path's variable too."""
         root = root_of(path)
         if root in code.co_freevars:
             return True

@@ -20,9 +20,7 @@ class Kind(IntEnum):
 
 
 class Mark(NamedTuple):
-    """A value carries the graph of ``name``; ``read`` is the number of the read that it came by, -1
-    for none.
-    """
+    """A value carries the graph of ``name``, by the read of number ``read``; -1: by none."""
 
     name: str
     kind: Kind
@@ -45,9 +43,7 @@ class Role(IntEnum):
 
 
 class Value(NamedTuple):
-    """One value: the path it was read from (``self.h``, ``losses[3]``), its marks, the functions it
-    may be.
-    """
+    """One value: the path it was read from (``self.h``), its marks, the functions it may be."""
 
     path: str = ""
     marks: Marks = NO_MARKS
@@ -65,9 +61,7 @@ Stack: TypeAlias = tuple[Value, ...]
 
 
 class Invocation(NamedTuple):
-    """A call that is about to be made: what is called, with what, above which stack, by which
-    instruction.
-    """
+    """A call about to be made: what is called, with what, above which stack, where."""
 
     callee: Value
     arguments: Stack
@@ -87,18 +81,14 @@ class Invocation(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is known before an instruction: the marks of every path that carries any, and
-    the stack.
-    """
+    """What is known before an instruction: all paths that carry marks, and the stack."""
 
     env: Env
     stack: Stack
 
 
 def take(stack: Stack, count: int) -> tuple[Stack, Stack]:
-    """Return the stack without its ``count`` top values, and those; a value below an unknown start
-    is unknown.
-    """
+    """Return the stack without its top values, and those; what is missing is unknown."""
     if count > len(stack):
         stack = (UNKNOWN,) * (count - len(stack)) + stack
     cut = len(stack) - count
@@ -139,9 +129,7 @@ def attribute_path(owner: Value, name: str) -> str:
 
 
 def element_path(container: Value, key: Value) -> str:
-    """Return ``losses[3]``, ``cache['k']``; empty where the container has no path or the key is not
-    a constant.
-    """
+    """Return ``losses[3]``, ``cache['k']``; empty where the path or the key is not known."""
     known = container.path and key.constant is not MISSING and isinstance(key.constant, int | str)
     return f"{container.path}[{key.constant!r}]" if known else ""
 
@@ -152,17 +140,13 @@ def root_of(path: str) -> str:
 
 
 def is_element(path: str, container: str) -> bool:
-    """Return whether ``path`` is an element (of an element …) of ``container``, with no attribute
-    in between.
-    """
+    """Return whether ``path`` is in ``container``, at any depth, with no attribute between."""
     rest = path[len(container) :]
     return rest.startswith("[") and rest.endswith("]") and "]." not in rest
 
 
 def covers(known: State, state: State) -> bool:
-    """Return whether nothing new can come of ``state`` where ``known`` has been followed
-    already.
-    """
+    """Return whether ``state`` adds nothing where ``known`` has been followed already."""
     if known.env is not state.env and not all(
         marks <= known.env.get(path, NO_MARKS) for path, marks in state.env.items()
     ):

@@ -104,9 +104,7 @@ def _rank(entry: tuple[Held, Reading]) -> tuple[bool, bool, int]:
 
 
 def _is_over(held: Held, reading: Reading, reached: list[Held], site: Site) -> bool:
-    """Return whether it is an element of the list that the loop around the call runs over, and its
-    turn is over.
-    """
+    """Return whether the loop around the call runs over a list and is past this element."""
     if reading.backward != site or not _elements(reading, site):
         return False
     if held.root:
@@ -139,9 +137,7 @@ def _made(watch: State, look: Look, freed: list[int]) -> tuple[Site, ...]:
 
 
 def _link(reading: Reading, made: tuple[Site, ...]) -> Site | None:
-    """Return where the holder was assigned last before the call: in its frame, or where it
-    is read.
-    """
+    """Return where the holder was assigned last: in its frame, or where it is read."""
     code = reading.frame.f_code
     here = place_in(reading.frame).site
     container = reading.name.partition("[")[0]
@@ -166,9 +162,7 @@ def _link(reading: Reading, made: tuple[Site, ...]) -> Site | None:
 
 
 def _stored_in(reading: Reading) -> Site | None:
-    """Return the statement that stores an attribute or an element: in the function that reads it,
-    or its file.
-    """
+    """Return what stores an attribute or element: in the function that reads it, or its file."""
     file = reading.read.site.file
     container, key = _container(reading.name)
     last = container.rpartition(".")[2]
@@ -192,9 +186,7 @@ def _stored_in(reading: Reading) -> Site | None:
 
 
 def _container(name: str) -> tuple[str, bool]:
-    """Return the variable or attribute that holds the tensor (``states`` of ``states['a'][0]``),
-    and whether in a container.
-    """
+    """Return what holds the tensor, ``x`` of ``x['a'][0]``, and whether in a container."""
     key = False
     while name.endswith("]") and (owner := owner_path(name)[0]):
         name, key = owner, True
@@ -202,9 +194,7 @@ def _container(name: str) -> tuple[str, bool]:
 
 
 def _names(target: str, last: str, has_key: bool, is_attribute: bool) -> bool:
-    """Return whether a target of an assignment is the attribute or an element of the container of
-    this name.
-    """
+    """Return whether a target is the attribute, or an element of the container, of this name."""
     owner, key = _container(target)
     return owner.rpartition(".")[2] == last and key >= has_key and ("." in owner) == is_attribute
 
@@ -217,9 +207,7 @@ def _appends(node: ast.Expr, last: str) -> bool:
 
 
 def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
-    """Return whether each iteration assigns the holder again: in the loop, or in the method or hook
-    that stores it.
-    """
+    """Return whether each iteration assigns the holder: in the loop, a method or a hook."""
     if loop is None and not reading.again:
         return False
     if loop is not None and changes.stores_in(loop, reading.name):
@@ -239,9 +227,7 @@ def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
 
 
 def _is_lazy(region: ast.AST, name: str) -> bool:
-    """Return whether the name is stored only where it is tested first: ``if self.cached is None:
-    …``.
-    """
+    """Return whether the name is stored only after a test: ``if self.cached is None: …``."""
     last = name.rpartition(".")[2].partition("[")[0]
     stores = {id(s) for s in changes.stores_in(region, name)}
     lazy = {

@@ -26,9 +26,7 @@ _MOST_MODULES = 500
 
 
 def split(path: str) -> tuple[str, list[str]] | None:
-    """Return a path as its variable and its parts, ``.h`` and ``[3]``; None where it has other
-    parts.
-    """
+    """Return a path as its variable and its parts, ``.h`` and ``[3]``; None for other parts."""
     root = re.match(r"\w+", path)
     if root is None:
         return None
@@ -113,9 +111,7 @@ def submodules(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.
 
 
 def function_of(found: Any) -> tuple[CodeType, bool] | None:
-    """Return the user's code behind a function, and whether it is decorated to run under
-    ``no_grad``.
-    """
+    """Return the user's code behind a function, and whether ``no_grad`` decorates it."""
     no_grad = False
     for _ in range(8):
         if isinstance(found, staticmethod | classmethod | types.MethodType):
@@ -134,9 +130,7 @@ def function_of(found: Any) -> tuple[CodeType, bool] | None:
 
 
 def _turns_off(function: FunctionType) -> bool:
-    """Return whether the context manager of a decorated function is ``no_grad`` or
-    ``inference_mode``.
-    """
+    """Return whether a function's decorator is ``no_grad`` or ``inference_mode``."""
     for cell in function.__closure__ or ():
         try:
             held = cell.cell_contents
@@ -163,9 +157,7 @@ class Resolver:
         self._last: Any = MISSING
 
     def __call__(self, path: str) -> Callee | None:
-        """Return the code that calling the path runs; None where it is not the user's, or not
-        known.
-        """
+        """Return the code that calling the path runs; None where it is not the user's."""
         found = self._objects.find(path)
         if found is MISSING and path.startswith("self.") and self._last is not MISSING:
             found = self._find_in_last(path)
@@ -201,9 +193,7 @@ class Resolver:
         return found
 
     def _module(self, path: str, module: torch.nn.Module) -> Callee | None:
-        """Return the forward that reads the holder; else a hook that knows it; else the module's
-        own forward.
-        """
+        """Return the forward that reads the holder; else a hook's; else the module's."""
         hooks = []
         for at, each in submodules(module, path):
             if each is self._owner and self._owner is not None:

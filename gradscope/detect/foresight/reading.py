@@ -146,9 +146,7 @@ def _first_danger(tracked: Tracked, frame: FrameType, objects: Objects) -> Read 
 def _read_when_run_again(
     names: Mapping[str, Tracked], frame: FrameType, objects: Objects
 ) -> Reading | None:
-    """Return the first dangerous read from the function's start, where a library will call it
-    again.
-    """
+    """Return the first dangerous read of a function that a library will call again."""
     code = frame.f_code
     for name, tracked in names.items() if _is_run_again(frame) else ():
         root = root_of(name)
@@ -180,9 +178,7 @@ def _reads_of_cache(tracked: Tracked, frame: FrameType, resolver: Resolver) -> t
 
 
 def _shown(name: str, frame: FrameType) -> str:
-    """Return a name for the user: what a call returns goes by the variable that it is
-    assigned to.
-    """
+    """Return a name for the user; a result goes by the variable that it is assigned to."""
     if name != RESULT:
         return name
     statement = source.statement_at(place_in(frame).site)
@@ -285,9 +281,7 @@ def _is_cleared(called: str, frame: FrameType) -> bool:
 
 
 def _getters(holder: Any, name: str) -> Iterator[str]:
-    """Yield the properties of an object that return an attribute which no method but ``__init__``
-    stores.
-    """
+    """Yield the properties that return an attribute which only ``__init__`` stores."""
     if holder is None or not is_user_class(type(holder)):
         return
     getters, others = [], []
@@ -319,9 +313,7 @@ def _stores(code: CodeType, name: str) -> bool:
 
 
 def _is_run_again(frame: FrameType) -> bool:
-    """Return whether the library that runs a frame's function, such as an optimizer its closure,
-    calls it once more.
-    """
+    """Return whether a library will call the function again, as an optimizer its closure."""
     above = frame.f_back
     while above is not None and owner_of(above.f_code) != USER:
         here = call_at(above.f_code, above.f_lasti)
@@ -375,9 +367,7 @@ def _in_doubt(
 
 
 def _may_change(call: ast.Call, owners: set[str], objects: Objects, resolver: Resolver) -> bool:
-    """Return whether a call may store an attribute of one of these objects in code that cannot be
-    followed.
-    """
+    """Return whether a call may store an attribute of such an object, unseen."""
     target = ast.unparse(call.func)
     receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     is_given = any(ast.unparse(argument) in owners for argument in call.args)

@@ -9,7 +9,7 @@ import torch
 
 from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import held, kind_of
-from gradscope.program.tensors import node_of, version_of
+from gradscope.program.tensors import node_of, shape_of, version_of
 from gradscope.torch_private import SAVED, current_node
 
 DETACHED = (
@@ -41,7 +41,7 @@ def modified_in_place(packed: Packed) -> str:
     assert tensor is not None
     hint = _HINT_OF_ANOMALY_MODE if torch.is_anomaly_enabled() else _HINT
     return (
-        f"{MODIFIED}: [{_engine_type(tensor)} {list(tensor.shape)}]{_output_of(packed)} "
+        f"{MODIFIED}: [{_type_and_sizes(tensor)}]{_output_of(packed)} "
         f"is at version {version_of(tensor)}; expected version {packed.version} instead. {hint}"
     )
 
@@ -84,20 +84,28 @@ def _engine_name(name: str) -> str:
     return parts[1] + parts[2].removesuffix("0") if parts else name
 
 
-def _engine_type(tensor: torch.Tensor) -> str:
-    """Spell the type as the engine does, by having it fail on an empty tensor of that type."""
+def _type_and_sizes(tensor: torch.Tensor) -> str:
+    """Spell type and sizes as the engine does, by having it fail on another tensor of that type."""
+    shape = shape_of(tensor)
+    if shape is None:  # a nested tensor: its parts' sizes are spelled as C++ prints a tensor
+        return _spelled(torch.zeros_like(tensor.detach())) or str(tensor.type())
+    spelled = _spelled(torch.empty((0,), dtype=tensor.dtype, device=tensor.device))
+    return f"{spelled.removesuffix(' [0]') or tensor.type()} {list(shape)}"
+
+
+def _spelled(tensor: torch.Tensor) -> str:
+    """Return what the engine's error has in brackets for this tensor, which is changed for that."""
     with (
         torch.enable_grad(),
         torch.autograd.graph.disable_saved_tensors_hooks("gradscope asks torch for a type's name"),
     ):
         try:
-            empty = torch.empty((0,), dtype=tensor.dtype, device=tensor.device)
-            product = empty * torch.ones((), requires_grad=True, device=tensor.device)
+            product = tensor * torch.ones((), requires_grad=True, device=tensor.device)
             node: Any = product.grad_fn
-            empty.add_(0) if empty.dtype is not torch.bool else empty.logical_not_()
+            tensor.add_(0) if tensor.dtype is not torch.bool else tensor.logical_not_()
             node._saved_self  # noqa: B018 - asked for the sake of its error
         except RuntimeError as error:
-            found = re.search(r"inplace operation: \[(.*?) \[0\]\]", str(error))
+            found = re.search(r"inplace operation: \[(.*)\] is at version", str(error), re.DOTALL)
             if found:
                 return found.group(1)
-    return str(tensor.type())
+    return ""

@@ -16,7 +16,7 @@ from gradscope.collect.walk import edges_of
 from gradscope.model import Graph, NodeState, Root, SavedState
 from gradscope.program.names import Names
 from gradscope.program.sites import site_of
-from gradscope.program.tensors import describe, dtype_label, is_parameter, version_of
+from gradscope.program.tensors import describe, dtype_label, is_parameter, shape_of, version_of
 from gradscope.torch_private import DisableTorchFunction
 
 
@@ -137,7 +137,7 @@ def _saved(name: str, data: Any, names: Names | None, storages: Storages) -> mod
         stale = packed is not None and version_of(tensor) != packed.version
         return model.SavedTensor(
             shown,
-            tuple(tensor.shape),
+            shape_of(tensor) or (),
             dtype_label(tensor),
             str(tensor.device),
             nbytes,

@@ -34,7 +34,7 @@ from gradscope.program.sites import (
     user_frame,
     user_frames,
 )
-from gradscope.program.tensors import describe, storage_of, version_of
+from gradscope.program.tensors import describe, shape_of, storage_of, version_of
 from gradscope.program.variables import variables
 from gradscope.rules import base, gs101, gs104, gs201
 from gradscope.torch_private import (
@@ -189,7 +189,7 @@ def _stale_tensor(
     node = node_at(evidence.look, evidence.graph, first)
     saved = next((s for s in node.saved if s.state is SavedState.STALE), None)
     if saved is None:
-        shape, dtype = tuple(tensor.shape), describe(tensor).split("[")[0]
+        shape, dtype = shape_of(tensor) or (), describe(tensor).split("[")[0]
         saved = SavedTensor(found.name, shape, dtype, str(tensor.device), tensor.nbytes)
     name = state.names.of_tensor(tensor)
     saved = replace(saved, version=found.version, site=site_of(token.place), source=name)

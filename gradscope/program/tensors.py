@@ -88,10 +88,20 @@ def is_parameter(tensor: Tensor) -> bool:
         return base is not None and base.is_leaf and base.requires_grad
 
 
-def describe(tensor: Tensor) -> str:
-    """Return dtype and shape as in ``f32[8, 32]``."""
+def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
+    """Return the tensor's shape; None for a nested tensor, which has one for each of its parts."""
     with DisableTorchFunction():
-        return f"{dtype_label(tensor)}[{', '.join(map(str, tensor.shape))}]"
+        try:
+            return tuple(tensor.shape)
+        except RuntimeError:
+            return None
+
+
+def describe(tensor: Tensor) -> str:
+    """Return dtype and shape as in ``f32[8, 32]``; ``f32[nested]`` for a nested tensor."""
+    shape = shape_of(tensor)
+    sizes = "nested" if shape is None else ", ".join(map(str, shape))
+    return f"{dtype_label(tensor)}[{sizes}]"
 
 
 def dtype_label(tensor: Tensor) -> str:

@@ -302,13 +302,17 @@ def replace_saved_tensors_of_functions(read: Callable[[Any, Callable[[Any], Any]
 def replace_register_hooks(
     register: Callable[[Callable[..., None], Any, Pack, Unpack], None],
 ) -> Handle:
-    """Send ``SavedTensor.register_hooks`` through ``register(original, saved_tensor, pack,
-    unpack)``.
+    """Send ``SavedTensor.register_hooks`` through ``register(original, saved, pack, unpack)``.
+
+    Arguments that torch will refuse go to torch, which words its own error.
     """
     original = _AUTOGRAD.SavedTensor.register_hooks
 
-    def register_hooks(self: Any, pack_hook: Pack, unpack_hook: Unpack) -> None:
-        register(original, self, pack_hook, unpack_hook)
+    def register_hooks(self: Any, *args: Any, **kwargs: Any) -> None:
+        if len(args) == 2 and callable(args[0]) and callable(args[1]) and not kwargs:
+            register(original, self, *args)
+        else:
+            original(self, *args, **kwargs)
 
     return replace(_AUTOGRAD.SavedTensor, "register_hooks", register_hooks)
 

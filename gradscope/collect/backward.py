@@ -136,6 +136,8 @@ class Backward:
             state.thread.explained = 0  # the number of an error that is gone may be another's
         call.steps = state.steps
         calls.append(call)
+        if state.hooks is not None:
+            call.pushed = state.hooks.pushed()
         if state.saving.other_thread:
             state.steady.block()
         with DisableTorchFunction():
@@ -229,6 +231,8 @@ class Backward:
     def _finish(self, call: Call, error: BaseException | None) -> None:
         """Book what the call freed; say so if the engine raised what was not announced."""
         state, ledger, shape = self._state, self._state.ledger, call.shape
+        if state.hooks is not None:
+            state.hooks.restore(call.pushed)
         call.open = False
         call.completed = error is None
         if state.thread.calls and state.thread.calls[-1] is call:

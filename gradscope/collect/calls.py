@@ -5,6 +5,7 @@ from __future__ import annotations
 from threading import get_ident
 
 from gradscope.collect.shapes import NO_SHAPE, Repeat, Shape
+from gradscope.hooks import Pair
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
 
@@ -17,7 +18,8 @@ class Call:
     its graph, all of which was built since the call before. ``exact`` calls ask of every freed
     tensor whether its memory returned; calls on a known shape do not. ``unhooked`` counts the
     tensors and bytes that the graph saved while the hooks were lifted; ``repeat`` is what the look
-    at a graph without hooks has recognized, while the call runs.
+    at a graph without hooks has recognized, while the call runs; ``pushed`` are the program's own
+    default hooks when the call began.
     """
 
     __slots__ = (
@@ -32,6 +34,7 @@ class Call:
         "parent",
         "place",
         "plain",
+        "pushed",
         "record",
         "repeat",
         "returned_bytes",
@@ -58,6 +61,7 @@ class Call:
         self.shape: Shape = NO_SHAPE
         self.repeat: Repeat | None = None
         self.plain = False
+        self.pushed: tuple[Pair, ...] = ()
         self.thread = get_ident()
         self.unhooked = (0, 0)
         self.findings: list[Finding] = []

@@ -100,6 +100,18 @@ class DefaultHooks:
         state.lifted = False
         self._step_back_if_wanted()
 
+    def pushed(self) -> tuple[Pair, ...]:
+        """Return the program's own pairs in this thread, the innermost last."""
+        return tuple(self._local.pushed)
+
+    def restore(self, pushed: tuple[Pair, ...]) -> None:
+        """Know only these pairs of the program's again.
+
+        What the program enters inside a backward call and does not leave, the engine forgets when
+        the call ends: it works with a stack of its own.
+        """
+        self._local.pushed[:] = pushed
+
     def _step_back_if_wanted(self) -> None:
         if dispatch_modes() == 0 and default_hooks_are_enabled():
             self._step_back()

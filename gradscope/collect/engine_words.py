@@ -18,6 +18,12 @@ DETACHED = (
 )
 """torch's own words (torch/csrc/autograd/saved_variable.cpp)."""
 
+PACK_HOOK_MODIFIES = (
+    "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack "
+    "hook cannot be modified by in-place operations as this can lead to unexpected side-effects. "
+    "Please open an issue if you need to perform in-place operations on the input to a pack hook."
+)
+
 MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation"
 )

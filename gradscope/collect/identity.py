@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from gradscope.collect.engine_words import PACK_HOOK_MODIFIES
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.saving import Saving
+from gradscope.program.tensors import version_of
 from gradscope.torch_private import raw_saved_tensors
 
 
@@ -55,8 +57,12 @@ def register_hooks(
     if not isinstance(packed, Packed) or packed.theirs is not None or packed.tensor is None:
         original(saved, pack, unpack)
         return
+    given = packed.tensor.detach() if packed.original else packed.tensor
+    version = version_of(given)
     with torch.no_grad():
-        value = pack(packed.tensor.detach() if packed.original else packed.tensor)
+        value = pack(given)
+    if version_of(given) != version:
+        raise RuntimeError(PACK_HOOK_MODIFIES)
     packed.theirs = (value, unpack)
     packed.tensor = None
 

@@ -49,6 +49,7 @@ class State:
         hooks: Liftable | None,
     ) -> None:
         self.hooked = hooks is not None
+        self.hooks = hooks
         self.active = True
         self.names = names
         self.listener = listener

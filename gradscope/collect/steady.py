@@ -12,6 +12,7 @@ from gradscope.collect.ledger import Ledger
 from gradscope.collect.marks import Census, Weight
 from gradscope.collect.past import Past
 from gradscope.collect.shapes import Repeat, Shape
+from gradscope.hooks import Pair
 from gradscope.torch_private import next_sequence_nr
 
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shapes
@@ -20,13 +21,19 @@ _LONGEST_WAIT = 2_000  # calls
 
 
 class Liftable(Protocol):
-    """Default hooks that can be taken out and put back, as ``gradscope.hooks.DefaultHooks``."""
+    """Default hooks that can be taken out and put back; DefaultHooks are."""
 
     def lift(self) -> bool:
         """Take the hooks out; False where that cannot be done now."""
 
     def lower(self) -> None:
         """Put the hooks back."""
+
+    def pushed(self) -> tuple[Pair, ...]:
+        """Return the pairs that the program itself has entered in this thread."""
+
+    def restore(self, pushed: tuple[Pair, ...]) -> None:
+        """Forget the pairs that were entered since."""
 
 
 class Steady:

@@ -142,15 +142,15 @@ def test_verify_tells_hazard_end_loss_and_memory(tmp_path: Path) -> None:
     assert "this changes what is trained" in tried.stdout
 
 
-def test_the_readme_shows_what_is_printed(tmp_path: Path) -> None:
+def test_the_page_about_fixes_shows_what_is_printed(tmp_path: Path) -> None:
     (tmp_path / "examples").mkdir()
     shutil.copy(ROOT / "examples" / "multi_task_hazard.py", tmp_path / "examples")
     gradscope("run", "--save", "run.gscope", "examples/multi_task_hazard.py", cwd=tmp_path)
     printed = gradscope(
         "fix", "run.gscope", "--verify", cwd=tmp_path, executable=sys.executable
     ).stdout
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = readme.partition("$ gradscope fix run.gscope --verify\n")[2].partition("```")[0]
+    page = (ROOT / "docs" / "fix.md").read_text(encoding="utf-8")
+    shown = page.partition("$ gradscope fix run.gscope --verify\n")[2].partition("```")[0]
     # Wrapped lines and losses may differ from one build of torch to another.
     assert _words(printed) == _words(shown)
 

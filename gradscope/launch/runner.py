@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import builtins
-import linecache
 import os
-import pkgutil
-import runpy
-import sys
-import textwrap
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from functools import partial
-from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
-from types import CodeType, ModuleType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from gradscope.errors import GradscopeError
-from gradscope.launch.target import Code, Module, Script, Target
+from gradscope.launch.program import Program, prepare
+from gradscope.launch.target import Script, Target
 from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.launch.uncaught import (
     Ending,
@@ -30,37 +22,21 @@ from gradscope.launch.uncaught import (
 )
 from gradscope.model import Outcome
 
-
-class Scope(Protocol):
-    """A watch in progress, which looks at how the program ends."""
-
-    def look_back(self, main: ModuleType) -> None:
-        """Look at the variables of the main module, whose code has run."""
-
-    def explain(self, error: BaseException) -> None:
-        """Look at the exception that ends the program, while its frames exist."""
-
-    def finish(self, outcome: Outcome) -> None:
-        """Note how the program ended."""
-
-
-ScopeT = TypeVar("ScopeT", bound=Scope)
+if TYPE_CHECKING:
+    from gradscope.api.watch import Scope
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(Generic[ScopeT]):
+class Ended:
     """How a program ended; ``scope`` is None if it never imported torch."""
 
     outcome: Outcome
-    scope: ScopeT | None
+    scope: Scope | None
     interrupted: bool = False
 
 
-def run_program(
-    target: Target, watch: Callable[[], AbstractContextManager[ScopeT]]
-) -> Ended[ScopeT]:
-    """Run ``target`` as the interpreter's ``__main__``; return how it ended, once its threads have
-    ended too.
+def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope]]) -> Ended:
+    """Run ``target`` as ``__main__``; return how it ended, once its threads have ended too.
 
     ``watch`` is entered when the program imports torch. ``sys.argv``, ``sys.path`` and ``__main__``
     stay the program's: its exit handlers and destructors have yet to run. A forked child that comes
@@ -70,7 +46,7 @@ def run_program(
     """
     process = os.getpid()
     watching = ExitStack()
-    scopes: list[ScopeT] = []
+    scopes: list[Scope] = []
     failures: list[GradscopeError] = []
 
     def start() -> None:
@@ -81,7 +57,7 @@ def run_program(
         except GradscopeError as failure:  # raised at the end: the program must not fail for it
             failures.append(failure)
 
-    program = _prepare(target)
+    program = prepare(target)
     watching.callback(when_torch_is_imported(start))
     try:
         ending = _run_to_its_end(program, target, scopes)
@@ -101,15 +77,7 @@ def run_program(
     return Ended(outcome, scopes[0] if scopes else None, ending.interrupted)
 
 
-@dataclass(frozen=True, slots=True)
-class _Program:
-    """A program that is ready to run in ``main``, now the interpreter's main module."""
-
-    main: ModuleType
-    run: Callable[[], None]
-
-
-def _run_to_its_end(program: _Program, target: Target, scopes: list[Any]) -> Ending:
+def _run_to_its_end(program: Program, target: Target, scopes: list[Scope]) -> Ending:
     """Run the program and its threads; print what Python prints of the exception that ends it."""
     error = _run(program)
     if _was_not_found(error):
@@ -134,7 +102,7 @@ def _run_to_its_end(program: _Program, target: Target, scopes: list[Any]) -> End
     return ending
 
 
-def _run(program: _Program) -> BaseException | None:
+def _run(program: Program) -> BaseException | None:
     try:
         program.run()
     except BaseException as error:  # a program may end in any way
@@ -154,84 +122,3 @@ def _was_not_found(error: BaseException | None) -> bool:
         return False
     remove_own_frames(error)
     return error.__traceback__ is not None and error.__traceback__.tb_next is None
-
-
-def _prepare(target: Target) -> _Program:
-    """Give the interpreter the state that it has for ``target``."""
-    match target:
-        case Script(path, args):
-            return _prepare_script(path, args)
-        case Module(name, args):
-            main = _become_main(["-m", *args], os.getcwd())
-            return _Program(main, partial(_runpy_main, name))
-        case Code(text, args):
-            main = _become_main(["-c", *args], "")
-            return _Program(main, partial(_run_code, text + "\n", main))
-
-
-def _prepare_script(path: str, args: tuple[str, ...]) -> _Program:
-    absolute = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
-    if pkgutil.get_importer(absolute) is not None:
-        main = _become_main([path, *args], absolute, even_if_safe=True)
-        return _Program(main, partial(_runpy_main, "__main__", alter_argv=False))
-    try:
-        content = SourceFileLoader("__main__", absolute).get_data(absolute)
-    except OSError as error:
-        raise GradscopeError(
-            f"cannot run {path}: {error.strerror} (looked for {absolute});"
-            " name a script that can be read"
-        ) from None
-    main = _become_main([path, *args], os.path.dirname(os.path.realpath(path)))
-    return _Program(main, partial(_run_script, absolute, content, main))
-
-
-def _become_main(argv: list[str], first_on_path: str, even_if_safe: bool = False) -> ModuleType:
-    """Put the program's ``__main__``, arguments and import path in the place of gradscope's."""
-    main = ModuleType("__main__")
-    main.__loader__ = BuiltinImporter
-    if sys.version_info < (3, 14):
-        main.__annotations__ = {}
-    main.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = main
-    sys.argv = argv
-    if not sys.flags.safe_path:
-        sys.path[:1] = [first_on_path]
-    elif even_if_safe:
-        sys.path.insert(0, first_on_path)
-    return main
-
-
-_runpy_main: Callable[..., None] = runpy._run_module_as_main  # type: ignore[attr-defined]
-"""What ``python -m`` itself calls: its frames belong to the tracebacks of such a program."""
-
-
-def _run_script(path: str, content: bytes, main: ModuleType) -> None:
-    main.__file__ = path
-    main.__dict__["__cached__"] = None
-    try:
-        exec(_compile_script(path, content, main), main.__dict__)
-    finally:
-        for stream in (sys.stderr, sys.stdout):
-            with suppress(Exception):  # as in Python, where the flush at the exit complains
-                stream.flush()
-
-
-def _compile_script(path: str, content: bytes, main: ModuleType) -> CodeType:
-    if path.endswith(".pyc"):
-        main.__loader__ = SourcelessFileLoader("__main__", path)
-        code = main.__loader__.get_code("__main__")
-        assert code is not None
-        return code
-    main.__loader__ = SourceFileLoader("__main__", path)
-    return compile(content, path, "exec", dont_inherit=True)
-
-
-def _run_code(text: str, main: ModuleType) -> None:
-    if sys.version_info >= (3, 14):
-        text = textwrap.dedent(text)
-    code = compile(text, "<string>", "exec", dont_inherit=True)
-    if sys.version_info >= (3, 13):
-        # The first 3.13 keeps such sources under their file's name.
-        by_code = hasattr(linecache, "_interactive_cache")
-        linecache._register_code(code if by_code else "<string>", text, "<string>")  # type: ignore[attr-defined]
-    exec(code, main.__dict__)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gradscope.code import places, source
+from gradscope.code.names import is_part
 from gradscope.code.statements import Statement, found_in
 from gradscope.model import Site
 
@@ -69,12 +70,13 @@ def stores_in(region: ast.AST, name: str) -> list[ast.stmt]:
 
 def stores(statement: ast.AST, name: str) -> bool:
     """Return whether a statement stores the name or what holds it."""
-    return any(name == target or is_owner(target, name) for target in targets_of(statement))
+    return any(name == target or is_part(name, target) for target in targets_of(statement))
 
 
-def is_owner(owner: str, name: str) -> bool:
-    """Return whether the name is an attribute or element of the owner, at any depth."""
-    return name.startswith(owner) and name[len(owner) : len(owner) + 1] in (".", "[")
+def last_store(site: Site, name: str) -> ast.stmt | None:
+    """Return the last statement of the function, down to a site, that stores the name."""
+    stores = stores_in(source.function_around(site), name) if name else []
+    return next((store for store in reversed(stores) if store.lineno <= site.line), None)
 
 
 def modified_names(node: ast.AST) -> frozenset[str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradscope.code import changes, source
+from gradscope.code.names import is_part
 from gradscope.model import Site
 
 _HANDS_ON = frozenset({"zip", "enumerate", "reversed", "list", "tuple", "iter", "items", "values"})
@@ -61,7 +62,7 @@ def _resets(statement: ast.stmt, name: str, with_owner: bool) -> bool:
         changes_it = method == "clear" or changes.is_in_place(method)
         if isinstance(call.func, ast.Attribute) and changes_it:
             receiver = ast.unparse(call.func.value)
-            if receiver == name or changes.is_owner(receiver, name):
+            if receiver == name or is_part(name, receiver):
                 return True
     return False
 

@@ -162,13 +162,14 @@ def called_name(call: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def keywords_of(site: Site) -> frozenset[str]:
-    """Return the keywords of the call at a site, and ``grad`` if that is its name."""
+def runs_a_part(site: Site) -> bool:
+    """Return whether a backward call runs a part of the graph: ``grad(…)``, ``inputs=``."""
     call = call_at(site)
     if call is None:
-        return frozenset()
-    grad = {"grad"} if called_name(call) == "grad" else set()
-    return frozenset({k.arg for k in call.keywords if k.arg} | grad)
+        return False
+    return called_name(call) == "grad" or any(
+        keyword.arg in ("grad", "inputs") for keyword in call.keywords
+    )
 
 
 def root_name(site: Site) -> str:

@@ -218,10 +218,9 @@ def _detach_in_loss(facts: SharedGraph) -> tuple[Edit, ...]:
     site = facts.next_call if facts.only_shared else facts.call.site
     assert site is not None
     root = source.root_name(site)
-    stores = changes.stores_in(source.function_around(site), root) if root else []
-    before = [store for store in stores if store.lineno <= site.line]
-    if not facts.shared or not before or before[-1].lineno != before[-1].end_lineno:
+    store = changes.last_store(site, root)
+    if not facts.shared or store is None or store.lineno != store.end_lineno:
         return ()
-    at = Site(site.file, before[-1].lineno)
-    line = reads_followed_by(".detach()", facts.shared, before[-1], at)
+    at = Site(site.file, store.lineno)
+    line = reads_followed_by(".detach()", facts.shared, store, at)
     return (Edit(at.file, at.line, line),) if line else ()

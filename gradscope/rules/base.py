@@ -8,19 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gradscope.model import (
-    BackwardCall,
-    Certainty,
-    Finding,
-    Fix,
-    FixKind,
-    Node,
-    Related,
-    SavedTensor,
-    Severity,
-    Site,
-)
-from gradscope.model.graph import activation_bytes
+from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
+from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
+from gradscope.model.run import BackwardCall
 from gradscope.units import counted, nbytes
 
 HEADINGS = (

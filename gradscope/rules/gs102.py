@@ -71,19 +71,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradscope.model import (
-    BackwardCall,
-    Certainty,
-    Edit,
-    Finding,
-    Fix,
-    FixKind,
-    Node,
-    Related,
-    Severity,
-    Site,
-)
-from gradscope.model.graph import activation_bytes
+from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
+from gradscope.model.graph import Node, Site, activation_bytes
+from gradscope.model.run import BackwardCall
 from gradscope.rules.base import built, called, is_grad, place, rule
 from gradscope.units import counted, listed, nbytes
 

@@ -4,7 +4,6 @@ from gradscope.code.liveness.callees import Callee, Resolve
 from gradscope.code.liveness.calls import Call, assignment_sites, call_at, calls_after
 from gradscope.code.liveness.leaving import left_after
 from gradscope.code.liveness.reads import RESULT, Effect, Read, all_reads
-from gradscope.code.liveness.values import root_of
 
 __all__ = [
     "RESULT",
@@ -18,5 +17,4 @@ __all__ = [
     "call_at",
     "calls_after",
     "left_after",
-    "root_of",
 ]

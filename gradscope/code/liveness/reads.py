@@ -23,9 +23,9 @@ from gradscope.code.liveness.values import (
     State,
     Value,
     caught,
-    is_element,
     take,
 )
+from gradscope.code.names import is_element
 from gradscope.model import Site
 
 RESULT = "<result>"

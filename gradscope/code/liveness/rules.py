@@ -21,12 +21,12 @@ from gradscope.code.liveness.values import (
     Value,
     attribute_path,
     element_path,
-    is_part,
     summed,
     take,
     union,
 )
 from gradscope.code.liveness.words import HARMLESS_ATTRIBUTES
+from gradscope.code.names import is_part
 
 if TYPE_CHECKING:
     from gradscope.code.liveness.machine import Machine

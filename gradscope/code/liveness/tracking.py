@@ -27,14 +27,12 @@ from gradscope.code.liveness.values import (
     Value,
     caught,
     covers,
-    is_element,
-    is_part,
     join,
-    root_of,
     summed,
     union,
 )
 from gradscope.code.liveness.words import CallKind, kind_of_call
+from gradscope.code.names import is_element, is_part, root_of
 
 _DEEPEST_CALL = 5
 _VISITS_PER_INSTRUCTION = 10  # far above what joins need; code that needs more is given up on

@@ -114,15 +114,6 @@ def summed(marks: Marks) -> Marks:
     )
 
 
-def is_part(path: str, whole: str) -> bool:
-    """Return whether ``path`` is an attribute or element of ``whole``, at any depth."""
-    return (
-        path.startswith(whole)
-        and path[len(whole) : len(whole) + 1] in (".", "[")
-        and len(path) > len(whole)
-    )
-
-
 def attribute_path(owner: Value, name: str) -> str:
     """Return ``self.h``; empty where the owner has no path."""
     return f"{owner.path}.{name}" if owner.path else ""
@@ -132,17 +123,6 @@ def element_path(container: Value, key: Value) -> str:
     """Return ``losses[3]``, ``cache['k']``; empty where the path or the key is not known."""
     known = container.path and key.constant is not MISSING and isinstance(key.constant, int | str)
     return f"{container.path}[{key.constant!r}]" if known else ""
-
-
-def root_of(path: str) -> str:
-    """Return the variable that a path starts at."""
-    return path.partition("[")[0].partition(".")[0]
-
-
-def is_element(path: str, container: str) -> bool:
-    """Return whether ``path`` is in ``container``, at any depth, with no attribute between."""
-    rest = path[len(container) :]
-    return rest.startswith("[") and rest.endswith("]") and "]." not in rest
 
 
 def covers(known: State, state: State) -> bool:

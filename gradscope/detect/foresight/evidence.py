@@ -9,11 +9,11 @@ import torch
 
 from gradscope.code import changes, places, source
 from gradscope.code.liveness import Effect, assignment_sites
+from gradscope.code.names import owner_of as owner_of_name
 from gradscope.collect.look import Look
 from gradscope.collect.state import State
 from gradscope.detect.built import built_at, node_at
 from gradscope.detect.foresight.held import Freeing, Held
-from gradscope.detect.foresight.objects import owner_path
 from gradscope.detect.foresight.reading import Reading
 from gradscope.model import BackwardCall, Site
 from gradscope.program.layouts import derives
@@ -24,6 +24,7 @@ from gradscope.rules.gs102 import SharedGraph
 _MOST_NODES = 50
 _MOST_MADE = 3
 _MOST_OTHERS = 5
+_OF_PARAMETERS = ("parameters", "named_parameters", "state_dict", "weight", "bias")
 _STEPS = ("step", "minimize")
 _ADDS = changes.ADDS | changes.ADDS_IF_DROPPED
 
@@ -44,7 +45,7 @@ def shared_graph(
     if not found:
         return None
     held, reading = min(found, key=_rank)
-    if _runs_a_part(reading.backward) and not held.root:
+    if source.runs_a_part(reading.backward) and not held.root:
         return None
     here = place_in(reading.frame).site
     made = _made(watch, look, held.freed)
@@ -119,10 +120,6 @@ def _element(name: str) -> tuple[str, int]:
     return container, int(rest[:-1]) if rest[:-1].isdigit() else -1
 
 
-def _runs_a_part(site: Site) -> bool:
-    return bool(source.keywords_of(site) & {"grad", "inputs"})
-
-
 def _root_of(record: BackwardCall) -> int | None:
     return record.roots[0].node if len(record.roots) == 1 else None
 
@@ -148,17 +145,13 @@ def _link(reading: Reading, made: tuple[Site, ...]) -> Site | None:
             return stored
     lines = {site.line for site in made}
     loop = source.loop_around(here)
-    again = range(loop.lineno, (loop.end_lineno or 0) + 1) if loop is not None else range(0)
-    before = [site for site in sites if site.line <= here.line]
-    for choice in (
+    choices = (
         [s for s in sites if s.line in lines],
-        [s for s in sites if s.line in again],
-        before,
+        [s for s in sites if loop is not None and source.spans(loop, s.line)],
+        [s for s in sites if s.line <= here.line],
         sites,
-    ):
-        if choice:
-            return choice[-1]
-    return None
+    )
+    return next(choice[-1] for choice in choices if choice)
 
 
 def _stored_in(reading: Reading) -> Site | None:
@@ -169,26 +162,25 @@ def _stored_in(reading: Reading) -> Site | None:
     regions = (source.function_around(reading.read.site), source.tree(file))
     for region in regions:
         for node in ast.walk(region):
-            if not isinstance(node, ast.stmt) or isinstance(
-                getattr(node, "value", None), ast.Constant
-            ):
+            is_constant = isinstance(getattr(node, "value", None), ast.Constant)
+            if not isinstance(node, ast.stmt) or is_constant:
                 continue  # `self.cached = None` stores no tensor
-            if (
-                isinstance(node, ast.FunctionDef)
-                and reading.name == f"<lru_cache of {node.name}>"
-                and node.decorator_list
-            ):
-                return places.of_node(node.decorator_list[0], file, reading.read.site.function)
             stored = any(_names(t, last, key, "." in container) for t in changes.targets_of(node))
-            if stored or (key and isinstance(node, ast.Expr) and _appends(node, last)):
-                return places.of_node(node, file, reading.read.site.function)
+            found: places.Located | None = node if stored else None
+            if isinstance(node, ast.Expr) and key and _appends(node, last):
+                found = node
+            elif isinstance(node, ast.FunctionDef) and node.decorator_list:
+                is_cached = reading.name == f"<lru_cache of {node.name}>"
+                found = node.decorator_list[0] if is_cached else None
+            if found is not None:
+                return places.of_node(found, file, reading.read.site.function)
     return None
 
 
 def _container(name: str) -> tuple[str, bool]:
     """Return what holds the tensor, ``x`` of ``x['a'][0]``, and whether in a container."""
     key = False
-    while name.endswith("]") and (owner := owner_path(name)[0]):
+    while name.endswith("]") and (owner := owner_of_name(name)[0]):
         name, key = owner, True
     return name, key
 
@@ -242,22 +234,17 @@ def _is_lazy(region: ast.AST, name: str) -> bool:
 def _elements(reading: Reading, site: Site) -> str:
     """Return the list whose elements are the losses of the loop around the call."""
     loop = source.loop_around(site)
-    if (
-        not isinstance(loop, ast.For)
-        or reading.backward != site
-        or reading.read.effect is not Effect.BACKWARD
-    ):
+    is_root = reading.backward == site and reading.read.effect is Effect.BACKWARD
+    if not isinstance(loop, ast.For) or not is_root:
         return ""
-    iterated = {
-        ast.unparse(n) for n in ast.walk(loop.iter) if isinstance(n, ast.Name | ast.Attribute)
-    }
+    iterated = {ast.unparse(node) for node in source.reads_of(loop.iter)}
     container = reading.name.partition("[")[0]
     return container if "[" in reading.name and container in iterated else ""
 
 
 def _is_of_parameters(statement: ast.stmt) -> bool:
     names = {n.attr for n in ast.walk(statement) if isinstance(n, ast.Attribute)}
-    return bool(names & {"parameters", "named_parameters", "state_dict", "weight", "bias"})
+    return not names.isdisjoint(_OF_PARAMETERS)
 
 
 def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:
@@ -281,12 +268,8 @@ def _steps_between(first: Site, last: Site) -> bool:
     if first.file != last.file or not first.line < last.line:
         return False
     calls = source.calls_in(source.function_around(first))
-    return any(
-        isinstance(c.func, ast.Attribute)
-        and c.func.attr in _STEPS
-        and first.line <= c.lineno <= last.line
-        for c in calls
-    )
+    between = (call.func for call in calls if first.line <= call.lineno <= last.line)
+    return any(isinstance(f, ast.Attribute) and f.attr in _STEPS for f in between)
 
 
 def _shared(record: BackwardCall, reading: Reading, reached: list[Held]) -> str:
@@ -314,15 +297,5 @@ def _leads_nowhere_else(
 
 def _loaded(site: Site, name: str) -> set[str]:
     """Return the names read by the last statement before a site that assigns a name."""
-    before = (
-        [s for s in changes.stores_in(source.function_around(site), name) if s.lineno <= site.line]
-        if name
-        else []
-    )
-    if not before:
-        return set()
-    return {
-        ast.unparse(n)
-        for n in ast.walk(before[-1])
-        if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load)
-    }
+    store = changes.last_store(site, name)
+    return {ast.unparse(node) for node in source.reads_of(store)} if store is not None else set()

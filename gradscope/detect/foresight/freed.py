@@ -155,7 +155,7 @@ class ForwardOnFreed(Observer):
             reading = dangerous_read(held.paths, frames, at_line=True)
             if reading is None or reading.read.site.line != here.line or not _builds(reading):
                 continue
-            if source.keywords_of(reading.backward) & {"inputs", "grad"}:
+            if source.runs_a_part(reading.backward):
                 continue
             cause = (reading.read.site, known.record.site)
             if cause in self._told:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import types
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from gradscope.code import names
 from gradscope.code.liveness import Callee
 from gradscope.program import layouts
 from gradscope.program.contents import layout_of
@@ -21,31 +21,7 @@ from gradscope.torch_private import CONTEXT_FILE
 
 MISSING: Any = object()
 
-_PART = re.compile(r"\.(?P<attribute>\w+)|\[(?P<item>-?\d+|'[^']*'|\"[^\"]*\")\]")
 _MOST_MODULES = 500
-
-
-def split(path: str) -> tuple[str, list[str]] | None:
-    """Return a path as its variable and its parts, ``.h`` and ``[3]``; None for other parts."""
-    root = re.match(r"\w+", path)
-    if root is None:
-        return None
-    parts, end = [], root.end()
-    while end < len(path):
-        part = _PART.match(path, end)
-        if part is None:
-            return None
-        parts.append(part[0])
-        end = part.end()
-    return root[0], parts
-
-
-def owner_path(path: str) -> tuple[str, str]:
-    """Return the path without its last part, and that part; both empty where it is a variable."""
-    known = split(path)
-    if known is None or not known[1]:
-        return "", ""
-    return path[: -len(known[1][-1])], known[1][-1]
 
 
 class Objects:
@@ -56,7 +32,7 @@ class Objects:
 
     def find(self, path: str) -> Any:
         """Return what the path stands for; MISSING where only the user's code could tell."""
-        known = split(path)
+        known = names.split(path)
         if known is None:
             return MISSING
         found = self._variables.get(known[0], MISSING)
@@ -169,7 +145,7 @@ class Resolver:
         if known is not None:
             owner = ""
             if not isinstance(found, staticmethod):
-                holder = owner_path(path)[0]
+                holder = names.owner_of(path)[0]
                 above = self._objects.find(holder) if holder else MISSING
                 if above is not MISSING and not isinstance(above, types.ModuleType):
                     owner, self._last = holder, above
@@ -184,7 +160,7 @@ class Resolver:
         return None
 
     def _find_in_last(self, path: str) -> Any:
-        known = split(path)
+        known = names.split(path)
         found = self._last
         for part in known[1] if known else ():
             if found is MISSING:

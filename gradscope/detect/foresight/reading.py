@@ -19,15 +19,15 @@ from gradscope.code.liveness import (
     call_at,
     calls_after,
     left_after,
-    root_of,
 )
+from gradscope.code.names import owner_of as owner_of_name
+from gradscope.code.names import root_of
 from gradscope.detect.foresight.objects import (
     MISSING,
     Objects,
     Resolver,
     attribute,
     function_of,
-    owner_path,
 )
 from gradscope.fixing.gs102 import Holder
 from gradscope.model import Site
@@ -187,7 +187,7 @@ def _shown(name: str, frame: FrameType) -> str:
 
 
 def _last(name: str) -> str:
-    owner, last = owner_path(name)
+    owner, last = owner_of_name(name)
     return last if owner else name
 
 
@@ -253,7 +253,7 @@ def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict
             ):
                 found[path.text] = Tracked(path.text, cached=called)
         elif all(kind in _PLAIN for kind in kinds):
-            owner, last = owner_path(path.text)
+            owner, last = owner_of_name(path.text)
             holder = objects.find(owner) if owner else None
             name = last[1:] if last.startswith(".") else ""
             found[path.text] = Tracked(path.text, owner=holder, attribute=name)
@@ -357,7 +357,7 @@ def _in_doubt(
     if isinstance(loop, ast.For) and read_at == loop.lineno and not doubts.runs_over_parts(loop):
         return True
     is_module = isinstance(tracked.owner, torch.nn.Module)
-    owner = owner_path(tracked.name)[0]
+    owner = owner_of_name(tracked.name)[0]
     if not owner or not (is_module or is_user_class(type(tracked.owner))):
         return False
     calls = source.calls_in(region)

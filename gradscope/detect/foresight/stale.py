@@ -85,7 +85,7 @@ class StaleGraphs:
             if not stale.nodes:
                 continue
             reading = dangerous_read(held.paths, frames, at_line=at_line)
-            if reading is None or source.keywords_of(reading.backward) & {"inputs", "grad"}:
+            if reading is None or source.runs_a_part(reading.backward):
                 continue
             return Needed(
                 reading,

@@ -62,9 +62,9 @@ def print_finding(
 
 
 def print_list(findings: Sequence[Finding], console: Console) -> None:
-    """Print a line for each finding: severity, code, place, message, and how often it was seen."""
+    """Print a line for each finding: severity, code, place, name, and how often it was seen."""
     tags = [tag(finding, console) for finding in findings]
-    # At most a third of the width, as the message comes after it.
+    # At most a third of the width, as the name comes after it.
     places = [
         tail(place_of(finding.site, console), console.width // 3, signs(console).ellipsis)
         for finding in findings
@@ -78,8 +78,8 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
         seen = f", seen {finding.count:,} times" if finding.count > 1 else ""
         lead = Text.assemble("  ", begun, "  ", place, "  ")
         room = max(console.width - lead.cell_len - len(seen), 1)
-        message = shorten(plain(finding.message, console), room, ellipsis)
-        print_lines(console, [lead.append(message + seen)])
+        name = shorten(plain(finding.name, console), room, ellipsis)
+        print_lines(console, [lead.append(name + seen)])
 
 
 def tag(finding: Finding, console: Console) -> Text:

@@ -31,13 +31,16 @@ _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function's frame, whose variables ar
 _PROXY = type((lambda: sys._getframe().f_locals)())
 
 # CPython 3.11, Include/internal/pycore_frame.h: after its head, a frame object's second word points
-# to a `_PyInterpreterFrame`, in which the variables begin with the tenth word.
+# to a `_PyInterpreterFrame`, in which the fourth word points to the mapping of a module or class,
+# and the variables of a function begin with the tenth.
 _WORD = ctypes.sizeof(c_size_t)
 _DATA = object.__basicsize__ + _WORD
-_SLOTS = 9 * _WORD
+_LOCALS, _SLOTS = 3 * _WORD, 9 * _WORD
 _HAS_SLOTS = (
-    FrameType.__basicsize__ == _DATA + 3 * _WORD + _SLOTS
-)  # the two structures, one after the other
+    sys.implementation.name == "cpython"
+    and sys.version_info[:2] == (3, 11)
+    and FrameType.__basicsize__ == _DATA + 3 * _WORD + _SLOTS  # one structure after the other
+)
 
 if _HAS_GET_VAR and not _HAS_VIEW:
     _get_var = ctypes.pythonapi.PyFrame_GetVar
@@ -49,7 +52,7 @@ _ALONE = 3  # references to a dict: its frame's, our variable, the argument of g
 
 def is_module_level(frame: FrameType) -> bool:
     """True where the frame's variables are its module's globals."""
-    return not frame.f_code.co_flags & _OPTIMIZED and frame.f_locals is frame.f_globals
+    return not frame.f_code.co_flags & _OPTIMIZED and _namespace(frame) is frame.f_globals
 
 
 def variables(frame: FrameType) -> list[tuple[str, Any]]:
@@ -106,8 +109,18 @@ class Variable:
             return None
 
 
+def _namespace(frame: FrameType) -> Any:
+    """The mapping in which a module, a class body or an exec() keeps its variables."""
+    if _HAS_SLOTS and _stands_still(frame):
+        place = c_size_t.from_address(id(frame) + _DATA).value + _LOCALS
+        return py_object.from_address(place).value if c_size_t.from_address(place).value else None
+    if frame.f_code.co_cellvars and not _HAS_VIEW:
+        return None  # a class body: asking for f_locals would delete a `__class__` of its own
+    return frame.f_locals
+
+
 def _of_module_or_class(frame: FrameType) -> Variables:
-    namespace: Any = frame.f_locals
+    namespace = _namespace(frame)
     if type(namespace) is not dict and type(namespace) is not _PROXY:
         return ()  # an exec() with a mapping of the user's
     # In a comprehension of a module, Python 3.12 shows a copy of the globals with its variables.

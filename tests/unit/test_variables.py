@@ -229,6 +229,21 @@ def test_a_look_under_a_debugger_keeps_nothing_alive(look: Callable[[FrameType],
     assert result == (True, 2)
 
 
+def test_a_class_body_keeps_a_class_of_its_own() -> None:
+    class Body:
+        __class__ = property(lambda self: int)  # up to Python 3.12, asking for f_locals deletes it
+        value = 4
+        seen = read()
+        is_module = reader.is_module_level(sys._getframe())
+
+        def method(self) -> Any:
+            return super().__init__()
+
+    assert "__class__" in vars(Body)
+    assert not Body.is_module
+    assert Body.seen.get("value", 4) == 4
+
+
 def test_a_mapping_of_the_programs_is_not_read() -> None:
     class Mapping(dict[str, Any]):
         def items(self) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -229,6 +232,10 @@ def main() -> None:
         status = _used_wrongly(f"{error.format_message().rstrip('.')}; see `{path} --help`")
     except GradscopeError as error:
         status = _used_wrongly(str(error))
+    except OSError as error:  # the output: other files are named by a GradscopeError
+        with suppress(OSError):  # what is still buffered would fail once more when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = _used_wrongly(f"cannot write the output: {error.strerror}")
     if status:
         raise SystemExit(status)
 

@@ -20,10 +20,14 @@ from gradscope.render.pictures.options import DEFAULTS, Options
 
 
 class SafeStream(io.TextIOBase):
-    """Writes to a stream until the program has closed it or its reader is gone."""
+    """Writes to a stream until that fails: its reader is gone, its disk is full, it was closed.
+
+    ``problem`` is the first error of the system's.
+    """
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = open(os.devnull, "w") if stream is None else stream  # noqa: SIM115
+        self.problem: OSError | None = None
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -32,14 +36,21 @@ class SafeStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write ``text`` if that is still possible."""
-        with suppress(OSError, ValueError):
-            self._stream.write(text)
+        self.attempt(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
         """Flush if that is still possible."""
-        with suppress(OSError, ValueError):
-            self._stream.flush()
+        self.attempt(self._stream.flush)
+
+    def attempt(self, work: Callable[[], object]) -> None:
+        """Do some work on the stream, and note if that failed."""
+        try:
+            work()
+        except OSError as error:
+            self.problem = self.problem or error
+        except ValueError:  # it was closed
+            pass
 
     def isatty(self) -> bool:
         """Return whether the stream is a terminal."""
@@ -67,12 +78,27 @@ def tell(console: Console, line: str) -> None:
 
 @contextmanager
 def opened(output: Path | None, otherwise: TextIO | io.TextIOBase) -> Iterator[TextIO]:
-    """Open ``output``, or yield ``otherwise``; raise GradscopeError if it cannot be written."""
+    """Open ``output``, or yield ``otherwise``; raise GradscopeError if it cannot be written.
+
+    What cannot be written later is said at the end, as a program may run meanwhile.
+    """
     if output is None:
         yield cast(TextIO, otherwise)
         return
-    with _opened(output, output, "w", "--output") as file:
-        yield file
+    file = _opened(output, output, "w", "--output")
+    stream = SafeStream(file)
+    try:
+        yield cast(TextIO, stream)
+        stream.flush()
+    finally:
+        stream.attempt(file.close)
+    if stream.problem is not None:
+        raise unwritable(output, stream.problem, "--output")
+
+
+def unwritable(file: Path, error: OSError, option: str) -> GradscopeError:
+    """Return the error for a file that cannot be written."""
+    return GradscopeError(f"cannot write {file}: {error.strerror}; name another file with {option}")
 
 
 def writable(file: Path, option: str) -> Path:
@@ -92,9 +118,7 @@ def _opened(file: Path, path: Path, mode: str, option: str) -> TextIO:
     try:
         return cast(TextIO, path.open(mode, encoding="utf-8"))
     except OSError as error:
-        raise GradscopeError(
-            f"cannot write {file}: {error.strerror}; name another file with {option}"
-        ) from None
+        raise unwritable(file, error, option) from None
 
 
 def printer(format: Format) -> Callable[[Recording, Console, Path | None], None]:  # noqa: A002

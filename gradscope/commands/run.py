@@ -23,6 +23,7 @@ from gradscope.commands.outputs import (
     printer,
     tell,
 )
+from gradscope.errors import GradscopeError
 from gradscope.launch.runner import run_program
 from gradscope.launch.target import Target, header_of
 from gradscope.launch.uncaught import die_of_interrupt
@@ -80,27 +81,34 @@ def run(target: Target, options: RunOptions) -> int:
             header=replace(header, torch=str(torch.__version__)),
         )
 
-    with opened(options.output, SafeStream(sys.stderr)) as stream:
-        console = SafeConsole(file=stream)
-        live = _Live(console) if options.format is Format.TEXT else None
-        show = live.report if live else printer(options.format)
-        try:
-            ended = run_program(target, start)
-            if ended.scope is not None:
-                recording = ended.scope.recording()
-                show(recording, console, save)
-                for view in views:
-                    view.write_if_possible(recording, console if live else None)
-            else:
-                recording = Recording(header, ended.outcome)
-                if save is not None:
-                    save.unlink(missing_ok=True)
-                if live:
-                    _print_unwatched(options, console)
+    ended = None
+    try:
+        with opened(options.output, SafeStream(sys.stderr)) as stream:
+            console = SafeConsole(file=stream)
+            live = _Live(console) if options.format is Format.TEXT else None
+            show = live.report if live else printer(options.format)
+            try:
+                ended = run_program(target, start)
+                if ended.scope is not None:
+                    recording = ended.scope.recording()
+                    show(recording, console, save)
+                    for view in views:
+                        view.write_if_possible(recording, console if live else None)
                 else:
-                    show(recording, console, None)
-        except KeyboardInterrupt:  # not the program's: a second Ctrl-C cuts the report short
-            die_of_interrupt()
+                    recording = Recording(header, ended.outcome)
+                    if save is not None:
+                        save.unlink(missing_ok=True)
+                    if live:
+                        _print_unwatched(options, console)
+                    else:
+                        show(recording, console, None)
+            except KeyboardInterrupt:  # not the program's: a second Ctrl-C cuts the report short
+                die_of_interrupt()
+    except GradscopeError as error:
+        if ended is None or not ended.outcome.exit_status:
+            raise
+        SafeStream(sys.stderr).write(f"gradscope: {error}\n")
+        return ended.outcome.exit_status
     if ended.interrupted:
         die_of_interrupt()
     return ended.outcome.exit_status or int(_fails(recording.findings, options.fail_on))

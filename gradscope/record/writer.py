@@ -86,8 +86,8 @@ class RecordingWriter:
         self._summary: Summary | None = None
         self._connection = create(path)
         # A writer that is dropped without close(), as after the live report, must not make Python
-        # warn of it.
-        finalize(self, self._connection.close)
+        # warn of it. A program that runs its exit functions itself does not end the recording.
+        finalize(self, self._connection.close).atexit = False
         self._put("meta", "layout", codec.dump_plain(codec.LAYOUT))
         self._put("meta", "header", codec.dumps(header))
         self._commit()

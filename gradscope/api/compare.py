@@ -1,4 +1,4 @@
-"""`gradscope.compare`: the nodes and edges that stayed, came and went between two looks at a graph."""
+"""`compare`: the nodes and edges that stayed, came and went between two snapshots of a graph."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _Identity = tuple[object, ...]
 
 
 def compare(before: Graph, after: Graph) -> Changes:
-    """Return which nodes and edges two graphs share, which only the later has, which only the earlier.
+    """Return the nodes and edges that two graphs share, and those that only one of them has.
 
-    ``before`` and ``after`` are what :func:`gradscope.snapshot` returned, of the same tensor at two moments or
-    of two tensors. Nodes are matched by torch's sequence number, so both graphs must have been built in one
-    thread; the nodes of leaves are matched by the leaf's name.
+    ``before`` and ``after`` are what :func:`gradscope.snapshot` returned, of the same tensor at two
+    moments or of two tensors. Nodes are matched by torch's sequence number, so both graphs must
+    have been built in one thread; the nodes of leaves are matched by the leaf's name.
     """
     old_keys, new_keys = _identities(before), _identities(after)
     old, new = (
@@ -38,7 +38,7 @@ def compare(before: Graph, after: Graph) -> Changes:
 
 
 def _identities(graph: Graph) -> list[_Identity]:
-    """Return what each node is matched by; leaves without a name are numbered among their equals."""
+    """Return what each node is matched by; leaves of one label and no name are numbered."""
     met: Counter[_Identity] = Counter()
     found: list[_Identity] = []
     for node in graph.nodes:

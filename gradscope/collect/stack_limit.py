@@ -11,9 +11,10 @@ from gradscope.hooks import Handle
 class StackLimit:
     """Room on the main thread's stack for the destruction of deep graphs that were looked at.
 
-    torch destroys a node that was ever seen from Python by recursion, about 200 bytes of C stack a node (measured with torch
-    2.13: a chain of 40,000 nodes overflows 8 MiB). On Linux the main thread's stack grows up to the soft limit in force at the
-    time, so raising that limit makes room; elsewhere only a smaller number of nodes may be touched.
+    torch destroys a node that was ever seen from Python by recursion, with about 200 bytes of C
+    stack a node (measured with torch 2.13: a chain of 40,000 nodes overflows 8 MiB). On Linux the
+    main thread's stack grows up to the soft limit in force at the time, so raising that limit makes
+    room; elsewhere only a smaller number of nodes may be touched.
     """
 
     BYTES_PER_NODE = 320

@@ -1,4 +1,4 @@
-"""Gives the interpreter the state that Python gives it for a script, a module, or a piece of code."""
+"""Gives the interpreter the state that Python gives it for a script, a module, or code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Program:
 
 
 def prepare(target: Target) -> Program:
-    """Return the program, the interpreter ready for it; raise GradscopeError if it cannot be read."""
+    """Return the program, the interpreter ready for it; raise GradscopeError if it is unreadable."""
     match target:
         case Script(path, args):
             return _prepare_script(path, args)

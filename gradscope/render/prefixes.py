@@ -16,6 +16,6 @@ def common_length(paths: Sequence[Path]) -> int:
 
 
 def common_module(names: Iterable[str]) -> str:
-    """Return the module that all the named ones are, or are inside of; empty where there is none."""
+    """Return the module that all the named ones are, or are inside; empty where there is none."""
     paths = [name.split(".") for name in names]
     return ".".join(paths[0][: common_length(paths)])

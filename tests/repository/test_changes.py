@@ -1,4 +1,4 @@
-"""``make_questions.py --check`` and ``make_gallery.py --check`` see changes that count, and no others."""
+"""The makers of pages, asked with ``--check``, show the changes that count, and no others."""
 
 from __future__ import annotations
 

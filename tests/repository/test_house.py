@@ -32,7 +32,6 @@ def test_files_are_short(gradscope: House) -> None:
     assert statistics.median(sizes.values()) <= house.MEDIAN
 
 
-@pytest.mark.xfail(reason="prose is still to be wrapped")
 def test_lines_are_narrow(gradscope: House) -> None:
     assert not gradscope.wide_lines()
 

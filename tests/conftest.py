@@ -35,7 +35,7 @@ def state_of_the_host() -> dict[str, object]:
     state |= {
         "top hooks": autograd._top_saved_tensors_default_hooks(False),
         "engine (graph)": torch.autograd.graph._engine_run_backward,
-        "engine (autograd)": torch.autograd._engine_run_backward,
+        "engine (autograd)": torch.autograd._engine_run_backward,  # type: ignore[attr-defined]
         "push mode": dispatch._push_mode,
         "pop mode": dispatch._pop_mode,
         "saved_tensors": vars(BackwardCFunction).get("saved_tensors"),
@@ -47,6 +47,12 @@ def state_of_the_host() -> dict[str, object]:
     return state
 
 
+def monitoring_tools() -> list[str | None]:
+    if sys.version_info >= (3, 12):
+        return [sys.monitoring.get_tool(i) for i in range(6)]
+    return []
+
+
 def state_of_python() -> dict[str, object]:
     """What of the interpreter gradscope could have changed."""
     return {
@@ -56,9 +62,7 @@ def state_of_python() -> dict[str, object]:
         "trace": sys.gettrace(),
         "asking for the trace": sys.gettrace,
         "thread trace": threading.gettrace(),
-        "monitoring tools": [sys.monitoring.get_tool(i) for i in range(6)]
-        if sys.version_info >= (3, 12)
-        else [],
+        "monitoring tools": monitoring_tools(),
         "meta path": list(sys.meta_path),
     }
 

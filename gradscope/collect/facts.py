@@ -53,7 +53,7 @@ def _engine_runs_once_per_call() -> bool:
     try:
         for module in modules:
             module._engine_run_backward = run  # type: ignore[attr-defined]
-        _leaf().sum().backward()  # type: ignore[no-untyped-call]
+        _leaf().sum().backward()
         torch.autograd.backward(_leaf().sum())
         leaf = _leaf()
         torch.autograd.grad(leaf.sum(), leaf)

@@ -84,7 +84,7 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture
 def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Report]]:
     """Writes a recording's report to a file and opens it from there."""
-    contexts = []
+    contexts: list[Any] = []
 
     def opened(recording: Recording, *, width: int = 1280, dark: bool = False) -> Report:
         path = tmp_path / f"report-{len(contexts)}.html"

@@ -84,7 +84,7 @@ def test_verdicts_without_findings(show: Show) -> None:
 
 
 def report_headline(report: Report) -> str:
-    return report.text("h1")
+    return str(report.text("h1"))
 
 
 def test_timeline_keys_click_brush_and_table(show: Show) -> None:

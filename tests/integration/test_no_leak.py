@@ -63,7 +63,7 @@ def peak_of_live_saved_bytes(watched: bool) -> int:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             net(torch.randn(32, 64)).sum().backward()
         live = peak = 0
-        for event in profiler.profiler.kineto_results.events():  # type: ignore[union-attr]
+        for event in profiler.profiler.kineto_results.events():
             if event.name() == "[memory]":
                 live += event.nbytes()
                 peak = max(peak, live)

@@ -126,7 +126,16 @@ def test_nothing_changes(
         pytest.skip("needs a C++ compiler and ninja")
     plain = run_plainly(extensions, script)
     report = tmp_path / "report.txt"
-    command = ["-m", "gradscope", "run", "--fail-on", "never", "--output", report, *options]
+    command: list[str | Path] = [
+        "-m",
+        "gradscope",
+        "run",
+        "--fail-on",
+        "never",
+        "--output",
+        report,
+        *options,
+    ]
     watched = run(extensions, script, *command)
     assert watched.stdout == plain.stdout
     assert watched.stderr == plain.stderr

@@ -4,8 +4,6 @@
 it runs that one, and with ``--stats 2000`` tells how often each step and each error occurs.
 """
 
-# mypy: allow-untyped-calls
-# Part of torch is untyped.
 from __future__ import annotations
 
 import ast

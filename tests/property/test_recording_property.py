@@ -38,7 +38,7 @@ TEXT = st.text(st.characters(exclude_categories=()), max_size=8)
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a type hint of the model."""
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         hints = get_type_hints(hint)
         return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint)})
     if get_origin(hint) is UnionType:
@@ -63,7 +63,9 @@ A_FEW = {kind: st.lists(strategy, max_size=2) for kind, strategy in VALUES.items
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), VALUES[kind])))
-def test_every_value_of_the_model_is_read_as_it_was_written(kind_and_value):
+def test_every_value_of_the_model_is_read_as_it_was_written(
+    kind_and_value: tuple[type[Any], Any],
+) -> None:
     kind, value = kind_and_value
     text = codec.dumps(value)
     assert text.isascii()
@@ -80,7 +82,9 @@ def test_every_value_of_the_model_is_read_as_it_was_written(kind_and_value):
     ),
     st.data(),
 )
-def test_a_text_that_does_not_fit_is_a_value_error_or_another_value(kind_and_value, junk, data):
+def test_a_text_that_does_not_fit_is_a_value_error_or_another_value(
+    kind_and_value: tuple[type[Any], Any], junk: Any, data: st.DataObject
+) -> None:
     kind, value = kind_and_value
     plain = list(codec.plain(value))
     plain[data.draw(st.integers(0, len(plain) - 1))] = junk
@@ -114,8 +118,14 @@ def sound(graph: Graph) -> Graph:
     sources=st.dictionaries(TEXT, TEXT, max_size=2),
 )
 def test_a_whole_recording_is_read_as_it_was_written(
-    header, outcome, summary, graphs, findings, timeline, sources
-):
+    header: Header,
+    outcome: Outcome,
+    summary: Summary,
+    graphs: list[Graph],
+    findings: list[Finding],
+    timeline: list[Sample],
+    sources: dict[str, str],
+) -> None:
     writer = RecordingWriter(None, header)
     numbers = [writer.graph(at, graph) for at, graph in enumerate(graphs)]
     for finding in findings:
@@ -150,7 +160,7 @@ def test_a_whole_recording_is_read_as_it_was_written(
         max_size=200,
     )
 )
-def test_folding_loses_no_call(turns):
+def test_folding_loses_no_call(turns: list[tuple[int, str, int]]) -> None:
     folder = CallFolder()
     number = 0
     numbers = []
@@ -170,14 +180,14 @@ def test_folding_loses_no_call(turns):
         own = [
             n
             for n, turn in zip(numbers, turns, strict=True)
-            if (row.site.line, row.roots[0].name) == turn[:2]
+            if row.site is not None and (row.site.line, row.roots[0].name) == turn[:2]
         ]
         assert len([n for n in own if row.number <= n <= row.last_number]) == row.count
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=300))
-def test_the_changes_of_a_curve_add_up_to_it(levels_and_writes):
+def test_the_changes_of_a_curve_add_up_to_it(levels_and_writes: list[tuple[int, bool]]) -> None:
     whole, pieces = Curve(), Curve()
     places: dict[int, Sample | None] = {}
     for number, (level, write) in enumerate(levels_and_writes):
@@ -190,6 +200,6 @@ def test_the_changes_of_a_curve_add_up_to_it(levels_and_writes):
     at_once = [point for _, point in sorted(dict(whole.take_changed()).items())]
     assert [point for _, point in sorted(places.items()) if point is not None] == at_once
     if levels_and_writes:
-        assert max(point.live_bytes for point in at_once) == max(
+        assert max(point.live_bytes for point in at_once if point is not None) == max(
             level for level, _ in levels_and_writes
         )

@@ -67,9 +67,9 @@ def test_readme_opens_with_the_words_of_torch() -> None:
         if is_changed:
             hidden += 1
         else:
-            loss.backward(retain_graph=False)  # type: ignore[no-untyped-call]
+            loss.backward(retain_graph=False)
         with pytest.raises(RuntimeError, match=re.escape(error)):
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
 
 
 def without_losses(lines: list[str]) -> list[str]:

@@ -17,6 +17,7 @@ from gradscope.model import (
     Edit,
     Finding,
     Fix,
+    FixKind,
     Node,
     NodeState,
     Root,
@@ -148,7 +149,9 @@ def test_an_operation_in_place_is_told_with_its_tensor() -> None:
         LINK, "loss", ("queue",), ("MmBackward0",), (MADE,), FAILS, FAILS, 3, By.OPERATION
     )
     fix = Fix(
-        "clone", "let train.py:17 use `queue.clone()`", (Edit("train.py", 17, "x = queue.clone()"),)
+        FixKind.CLONE,
+        "let train.py:17 use `queue.clone()`",
+        (Edit("train.py", 17, "x = queue.clone()"),),
     )
     finding = gs202.finding(facts, fix)
     check_wording(finding)

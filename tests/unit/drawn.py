@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from gradscope.model import Edge, Graph, Node, NodeState, Root, SavedState, SavedTensor, Site
 
@@ -38,7 +39,7 @@ def graph(nodes: Sequence[Node], edges: Sequence[tuple[int, int]], **roots: int)
     return Graph(tuple(nodes), tuple(Edge(*edge) for edge in edges), ends)
 
 
-def chain(length: int, names: Sequence[str] = ("Mul",), **more: object) -> Graph:
+def chain(length: int, names: Sequence[str] = ("Mul",), **more: Any) -> Graph:
     """``length`` operations one after the other, then the leaf ``x``; sequence numbers from ``length`` down to 1."""
     nodes = [op(n, names[n % len(names)], length - n, **more) for n in range(length)]
     return graph([*nodes, leaf(length, "x")], [(n, n + 1) for n in range(length)], loss=0)
@@ -46,7 +47,7 @@ def chain(length: int, names: Sequence[str] = ("Mul",), **more: object) -> Graph
 
 def two_losses() -> Graph:
     """``loss_a`` was run backward: what it shares with ``loss_b`` is freed."""
-    gone = {"state": NodeState.FREED, "freed_by": 1}
+    gone: dict[str, Any] = {"state": NodeState.FREED, "freed_by": 1}
     shared = (saved("result", 32, 256, storage=1, state=SavedState.FREED),)
     own = (saved("self", 32, storage=2, state=SavedState.FREED),)
     site = Site("train.py", 12, function="step")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ class Modules:
                 )
                 module.register_forward_hook(self._closer(name, type(module).__name__))
 
-    def _closer(self, name: str, kind: str):
+    def _closer(self, name: str, kind: str) -> Callable[..., None]:
         def close(*_: object) -> None:
             self.spans.append((self._open.pop(), torch._C._autograd._get_sequence_nr(), name, kind))
 
@@ -47,14 +48,14 @@ def graph_of(
     names: Mapping[str, torch.Tensor] | None = None,
     *,
     modules: Modules | None = None,
-    built_after=lambda number: 0,
+    built_after: Callable[[int], int] = lambda number: 0,
     freed_by: int | None = None,
 ) -> Graph:
     """The graph behind the named tensors."""
     known = {id(t): n for n, t in (names or {}).items()}
     index: dict[object, int] = {}
-    order: list[object] = []
-    stack = [t.grad_fn for t in reversed(list(roots.values()))]
+    order: list[Any] = []
+    stack: list[Any] = [t.grad_fn for t in reversed(list(roots.values()))]
     while stack:
         node = stack.pop()
         if node in index:
@@ -81,7 +82,14 @@ def label(tensor: torch.Tensor) -> str:
     return f"{_NAMES.get(tensor.dtype, '?')}[{', '.join(map(str, tensor.shape))}]"
 
 
-def _node(number, node, known, modules, built_after, freed_by) -> Node:
+def _node(
+    number: int,
+    node: Any,
+    known: Mapping[int, str],
+    modules: Modules | None,
+    built_after: Callable[[int], int],
+    freed_by: int | None,
+) -> Node:
     variable = getattr(node, "variable", None)
     if variable is not None and node.name().endswith("AccumulateGrad"):
         name = known.get(id(variable))

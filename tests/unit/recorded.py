@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gradscope.model import BackwardCall, Edge, Graph, Header, Node, Outcome, Recording, Root, Site
 from gradscope.record.writer import RecordingWriter
@@ -44,7 +45,7 @@ def renumbered(whole: Recording, numbers: dict[int, int]) -> Recording:
     )
 
 
-def call_of(number: int, **more: object) -> BackwardCall:
+def call_of(number: int, **more: Any) -> BackwardCall:
     return replace(
         BackwardCall(number, "backward", SITE, (Root(0, "loss"),), last_number=number), **more
     )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradscope.program.paths import Path
 from gradscope.program.reach import Budget, Scan, visit
 
 Names = dict[str, Tensor]
@@ -16,11 +17,11 @@ Names = dict[str, Tensor]
 
 def scan(*frames: types.FrameType, budget: Budget = Budget(max_seconds=60)) -> tuple[Names, Scan]:  # noqa: B008
     found: Names = {}
-    result = visit(
-        frames or (sys._getframe(1),),
-        budget,
-        lambda path, tensor: found.setdefault(path.text, tensor),
-    )
+
+    def note(path: Path, tensor: Tensor) -> None:
+        found.setdefault(path.text, tensor)
+
+    result = visit(frames or (sys._getframe(1),), budget, note)
     return found, result
 
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -28,7 +29,7 @@ from gradscope.render.pictures.options import DEFAULTS, Options
 from gradscope.render.pictures.picture import UNMARKED, Marks, one_line, span
 from gradscope.render.pictures.scene import size_of
 
-GRAPHS = {
+GRAPHS: dict[str, Callable[[], Graph]] = {
     "two_losses": two_losses,
     "hostile": hostile,
     "iterations": lambda: iterations(3),

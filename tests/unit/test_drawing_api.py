@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -135,7 +136,8 @@ def test_drawing_keeps_nothing_alive_and_changes_nothing() -> None:
     loss_a, loss_b = losses()
     gradscope.draw(loss_a, loss_b)
     assert loss_a.grad_fn is not None
-    mark = loss_a.grad_fn.metadata["mark"] = Mark()  # dies with the node
+    # The mark dies with the node.
+    mark = loss_a.grad_fn.metadata["mark"] = Mark()  # type: ignore[index]
     watched = weakref.ref(mark)
     loss_a.backward(retain_graph=True)
     loss_b.backward()
@@ -222,11 +224,16 @@ def carried(calls: int) -> list[Graph]:
     return graphs
 
 
-def found(call: int, *nodes: int, **more: object) -> Finding:
-    values = {"severity": Severity.ERROR, "certainty": Certainty.CERTAIN, "graph": call, **more}
+def found(call: int, *nodes: int, **more: Any) -> Finding:
+    values: dict[str, Any] = {
+        "severity": Severity.ERROR,
+        "certainty": Certainty.CERTAIN,
+        "graph": call,
+        **more,
+    }
     return Finding(
         "GS101", "x", message="", site=None, backward_call=call, graph_nodes=nodes, **values
-    )  # type: ignore[arg-type]
+    )
 
 
 def test_earlier_graphs_are_shown_as_their_calls_left_them() -> None:

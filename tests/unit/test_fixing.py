@@ -13,7 +13,17 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Source, apply, decoded, read, split, unified_diff
 from gradscope.fixing.proposals import Plan, plan
 from gradscope.fixing.write import write
-from gradscope.model import Certainty, Edit, Finding, Fix, Header, Recording, Severity, Site
+from gradscope.model import (
+    Certainty,
+    Edit,
+    Finding,
+    Fix,
+    FixKind,
+    Header,
+    Recording,
+    Severity,
+    Site,
+)
 
 TEXT = "".join(f"line {number}\n" for number in range(1, 13))
 
@@ -113,10 +123,10 @@ def planned(
     )
 
 
-ONE = Fix("detach", "detach it", (Edit("f.py", 5, "fixed"),))
-OTHER = Fix("item", "take its value", (Edit("f.py", 5, "otherwise"), Edit("f.py", 9, "")))
-APART = Fix("item", "take its value", (Edit("f.py", 11, "apart"),))
-WORDS = Fix("reorder", "call it earlier")
+ONE = Fix(FixKind.DETACH, "detach it", (Edit("f.py", 5, "fixed"),))
+OTHER = Fix(FixKind.ITEM, "take its value", (Edit("f.py", 5, "otherwise"), Edit("f.py", 9, "")))
+APART = Fix(FixKind.ITEM, "take its value", (Edit("f.py", 11, "apart"),))
+WORDS = Fix(FixKind.REORDER, "call it earlier")
 
 
 def test_one_fix_of_a_prediction_and_its_failure_is_shown_once_under_the_failure(
@@ -185,7 +195,7 @@ def test_a_change_elsewhere_is_only_told(tmp_path: Path) -> None:
 
 
 def test_an_edit_that_the_encoding_cannot_hold_is_not_made(tmp_path: Path) -> None:
-    fix = Fix("detach", "detach it", (Edit("f.py", 5, "\u20ac"),))
+    fix = Fix(FixKind.DETACH, "detach it", (Edit("f.py", 5, "\u20ac"),))
     now = "# coding: latin-1\n" + TEXT.partition("\n")[2]
     assert (
         "has no place in the encoding"
@@ -222,7 +232,7 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> Non
 
 
 def test_code_given_with_c_is_a_source_too() -> None:
-    fix = Fix("detach", "detach it", (Edit("<string>", 5, "fixed"),))
+    fix = Fix(FixKind.DETACH, "detach it", (Edit("<string>", 5, "fixed"),))
     header = Header("", "", "", "-c", code=TEXT)
     found = plan(Recording(header, findings=(finding("GS102", 5, fix),)))
     assert found.proposals[0].applies

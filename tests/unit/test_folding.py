@@ -62,7 +62,7 @@ def graphs(draw: st.DrawFn) -> Graph:
         (seed.randrange(size), node.index) for node in leaves for _ in range(seed.randrange(1, 6))
     ]
     roots = {f"loss{n}": seed.randrange(min(size, 5)) for n in range(draw(st.integers(1, 3)))}
-    return graph([*nodes, *leaves], dict.fromkeys(edges), **roots)
+    return graph([*nodes, *leaves], list(dict.fromkeys(edges)), **roots)
 
 
 options = st.builds(

@@ -12,7 +12,7 @@ import gradscope
 from gradscope.model import NodeState, SavedState
 
 
-def states(life: gradscope.api.follow.Life) -> dict[str, NodeState]:  # type: ignore[name-defined]
+def states(life: gradscope.api.follow.Life) -> dict[str, NodeState]:
     return {node.name: node.state for node in life.now().nodes}
 
 

@@ -52,7 +52,11 @@ def test_variables_of_a_function_and_of_its_closure() -> None:
     def step() -> Names:
         local = hidden * 2
         found: dict[str, Path] = {}
-        visit([sys._getframe()], Budget(), lambda path, tensor: found.setdefault(path.text, path))
+
+        def note(path: Path, _: Tensor) -> None:
+            found.setdefault(path.text, path)
+
+        visit([sys._getframe()], Budget(), note)
         assert local is not None
         assert found["local"].origin.owner == "local"
         assert found["hidden"].origin.owner == "cell"
@@ -145,7 +149,7 @@ def test_modules_are_named_as_they_are_used() -> None:
     net.memory = made()
     net.center = made()
     net.layers[1].state = made()
-    net.named["a b"].state = [made()]
+    net.named["a b"].state = [made()]  # type: ignore[assignment]
     net.cell.weight.grad = torch.autograd.grad(
         (net.cell.weight**2).sum(), net.cell.weight, create_graph=True
     )[0]
@@ -203,7 +207,7 @@ def test_functions_and_what_wraps_them() -> None:
         counted=counted,
         partial=functools.partial(print, made(), sep=made()),
         append=[made()].append,
-        method=Transition(made(), torch.ones(2)).__init__,
+        method=Transition(made(), torch.ones(2)).__init__,  # type: ignore[misc]
     )
     assert {name for name in found if "__globals__" not in name} >= {
         *("<closure of hook>.acts[0]", "<default of hook>.kept", "<default of hook>.also"),

@@ -21,7 +21,7 @@ def test_a_large_container_is_looked_at_in_part() -> None:
     t = made()
     replay = [(0.0, None)] * 1_000_000
     replay[0] = replay[7] = replay[-1] = (0.0, t)  # type: ignore[assignment]
-    table = dict.fromkeys(range(300_000), 0.0) | {"last": made()}  # type: ignore[dict-item, operator]
+    table = dict.fromkeys(range(300_000), 0.0) | {"last": made()}
     queue = collections.deque(replay)
     found, result = scan()
     assert {"replay[0][1]", "replay[7][1]", "replay[999999][1]", "table['last']"} <= set(found)
@@ -96,23 +96,23 @@ class Hostile:
         raise AssertionError("user code ran")
 
     __getattribute__ = __getattr__ = __len__ = __iter__ = __getitem__ = __contains__ = _refuse
-    __eq__ = __hash__ = __repr__ = __str__ = __bool__ = __dir__ = __reduce__ = _refuse  # type: ignore[assignment]
+    __eq__ = __hash__ = __repr__ = __str__ = __bool__ = __dir__ = __reduce__ = _refuse
 
 
 class HostileMeta(type):
     def _refuse(cls, *args: object) -> Any:
         raise AssertionError("user code ran")
 
-    __eq__ = __hash__ = __repr__ = __instancecheck__ = __subclasscheck__ = _refuse  # type: ignore[assignment]
-    __getattribute__ = _refuse  # type: ignore[assignment]
+    __eq__ = __hash__ = __repr__ = __instancecheck__ = __subclasscheck__ = _refuse
+    __getattribute__ = _refuse
 
 
 class HostileDict(dict):  # type: ignore[type-arg]
-    __iter__ = keys = values = items = __len__ = __getitem__ = __repr__ = Hostile._refuse  # type: ignore[assignment]
+    __iter__ = keys = values = items = __len__ = __getitem__ = __repr__ = Hostile._refuse
 
 
 class HostileList(list):  # type: ignore[type-arg]
-    __iter__ = __len__ = __getitem__ = __repr__ = __bool__ = Hostile._refuse  # type: ignore[assignment]
+    __iter__ = __len__ = __getitem__ = __repr__ = __bool__ = Hostile._refuse
 
 
 class Proxy:
@@ -120,7 +120,7 @@ class Proxy:
 
     __slots__ = ()
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         raise AssertionError("user code ran")
 
@@ -133,7 +133,7 @@ def test_hostile_objects_are_read_past() -> None:
     meta = types.new_class(
         "Odd", (), {"metaclass": HostileMeta}, lambda body: body.update(kept=made())
     )
-    odd = object.__new__(meta)
+    odd: Any = object.__new__(meta)
     found = scan_variables(
         hostile=Hostile(),
         mapping=HostileDict(k=made()),

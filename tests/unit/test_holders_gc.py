@@ -301,7 +301,7 @@ def _names_on_contexts(wanted: Tensor) -> list[str]:
 
 
 def test_an_output_on_its_own_ctx_is_found() -> None:
-    y = Stores.apply(torch.ones(2, requires_grad=True))
+    y = Stores.apply(torch.ones(2, requires_grad=True))  # type: ignore[no-untyped-call]
     named = {h.path: h for h in holders(y)}
     assert set(named) == {"y", "ctx.out"}
     assert named["ctx.out"].kind == "ctx"

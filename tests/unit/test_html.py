@@ -180,7 +180,7 @@ def test_thinned_keeps_first_last_and_peak() -> None:
     assert samples[7_777] in few
 
 
-def run(*calls: BackwardCall, samples: tuple[Sample, ...] = (), **summary: int) -> Recording:
+def run(*calls: BackwardCall, samples: tuple[Sample, ...] = (), **summary: Any) -> Recording:
     return Recording(
         Header("0", "2", "3", "x.py"),
         Outcome(0, None, True),

@@ -73,7 +73,7 @@ def test_boxes_are_apart_and_in_their_frames(engine: str, whole: Graph) -> None:
         for frame, frame_rect in placed.frames.items():
             group = box.group
             while group not in (None, frame):
-                group = picture.groups[group].parent  # type: ignore[index]
+                group = picture.groups[group].parent
             assert inside(rect, frame_rect) if group == frame else not overlap(rect, frame_rect)
 
 

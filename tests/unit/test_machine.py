@@ -23,6 +23,7 @@ from gradscope.model import (
     Edit,
     Finding,
     Fix,
+    FixKind,
     Recording,
     Related,
     Root,
@@ -187,7 +188,7 @@ def test_every_format_renders_every_recording(
 
 @given(st.text(), st.text())
 def test_no_text_can_break_a_format(message: str, file: str) -> None:
-    fix = Fix("other", message, (Edit("a.py", 1, message),))
+    fix = Fix(FixKind.OTHER, message, (Edit("a.py", 1, message),))
     recording = with_finding(message=message, label=message, site=Site("x" + file, 1), fix=fix)
     assert json.loads(to_json(recording))["findings"][0]["message"] == message
     assert message in only_result(recording)["message"]["text"]

@@ -55,7 +55,7 @@ def test_naming_a_module_asks_no_attribute_of_self() -> None:
             raise AssertionError(name)
 
         @property
-        def __dict__(self) -> Any:
+        def __dict__(self) -> Any:  # type: ignore[override]
             raise AssertionError
 
         def step(self, models: list[Spy]) -> None:

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,9 @@ from gradscope.record.writer import RecordingWriter
 
 @pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize("make", [canned_recording, clean_recording, empty_recording])
-def test_what_a_run_handed_over_is_read_again(make, in_memory, tmp_path):
+def test_what_a_run_handed_over_is_read_again(
+    make: Callable[[], Recording], in_memory: bool, tmp_path: Path
+) -> None:
     whole = make()
     path = None if in_memory else tmp_path / "run.gscope"
     writer = RecordingWriter(path, whole.header)
@@ -47,7 +50,7 @@ def test_what_a_run_handed_over_is_read_again(make, in_memory, tmp_path):
         assert load(path) == live
 
 
-def test_a_run_that_did_not_finish_is_read_as_such(tmp_path):
+def test_a_run_that_did_not_finish_is_read_as_such(tmp_path: Path) -> None:
     whole = unfinished_recording()
     writer = RecordingWriter(tmp_path / "run.gscope", whole.header)
     numbers = rewrite(writer, whole)
@@ -57,7 +60,7 @@ def test_a_run_that_did_not_finish_is_read_as_such(tmp_path):
     assert not load(tmp_path / "run.gscope").outcome.finished
 
 
-def test_finish_marks_the_run_as_finished_and_leaves_one_file(tmp_path):
+def test_finish_marks_the_run_as_finished_and_leaves_one_file(tmp_path: Path) -> None:
     path = tmp_path / "run.gscope"
     writer = RecordingWriter(path, HEADER)
     writer.call(call_of(1))
@@ -68,7 +71,7 @@ def test_finish_marks_the_run_as_finished_and_leaves_one_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["run.gscope"]
 
 
-def test_nothing_is_taken_in_after_close(tmp_path):
+def test_nothing_is_taken_in_after_close(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "run.gscope", HEADER)
     writer.close()
     writer.call(call_of(1))
@@ -77,7 +80,7 @@ def test_nothing_is_taken_in_after_close(tmp_path):
     assert load(tmp_path / "run.gscope") == Recording(HEADER)
 
 
-def test_strings_that_are_hard_to_store(tmp_path):
+def test_strings_that_are_hard_to_store(tmp_path: Path) -> None:
     hard = "tab\t nul\0 lone \udcff emoji \N{SNAKE} </script>"
     writer = RecordingWriter(tmp_path / "run.gscope", replace(HEADER, argv=(hard,)))
     writer.source(hard, hard)
@@ -91,7 +94,7 @@ def test_strings_that_are_hard_to_store(tmp_path):
     )
 
 
-def test_a_writer_that_is_dropped_unclosed_warns_of_nothing(tmp_path):
+def test_a_writer_that_is_dropped_unclosed_warns_of_nothing(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for path in (None, tmp_path / "run.gscope"):
@@ -106,7 +109,7 @@ def test_a_writer_that_is_dropped_unclosed_warns_of_nothing(tmp_path):
 # Findings, sources, summary
 
 
-def test_a_finding_met_again_raises_the_count_of_the_first():
+def test_a_finding_met_again_raises_the_count_of_the_first() -> None:
     first = canned_recording().findings[0]
     writer = RecordingWriter(None, HEADER)
     writer.finding(replace(first, count=1))
@@ -115,7 +118,7 @@ def test_a_finding_met_again_raises_the_count_of_the_first():
     assert writer.read().findings == (replace(first, count=10),)
 
 
-def test_sources_are_read_once_and_unreadable_ones_passed_over(tmp_path):
+def test_sources_are_read_once_and_unreadable_ones_passed_over(tmp_path: Path) -> None:
     script = tmp_path / "latin.py"
     script.write_bytes(b"# coding: latin-1\nname = 'caf\xe9'\n")
     (tmp_path / "bad.py").write_bytes(b"# coding: no-such-coding\n")
@@ -134,7 +137,7 @@ def test_sources_are_read_once_and_unreadable_ones_passed_over(tmp_path):
     }
 
 
-def test_the_latest_summary_wins():
+def test_the_latest_summary_wins() -> None:
     writer = RecordingWriter(None, HEADER)
     writer.summary(Summary(backward_calls=1))
     writer.summary(Summary(backward_calls=2, notes=("a note",)))
@@ -144,7 +147,7 @@ def test_the_latest_summary_wins():
 # Graphs
 
 
-def test_a_known_signature_is_not_looked_at_again():
+def test_a_known_signature_is_not_looked_at_again() -> None:
     writer = RecordingWriter(None, HEADER)
     assert writer.known("a") is None
     number = writer.graph("a", chain(3))
@@ -152,7 +155,7 @@ def test_a_known_signature_is_not_looked_at_again():
     assert writer.read().graphs == {number: chain(3)}
 
 
-def test_graphs_that_differ_only_in_when_they_were_built_are_one():
+def test_graphs_that_differ_only_in_when_they_were_built_are_one() -> None:
     writer = RecordingWriter(None, HEADER)
     first = writer.graph("a", chain(3, sequence_nr=10))
     assert writer.graph("b", chain(3, sequence_nr=500, built_after=8)) == first
@@ -167,7 +170,7 @@ def test_graphs_that_differ_only_in_when_they_were_built_are_one():
     assert writer.read().graphs[first] == chain(3, sequence_nr=10)
 
 
-def test_graphs_without_end_are_not_all_stored():
+def test_graphs_without_end_are_not_all_stored() -> None:
     writer = RecordingWriter(None, HEADER)
     numbers = [writer.graph(length, chain(length)) for length in range(1, 301)]
     assert numbers == [*range(1, 201), *[0] * 100]
@@ -181,13 +184,13 @@ def test_graphs_without_end_are_not_all_stored():
     assert found.summary.notes == ("graphs not stored because too many others were: 101",)
 
 
-def test_large_graphs_use_up_the_room_of_their_site_sooner(monkeypatch):
+def test_large_graphs_use_up_the_room_of_their_site_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_module, "NODES_AT_SITE", 4_000)
     writer = RecordingWriter(None, HEADER)
     assert [writer.graph(n, chain(1_500 + n)) for n in range(5)] == [1, 2, 3, 0, 0]
 
 
-def test_all_graphs_together_are_bounded(monkeypatch):
+def test_all_graphs_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_module, "GRAPH_BYTES", 500)
     writer = RecordingWriter(None, HEADER)
     numbers = [
@@ -201,9 +204,10 @@ def test_all_graphs_together_are_bounded(monkeypatch):
 # The process
 
 
-def test_a_killed_process_leaves_all_but_the_last_moment(tmp_path):
+def test_a_killed_process_leaves_all_but_the_last_moment(tmp_path: Path) -> None:
     path = tmp_path / "run.gscope"
     child = start_writing(path)
+    assert child.stdout is not None
     try:
         said = child.stdout.readline()
         while sum(call.count for call in load(path).calls) < 50:  # reads while it is being written
@@ -245,7 +249,9 @@ def start_writing(path: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_the_first_call_after_a_quiet_while_is_on_disk_at_once(tmp_path, monkeypatch):
+def test_the_first_call_after_a_quiet_while_is_on_disk_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr(writer_module, "monotonic", lambda: now[0])
     path = tmp_path / "run.gscope"
@@ -264,7 +270,7 @@ def test_the_first_call_after_a_quiet_while_is_on_disk_at_once(tmp_path, monkeyp
     assert load(path).calls[0].count == 4
 
 
-def test_a_forked_child_leaves_the_file_alone(tmp_path):
+def test_a_forked_child_leaves_the_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "run.gscope"
     program = f"""
         import os, sys
@@ -294,7 +300,7 @@ def test_a_forked_child_leaves_the_file_alone(tmp_path):
     assert (found.calls[0].count, found.outcome.exit_status, found.sources) == (2, 0, {})
 
 
-def test_several_threads_write_one_recording(tmp_path):
+def test_several_threads_write_one_recording(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "run.gscope", HEADER)
 
     def work(line: int) -> None:
@@ -318,7 +324,7 @@ def test_several_threads_write_one_recording(tmp_path):
     assert len(found.graphs) == 20
 
 
-def test_a_reader_that_takes_its_time_stops_nobody(tmp_path):
+def test_a_reader_that_takes_its_time_stops_nobody(tmp_path: Path) -> None:
     path = tmp_path / "run.gscope"
     writer = RecordingWriter(path, HEADER)
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
@@ -334,7 +340,7 @@ def test_a_reader_that_takes_its_time_stops_nobody(tmp_path):
     assert load(path).calls[0].count == 10
 
 
-def test_a_full_disk_ends_the_recording_and_not_the_program(tmp_path):
+def test_a_full_disk_ends_the_recording_and_not_the_program(tmp_path: Path) -> None:
     path = tmp_path / "run.gscope"
     writer = RecordingWriter(path, HEADER)
     writer.call(call_of(1))

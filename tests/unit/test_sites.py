@@ -6,6 +6,7 @@ import sys
 import sysconfig
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def code_of(source: str, filename: str) -> CodeType:
 
 
 def test_the_users_frame_is_found_past_those_of_torch() -> None:
-    seen = {}
+    seen: dict[str, Any] = {}
 
     def look(module: object, arguments: object, output: object) -> None:
         seen["frames"] = sites.user_frames(sys._getframe(1))

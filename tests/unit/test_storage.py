@@ -28,7 +28,7 @@ from gradscope.record.writer import RecordingWriter
 # Where it is written
 
 
-def test_an_older_recording_is_replaced(tmp_path):
+def test_an_older_recording_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "run.gscope"
     for script in ("old.py", "new.py"):
         writer = RecordingWriter(path, replace(HEADER, script=script))
@@ -38,7 +38,7 @@ def test_an_older_recording_is_replaced(tmp_path):
     assert load(path) == Recording(replace(HEADER, script="new.py"))
 
 
-def test_an_empty_file_and_a_link_to_a_recording_may_be_used(tmp_path):
+def test_an_empty_file_and_a_link_to_a_recording_may_be_used(tmp_path: Path) -> None:
     path = tmp_path / "run.gscope"
     path.touch()
     (tmp_path / "link").symlink_to(path)
@@ -47,7 +47,7 @@ def test_an_empty_file_and_a_link_to_a_recording_may_be_used(tmp_path):
     assert (tmp_path / "link").is_symlink()
 
 
-def test_other_files_are_not_overwritten(tmp_path):
+def test_other_files_are_not_overwritten(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("do not lose me " * 20)
     database = tmp_path / "other.db"
@@ -64,7 +64,7 @@ def test_other_files_are_not_overwritten(tmp_path):
 @pytest.mark.parametrize(
     "where", [".", "missing/run.gscope", "file.txt/run.gscope", "/dev/null", "a\0b", "x" * 300]
 )
-def test_a_path_that_cannot_be_written_is_refused_at_once(where, tmp_path):
+def test_a_path_that_cannot_be_written_is_refused_at_once(where: str, tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("text")
     with pytest.raises(GradscopeError) as refused:
         RecordingWriter(tmp_path / where, HEADER)
@@ -85,7 +85,7 @@ def one_line(path: Path) -> str:
 
 
 @pytest.fixture
-def written(tmp_path):
+def written(tmp_path: Path) -> Path:
     """The canned recording in a file."""
     whole = canned_recording()
     path = tmp_path / "run.gscope"
@@ -96,7 +96,7 @@ def written(tmp_path):
     return path
 
 
-def test_files_that_are_no_recordings(tmp_path):
+def test_files_that_are_no_recordings(tmp_path: Path) -> None:
     assert "no such file" in one_line(tmp_path / "missing.gscope")
     assert "directory" in one_line(tmp_path)
     for name, content in (
@@ -114,7 +114,7 @@ def test_files_that_are_no_recordings(tmp_path):
     assert "not a regular file" in one_line(tmp_path / "pipe")
 
 
-def test_a_recording_of_a_newer_schema(written):
+def test_a_recording_of_a_newer_schema(written: Path) -> None:
     with closing(sqlite3.connect(written)) as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     message = one_line(written)
@@ -124,7 +124,7 @@ def test_a_recording_of_a_newer_schema(written):
     )
 
 
-def test_a_recording_cut_off_anywhere_is_never_a_traceback(written, tmp_path):
+def test_a_recording_cut_off_anywhere_is_never_a_traceback(written: Path, tmp_path: Path) -> None:
     content = written.read_bytes()
     cut = tmp_path / "cut.gscope"
     for end in [17, 60, 99, 100, 500, *range(1_024, len(content), 1_999), len(content) - 1]:
@@ -152,21 +152,21 @@ def test_a_recording_cut_off_anywhere_is_never_a_traceback(written, tmp_path):
         "DROP TABLE calls",
     ],
 )
-def test_damaged_contents_are_told_in_one_line(damage, written):
+def test_damaged_contents_are_told_in_one_line(damage: str, written: Path) -> None:
     with closing(sqlite3.connect(written)) as connection:
         connection.execute(damage)
         connection.commit()
     assert "damaged" in one_line(written)
 
 
-def test_a_graph_that_names_missing_nodes_is_damage(tmp_path):
+def test_a_graph_that_names_missing_nodes_is_damage(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "run.gscope", HEADER)
     writer.graph("g", replace(chain(2), edges=(Edge(0, 5),)))
     writer.close()
     assert "a graph names a node" in one_line(tmp_path / "run.gscope")
 
 
-def test_fields_that_come_and_go_between_versions(written):
+def test_fields_that_come_and_go_between_versions(written: Path) -> None:
     whole = load(written)
     with closing(sqlite3.connect(written)) as connection:
         (layout,) = connection.execute("SELECT value FROM meta WHERE key = 'layout'").fetchone()
@@ -181,7 +181,7 @@ def test_fields_that_come_and_go_between_versions(written):
     assert found.graphs == whole.graphs
 
 
-def test_a_recording_may_be_read_where_nothing_may_be_written(written):
+def test_a_recording_may_be_read_where_nothing_may_be_written(written: Path) -> None:
     whole = load(written)
     written.chmod(stat.S_IRUSR)
     written.parent.chmod(stat.S_IRUSR | stat.S_IXUSR)
@@ -191,7 +191,7 @@ def test_a_recording_may_be_read_where_nothing_may_be_written(written):
         written.parent.chmod(stat.S_IRWXU)
 
 
-def test_half_a_commit_of_a_killed_process_is_undone(tmp_path):
+def test_half_a_commit_of_a_killed_process_is_undone(tmp_path: Path) -> None:
     path = tmp_path / "run.gscope"
     writer = RecordingWriter(path, HEADER)
     writer.call(call_of(1))
@@ -213,7 +213,7 @@ def test_half_a_commit_of_a_killed_process_is_undone(tmp_path):
     assert [file.name for file in killed.iterdir()] == [path.name]
 
 
-def test_the_tables_are_those_that_the_storage_names(written):
+def test_the_tables_are_those_that_the_storage_names(written: Path) -> None:
     with closing(sqlite3.connect(written)) as connection:
         names = [
             name
@@ -222,6 +222,6 @@ def test_the_tables_are_those_that_the_storage_names(written):
     assert sorted(names) == sorted(storage.TABLES)
 
 
-def test_the_causes_of_the_canned_findings_differ():
+def test_the_causes_of_the_canned_findings_differ() -> None:
     findings: tuple[Finding, ...] = canned_recording().findings
     assert len({finding.cause for finding in findings}) == len(findings)

@@ -22,6 +22,7 @@ from gradscope.model import (
     Certainty,
     Finding,
     Fix,
+    FixKind,
     Recording,
     Related,
     Root,
@@ -170,7 +171,7 @@ def test_what_was_announced_above_says_only_what_is_new() -> None:
         Site("a.py", 3), severity=Severity.WARNING, related=(freed, ahead), backward_call=4
     )
     error = finding(
-        Site("a.py", 7, 9), related=(freed,), saved=("self f32[]",), fix=Fix("other", "")
+        Site("a.py", 7, 9), related=(freed,), saved=("self f32[]",), fix=Fix(FixKind.OTHER, "")
     )
     target = console(80)
     print_finding(error, target, {"a.py": "\n" * 6 + "loss.backward()"}, [warning])
@@ -198,6 +199,7 @@ def test_what_was_printed_before_takes_one_line(width: int) -> None:
     assert lines[0] == "findings"
     for line, found in zip(lines[1:], recording.findings, strict=False):
         assert line.startswith(f"  {found.severity}[{found.code}] ")
+        assert found.site is not None
         assert f":{found.site.line}  " in line
         assert line.endswith(f", seen {found.count} times") or found.count == 1
         assert cell_len(line) <= width or width == 40
@@ -205,7 +207,7 @@ def test_what_was_printed_before_takes_one_line(width: int) -> None:
 
 
 def test_long_messages_are_wrapped_under_themselves() -> None:
-    lines = shown(finding(None, fix=Fix("other", "word " * 40)), {}, width=50)
+    lines = shown(finding(None, fix=Fix(FixKind.OTHER, "word " * 40)), {}, width=50)
     first = next(i for i, line in enumerate(lines) if line.startswith("help: "))
     assert all(line.startswith("      word") for line in lines[first + 1 : -2])
 
@@ -310,7 +312,7 @@ def test_no_source_line_can_disturb_the_terminal(source: str, data: st.DataObjec
 def test_hostile_text_stays_text() -> None:
     source = "x = '[red]\x1b[2J[/red]\u202egnp' # :smile:"
     file = "[bold]\x07.py"
-    fix = Fix("other", "[link=http://x]y[/link] \x1b]0;title\x07")
+    fix = Fix(FixKind.OTHER, "[link=http://x]y[/link] \x1b]0;title\x07")
     lines = shown(finding(Site(file, 1, function="[blink]"), "[/]", fix=fix), {file: source})
     assert lines[1] == r" --> [bold]\x07.py:1:1 in [blink]"
     assert lines[3] == r"1 | x = '[red]\x1b[2J[/red]\u202egnp' # :smile:"

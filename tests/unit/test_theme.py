@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from itertools import combinations
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -11,7 +12,7 @@ from rich.style import Style
 from gradscope.model import NodeState, SavedState, Severity
 from gradscope.render.theme import DARK, LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES, Look, Page
 
-TABLES: list[tuple[type[StrEnum], Mapping[StrEnum, Look]]] = [
+TABLES: list[tuple[type[StrEnum], Mapping[Any, Look]]] = [
     (NodeState, NODE_STATES),
     (SavedState, SAVED_STATES),
     (Severity, SEVERITIES),

@@ -92,7 +92,7 @@ def run(source: str) -> dict[str, torch.Tensor]:
 def told(source: str) -> list[Use]:
     names = run(source)
     exec("found = gradscope.uses(root)", names)
-    return list(names["found"])  # type: ignore[arg-type]
+    return list(names["found"])
 
 
 def fails(root: torch.Tensor) -> bool:

@@ -85,7 +85,7 @@ def test_generators_comprehensions_and_class_bodies_show_their_variables() -> No
 
     generator = generate()
     next(generator)
-    assert dict(reader.local_variables(generator.gi_frame)) == {"own": 3}
+    assert dict(reader.local_variables(generator.gi_frame)) == {"own": 3}  # type: ignore[attr-defined]
     assert [set(read()) >= {"each"} for each in (1,)] == [True]
 
     class Body:

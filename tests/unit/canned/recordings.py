@@ -14,6 +14,7 @@ from gradscope.model import (
     Edit,
     Finding,
     Fix,
+    FixKind,
     Header,
     Outcome,
     Recording,
@@ -131,7 +132,7 @@ def _findings() -> tuple[Finding, ...]:
         label="keeps 45.8 KiB of saved tensors until `loss_g` is rebound", nodes=("PowBackward0", "AddmmBackward0"),
         bytes=46_848, backward_call=4, count=999, graph=GENERATOR, graph_nodes=(1, 2, 4, 6),
         fix=Fix(
-            "remove_retain", "drop retain_graph=True: `loss_g.backward()` frees 45.8 KiB sooner",
+            FixKind.REMOVE_RETAIN, "drop retain_graph=True: `loss_g.backward()` frees 45.8 KiB sooner",
             (Edit("train.py", at("train.py", "loss_g.backward(retain_graph=True)").line, "        loss_g.backward()"),),
         ),
     )  # fmt: skip
@@ -148,7 +149,7 @@ def _findings() -> tuple[Finding, ...]:
         nodes=("NllLossBackward0", "LogSoftmaxBackward0", "AddmmBackward0", "TanhBackward0"),
         saved=("self f32[32, 10]", "result f32[32, 256]", "mat1 f32[32, 100]"), bytes=952_320, backward_call=2000,
         count=20,
-        fix=Fix("item", "store the number: `history.append(loss_v.item())`",
+        fix=Fix(FixKind.ITEM, "store the number: `history.append(loss_v.item())`",
                 (Edit("train.py", append.line, "    history.append(loss_v.item())"),)),
     )  # fmt: skip
     stale = Finding(
@@ -164,14 +165,14 @@ def _findings() -> tuple[Finding, ...]:
         ),
         nodes=("AddmmBackward0",), saved=("mat2 f32[256, 1]",), bytes=1_024, backward_call=2005,
         graph=STALE, graph_nodes=(1,),
-        fix=Fix("reorder", "call loss_fake.backward() before critic_optimizer.step()"),
+        fix=Fix(FixKind.REORDER, "call loss_fake.backward() before critic_optimizer.step()"),
     )  # fmt: skip
     built = at("train.py", "net.encode(images)", "step")
     animal, age = (
         at("train.py", f"{name}.backward()", "step") for name in ("loss_animal", "loss_age")
     )
     summed = Fix(
-        "sum_losses", "add the losses and call backward once: (loss_animal + loss_age).backward()",
+        FixKind.SUM_LOSSES, "add the losses and call backward once: (loss_animal + loss_age).backward()",
         (Edit("train.py", animal.line, "    (loss_animal + loss_age).backward()"), Edit("train.py", age.line, "")),
     )  # fmt: skip
     predicted = Finding(

@@ -1,0 +1,161 @@
+"""What a watch records of a backward call: which graph it met, what it ran, freed and left, and from where."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+import torch
+
+import gradscope
+from gradscope.api.watch import Scope
+from gradscope.model import BackwardCall, NodeState, SavedState
+
+
+def leaf() -> torch.Tensor:
+    return torch.randn(256, requires_grad=True)
+
+
+def calls(scope: Scope) -> tuple[BackwardCall, ...]:
+    return scope.recording().calls
+
+
+def test_a_call_tells_its_graph_its_line_and_its_root() -> None:
+    x = leaf()
+    with gradscope.watch() as scope:
+        loss = x.exp().sum()
+        loss.backward()
+        line = sys._getframe().f_lineno - 1
+    (call,) = calls(scope)
+    assert (call.number, call.kind, call.nodes, call.nodes_run) == (1, "backward", 3, 3)
+    assert call.site is not None
+    assert (call.site.file, call.site.line) == (__file__, line)
+    assert [(root.name, root.label) for root in call.roots] == [("loss", "f32[]")]
+    assert call.graph is not None
+    graph = scope.recording().graphs[call.graph]
+    assert [node.name for node in graph.nodes] == ["SumBackward0", "ExpBackward0", "AccumulateGrad"]
+
+
+def test_a_call_tells_what_the_graph_held_and_what_became_of_it() -> None:
+    x = leaf()
+    with gradscope.watch() as scope:
+        loss = x.exp().sin().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    first, second = calls(scope)
+    assert (first.retain_graph, second.retain_graph) == (True, False)
+    assert first.saved_bytes == first.retained_bytes == second.freed_bytes == 1024
+    assert first.freed_bytes == second.retained_bytes == second.live_bytes == 0
+    assert (first.nodes_built, second.nodes_built) == (3, 0)
+
+
+def test_a_call_for_some_inputs_runs_the_nodes_that_lead_to_them() -> None:
+    x, other = leaf(), leaf()
+    with gradscope.watch() as scope:
+        loss = (x.exp() * other.sin()).sum()
+        (gradient,) = torch.autograd.grad(loss, [x])
+    (call,) = calls(scope)
+    assert call.kind == "grad"
+    assert call.inputs == ("x",)
+    assert call.nodes == 6
+    assert call.nodes_run == 3  # not the sine, and neither leaf
+    assert gradient.shape == x.shape
+
+
+def test_what_the_engine_raises_is_recorded_and_passed_on() -> None:
+    x = leaf()
+    with gradscope.watch() as scope:
+        loss = x.exp().sum()
+        loss.backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+    first, second = calls(scope)
+    assert first.exception is None
+    assert second.exception is not None
+    assert second.exception.startswith("RuntimeError: Trying to backward")
+    assert [finding.code for finding in scope.findings][-1:] == ["GS101"]
+
+
+def test_a_call_inside_a_call_names_it() -> None:
+    x = leaf()
+
+    def inner(gradient: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            x.detach().requires_grad_().exp().sum().backward()
+        return gradient
+
+    with gradscope.watch() as scope:
+        loss = x.sin().sum()
+        loss.register_hook(inner)
+        loss.backward()
+    by_number = {call.number: call for call in calls(scope)}
+    assert by_number[1].parent is None
+    assert by_number[2].parent == 1
+
+
+def test_calls_of_threads_are_told_apart() -> None:
+    def train() -> None:
+        leaf().exp().sum().backward()
+
+    with gradscope.watch() as scope:
+        thread = threading.Thread(target=train, name="worker")
+        thread.start()
+        thread.join()
+        train()
+    assert [call.thread for call in calls(scope)] == ["worker", "MainThread"]
+
+
+def test_alike_calls_of_a_loop_are_one_row() -> None:
+    x = leaf()
+    with gradscope.watch() as scope:
+        for _ in range(20):
+            x.exp().sum().backward()
+    rows = calls(scope)
+    assert sum(row.count for row in rows) == 20
+    assert len(rows) <= 2
+    assert rows[-1].last_number == 20
+    assert scope.summary.backward_calls == 20
+
+
+def test_a_look_says_which_nodes_and_saved_tensors_are_freed() -> None:
+    x = leaf()
+    with gradscope.watch():
+        shared = x.exp()
+        first, second = shared.sin().sum(), shared.cos().sum()
+        first.backward()
+        graph = gradscope.snapshot(first, second)
+    state = {node.name: node.state for node in graph.nodes}
+    assert state["SinBackward0"] is state["ExpBackward0"] is NodeState.FREED
+    assert state["CosBackward0"] is NodeState.LIVE
+    saved = {node.name: [s.state for s in node.saved] for node in graph.nodes}
+    assert saved["CosBackward0"] == [SavedState.SAVED]
+    assert saved["ExpBackward0"] == [SavedState.FREED]
+
+
+def test_a_look_finds_what_was_changed_in_place() -> None:
+    x = leaf()
+    with gradscope.watch():
+        y = x.exp()
+        y.add_(1)
+        graph = gradscope.snapshot(y)
+    saved = {node.name: [s.state for s in node.saved] for node in graph.nodes}
+    assert saved["ExpBackward0"] == [SavedState.STALE]
+
+
+def test_a_look_gives_storages_that_are_one_the_same_number() -> None:
+    x = leaf()
+    y = x.exp()
+    graph = gradscope.snapshot(y.sin() + y.cos())
+    (number,) = {s.storage for node in graph.nodes for s in node.saved}
+    assert number is not None
+    assert sum(s.nbytes for node in graph.nodes for s in node.saved) >= 1024
+
+
+def test_a_look_changes_nothing() -> None:
+    x = leaf()
+    loss = x.exp().sum()
+    before = gradscope.snapshot(loss)
+    assert gradscope.snapshot(loss) == before
+    loss.backward()
+    assert x.grad is not None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradscope.program.paths import Path
+from gradscope.model.paths import Path
 from gradscope.program.reach import Budget, Scan, visit
 
 Names = dict[str, Tensor]

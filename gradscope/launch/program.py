@@ -29,7 +29,7 @@ class Program:
 
 
 def prepare(target: Target) -> Program:
-    """Return the program, the interpreter ready for it; raise GradscopeError if it is unreadable."""
+    """Return the program with the interpreter ready; raise GradscopeError if it is unreadable."""
     match target:
         case Script(path, args):
             return _prepare_script(path, args)

@@ -1,4 +1,4 @@
-// Draws the arrows of a graph on a canvas; what draws the boxes builds on it.
+// Draws the arrows of a graph on a canvas; the painter of the boxes extends it.
 
 const DETAIL = { text: 0.42, curves: 0.16, dash: 0.3 };
 
@@ -25,7 +25,7 @@ class ArrowPainter {
       [this.ink.accent, 2.2, 1],
     ];
     const curved = this.view.scale >= DETAIL.curves;
-    // From afar, arrows shorter than a pixel or two and the fans of shared leaves are not seen, and cost most.
+    // Zoomed out, short arrows and the fans of shared leaves cannot be seen, and cost most.
     const least = curved ? 0 : 3 / this.view.scale;
     passes.forEach(([ink, width, alpha], pass) => {
       if (!curved && pass === 1) return;
@@ -54,7 +54,7 @@ class ArrowPainter {
     });
   }
 
-  /** One arrow: down from box to box, aside to a leaf, or bowed around what lies between. */
+  /** Draw an arrow: down from box to box, aside to a leaf, or bowed around what lies between. */
   trace(from, to, curved) {
     const c = this.context;
     if (to.kind === "leaf" && to.y >= from.y && to.y < from.y + from.height && to.x > from.x) {

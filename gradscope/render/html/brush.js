@@ -1,4 +1,4 @@
-// The pointer and the keyboard over the timeline: what is under them, and which calls a brush selects.
+// Follows the pointer and the keyboard over the timeline; a brush selects calls.
 
 function listenToTimeline(drawing) {
   const at = (event) => {
@@ -100,7 +100,7 @@ function clearBrush() {
   page.changed({ brush: true });
 }
 
-/** The row under the pointer: the nearest in its lane, or in any lane when over the memory curve. */
+/** The row nearest to the pointer in its lane, or in any lane when over the memory curve. */
 function rowAt(px, py) {
   const { x } = timeline.scale;
   const lane = py < timeline.lanesTop ? null : Math.floor((py - timeline.lanesTop) / LANE);

@@ -1,4 +1,4 @@
-// What one backward call did: a line for the pointer, a card for the selected one.
+// Shows what one backward call did: a line for the pointer, a card for the selected call.
 
 /** What a call did to the saved tensors, in one line. */
 function callEffect(call) {

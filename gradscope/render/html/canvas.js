@@ -1,4 +1,4 @@
-// The view of a graph: what is marked and selected, which part is seen at which size, and what is under the pointer.
+// The view of a graph: what is marked and selected, which part is visible, and at which size.
 
 class GraphCanvas extends GraphPainter {
   resize() {
@@ -19,7 +19,7 @@ class GraphCanvas extends GraphPainter {
     this.markBoxes();
   }
 
-  /** Which boxes hold marked or selected nodes, and their neighbours. */
+  /** Find the boxes that hold marked or selected nodes, and their neighbours. */
   markBoxes() {
     const { graph } = this;
     this.marked = this.marks
@@ -91,7 +91,7 @@ class GraphCanvas extends GraphPainter {
     this.draw();
   }
 
-  /** The first look: all of it if that can be read, else its top at a size that can. */
+  /** Show the whole graph if it is readable then, else its top at a readable size. */
   home() {
     const whole = this.fitting();
     if (whole.scale >= DETAIL.text) this.view = whole;
@@ -103,7 +103,7 @@ class GraphCanvas extends GraphPainter {
     this.draw();
   }
 
-  /** Boxes with all around them, if that can be read. */
+  /** Show boxes with everything around them, if that is readable. */
   showAround(numbers) {
     if (this.fitting().scale >= 0.72) this.fit();
     else this.showBoxes(numbers);

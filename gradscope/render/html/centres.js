@@ -1,13 +1,13 @@
-// Where the boxes of a row go, given the rows above and below.
+// Places the boxes of a row, given the rows above and below.
 
-/** Horizontal centres: each box near the mean of its neighbours, order and distances kept. */
+/** Horizontal centres: each box near the mean of its neighbours; order and distances stay. */
 function centres(rows, sizes, above, below) {
   const x = new Map();
   const settle = (row, wish) => {
     const offsets = [0];
     for (let i = 1; i < row.length; i += 1)
       offsets.push(offsets[i - 1] + sizes.get(row[i - 1]).right + GAP.x + sizes.get(row[i]).left);
-    // Isotonic regression: blocks that would overlap share the mean of what they wish for.
+    // Isotonic regression: blocks that would overlap share the mean of their wishes.
     const blocks = [];
     row.forEach((item, i) => {
       blocks.push({ sum: wish(item) - offsets[i], size: 1 });

@@ -99,7 +99,7 @@ function listenToCanvas() {
     view.draw();
     tip.hide();
   });
-  // A page that is being scrolled past must not get stuck here: the wheel zooms once the pointer has moved inside.
+  // Scrolling past must not get stuck here: the wheel zooms once the pointer has moved inside.
   addEventListener(
     "scroll",
     () => {

@@ -1,4 +1,4 @@
-// What every part of the page uses: elements, numbers as people read them, the embedded data, and what is selected.
+// What every part of the page uses: elements, numbers in words, the embedded data, the selection.
 
 const byId = (id) => document.getElementById(id);
 
@@ -66,7 +66,7 @@ async function readData(id) {
 /** A file's name without the program's own folder. */
 const shortFile = (file) => (file.startsWith(page.folder) ? file.slice(page.folder.length) : file);
 
-/** A site as the page's own record; Python writes [file, line, column, endLine, endColumn, function, text]. */
+/** A site as a record; Python writes [file, line, column, endLine, endColumn, function, text]. */
 function siteOf(row) {
   if (!row) return null;
   const [file, line, column, endLine, endColumn, func, text] = row;
@@ -92,7 +92,7 @@ function callOf(row, index) {
   return call;
 }
 
-/** What is selected, and who wants to know. */
+/** What is selected, and the listeners that hear of changes. */
 const page = {
   data: null,
   theme: null,

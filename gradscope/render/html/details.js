@@ -1,4 +1,4 @@
-// What there is to know about the selected node or group, beside the graph; and the graph as a table.
+// Shows the selected node or group beside the graph, and the graph as a table.
 
 function showDetails(item) {
   const { graph, canvas } = stage;

@@ -1,4 +1,4 @@
-// The verdict and the findings: what is wrong, the lines that made, freed and hold, and what to do.
+// Shows the verdict and the findings: what is wrong, the lines involved, and what to do.
 
 const ROLES = {
   created: "made",
@@ -98,7 +98,7 @@ function findingCard(finding, index, open) {
     ),
     body,
   );
-  // A run may have hundreds: what is closed is not built.
+  // A run may have hundreds, so closed ones are not built.
   const fill = () => body.firstChild || body.append(...findingBody(finding));
   if (open) fill();
   let clicked = false;

@@ -1,4 +1,4 @@
-// A backward graph as the page keeps it: its columns, its module groups, which of them are open, and where that puts every box.
+// A backward graph: its columns, its module groups, which are open, and where each box goes.
 
 const NODE = { height: 56, least: 132, most: 236 };
 const LEAF = { height: 24, gap: 12 };
@@ -10,7 +10,7 @@ const READABLE = 140;
 let measuring = null;
 const widths = new Map();
 
-/** The width of `text` in bold 12 px type; the same few names come again and again. */
+/** The width of `text` in bold 12 px type, kept, as the same few names recur. */
 function textWidth(text) {
   if (!widths.has(text)) {
     if (!measuring) {
@@ -22,7 +22,7 @@ function textWidth(text) {
   return widths.get(text);
 }
 
-/** Numbers grouped by key, flat: the values of key k are `values[starts[k]]` to `values[starts[k + 1] - 1]`. */
+/** Numbers grouped by key: those of key k are `values[starts[k]]` to `values[starts[k + 1] - 1]`. */
 function grouped(keys, values, size) {
   const starts = new Uint32Array(size + 1);
   for (const key of keys) if (key >= 0) starts[key + 1] += 1;
@@ -170,7 +170,7 @@ class BackwardGraph {
     }
   }
 
-  /** Open groups from the outside in, as long as the picture stays one that can be read. */
+  /** Open groups from the outside in, as long as the picture stays readable. */
   openReadable() {
     this.open = new Set([0]);
     let boxes = this.sizes[0];
@@ -188,7 +188,7 @@ class BackwardGraph {
     this.open = new Set([0]);
   }
 
-  /** Open whatever hides `node`. */
+  /** Open the groups that hide `node`. */
   reveal(node) {
     let changed = false;
     for (let g = this.parent[node]; g > 0; g = this.groups[g].parent) {
@@ -228,7 +228,7 @@ class BackwardGraph {
     return found;
   }
 
-  /** Where every visible box is: nodes, closed groups, and the frames of open ones (outer before inner). */
+  /** Place every visible box: nodes, closed groups, frames of open ones (outer before inner). */
   layout() {
     const measured = new Map();
     const flagged = new Set(this.roots.map(([node]) => this.standIn(node)));
@@ -337,7 +337,7 @@ class BackwardGraph {
     return moduleClass ? `${label}  ${moduleClass}` : label;
   }
 
-  /** The box that stands for `node` now: itself, or the outermost closed group around it. */
+  /** The box that shows `node` now: its own, or that of the outermost closed group around it. */
   boxFor(node) {
     return this.boxOf.get(this.standIn(node));
   }

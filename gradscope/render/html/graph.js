@@ -75,12 +75,12 @@ function noteGraph(call, graph) {
   byId("graph-note").textContent = `${call ? `${call.title.toLowerCase()}: ` : ""}${parts.join(", ")}`;
 }
 
-/** Mark nodes (of a finding, of the shared part, of a search), open what hides them, and bring them into view. */
+/** Mark nodes (of a finding, the shared part, a search), open their groups, and show them. */
 function mark(marks) {
   const { canvas, graph } = stage;
   canvas.marks = marks && marks.nodes.length ? marks : null;
   if (canvas.marks) {
-    // Few nodes are worth opening every group for; many would drown the picture.
+    // Every group is opened for a few nodes only; many would drown the picture.
     if (canvas.marks.nodes.length <= 60)
       for (const node of canvas.marks.nodes) if (node < graph.count) graph.reveal(node);
   }

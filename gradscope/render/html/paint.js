@@ -1,4 +1,4 @@
-// Draws the boxes and arrows of a graph on a canvas: only what is in view, and only as much detail as the zoom can show.
+// Draws boxes and arrows on a canvas: only what is in view, in the detail that the zoom can show.
 
 class GraphPainter extends ArrowPainter {
   readColours() {
@@ -49,7 +49,7 @@ class GraphPainter extends ArrowPainter {
     );
   }
 
-  /** Things outside of what is marked step back. */
+  /** Fade what is not marked. */
   strength(box) {
     const number = this.graph.boxOf.get(box.item);
     return !this.marked || this.marked.has(number) || number === this.selectedBox ? 1 : 0.55;
@@ -60,7 +60,7 @@ class GraphPainter extends ArrowPainter {
     this.context.roundRect(box.x, box.y, box.width, box.height, radius);
   }
 
-  /** Text that fits into `room`; what identifies a place is at its end, so places lose their beginning. */
+  /** Text that fits into `room`; places lose their beginning, as their end identifies them. */
   text(text, x, y, room, font, ink, align = "left", keepEnd = false) {
     const c = this.context;
     c.font = font;
@@ -98,7 +98,7 @@ class GraphPainter extends ArrowPainter {
     c.setLineDash([]);
   }
 
-  /** Over the arrows, on the page's own colour, so that none runs through the words. */
+  /** Draw the title over the arrows, on the page's colour, so that none crosses the words. */
   paintFrameTitle(box) {
     const c = this.context;
     const words = this.graph.groupTitle(~box.item);
@@ -110,7 +110,7 @@ class GraphPainter extends ArrowPainter {
     this.text(words, box.x + 30, box.y + 20, box.width - 44, "600 12px system-ui, sans-serif", this.ink.muted);
   }
 
-  /** From afar a box is a spot of its state's colour. */
+  /** Zoomed out, a box is a spot of its state's colour. */
   paintFar(boxes) {
     const c = this.context;
     const paths = new Map();
@@ -257,12 +257,12 @@ class GraphPainter extends ArrowPainter {
       );
   }
 
-  /** The colour of what is marked: the finding's, or the page's own for searches and the shared part. */
+  /** The colour of marks: the finding's, or the page's own for searches and the shared part. */
   markInk() {
     return this.marks && this.marks.level ? this.tones[this.marks.level].ink : this.ink.accent;
   }
 
-  /** Rings around what is marked, selected or under the pointer. */
+  /** Draw rings around what is marked, selected or under the pointer. */
   paintMarks() {
     const c = this.context;
     const ring = (box, ink, width, away) => {
@@ -284,7 +284,7 @@ class GraphPainter extends ArrowPainter {
       ring(this.scene.boxes[this.hovered], this.ink.accent, 1.4, 3);
   }
 
-  /** A flag above each root: the name of the tensor that backward starts from. */
+  /** Draw a flag above each root: the name of the tensor that backward starts from. */
   paintRoots() {
     if (this.view.scale < DETAIL.text * 0.6) return;
     const c = this.context;

@@ -37,7 +37,7 @@ function startTheme() {
   return toggle;
 }
 
-/** Paper is white and cannot be clicked: the page is printed light, with every finding open and the whole graph. */
+/** Paper cannot be clicked: print the page light, every finding open, the graph whole. */
 function startPrinting() {
   let restore = () => {};
   addEventListener("beforeprint", () => {
@@ -148,7 +148,7 @@ async function start() {
   startHelp(toggleTheme);
   startPrinting();
   showMemory();
-  // Without calls and graphs the other sections have nothing to say.
+  // Without calls and graphs the other sections have nothing to show.
   const nothing = !page.calls.length && !Object.keys(page.data.graphs).length;
   for (const id of ["timeline", "graph", "memory"])
     byId(id).hidden = nothing || (id === "timeline" && !page.calls.length);

@@ -1,6 +1,6 @@
 // The axes of the timeline: seconds to pixels, round steps, and the outline of the memory curve.
 
-/** A mapping from seconds to pixels: as the clock went, or with the same room for every call. */
+/** A mapping from seconds to pixels: by the clock, or with the same room for every call. */
 function timeScale(width, mode) {
   const end = page.data.end || 1;
   const left = MARGIN.left;
@@ -19,7 +19,7 @@ function timeScale(width, mode) {
     weights.set(bar.ended, 0);
   }
   const stops = [...weights.keys()].sort((a, b) => a - b);
-  // What happens in a stretch decides its room: calls that run, many folded calls, or building only.
+  // What a stretch holds decides its room: running calls, many folded calls, or building only.
   const runs = page.bars
     .map((bar, row) => [bar.started, bar.ended, page.calls[row].count > 1 ? 5 : 1])
     .sort((a, b) => a[0] - b[0]);
@@ -61,7 +61,7 @@ function niceStep(most, steps, base) {
   return unit * factors.find((factor) => unit * factor * steps >= most);
 }
 
-/** Steps, not slopes: bytes change when something is saved or freed, and stay in between. */
+/** The curve in steps: bytes change when something is saved or freed, and stay in between. */
 function areaPath(points, x, y, low, high) {
   if (!points.length) return "";
   let top = `M${x(points[0][0]).toFixed(1)},${y(high(points[0])).toFixed(1)}`;

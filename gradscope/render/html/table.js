@@ -2,7 +2,7 @@
 
 const PAGE_ROWS = 100;
 
-/** A table that grows by pages; `columns` are [heading, cell of a row, is a number]. */
+/** A table that grows by pages; `columns` are [heading, cell of a row, whether a number]. */
 function dataTable(caption, columns, rows, options = {}) {
   const body = el("tbody");
   const more = el("button", { type: "button", class: "more" });

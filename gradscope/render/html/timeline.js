@@ -1,4 +1,4 @@
-// Every backward call on one axis: bytes held above, the life of each graph as a bar below, brushing to select.
+// Draws every backward call on one axis: bytes held above, the life of each graph as a bar below.
 
 const timeline = { mode: "calls", selection: null, drag: null };
 const LANE = 20;

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
-from gradscope.commands.outputs import image
+from gradscope.commands.outputs import console_on, image
 from gradscope.render.pictures.options import Options
 
 _WIDEST = 1_000
@@ -19,7 +17,7 @@ def draw(file: Path, output: Path | None, call: int | None, options: Options) ->
     from gradscope.record.file import load
     from gradscope.render.pictures.draw import recording_tree
 
-    console = Console(file=sys.stdout)
+    console = console_on(sys.stdout)
     if output is not None:
         image(output, "--output", options, call).write(load(file), console)
         return 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
-
+from gradscope.commands.outputs import console_on
 from gradscope.errors import GradscopeError
 
 
@@ -23,7 +22,7 @@ def explain(code: str) -> int:
         raise GradscopeError(
             f"there is no finding {code!r}; the codes are {known} (see `gradscope rules`)"
         )
-    console = Console(file=sys.stdout)
+    console = console_on(sys.stdout)
     if console.is_terminal:
         console.print(Markdown(wanted.explain))
     else:
@@ -43,5 +42,5 @@ def rules() -> int:
     table.add_column("name and meaning")
     for rule in ALL_RULES:
         table.add_row(rule.code, rule.severity.value, f"{rule.name}: {rule.summary}")
-    Console(file=sys.stdout).print(table)
+    console_on(sys.stdout).print(table)
     return 0

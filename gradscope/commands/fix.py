@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from gradscope.commands.outputs import tell
+from gradscope.commands.outputs import console_on, tell
 from gradscope.launch.uncaught import die_of_interrupt
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def fix(file: Path, options: FixOptions) -> int:
     from gradscope.render.text.fixes import print_plan, print_verdict
 
     recording = load(file)
-    console = Console(file=sys.stdout, highlight=False)
+    console = console_on(sys.stdout, highlight=False)
     if not recording.findings and options.finding is None:
         tell(console, f"nothing to fix: no finding in {file}")
         return 0

@@ -71,6 +71,11 @@ class SafeConsole(Console):
         self.quiet = True
 
 
+def console_on(stream: TextIO, *, highlight: bool = True) -> Console:
+    """Return a console that writes to a stream, also where rich would display in a notebook."""
+    return Console(file=stream, highlight=highlight, force_jupyter=False)
+
+
 def tell(console: Console, line: str) -> None:
     """Print a line as it is, however long."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -6,9 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
-from gradscope.commands.outputs import opened, page, printer
+from gradscope.commands.outputs import console_on, opened, page, printer
 from gradscope.errors import GradscopeError
 from gradscope.render.machine import Format
 
@@ -27,12 +25,12 @@ def report(
             raise GradscopeError(
                 "--html takes one recording: name one, and another --html file for each further one"
             )
-        page(html, "--html").write(load(files[0]), Console(file=sys.stdout))
+        page(html, "--html").write(load(files[0]), console_on(sys.stdout))
         return 0
     recordings = [load(file) for file in files]
     show = printer(format)
     with opened(output, sys.stdout) as stream:
-        console = Console(file=stream)
+        console = console_on(stream)
         for file, recording in zip(files, recordings, strict=True):
             show(recording, console, file)
     return 0

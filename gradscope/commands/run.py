@@ -84,7 +84,7 @@ def run(target: Target, options: RunOptions) -> int:
     ended = None
     try:
         with opened(options.output, SafeStream(sys.stderr)) as stream:
-            console = SafeConsole(file=stream)
+            console = SafeConsole(file=stream, force_jupyter=False)
             live = _Live(console) if options.format is Format.TEXT else None
             show = live.report if live else printer(options.format)
             try:

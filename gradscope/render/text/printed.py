@@ -210,6 +210,7 @@ def _console() -> Console:
         width=_WIDTH,
         color_system=None,
         force_terminal=False,
+        force_jupyter=False,  # in a notebook rich would display the text instead of writing it
         legacy_windows=False,
     )
 

@@ -115,14 +115,11 @@ def _chosen(proposals: list[Proposal], chosen: str | None) -> list[Proposal]:
 
 
 def _overlap(edits: Iterable[Edit], taken: Mapping[tuple[str, int], int]) -> str:
-    numbers = sorted(
-        {taken[edit.file, edit.line] for edit in edits if (edit.file, edit.line) in taken}
-    )
-    if not numbers:
+    lines = [(edit.file, edit.line) for edit in edits]
+    first = min((taken[line] for line in lines if line in taken), default=None)
+    if first is None:
         return ""
-    return (
-        f"waits for fix {numbers[0]}, which changes the same lines: apply that one and record again"
-    )
+    return f"waits for fix {first}, which changes the same lines: apply that one and record again"
 
 
 class _Sources:
@@ -134,46 +131,38 @@ class _Sources:
 
     def __getitem__(self, file: str) -> Source:
         if file not in self._now:
-            code = self._recording.header.code
-            self._now[file] = (
-                Source(CODE, split(code + "\n"))
-                if file == CODE and code is not None
-                else read(file)
-            )
+            code = self._recording.header.code if file == CODE else None
+            given = code is not None
+            self._now[file] = Source(CODE, split(f"{code}\n")) if given else read(file)
         return self._now[file]
 
     def problem(self, edits: tuple[Edit, ...]) -> str:
         """Return why the edits cannot be applied; empty if they can be."""
         if len({(edit.file, edit.line) for edit in edits}) < len(edits):
             return "cannot be applied: it has two edits of one line"
-        for file in dict.fromkeys(edit.file for edit in edits):
-            problem = self._problem(file, [edit for edit in edits if edit.file == file])
-            if problem:
-                return problem
-        return ""
+        files = dict.fromkeys(edit.file for edit in edits)
+        problems = (self._problem(f, [edit for edit in edits if edit.file == f]) for f in files)
+        problem = next(filter(None, problems), "")
+        return problem and f"cannot be applied: {problem}"
 
     def _problem(self, file: str, edits: list[Edit]) -> str:
         recorded = self._recorded(file)
         if recorded is None:
-            return f"cannot be applied: the recording has no source of {file} to compare with"
+            return f"the recording has no source of {file} to compare with"
         try:
             now = self[file]
         except OSError as error:
-            reason = f"{file} cannot be read ({error.strerror})"
-            return f"cannot be applied: {reason}; put it back, or record again"
+            return f"{file} cannot be read ({error.strerror}); put it back, or record again"
         except (SyntaxError, ValueError):
-            return f"cannot be applied: {file} is not Python source any more; record again"
+            return f"{file} is not Python source any more; record again"
         lines = tuple(bare(line) for line in now.lines)
-        if max(edit.line for edit in edits) > len(recorded) or not same_lines(
-            lines, recorded, shown_lines(edits)
-        ):
-            reason = f"{file} has changed at these lines since the recording"
-            return f"cannot be applied: {reason}; record again"
+        is_inside = max(edit.line for edit in edits) <= len(recorded)
+        if not is_inside or not same_lines(lines, recorded, shown_lines(edits)):
+            return f"{file} has changed at these lines since the recording; record again"
         try:
             apply(now, edits).after.data  # noqa: B018 - asked for the error
         except UnicodeEncodeError:
-            reason = f"its text has no place in the encoding of {file}, {now.encoding}"
-            return f"cannot be applied: {reason}"
+            return f"its text has no place in the encoding of {file}, {now.encoding}"
         return ""
 
     def is_newer(self, file: str) -> bool:

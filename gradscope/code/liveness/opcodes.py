@@ -3,54 +3,24 @@
 from __future__ import annotations
 
 import dis
-from enum import IntEnum, auto
+from enum import IntEnum
 from typing import Final
 
+Action = IntEnum(
+    "Action",
+    "KEEP POP FRESH PART OPERATE BINARY SUBSCRIPT CONSTANT NULL LOAD LOAD_PAIR LOAD_AND_CLEAR "
+    "STORE STORE_PAIR STORE_LOAD DELETE ATTRIBUTE SUPER STORE_ATTRIBUTE DELETE_ATTRIBUTE "
+    "STORE_SUBSCRIPT STORE_SLICE DELETE_SUBSCRIPT COPY SWAP BUILD ADD_TO UNPACK NEXT FUNCTION "
+    "FUNCTION_ATTRIBUTE CALL CALL_KW CALL_EX ENTER ENTER_SPECIAL SEND YIELD RETURN "
+    "RETURN_CONSTANT RETURN_GENERATOR",
+)
+"""What an instruction does with values; the machine has one rule for each member.
 
-class Action(IntEnum):
-    """What an instruction does with values; the machine has one rule for each member."""
-
-    KEEP = auto()  # touches no value
-    POP = auto()  # drops as many values as its stack effect says
-    FRESH = auto()  # pushes something that no tracked value is part of: a bool, a string, a cell
-    PART = auto()  # pushes something made of what it pops: a container, an element, an iterator
-    OPERATE = auto()  # computes: pushes something that is built on what it pops
-    BINARY = auto()
-    SUBSCRIPT = auto()
-    CONSTANT = auto()
-    NULL = auto()
-    LOAD = auto()
-    LOAD_PAIR = auto()
-    LOAD_AND_CLEAR = auto()
-    STORE = auto()
-    STORE_PAIR = auto()
-    STORE_LOAD = auto()
-    DELETE = auto()
-    ATTRIBUTE = auto()
-    SUPER = auto()
-    STORE_ATTRIBUTE = auto()
-    DELETE_ATTRIBUTE = auto()
-    STORE_SUBSCRIPT = auto()
-    STORE_SLICE = auto()
-    DELETE_SUBSCRIPT = auto()
-    COPY = auto()
-    SWAP = auto()
-    BUILD = auto()
-    ADD_TO = auto()  # adds what it pops to a container deeper in the stack
-    UNPACK = auto()
-    NEXT = auto()
-    FUNCTION = auto()
-    FUNCTION_ATTRIBUTE = auto()
-    CALL = auto()
-    CALL_KW = auto()
-    CALL_EX = auto()
-    ENTER = auto()
-    ENTER_SPECIAL = auto()
-    SEND = auto()
-    YIELD = auto()
-    RETURN = auto()
-    RETURN_CONSTANT = auto()
-    RETURN_GENERATOR = auto()
+KEEP touches no value; POP drops as many as its stack effect; FRESH pushes what no tracked value is
+part of (a bool, a string, a cell); PART pushes what is made of what it pops (a container, an
+element, an iterator); OPERATE computes, so what it pushes is built on what it pops; ADD_TO adds
+what it pops to a container deeper in the stack.
+"""
 
 
 _NAMES: Final = {

@@ -32,15 +32,16 @@ class Objects:
 
     def find(self, path: str) -> Any:
         """Return what the path stands for; MISSING where only the user's code could tell."""
-        known = names.split(path)
-        if known is None:
-            return MISSING
-        found = self._variables.get(known[0], MISSING)
-        for part in known[1]:
-            if found is MISSING:
-                return MISSING
-            found = attribute(found, part[1:]) if part[0] == "." else _item(found, part[1:-1])
-        return found
+        root, parts = names.split(path) or ("", [])
+        return _follow(self._variables.get(root, MISSING), parts)
+
+
+def _follow(found: Any, parts: list[str]) -> Any:
+    for part in parts:
+        if found is MISSING:
+            break
+        found = attribute(found, part[1:]) if part[0] == "." else _item(found, part[1:-1])
+    return found
 
 
 def attribute(owner: Any, name: str) -> Any:
@@ -136,7 +137,7 @@ class Resolver:
         """Return the code that calling the path runs; None where it is not the user's."""
         found = self._objects.find(path)
         if found is MISSING and path.startswith("self.") and self._last is not MISSING:
-            found = self._find_in_last(path)
+            found = _follow(self._last, (names.split(path) or ("", []))[1])
         if isinstance(found, functools._lru_cache_wrapper):
             found = found.__wrapped__
         if isinstance(found, torch.nn.Module):
@@ -158,15 +159,6 @@ class Resolver:
                 self._last = found
                 return Callee(call[0], path, call[1])
         return None
-
-    def _find_in_last(self, path: str) -> Any:
-        known = names.split(path)
-        found = self._last
-        for part in known[1] if known else ():
-            if found is MISSING:
-                break
-            found = attribute(found, part[1:]) if part[0] == "." else _item(found, part[1:-1])
-        return found
 
     def _module(self, path: str, module: torch.nn.Module) -> Callee | None:
         """Return the forward that reads the holder; else a hook's; else the module's."""

@@ -1,0 +1,128 @@
+"""Reading source: one parsed file per file, one idea of "in place", edits only where the file still parses."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from pathlib import Path
+
+import pytest
+
+from gradscope.code import changes, names, source, statements
+from gradscope.fixing.edits import checked, is_alone, line_alone
+from gradscope.model import Edit, Site
+
+PROGRAM = """\
+class Trainer:
+    def fit(self, xs):
+        def inner(x):
+            return [lambda: x.relu_() for _ in xs]
+        for x in xs:
+            x += 1; y = inner(x)
+total = 0
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM, encoding="utf-8")
+    return str(script)
+
+
+def test_a_file_is_parsed_once_until_it_changes(file: str) -> None:
+    first = source.parsed(file)
+    assert source.parsed(file) is first
+    linecache.checkcache(file)
+    assert source.parsed(file) is first
+    Path(file).write_text("other = 1\n# longer than before\n" + PROGRAM, encoding="utf-8")
+    assert source.parsed(file) is first
+    linecache.checkcache(file)
+    assert source.parsed(file) is not first
+    assert isinstance(source.tree(file).body[0], ast.Assign)
+
+
+@pytest.mark.parametrize("text", ["", "def f(:\n", None])
+def test_a_file_that_is_no_program_has_no_nodes(text: str | None, tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    if text is not None:
+        script.write_text(text, encoding="utf-8")
+    assert [type(found.node) for found in source.parsed(str(script)).nodes] == [ast.Module]
+    assert changes.in_place_statements(str(script)) == ()
+
+
+def test_nodes_know_their_function_as_code_objects_do(file: str) -> None:
+    found = {type(f.node).__name__: f for f in source.parsed(file).nodes}
+    assert found["Return"].function == "Trainer.fit.<locals>.inner"
+    assert found["AugAssign"].function == "Trainer.fit"
+    assert found["AugAssign"].in_loop
+    assert not found["Return"].in_loop
+    call = next(f for f in source.parsed(file).nodes if isinstance(f.node, ast.Call))
+    assert call.function == "Trainer.fit.<locals>.inner.<locals>.<lambda>"
+    last = source.parsed(file).nodes[-1]
+    assert last.function == "<module>"
+
+
+@pytest.mark.parametrize("method", ["add_", "relu_", "t_", "apply_", "masked_fill_", "index_add_"])
+def test_a_trailing_underscore_means_in_place(method: str) -> None:
+    assert changes.is_in_place(method)
+
+
+@pytest.mark.parametrize(
+    "method", ["add", "__init__", "_", "requires_grad_", "share_memory_", "retain_grad_", "_hook_"]
+)
+def test_what_is_not_in_place(method: str) -> None:
+    assert not changes.is_in_place(method)
+
+
+@pytest.mark.parametrize(
+    ("code", "target", "modified"),
+    [
+        ("x += 1", "x", {"x"}),
+        ("self.u[0] = y", "self.u", {"self.u"}),
+        ("x.mul_(0.9).add_(y)", "x", {"x", "y"}),
+        ("torch.relu_(x)", "x", {"torch", "x"}),
+        ("torch.add(x, y, out=z)", "x", {"z"}),
+        ("x = y", "x", None),
+        ("x.add(y)", "x", None),
+        ("net.load_state_dict(state)", "net", {"net"}),
+    ],
+)
+def test_what_a_statement_modifies(code: str, target: str, modified: set[str] | None) -> None:
+    statement = ast.parse(code).body[0]
+    node = statement.value if isinstance(statement, ast.Expr) else statement
+    names_of = changes.modified_names(node)
+    assert (None if names_of is None else set(names_of)) == modified
+    expression = changes.modified(node)
+    assert expression is not None
+    assert ast.unparse(expression) == target
+
+
+def test_operations_are_found_by_the_name_of_their_node(file: str) -> None:
+    assert [s.site.line for s in statements.operations(file, "AddBackward0")] == [6]
+    assert statements.operations(file, "MulBackward0") == ()
+
+
+def test_names_are_taken_apart() -> None:
+    assert names.split("self.h[3]['k'].x") == ("self", [".h", "[3]", "['k']", ".x"])
+    assert names.split("f(x).h") is None
+    assert names.owner_of("self.h[3]") == ("self.h", "[3]")
+    assert names.owner_of("h") == ("", "")
+    assert names.is_part("self.h", "self")
+    assert not names.is_part("selfish", "self")
+
+
+def test_edits_are_offered_only_if_the_file_still_parses(file: str) -> None:
+    good, bad = Edit(file, 7, "total = 1"), Edit(file, 4, "    return x")
+    assert checked(good) == (good,)
+    assert checked(good, bad) == ()
+    assert checked(Edit(file, 4, "")) == ()
+    assert checked(Edit(file, 7, "")) == (Edit(file, 7, ""),)
+    assert checked() == ()
+
+
+def test_a_statement_is_alone_on_its_lines(file: str) -> None:
+    assert line_alone(Site(file, 7)) is not None
+    assert line_alone(Site(file, 6)) is None
+    loop = source.enclosing(file, 5)[-1]
+    assert is_alone(file, loop)

@@ -3,7 +3,7 @@ changes.
 
 A few attributes are read where they are used, as a call more would cost too much there:
 ``tensor._version``, ``_is_view()``, ``_base`` and ``_use_count()``, ``node._sequence_nr()`` and
-``metadata``, ``storage._cdata``. ``gradscope.collect.facts`` says what each of all these is relied
+``metadata``, ``storage._cdata``. ``tests/unit/facts.py`` says what each of all these is relied
 on for, and has a probe for it.
 """
 

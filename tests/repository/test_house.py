@@ -25,7 +25,6 @@ def test_circles_of_imports_are_small(gradscope: House) -> None:
     assert not large
 
 
-@pytest.mark.xfail(reason="some files are still to be split")
 def test_files_are_short(gradscope: House) -> None:
     sizes = gradscope.sizes()
     assert not {name: lines for name, lines in sizes.items() if lines > house.LONGEST}

@@ -56,7 +56,10 @@ NO_SEQUENCE_NR = 2**64 - 1
 
 # code
 
-FUNCTION_APPLY: CodeType = Function.apply.__func__.__code__  # type: ignore[attr-defined]
+FUNCTION_APPLY: CodeType | None = getattr(
+    getattr(Function.apply, "__func__", None), "__code__", None
+)
+"""None where it is C code, as in torch 2.15: then it has no frame."""
 MODULE_CALL: CodeType = Module._call_impl.__code__
 CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 CONTEXT_FILE = torch.utils._contextlib.__file__

@@ -37,7 +37,7 @@ from gradscope.torch_private import (
     node_class_of,
 )
 
-_FUNCTION = Variable(FUNCTION_APPLY, "cls")
+_FUNCTION = None if FUNCTION_APPLY is None else Variable(FUNCTION_APPLY, "cls")
 _reference = weakref.ref
 _FRESH_REFERENCES = 4  # of a tensor that only C++ has seen, counted from inside a pack hook
 
@@ -87,7 +87,7 @@ class Saving:
                 if (
                     version
                     or sys.getrefcount(tensor) <= _FRESH_REFERENCES
-                    or (frame is not None and frame.f_code is FUNCTION_APPLY)
+                    or _runs(frame, FUNCTION_APPLY)
                 ):
                     packed.sequence_nr = next_sequence_nr() - 1
                     packed.original = self._is_input(packed, tensor, frame)
@@ -206,7 +206,7 @@ class Saving:
         node = node_of(tensor)
         if node is None:
             return True
-        if frame is not None and frame.f_code is FUNCTION_APPLY:
+        if frame is not None and _runs(frame, FUNCTION_APPLY):
             return not _is_of(node, frame) or node._sequence_nr() < packed.sequence_nr
         if node._sequence_nr() != packed.sequence_nr:
             # Foreach operations build all their nodes before they save any result.
@@ -304,10 +304,10 @@ class Saving:
         return pack, unpack
 
 
-def _runs(frame: FrameType | None, code: CodeType) -> bool:
+def _runs(frame: FrameType | None, code: CodeType | None) -> bool:
     return frame is not None and frame.f_code is code
 
 
 def _is_of(node: Node, apply: FrameType) -> bool:
     """True when the node is one of the Python Function whose ``apply`` runs in the frame."""
-    return type(node) is node_class_of(_FUNCTION.of(apply))
+    return _FUNCTION is not None and type(node) is node_class_of(_FUNCTION.of(apply))

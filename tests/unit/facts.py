@@ -294,6 +294,17 @@ def _warnings_skip_frames_of_the_import_machinery() -> bool:
     return caught[0].filename == __file__
 
 
+def _variables_of_a_frame_are_read_unseen() -> bool:
+    def step(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        cell = [number]
+        mine = locals()
+        found = dict(local_variables(sys._getframe()))
+        return mine, found | {"kept": (lambda: cell)()}
+
+    mine, found = step(3)
+    return mine["number"] == found["number"] == 3 and mine["cell"] is found["cell"]
+
+
 _TORCH, _PYTHON = "torch", "CPython"
 
 FACTS = (
@@ -398,6 +409,12 @@ FACTS = (
         "the variables of a running frame can be read without its f_locals",
         ("program/variables.py",),
         _variables_are_read_where_they_lie,
+    ),
+    Fact(
+        _PYTHON,
+        "the variables of a frame can be read without the dict that locals() returns",
+        ("program/variables.py",),
+        _variables_of_a_frame_are_read_unseen,
     ),
     Fact(
         _PYTHON,

@@ -134,9 +134,8 @@ def follow(*roots: torch.Tensor) -> Life:
 
 
 def _destroyed(node: Node) -> Node:
-    held = (SavedState.SAVED, SavedState.RETAINED, SavedState.STALE)
     saved = tuple(
-        replace(s, state=SavedState.DROPPED) if s.state in held else s for s in node.saved
+        s if s.state.is_gone else replace(s, state=SavedState.DROPPED) for s in node.saved
     )
     return replace(node, state=NodeState.DESTROYED, saved=saved)
 

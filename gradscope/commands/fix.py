@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from gradscope.commands.outputs import console_on, tell
+from gradscope.commands.outputs import console_on, print_line
 from gradscope.launch.uncaught import die_of_interrupt
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def fix(file: Path, options: FixOptions) -> int:
     recording = load(file)
     console = console_on(sys.stdout, highlight=False)
     if not recording.findings and options.finding is None:
-        tell(console, f"nothing to fix: no finding in {file}")
+        print_line(console, f"nothing to fix: no finding in {file}")
         return 0
     plan = proposals.plan(recording, options.finding)
     print_plan(plan, console)
@@ -47,7 +47,7 @@ def fix(file: Path, options: FixOptions) -> int:
             _print_next_of_fix(file, options, console)
         return 0
     if not plan.changes:
-        tell(console, "nothing to try out: no fix here can be applied as an edit")
+        print_line(console, "nothing to try out: no fix here can be applied as an edit")
         return 1
     calls = options.stop_after or verify.default_calls(plan.applied)
     bounds = verify.Bounds(calls, options.timeout)
@@ -66,11 +66,11 @@ def _write_fix(plan: Plan, console: Console) -> int:
     from gradscope.fixing.write import write
 
     if any(change.file == CODE for change in plan.changes):
-        tell(console, "nothing written: the program was given with -c, and is in no file")
+        print_line(console, "nothing written: the program was given with -c, and is in no file")
         return 1
     write(plan.changes)
     for change in plan.changes:
-        tell(console, f"written: {change.file}")
+        print_line(console, f"written: {change.file}")
     return 0
 
 
@@ -84,5 +84,5 @@ def _telling(console: Console) -> Callable[[str], None]:
 def _print_next_of_fix(file: Path, options: FixOptions, console: Console) -> None:
     only = f" --finding {options.finding}" if options.finding else ""
     command = f"gradscope fix {shlex.quote(str(file))}{only}"
-    tell(console, f"next: {command} --verify")
-    tell(console, f"      {command} --write")
+    print_line(console, f"next: {command} --verify")
+    print_line(console, f"      {command} --write")

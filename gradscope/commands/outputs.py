@@ -76,7 +76,7 @@ def console_on(stream: TextIO, *, highlight: bool = True) -> Console:
     return Console(file=stream, highlight=highlight, force_jupyter=False)
 
 
-def tell(console: Console, line: str) -> None:
+def print_line(console: Console, line: str) -> None:
     """Print a line as it is, however long."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -162,7 +162,7 @@ class View:
             raise GradscopeError(f"cannot write {self.file}: {error.strerror}") from None
         if console is not None:
             for line in (f"{self.word}: {self.file}", *(f"note: {note}" for note in notes)):
-                tell(console, line)
+                print_line(console, line)
 
     def write_if_possible(self, recording: Recording, console: Console | None) -> None:
         """Write the file at the end of a run; if that fails, only say so."""

@@ -20,8 +20,8 @@ from gradscope.commands.outputs import (
     image,
     opened,
     page,
+    print_line,
     printer,
-    tell,
 )
 from gradscope.errors import GradscopeError
 from gradscope.launch.runner import run_program
@@ -167,7 +167,7 @@ def _print_unwatched(options: RunOptions, console: Console) -> None:
         else ""
     )
     text = f"gradscope: the program never imported torch: there was nothing to watch{unsaved}"
-    tell(console, text)
+    print_line(console, text)
 
 
 def _fails(findings: Iterable[Finding], fail_on: FailOn) -> bool:

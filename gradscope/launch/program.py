@@ -29,7 +29,7 @@ class Program:
 
 
 def prepare(target: Target) -> Program:
-    """Return the program with the interpreter ready; raise GradscopeError if it is unreadable."""
+    """Make the interpreter ready for ``target``; raise GradscopeError if it cannot be read."""
     match target:
         case Script(path, args):
             return _prepare_script(path, args)

@@ -11,8 +11,7 @@ from types import ModuleType
 
 
 def when_torch_is_imported(then: Callable[[], None]) -> Callable[[], None]:
-    """Call ``then`` once: now if torch is imported, else at the end of its import. Return what
-    cancels it.
+    """Call ``then`` once, now or at the end of torch's import; return what cancels it.
 
     To import torch before the program does would change the program: what it sets before its own
     import (``OMP_NUM_THREADS``, warning filters, ``sys.path``) would come too late.

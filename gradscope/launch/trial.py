@@ -1,5 +1,4 @@
-"""Runs a program once more with changed sources, to try a fix out, in a process that imports this
-module alone.
+"""Runs a program once more with changed sources, to try a fix out, in a process of its own.
 
 What it sees goes into files, which are complete up to then if the process is killed.
 """

@@ -142,8 +142,7 @@ class Root:
 class Graph(Printed):
     """A backward graph as seen at one moment, nodes in depth-first order from the roots.
 
-    ``not_looked_at`` counts edges at which the walk stopped because the graph was too deep to touch
-    safely.
+    ``not_looked_at`` counts edges at which the walk stopped as the graph was too deep.
     """
 
     nodes: tuple[Node, ...]

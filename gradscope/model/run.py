@@ -21,7 +21,7 @@ class BackwardCall(Printed):
     back to the allocator, as nothing else held them. All watched graphs held ``live_bytes`` after
     the call, and ``peak_bytes`` at most since the previous call. ``started`` and ``ended`` are
     seconds since the run began. ``parent`` is the enclosing call of a reentrant one. ``count``
-    alike calls are folded into this row, from ``number`` to ``last_number``.
+    similar calls are folded into this row, from ``number`` to ``last_number``.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Keeps recordings small: alike calls share a row, the memory curve keeps its envelope."""
+"""Keeps recordings small: similar calls share a row, the memory curve keeps its envelope."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS_AT_SITE = 200
 """Most of these rows for one kind of call at one site."""
 
 NEAR = 64
-"""Alike calls at most this far apart are of one loop: calls that fit into an iteration."""
+"""Similar calls at most this far apart are of one loop: calls that fit into an iteration."""
 
 RUNS = 1_998
 """The memory curve has fewer runs of samples, with two points each: less than 4,000."""
@@ -78,7 +78,7 @@ class _Row:
 
 
 class CallFolder:
-    """Backward calls, alike ones folded into rows.
+    """Backward calls, similar ones folded into rows.
 
     A row has ``started`` of its first call, ``ended`` and ``live_bytes`` of its last, and the
     largest sizes seen. Once a site has its share of rows, a call that matches none goes to one row
@@ -124,8 +124,7 @@ class CallFolder:
 
 
 class Curve:
-    """The memory curve in bounded size: the lowest and the highest sample of each run, and the last
-    of all.
+    """The memory curve in bounded size: the lowest and highest sample of each run, and the last.
 
     All runs are equally long. When there are too many, neighbours are joined, and runs are twice as
     long from then on.

@@ -106,8 +106,7 @@ def pack(text: str) -> bytes:
 def load(path: str | Path) -> Recording:
     """Return the recording in a file, of a run that is over, was killed, or still goes on.
 
-    Raise GradscopeError for a file that is missing, locked, damaged, newer than this gradscope, or
-    no recording.
+    Raise GradscopeError for a file that is missing, locked, damaged, too new, or no recording.
     """
     path = Path(path)
     _check(path)

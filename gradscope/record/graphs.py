@@ -1,4 +1,4 @@
-"""Keeps the graphs of a recording few: alike ones once, and so many for each call site."""
+"""Keeps the graphs of a recording few: similar ones once, and so many for each call site."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Graphs:
         return number
 
     def add(self, signature: Hashable, graph: Graph, site: Site | None) -> tuple[int, bytes | None]:
-        """Return the number of a graph and, if none before was alike, what is to be stored."""
+        """Return the number of a graph, and what to store if it is a new one."""
         plain = codec.plain(graph)
         text = codec.dump_plain(plain)
         content = _content(plain)

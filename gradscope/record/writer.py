@@ -1,5 +1,4 @@
-"""Writes the recording of a run while it goes on: to a file that outlives a killed process, or to
-memory.
+"""Writes the recording of a run while it goes on, to a file that outlives it, or to memory.
 
 What is new or has changed waits in memory for the next commit, some 20 a second. No thread does
 this, as the program would see it: a commit rides on whatever call comes next.
@@ -107,8 +106,9 @@ class RecordingWriter:
             return self._graphs.known(signature, site)
 
     def graph(self, signature: Hashable, graph: Graph, site: Site | None = None) -> int:
-        """Store a graph that a call at ``site`` met, alike ones once; return its number, 0 if it
-        has no room.
+        """Store a graph that a call at ``site`` met, similar ones once; return its number.
+
+        It is 0 if there is no room.
 
         Without a ``site`` it counts for the place where its first root was made.
         """
@@ -127,7 +127,7 @@ class RecordingWriter:
 
     @_while_open
     def call(self, call: BackwardCall) -> None:
-        """Add a backward call that has ended; alike ones share a row."""
+        """Add a backward call that has ended; similar ones share a row."""
         self._calls.add(call)
         self._tick()
 

@@ -1,4 +1,4 @@
-"""The table of backward calls: alike iterations folded, one row for each kind of call."""
+"""The table of backward calls: similar iterations folded, one row for each kind of call."""
 
 from __future__ import annotations
 
@@ -60,8 +60,7 @@ def _repeat(keys: Sequence[int], at: int) -> tuple[int, int]:
 
 
 def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
-    """Return the table, two lines a row: number, place, figures; then how often, and the call as
-    code.
+    """Return the table, two lines a row: number, place, figures; how often, and the call as code.
 
     A narrow terminal has no column of saved bytes, as what was saved was freed or retained.
     """

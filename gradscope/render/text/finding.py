@@ -10,7 +10,15 @@ from rich.text import Text
 
 from gradscope.model import Finding, Site
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
-from gradscope.render.text.terminal import place_of, plain, print_lines, say, shorten, signs, tail
+from gradscope.render.text.terminal import (
+    place_of,
+    plain,
+    print_lines,
+    print_message,
+    shorten,
+    signs,
+    tail,
+)
 from gradscope.render.theme import SEVERITIES
 from gradscope.units import listed
 
@@ -24,18 +32,19 @@ def print_finding(
     sources: Mapping[str, str] | None = None,
     before: Sequence[Finding] = (),
 ) -> None:
-    """Print one finding: its place, the places it speaks of, what to do, and where to read more.
+    """Print one finding: its place, the places it names, what to do, and where to read more.
 
-    ``before`` are the findings printed above. Of one that is announced there, print only what is
-    new.
+    ``before`` are the findings printed above; of one that they announced, print what is new.
     """
     look = SEVERITIES[finding.severity]
     announced = next((one for one in before if one.announces(finding)), None)
     related = () if announced else finding.related
     gutter = gutter_width(finding.site, *(one.site for one in related))
-    say(Text.assemble(tag(finding, console), ": "), finding.message, console, style="bold")
+    print_message(
+        Text.assemble(tag(finding, console), ": "), finding.message, console, style="bold"
+    )
     if finding.site is None:
-        say(Text(" " * gutter + " = ", style="dim"), finding.label, console)
+        print_message(Text(" " * gutter + " = ", style="dim"), finding.label, console)
     else:
         place = pointed(
             finding.site, finding.label, console, sources, style=look.terminal, gutter=gutter
@@ -48,7 +57,7 @@ def print_finding(
     if finding.count > 1:
         print_note(f"seen {finding.count:,} times", console)
     if finding.missed:
-        fault = "this is a fault of gradscope, which should have said it before the call"
+        fault = "this is a fault of gradscope, which should have announced it before the call"
         print_note(fault, console)
     if announced is not None:
         at = f" at backward call {announced.backward_call:,}" if announced.backward_call else ""
@@ -56,7 +65,7 @@ def print_finding(
         print_lines(console, [Text()])
         return
     if finding.fix is not None:
-        say(Text("help", style="bold green").append(": "), finding.fix.message, console)
+        print_message(Text("help", style="bold green").append(": "), finding.fix.message, console)
     explain = f"{_EXPLAIN_INDENT}explain: gradscope explain {plain(finding.code, console)}"
     print_lines(console, [Text(explain, style="dim"), Text()])
 
@@ -96,7 +105,7 @@ def print_note(
     gutter: int = 0,
 ) -> None:
     """Print a note, and the place it speaks of."""
-    say(Text.assemble(("note", "bold cyan"), ": "), message, console)
+    print_message(Text.assemble(("note", "bold cyan"), ": "), message, console)
     if site is not None:
         print_lines(console, mentioned(site, console, sources, gutter=gutter))
 

@@ -16,7 +16,7 @@ from gradscope.render.text.snippets import location
 from gradscope.render.text.terminal import (
     plain,
     print_lines,
-    say,
+    print_message,
     short_path,
     shorten,
     signs,
@@ -72,7 +72,7 @@ def _proposal(proposal: Proposal, console: Console) -> None:
 
 def _title(number: str, finding: Finding, console: Console) -> None:
     lead = Text.assemble(f"{number:<3}", tag(finding, console), ": ")
-    say(lead, finding.message + _at(finding, console), console, "bold")
+    print_message(lead, finding.message + _at(finding, console), console, "bold")
 
 
 def _at(finding: Finding, console: Console) -> str:
@@ -80,7 +80,7 @@ def _at(finding: Finding, console: Console) -> str:
 
 
 def _note(word: str, style: str, message: str, console: Console) -> None:
-    say(Text.assemble((f"{word:>7}", style), ": "), message, console)
+    print_message(Text.assemble((f"{word:>7}", style), ": "), message, console)
 
 
 def print_verdict(verdict: Verdict, script: str, console: Console) -> None:
@@ -108,7 +108,7 @@ def print_verdict(verdict: Verdict, script: str, console: Console) -> None:
 
 
 def _row(name: str, value: str, console: Console) -> None:
-    say(Text(f"  {name:<7} ", style="dim"), value, console)
+    print_message(Text(f"  {name:<7} ", style="dim"), value, console)
 
 
 def _hazard(verdict: Verdict, proposal: Proposal) -> str:

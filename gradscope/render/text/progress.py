@@ -18,8 +18,7 @@ class ProgressLine:
 
     It draws only where stderr is a terminal and stdout is not: with both on one screen the column
     in which the script left the cursor is unknown, and the line would end up amid the script's
-    text. After drawing, the cursor is in the first column again, where the script's own stderr
-    begins.
+    text. After drawing, the cursor is back in the first column, for the script.
     """
 
     __slots__ = ("_drawn", "_next", "_stream")

@@ -11,7 +11,14 @@ from rich.text import Text
 from gradscope.model import Cause, Recording, Severity, Summary
 from gradscope.render.text.calls import calls_table
 from gradscope.render.text.finding import print_finding, print_list, print_note
-from gradscope.render.text.terminal import plain, print_lines, say, shorten, signs, wrapped
+from gradscope.render.text.terminal import (
+    plain,
+    print_lines,
+    print_message,
+    shorten,
+    signs,
+    wrapped,
+)
 from gradscope.render.theme import SEVERITIES
 from gradscope.units import counted, nbytes
 
@@ -22,11 +29,9 @@ def print_report(
     saved: str | None = None,
     printed: Collection[Cause] = (),
 ) -> None:
-    """Print the whole report; ``saved`` is the path of the recording, if there is one to come back
-    to.
+    """Print the whole report; ``saved`` is the path of the recording, if there is one.
 
-    Findings whose causes are in ``printed``, as they were printed on this console before, take one
-    line each.
+    Findings whose causes are in ``printed`` were printed on this console before: one line each.
     """
     findings = recording.findings
     for place, finding in enumerate(findings):
@@ -69,7 +74,7 @@ def _totals(s: Summary, console: Console) -> None:
         del rows["dropped"]
     width = max(map(len, rows))
     for name, value in rows.items():
-        say(Text(f"  {name:<{width}}  ", style="dim"), value, console)
+        print_message(Text(f"  {name:<{width}}  ", style="dim"), value, console)
 
 
 def _outcome(recording: Recording, console: Console) -> None:

@@ -67,8 +67,7 @@ def plain(text: str, console: Console) -> str:
 
 
 def drawn(line: str, console: Console) -> tuple[str, list[int]]:
-    """Return a source line with its tabs expanded, and the cell at which each of its characters
-    begins.
+    """Return a source line with its tabs expanded, and the cell at which each character begins.
 
     The list has one more entry than the line has characters: the cell after the last.
     """
@@ -146,7 +145,7 @@ def print_lines(console: Console, lines: list[Text]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def say(lead: Text, message: str, console: Console, style: str = "") -> None:
+def print_message(lead: Text, message: str, console: Console, style: str = "") -> None:
     """Print a message after its lead word, wrapped, further lines indented."""
     indent = min(lead.cell_len, console.width // 3)
     first, *rest = wrapped(prose(message, console, style), console.width - lead.cell_len, console)

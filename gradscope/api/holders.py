@@ -22,6 +22,7 @@ from gradscope.program import layouts, referrers
 from gradscope.program.reach import ON_DEMAND, Walk
 from gradscope.program.tensors import node_of
 from gradscope.program.tracked import tensors_with_graph
+from gradscope.program.variables import frames_of_threads
 
 _MOST_NODES = 20_000
 _MOST_SEARCHED = 16  # tensors for which the collector goes through all of Python's objects
@@ -108,7 +109,7 @@ def _frames(caller: FrameType | None) -> Iterator[FrameType]:
     here = threading.get_ident()
     for top in (
         caller,
-        *(frame for thread, frame in sys._current_frames().items() if thread != here),
+        *(frame for thread, frame in frames_of_threads().items() if thread != here),
     ):
         frame = top
         while frame is not None:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import gc
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from ctypes import c_size_t, py_object
+from ctypes import c_size_t, c_void_p, py_object
 from functools import lru_cache
 from types import CellType, CodeType, FrameType
 from typing import Any
@@ -41,6 +42,12 @@ _HAS_SLOTS = (
     and sys.version_info[:2] == (3, 11)
     and FrameType.__basicsize__ == _DATA + 3 * _WORD + _SLOTS  # one structure after the other
 )
+
+_interpreter = ctypes.PYFUNCTYPE(c_void_p)(("PyInterpreterState_Get", ctypes.pythonapi))
+_first_thread = ctypes.PYFUNCTYPE(c_void_p, c_void_p)(
+    ("PyInterpreterState_ThreadHead", ctypes.pythonapi)
+)
+_next_thread = ctypes.PYFUNCTYPE(c_void_p, c_void_p)(("PyThreadState_Next", ctypes.pythonapi))
 
 if _HAS_GET_VAR and not _HAS_VIEW:
     _get_var = ctypes.pythonapi.PyFrame_GetVar
@@ -140,9 +147,24 @@ def _slots(code: CodeType) -> dict[str, tuple[int, bool]]:
     return {name: (_SLOTS + i * _WORD, name in cells) for i, name in enumerate(names)}
 
 
+def frames_of_threads() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by the thread's number.
+
+    In Python 3.11 a collection that starts while ``sys._current_frames`` makes its frame objects
+    can wait forever for a lock that it holds: one that frees a ``threading.local`` does.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
+
+
 def _stands_still(frame: FrameType) -> bool:
     """Whether no other thread can end the frame: there is none, or this thread is running it."""
-    if len(sys._current_frames()) == 1:
+    if _next_thread(_first_thread(_interpreter())) is None:
         return True
     own: FrameType | None = sys._getframe(1)
     while own is not None and own is not frame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import weakref
@@ -332,3 +333,27 @@ def test_locals_stay_as_they_are_while_a_line_watch_runs() -> None:
     with gradscope.watch():
         results = [step() for _ in range(3)]
     assert [(set(mine), gone) for mine, gone in results] == [({"w"}, True)] * 3
+
+
+READS_WHILE_COLLECTING = """
+import gc, sys, threading
+from gradscope.program.variables import frames_of_threads, local_variables
+
+class Cycle:
+    def __init__(self):
+        self.itself, self.local = self, threading.local()
+        self.local.value = 1
+
+def function():
+    local = Cycle()
+    return local_variables(sys._getframe()), frames_of_threads()
+
+gc.set_threshold(1, 1, 1)
+for _ in range(500):
+    function()
+"""
+
+
+def test_a_collection_that_starts_while_variables_are_read_does_not_wait_forever() -> None:
+    command = [sys.executable, "-c", READS_WHILE_COLLECTING]
+    subprocess.run(command, check=True, timeout=60)

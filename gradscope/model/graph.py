@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -47,6 +48,12 @@ class Site:
     end_line: int = 0
     end_column: int = 0
     function: str = "<module>"
+
+    @property
+    def place(self) -> str:
+        """File name and line, as in ``train.py:41``."""
+        name = re.split(r"[/\\]", self.file)[-1]
+        return f"{name}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,10 +192,7 @@ def is_grad(call: BackwardCall) -> bool:
 
 def place(site: Site | None) -> str:
     """Return a place inside a sentence, by line and without its directories: ``train.py:41``."""
-    if site is None:
-        return "an unknown line"
-    name = re.split(r"[/\\]", site.file)[-1]
-    return f"{name}:{site.line}"
+    return "an unknown line" if site is None else site.place
 
 
 def at(site: Site | None) -> str:

@@ -130,38 +130,29 @@ def _row(call: BackwardCall, sources: Sources) -> list[Json]:
 
 def verdict(recording: Recording) -> dict[str, str]:
     """Return the one thing to know about the run: how bad it is, and a sentence."""
-    findings, summary, outcome = recording.findings, recording.summary, recording.outcome
-    counts = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
-    parts = [counted(number, *_NOUNS[severity]) for severity, number in counts.items() if number]
-    calls = counted(summary.backward_calls, "backward call")
-    ended = ""
+    summary, outcome = recording.summary, recording.outcome
+    detail = ""
     if not outcome.finished:
-        ended = "The run was cut off before its end; this is what had been seen by then."
+        detail = "The run was cut off before its end; this is what had been seen by then."
     elif outcome.exception:
-        ended = f"The program ended with {outcome.exception}"
-    if findings:
-        worst = next(severity for severity in Severity if counts[severity])
-        return {
-            "level": worst.value,
-            "headline": (" and " if len(parts) < 3 else ", ").join(parts),
-            "detail": ended,
-        }
-    if not outcome.finished:
-        return {
-            "level": "unfinished",
-            "headline": "No finding, but the run was cut off",
-            "detail": ended,
-        }
-    if outcome.exception:
-        return {"level": "unfinished", "headline": "No finding about graphs", "detail": ended}
-    if not summary.backward_calls:
+        detail = f"The program ended with {outcome.exception}"
+    counts = {s: sum(f.severity is s for f in recording.findings) for s in Severity}
+    found = [counted(number, *_NOUNS[severity]) for severity, number in counts.items() if number]
+    level = next((severity.value for severity in Severity if counts[severity]), "unfinished")
+    if found:
+        headline = (" and " if len(found) < 3 else ", ").join(found)
+    elif not outcome.finished:
+        headline = "No finding, but the run was cut off"
+    elif outcome.exception:
+        headline = "No finding about graphs"
+    elif not summary.backward_calls:
+        headline = "No backward call was seen"
         detail = "The program ran to its end without backward() or autograd.grad()."
-        return {"level": "unfinished", "headline": "No backward call was seen", "detail": detail}
-    return {
-        "level": "clean",
-        "headline": "No problem found",
-        "detail": f"{calls}, and nothing seen that will crash or leak.",
-    }
+    else:
+        level, headline = "clean", "No problem found"
+        calls = counted(summary.backward_calls, "backward call")
+        detail = f"{calls}, and nothing seen that will crash or leak."
+    return {"level": level, "headline": headline, "detail": detail}
 
 
 _NOUNS = {

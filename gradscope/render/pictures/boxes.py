@@ -47,9 +47,7 @@ def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, s
         more = counted(len(leaves) - _ROWS, "more leaf", "more leaves")
         rows.append(Row(f"and {more}", muted=True))
     if sites and node.site is not None:
-        file = node.site.file.replace("\\", "/").rpartition("/")[2]
-        place = one_line(f"{file}:{node.site.line} in {node.site.function}", 52)
-        rows.append(Row(place, muted=True))
+        rows.append(Row(one_line(f"{node.site.place} in {node.site.function}", 52), muted=True))
     if node.is_leaf:
         users = len(set(merged.sources[head]))
         note = f"used by {counted(users, 'node')}" if users > 1 else "leaf"

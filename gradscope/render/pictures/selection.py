@@ -127,10 +127,8 @@ def _stored(recording: Recording) -> str:
 def _moment(row: BackwardCall, call: int | None) -> str:
     """Return when the graph looked so: ``as backward call 2 found it (train.py:42)``."""
     number = row.number if call is None else call
-    place = alike = ""
-    if row.site is not None:
-        name = row.site.file.replace("\\", "/").rpartition("/")[2]
-        place = f" ({name}:{row.site.line})"
+    place = "" if row.site is None else f" ({row.site.place})"
+    alike = ""
     if number != row.number:
         alike = f", as alike call {row.number:,} did"
     elif row.count > 1:

@@ -67,7 +67,7 @@ def _node(i: int, node: Node, names: Names | None, storages: Storages, runs: boo
     stale = any(s.state is SavedState.STALE for s in saved) or (
         token is None and bool(stale_by_engine(node, kind))
     )
-    if stale and state in (NodeState.LIVE, NodeState.RETAINED):
+    if stale and state.is_whole:
         state = NodeState.STALE
     if (
         not saved

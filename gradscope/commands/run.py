@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from rich.console import Console
 from gradscope.commands.outputs import (
     SafeConsole,
     SafeStream,
+    View,
     image,
     opened,
     page,
@@ -27,7 +29,7 @@ from gradscope.errors import GradscopeError
 from gradscope.launch.runner import run_program
 from gradscope.launch.target import Target, header_of
 from gradscope.launch.uncaught import die_of_interrupt
-from gradscope.model import BackwardCall, Finding, Recording, Severity
+from gradscope.model import BackwardCall, Finding, Header, Recording, Severity
 from gradscope.render.machine import Format
 
 if TYPE_CHECKING:
@@ -60,27 +62,9 @@ class RunOptions:
 
 def run(target: Target, options: RunOptions) -> int:
     """Run a program inside a watch, print its findings as they are made and a report at its end."""
-    views = [] if options.html is None else [page(options.html, "--html")]
-    if options.draw is not None:
-        views.append(image(options.draw, "--draw"))
+    views = _views(options)
     save = None if options.save is None else _made(options.save)
     header = header_of(target, options.hooks)
-
-    def start() -> AbstractContextManager[Scope]:
-        import torch
-
-        from gradscope.api.watch import watch
-
-        return watch(
-            raise_on="error" if options.guard else None,
-            hooks=options.hooks,
-            save=save,
-            stop_after=options.stop_after,
-            on_finding=live.found if live else None,
-            on_call=live.called if live else None,
-            header=replace(header, torch=str(torch.__version__)),
-        )
-
     ended = None
     try:
         with opened(options.output, SafeStream(sys.stderr)) as stream:
@@ -88,20 +72,19 @@ def run(target: Target, options: RunOptions) -> int:
             live = _Live(console) if options.format is Format.TEXT else None
             show = live.report if live else printer(options.format)
             try:
-                ended = run_program(target, start)
+                ended = run_program(target, partial(_watch, options, header, save, live))
+                recording = Recording(header, ended.outcome)
                 if ended.scope is not None:
                     recording = ended.scope.recording()
                     show(recording, console, save)
                     for view in views:
                         view.write_if_possible(recording, console if live else None)
+                elif live:
+                    _print_unwatched(options, console)
                 else:
-                    recording = Recording(header, ended.outcome)
-                    if save is not None:
-                        save.unlink(missing_ok=True)
-                    if live:
-                        _print_unwatched(options, console)
-                    else:
-                        show(recording, console, None)
+                    show(recording, console, None)
+                if ended.scope is None and save is not None:
+                    save.unlink(missing_ok=True)
             except KeyboardInterrupt:  # not the program's: a second Ctrl-C cuts the report short
                 die_of_interrupt()
     except GradscopeError as error:
@@ -112,6 +95,29 @@ def run(target: Target, options: RunOptions) -> int:
     if ended.interrupted:
         die_of_interrupt()
     return ended.outcome.exit_status or int(_fails(recording.findings, options.fail_on))
+
+
+def _views(options: RunOptions) -> list[View]:
+    views = [] if options.html is None else [page(options.html, "--html")]
+    return views if options.draw is None else [*views, image(options.draw, "--draw")]
+
+
+def _watch(
+    options: RunOptions, header: Header, save: Path | None, live: _Live | None
+) -> AbstractContextManager[Scope]:
+    import torch
+
+    from gradscope.api.watch import watch
+
+    return watch(
+        raise_on="error" if options.guard else None,
+        hooks=options.hooks,
+        save=save,
+        stop_after=options.stop_after,
+        on_finding=live.found if live else None,
+        on_call=live.called if live else None,
+        header=replace(header, torch=str(torch.__version__)),
+    )
 
 
 def _made(save: Path) -> Path:
@@ -161,12 +167,9 @@ class _Live:
 def _print_unwatched(options: RunOptions, console: Console) -> None:
     """Print the report of a program that never imported torch."""
     files = [str(file) for file in (options.save, options.html, options.draw) if file is not None]
-    unsaved = (
-        f", and {' and '.join(files)} {'were' if len(files) > 1 else 'was'} not written"
-        if files
-        else ""
-    )
-    text = f"gradscope: the program never imported torch: there was nothing to watch{unsaved}"
+    text = "gradscope: the program never imported torch: there was nothing to watch"
+    if files:
+        text += f", and {' and '.join(files)} {'were' if len(files) > 1 else 'was'} not written"
     print_line(console, text)
 
 

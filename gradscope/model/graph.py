@@ -22,6 +22,11 @@ class NodeState(StrEnum):
     BUFFERLESS = "bufferless"
     DESTROYED = "destroyed"
 
+    @property
+    def is_whole(self) -> bool:
+        """True while backward could run through the node again: it has all that it saved."""
+        return self in (NodeState.LIVE, NodeState.RETAINED)
+
 
 class SavedState(StrEnum):
     """The life of a saved tensor: there, retained, freed, modified, or dropped with its graph."""

@@ -186,7 +186,7 @@ def _after(graph: Graph, call: BackwardCall) -> Graph:
 
 
 def _left(node: Node, call: int, kept: bool) -> Node:
-    if not node.will_run or node.state not in (NodeState.LIVE, NodeState.RETAINED):
+    if not (node.will_run and node.state.is_whole):
         return node
     if kept:
         return replace(node, state=NodeState.RETAINED)

@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
@@ -154,30 +153,14 @@ def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterat
         yield Related("created", site, again if position else message)
 
 
-class Growing(Protocol):
-    """What each iteration adds to what is held; without hooks the bytes are not known."""
-
-    @property
-    def nodes_each(self) -> float:
-        """Nodes that each iteration adds."""
-
-    @property
-    def nbytes_each(self) -> float:
-        """Bytes that each iteration adds."""
-
-    @property
-    def counts_bytes(self) -> bool:
-        """Whether the bytes are known."""
-
-
 UNCOUNTED = "bytes not counted without hooks"
 
 
-def growth(facts: Growing, saved: str) -> str:
+def growth(saved: str, nodes_each: float, nbytes_each: float, *, counts_bytes: bool) -> str:
     """Return the saved bytes and what each iteration adds, in words."""
-    more = f" and {nbytes(round(facts.nbytes_each))}" if facts.counts_bytes else ""
-    nodes = counted(round(facts.nodes_each), "node")
-    return f"{saved if facts.counts_bytes else UNCOUNTED}; {nodes}{more} more with each iteration"
+    more = f" and {nbytes(round(nbytes_each))}" if counts_bytes else ""
+    nodes = counted(round(nodes_each), "node")
+    return f"{saved if counts_bytes else UNCOUNTED}; {nodes}{more} more with each iteration"
 
 
 def called(call: BackwardCall) -> str:

@@ -109,9 +109,10 @@ def finding(facts: Carried, edits: tuple[Edit, ...] = ()) -> Finding:
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"
     saved = f"{nbytes(facts.nbytes)} saved"
+    grown = growth(saved, facts.nodes_each, facts.nbytes_each, counts_bytes=facts.counts_bytes)
     held = f"`{facts.holder}` carries the graph on: {counted(facts.nodes, 'node')}"
     related = [
-        Related("held_by", facts.stored, f"{held}, {growth(facts, saved)}"),
+        Related("held_by", facts.stored, f"{held}, {grown}"),
         Related("linked_by", facts.stored, f"`{facts.holder}` is stored here"),
     ]
     if facts.silent and facts.call is not None:

@@ -113,7 +113,8 @@ def finding(facts: KeptAlive, edits: tuple[Edit, ...] = ()) -> Finding:
     """Return the finding in words."""
     saved = f"{nbytes(facts.nbytes)} saved" if facts.nbytes else "no saved bytes"
     saved = saved if facts.counts_bytes else UNCOUNTED
-    held = f"`{facts.holder}` holds {counted(facts.nodes, 'node')}, {growth(facts, saved)}"
+    grown = growth(saved, facts.nodes_each, facts.nbytes_each, counts_bytes=facts.counts_bytes)
+    held = f"`{facts.holder}` holds {counted(facts.nodes, 'node')}, {grown}"
     kind, message = _fix(facts)
     return RULE.finding(
         f"`{facts.holder}` keeps the graphs of earlier iterations alive",

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gradscope.code.liveness import all_reads, calls_after
+from gradscope.code.liveness import Effect, all_reads, calls_after
 from tests.property.rounds import Round, rounds
 
 NAMES = ("a", "b", "c", "d")
@@ -168,7 +168,7 @@ def a_function_is_understood_as_the_module_is(program: str) -> None:
     whole = compile(f"def f(a, b, c, d):\n{textwrap.indent(program, '    ')}", "<program>", "exec")
     function = next(constant for constant in whole.co_consts if isinstance(constant, CodeType))
 
-    def told(code: CodeType, shift: int) -> set[tuple[str, int, str]]:
+    def told(code: CodeType, shift: int) -> set[tuple[str, int, Effect]]:
         found = (read for reads in all_reads(code, -1, NAMES).values() for read in reads)
         # Where an exception can strike differs: an optimised local is never looked up in vain.
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from types import CodeType
 from typing import NamedTuple
@@ -28,38 +29,40 @@ class Phase(NamedTuple):
                 yield Phase(on_exception, level)
 
 
-class Use(IntEnum):
-    """What was done with a value that was read, least dangerous first."""
-
-    NOTHING = 0
-    STORED = 1
-    SUMMED = 2
-    BUILT_ON = 3
-    BACKWARD = 4
+_START = Phase()
 
 
-class Note:
-    """One read of one tracked name; ``backward`` is the backward call that it, or what was built on
-    it, comes to.
+class Effect(IntEnum):
+    """What follows from a read, most dangerous first.
 
-    ``before`` marks a read that was complete when the question was asked, its value still on the
-    stack.
+    BACKWARD: a backward call starts from it, in the same expression. FEEDS: something is computed
+    from it and kept. AUGMENTED: it is added to a running total. STORES: it gets another name, goes
+    into a container or to a caller. HARMLESS: only its value or metadata is looked at.
     """
 
-    __slots__ = ("backward", "before", "code", "distance", "index", "name", "phase", "use", "via")
+    BACKWARD = 4
+    FEEDS = 3
+    AUGMENTED = 2
+    STORES = 1
+    HARMLESS = 0
 
-    def __init__(
-        self, name: str, via: str, code: CodeType, index: int, phase: Phase, distance: int
-    ) -> None:
-        self.name = name
-        self.via = via
-        self.code = code
-        self.index = index
-        self.phase = phase
-        self.distance = distance
-        self.before = False
-        self.use = Use.NOTHING
-        self.backward: tuple[CodeType, int] | None = None
+
+@dataclass(slots=True)
+class Note:
+    """One read of a tracked name; ``backward`` is the backward call that it can come to.
+
+    ``before``: the read was complete at the start, its value still on the stack.
+    """
+
+    name: str
+    via: str
+    code: CodeType
+    index: int
+    phase: Phase = _START
+    distance: int = 0
+    before: bool = False
+    effect: Effect = Effect.HARMLESS
+    backward: tuple[CodeType, int] | None = None
 
 
 class Notes:
@@ -69,29 +72,18 @@ class Notes:
         self.all: list[Note] = []
         self._known: dict[tuple[str, str, int, int, bool], int] = {}
 
-    def read(
-        self, name: str, via: str, code: CodeType, index: int, phase: Phase, distance: int
-    ) -> int:
-        """Return the number of this read, with the phase and distance of its first time."""
-        return self._number(Note(name, via, code, index, phase, distance))
-
-    def read_before(self, name: str, via: str, code: CodeType, index: int) -> int:
-        """Return the number of a read whose value is on the stack at the start."""
-        note = Note(name, via, code, index, Phase(), 0)
-        note.before = True
-        return self._number(note)
-
-    def _number(self, note: Note) -> int:
+    def add(self, note: Note) -> int:
+        """Return the number of this read, which keeps the phase and distance of its first time."""
         key = (note.name, note.via, id(note.code), note.index, note.before)
         number = self._known.setdefault(key, len(self.all))
         if number == len(self.all):
             self.all.append(note)
         return number
 
-    def use(self, mark: Mark, use: Use, backward: tuple[CodeType, int] | None = None) -> None:
-        """Note what is done with what was read; the most dangerous use counts."""
+    def use(self, mark: Mark, effect: Effect, backward: tuple[CodeType, int] | None = None) -> None:
+        """Note what follows from what was read; the most dangerous effect counts."""
         if mark.read < 0:
             return
         note = self.all[mark.read]
-        note.use = max(note.use, use)
+        note.effect = max(note.effect, effect)
         note.backward = note.backward or backward

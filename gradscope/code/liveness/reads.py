@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from types import CodeType
 
 from gradscope.code.liveness.callees import Resolve
 from gradscope.code.liveness.calls import site_of
 from gradscope.code.liveness.flow import flow_of
-from gradscope.code.liveness.notes import Note, Notes, Phase, Use
+from gradscope.code.liveness.notes import Effect, Note, Notes, Phase
 from gradscope.code.liveness.opcodes import Action
 from gradscope.code.liveness.survey import survey_of
 from gradscope.code.liveness.tracking import Tracker
@@ -30,30 +29,6 @@ from gradscope.model import Site
 
 RESULT = "<result>"
 """As a name: what the call that the frame stands at will return."""
-
-
-class Effect(StrEnum):
-    """What follows from a read, most dangerous first.
-
-    BACKWARD: a backward call starts from it, in the same expression. FEEDS: something is computed
-    from it and kept. AUGMENTED: it is added to a running total. STORES: it gets another name, goes
-    into a container or to a caller. HARMLESS: only its value or metadata is looked at.
-    """
-
-    BACKWARD = "backward"
-    FEEDS = "feeds"
-    AUGMENTED = "augmented"
-    STORES = "stores"
-    HARMLESS = "harmless"
-
-
-_EFFECTS = {
-    Use.BACKWARD: Effect.BACKWARD,
-    Use.BUILT_ON: Effect.FEEDS,
-    Use.SUMMED: Effect.AUGMENTED,
-    Use.STORED: Effect.STORES,
-    Use.NOTHING: Effect.HARMLESS,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +66,28 @@ def all_reads(
     ``resolve`` finds the code of functions that are called, so that what they do with their
     arguments counts; without it, they are taken to build on them.
     """
-    return {
-        name: tuple(map(_read, notes))
-        for name, notes in _notes(code, lasti, names, resolve).items()
-    }
-
-
-def _notes(
-    code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None
-) -> dict[str, list[Note]]:
     notes = Notes()
     flow = flow_of(code)
     index = flow.index(lasti)
     env = {name: frozenset((Mark(name, Kind.SAME, -1),)) for name in names if name != RESULT}
     tracker = Tracker(code, notes, resolve)
     tracker.follow(starts_after(tracker, index, env, names), flow.loops_around(index))
-    found: dict[str, list[Note]] = {}
-    for note in sorted(
-        notes.all, key=lambda note: (note.phase.on_exception, note.distance, note.index, note.name)
-    ):
-        if not (note.before and note.use is Use.NOTHING):
-            found.setdefault(note.name, []).append(note)
+    found: dict[str, tuple[Read, ...]] = {}
+    for note in sorted(notes.all, key=_nearness):
+        if not note.before or note.effect is not Effect.HARMLESS:
+            found[note.name] = (*found.get(note.name, ()), _read(note))
     return found
+
+
+def _nearness(note: Note) -> tuple[bool, int, int, str]:
+    return note.phase.on_exception, note.distance, note.index, note.name
 
 
 def _read(note: Note) -> Read:
     return Read(
         note.name,
         site_of(note.code, note.index),
-        _EFFECTS[note.use],
+        note.effect,
         note.via,
         site_of(*note.backward) if note.backward is not None else None,
         note.phase.level > 0,
@@ -148,7 +116,7 @@ def starts_after(
     if calls:
         result = NO_MARKS
         if RESULT in names:
-            read = tracker.notes.read_before(RESULT, RESULT, tracker.code, index)
+            read = tracker.notes.add(Note(RESULT, RESULT, tracker.code, index, before=True))
             result = frozenset((Mark(RESULT, Kind.SAME, read),))
         starts.append((Phase(), index + 1, State(env, (*stack, Value(marks=result)))))
     else:
@@ -165,9 +133,10 @@ def starts_after(
 
 def _tracked(tracker: Tracker, marks: Marks, names: Iterable[str]) -> Marks:
     """Return the survey's marks, of stacked values, as marks of the names asked about."""
-    return frozenset(
-        Mark(name, mark.kind, tracker.notes.read_before(name, mark.name, tracker.code, mark.read))
-        for mark in marks
-        for name in names
-        if name == mark.name or is_element(name, mark.name)
-    )
+    found = set()
+    for mark in marks:
+        for name in names:
+            if name == mark.name or is_element(name, mark.name):
+                note = Note(name, mark.name, tracker.code, mark.read, before=True)
+                found.add(Mark(name, mark.kind, tracker.notes.add(note)))
+    return frozenset(found)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from gradscope.code.liveness.callees import Callee, Resolve, parameters
 from gradscope.code.liveness.flow import Loop, level_after
 from gradscope.code.liveness.machine import Machine
-from gradscope.code.liveness.notes import Notes, Phase, Use
+from gradscope.code.liveness.notes import Effect, Note, Notes, Phase
 from gradscope.code.liveness.opcodes import Action
 from gradscope.code.liveness.survey import decorated_function, no_grad, survey_of
 from gradscope.code.liveness.values import (
@@ -38,10 +38,10 @@ _DEEPEST_CALL = 5
 _VISITS_PER_INSTRUCTION = 10  # far above what joins need; code that needs more is given up on
 
 
-_STORE_USE: Mapping[Kind, Use] = {
-    Kind.SAME: Use.STORED,
-    Kind.SUMMED: Use.SUMMED,
-    Kind.DERIVED: Use.BUILT_ON,
+_STORED: Mapping[Kind, Effect] = {
+    Kind.SAME: Effect.STORES,
+    Kind.SUMMED: Effect.AUGMENTED,
+    Kind.DERIVED: Effect.FEEDS,
 }
 
 _Question: TypeAlias = tuple[
@@ -170,11 +170,8 @@ class Tracker(Machine):
     def _taken(self, mark: Mark, path: str, index: int) -> Mark:
         if mark.kind is not Kind.SAME or mark.read >= 0:
             return mark
-        return Mark(
-            mark.name,
-            Kind.SAME,
-            self.notes.read(mark.name, path, self.code, index, self.phase, self.distance),
-        )
+        note = Note(mark.name, path, self.code, index, self.phase, self.distance)
+        return Mark(mark.name, Kind.SAME, self.notes.add(note))
 
     def narrow(self, marks: Marks, path: str, index: int) -> None:
         """Move the read of a tracked element from its container to where it is taken."""
@@ -211,7 +208,7 @@ class Tracker(Machine):
         """Return the marks of what was stored; a callee's own variable is no store."""
         for mark in marks:
             if mark.kind is not Kind.BUILT and not (local and mark.kind is Kind.SAME):
-                self.notes.use(mark, _STORE_USE[mark.kind])
+                self.notes.use(mark, _STORED[mark.kind])
         return frozenset(
             Mark(mark.name, Kind.SAME, mark.read if local else -1)
             if mark.kind is Kind.SAME
@@ -292,13 +289,17 @@ class Tracker(Machine):
                 marks |= self._run_all(self._known(argument), env, bare)[1].marks
             if self._is_dropped(call):
                 for mark in argument.marks:
-                    self.notes.use(mark, Use.STORED if mark.kind is not Kind.BUILT else Use.NOTHING)
+                    self.notes.use(
+                        mark, Effect.STORES if mark.kind is not Kind.BUILT else Effect.HARMLESS
+                    )
         return env, Value(marks=marks)
 
     def _backward(self, marks: Marks, index: int) -> None:
         for mark in marks:
             self.notes.use(
-                mark, Use.NOTHING if mark.kind is Kind.BUILT else Use.BACKWARD, (self.code, index)
+                mark,
+                Effect.HARMLESS if mark.kind is Kind.BUILT else Effect.BACKWARD,
+                (self.code, index),
             )
 
     def _run_all(self, callees: list[Callee], env: Env, call: Invocation) -> tuple[Env, Value]:

@@ -58,8 +58,7 @@ def attribute(owner: Any, name: str) -> Any:
                 return namespace[kind][name]
     classes = layouts.class_bases(owner if layout.is_class else type(owner))
     return next(
-        (space[name] for cls in classes if name in (space := layouts.class_namespace(cls))),
-        MISSING,
+        (space[name] for cls in classes if name in (space := layouts.class_namespace(cls))), MISSING
     )
 
 

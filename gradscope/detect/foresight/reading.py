@@ -22,13 +22,7 @@ from gradscope.code.liveness import (
 )
 from gradscope.code.names import owner_of as owner_of_name
 from gradscope.code.names import root_of
-from gradscope.detect.foresight.objects import (
-    MISSING,
-    Objects,
-    Resolver,
-    attribute,
-    function_of,
-)
+from gradscope.detect.foresight.objects import MISSING, Objects, Resolver, attribute, function_of
 from gradscope.fixing.gs102 import Holder
 from gradscope.model import Site
 from gradscope.model.paths import Path

@@ -1,10 +1,9 @@
-"""The README and the page on fixes show what real runs print, and name what is there."""
+"""The README shows what a real run prints, in the words of torch, and counts right."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,20 +69,6 @@ def test_readme_opens_with_the_words_of_torch() -> None:
             loss.backward(retain_graph=False)
         with pytest.raises(RuntimeError, match=re.escape(error)):
             loss.backward()
-
-
-def without_losses(lines: list[str]) -> list[str]:
-    """Return a report with the values of losses left out: they differ between machines."""
-    return re.sub(r"\d+\.\d+ →\s+\d+\.\d+", "N → N", "\n".join(lines)).splitlines()
-
-
-@pytest.mark.slow
-def test_page_on_fixes_shows_a_real_run(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    output(f"gradscope run --save run.gscope {EXAMPLE}", tmp_path, columns=80)
-    command = "gradscope fix run.gscope --verify"
-    printed = output(command, tmp_path, columns=80).splitlines()
-    assert without_losses(printed) == without_losses(console_block("docs/fix.md", command))
 
 
 def test_readme_counts_the_question_pages() -> None:

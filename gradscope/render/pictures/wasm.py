@@ -10,7 +10,7 @@ import struct
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
@@ -38,30 +38,16 @@ def run(source: str, form: str, limit_seconds: float) -> bytes:
 
     Raises LayoutError when that takes longer than the limit, or cannot be done.
     """
-    result: list[bytes | BaseException] = []
+    answer: Future[bytes] = Future()
 
     def work() -> None:
         try:
-            result.append(_render(source, form, limit_seconds))
+            answer.set_result(_render(source, form, limit_seconds))
         except Exception as problem:  # handed to the caller's thread, where it is raised
-            result.append(problem)
+            answer.set_exception(problem)
 
-    _in_deep_thread(work)
-    (outcome,) = result
-    if isinstance(outcome, bytes):
-        return outcome
-    raise outcome
-
-
-_thread_lock = threading.Lock()
-
-
-def _in_deep_thread(work: Callable[[], None]) -> None:
-    """Run ``work`` in a thread with a deep stack.
-
-    The size can only be chosen process-wide just before a thread starts, so put it back at once.
-    """
-    with _thread_lock:
+    with _starting:
+        # The size can only be chosen process-wide just before a thread starts: put it back at once.
         before = threading.stack_size(_THREAD_STACK)
         try:
             thread = threading.Thread(target=work, name="gradscope-layout", daemon=True)
@@ -69,6 +55,10 @@ def _in_deep_thread(work: Callable[[], None]) -> None:
         finally:
             threading.stack_size(before)
     thread.join()
+    return answer.result(timeout=0)
+
+
+_starting = threading.Lock()
 
 
 def _render(source: str, form: str, limit_seconds: float) -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from gradscope.commands.outputs import console_on, print_line
-from gradscope.launch.uncaught import die_of_interrupt
+from gradscope.launch.ending import die_of_interrupt
 
 if TYPE_CHECKING:
     from gradscope.fixing.proposals import Plan

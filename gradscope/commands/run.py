@@ -26,9 +26,9 @@ from gradscope.commands.outputs import (
     printer,
 )
 from gradscope.errors import GradscopeError
+from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.runner import run_program
 from gradscope.launch.target import Target, header_of
-from gradscope.launch.uncaught import die_of_interrupt
 from gradscope.model import BackwardCall, Finding, Header, Recording, Severity
 from gradscope.render.machine import Format
 

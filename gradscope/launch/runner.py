@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradscope.errors import GradscopeError
-from gradscope.launch.program import Program, prepare
-from gradscope.launch.target import Script, Target
-from gradscope.launch.torch_import import when_torch_is_imported
-from gradscope.launch.uncaught import (
+from gradscope.launch.ending import (
     Ending,
     conclude,
     die_of_interrupt,
     remove_own_frames,
     wait_for_threads,
 )
+from gradscope.launch.program import Program, prepare
+from gradscope.launch.target import Script, Target
+from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.model import Outcome
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.verify import Job
+from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.overlay import overlay
 from gradscope.launch.runner import run_program
 from gradscope.launch.target import Code, Module, Script, Target, header_of
-from gradscope.launch.uncaught import die_of_interrupt
 
 if TYPE_CHECKING:
     from gradscope.api.watch import Scope

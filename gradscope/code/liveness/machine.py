@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from types import CodeType
 
 from gradscope.code.liveness.flow import Flow, Instruction, flow_of
+from gradscope.code.liveness.opcodes import Action
 from gradscope.code.liveness.rules import RULES, Step
 from gradscope.code.liveness.values import (
     NO_MARKS,
@@ -66,6 +67,8 @@ class Machine(ABC):
     def execute(self, index: int, state: State, *, taken: bool = False) -> State:
         """Return the state after an instruction; ``taken``: after its jump."""
         instruction = self.flow.instructions[index]
+        if instruction.action is Action.KEEP:
+            return state
         effect = instruction.jump_effect if taken else instruction.effect
         step = Step(self, instruction, index, state.env, state.stack, effect)
         return State(*RULES[instruction.action](step))

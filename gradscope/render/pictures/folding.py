@@ -229,9 +229,13 @@ class _Folding:
 
         Numbers in module paths do not count, states do.
         """
-        nodes = [self.merged.nodes[head] for head in part.heads]
-        tokens = tuple((n.name, n.state, n.module and re.sub(r"\d+", "#", n.module)) for n in nodes)
-        return tokens[0] if len(tokens) == 1 else (part.why, part.times, tokens)
+        if len(part.heads) == 1:
+            return self._token_of(part.heads[0])
+        return (part.why, part.times, tuple(map(self._token_of, part.heads)))
+
+    def _token_of(self, head: int) -> Hashable:
+        node = self.merged.nodes[head]
+        return (node.name, node.state, node.module and re.sub(r"\d+", "#", node.module))
 
     def _alike_generations(self, parts: list[Part]) -> list[Part]:
         """Of three or more generations that follow each other and look alike, keep the newest."""

@@ -41,7 +41,7 @@ PLAIN_LIMIT = 4_096
 """Data of fewer bytes stays readable in the file; more is deflated."""
 
 GRAPH_BUDGET = 1_500_000
-"""Bytes that all graphs together may take; what does not fit is left out, and the page says so."""
+"""Bytes that all graphs together may take; what does not fit is left out with a note."""
 
 
 def to_html(recording: Recording) -> str:

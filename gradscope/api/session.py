@@ -66,7 +66,7 @@ class Session:
         self._saving = saving = Saving(Ledger(self.observers, notes), names)
         self._hooks = DefaultHooks(
             *(saving.pack, saving.unpack, saving.compose),
-            before_theirs=lambda: self.state.steady.leave(),
+            before_theirs=lambda: self.state.lifting.leave(),
             failed=notes.failed,
         )
         self.state = State(saving, names, self.observers, notes, self._hooks if hooks else None)
@@ -110,7 +110,7 @@ class Session:
 
     def _register_hooks(self, *args: Any) -> None:
         # What the program's own hooks hold cannot be read without running them.
-        self.state.steady.block()
+        self.state.lifting.block()
         register_hooks(*args)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Session:
     def _is_idle(self) -> bool:
         """Return whether no graph is alive that a step could change."""
         state = self.state
-        return state.hooked and not (state.ledger.live_tensors or state.steady.on)
+        return state.hooked and not (state.ledger.live_tensors or state.lifting.on)
 
     def _before_step(self, optimizer: Any) -> None:
         try:

@@ -139,33 +139,33 @@ class Backward:
         if state.hooks is not None:
             call.pushed = state.hooks.pushed()
         if state.saving.other_thread:
-            state.steady.block()
+            state.lifting.block()
         with DisableTorchFunction():
             roots = [n for n in map(root_node, asked.outputs) if n is not None]
             call.sequence_nr = next_sequence_nr()
             own_thread = call.thread == state.generations.thread
             call.plain = asked.is_plain and call.parent is None and own_thread
-            if not (state.steady.on and self._recognize(call, roots)):
+            if not (state.lifting.on and self._recognize(call, roots)):
                 self._look(call, asked, roots, frame)
             del roots  # no node is held while the engine runs
         return call
 
     def _recognize(self, call: Call, roots: list[Node]) -> bool:
         """Begin a call on a graph that is known; put the hooks back where it is not."""
-        state, steady = self._state, self._state.steady
+        state, lifting = self._state, self._state.lifting
         repeat = None
-        if call.plain and not steady.blocked:
+        if call.plain and not lifting.blocked:
             repeat = state.recognizer.look(roots, call.place)
         if repeat is None or repeat.shape.record is None:
             if call.thread == state.generations.thread:
-                steady.leave()
+                lifting.leave()
             else:
-                steady.block()
+                lifting.block()
             return False
         call.repeat, call.shape, call.exact = repeat, repeat.shape, False
         call.roots = tuple(root._sequence_nr() for root in roots)
         call.record = replace(repeat.shape.record, number=call.number, started=state.elapsed())
-        steady.begin(repeat, roots)
+        lifting.begin(repeat, roots)
         state.listener.before_repeat(call, repeat)
         return True
 
@@ -238,11 +238,11 @@ class Backward:
         if state.thread.calls and state.thread.calls[-1] is call:
             state.thread.calls.pop()
         if state.saving.other_thread:
-            state.steady.block()
+            state.lifting.block()
         built = call.sequence_nr - state.generations.newest
         repeat = call.repeat
         if repeat is not None:
-            state.steady.after_repeat(call, repeat, built)
+            state.lifting.after_repeat(call, repeat, built)
             call.freed_tensors, call.freed_bytes, call.returned_bytes = shape.freed
             ledger.peak_bytes = max(ledger.peak_bytes, ledger.live_bytes + shape.peak)
         else:
@@ -258,7 +258,7 @@ class Backward:
             shape.peak = record.peak_bytes - record.live_bytes
             last = call.number == state.calls and not call.findings
             alike = call.plain and call.completed and last and not call.exact
-            state.steady.after_hooked(call, shape, built, alike)
+            state.lifting.after_hooked(call, shape, built, alike)
         call.repeat = None
         state.generations.end(call.number, call.place)
         state.restore_stack()

@@ -8,6 +8,7 @@ import time
 from gradscope.collect.calls import Call
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
+from gradscope.collect.lifting import Liftable, Lifting
 from gradscope.collect.listener import Listener
 from gradscope.collect.marks import Census
 from gradscope.collect.mutations import Mutations
@@ -16,7 +17,6 @@ from gradscope.collect.past import Past
 from gradscope.collect.recognition import Recognizer
 from gradscope.collect.saving import Saving
 from gradscope.collect.stack_limit import StackLimit
-from gradscope.collect.steady import Liftable, Steady
 from gradscope.model import Fix
 from gradscope.program.names import Names
 from gradscope.torch_private import next_sequence_nr
@@ -62,7 +62,7 @@ class State:
         self.stack_limit = StackLimit()
         self.recognizer = Recognizer(self.generations, self.stack_limit.room_for)
         self.past = Past()
-        self.steady = Steady(self.ledger, self.census, self.past, hooks, listener.outgrown)
+        self.lifting = Lifting(self.ledger, self.census, self.past, hooks, listener.outgrown)
         self.foreseen: dict[int, Fix | None] = {}
         self.calls = self.steps = 0
         self.started = time.perf_counter()

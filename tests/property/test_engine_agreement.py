@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 import gradscope
-from gradscope.collect import steady
+from gradscope.collect import lifting
 from gradscope.model import Certainty, Finding
 from tests.property.operations import IN_PLACE
 from tests.property.programs import BACKWARD, GRAD, Outcome, Program, Step, programs, run
@@ -131,7 +131,7 @@ def test_called_exactly_while_iterations_repeat(programs_of: Round) -> None:
 def calls_are_right_in_a_loop(base: Program, changes: list[tuple[int, Step]]) -> None:
     iterations = repeated(with_plain_calls(base), changes)
     with (
-        mock.patch.multiple(steady, _ALIKE=1, _ALIKE_WITHOUT_STEPS=1),
+        mock.patch.multiple(lifting, _ALIKE=1, _ALIKE_WITHOUT_STEPS=1),
         gradscope.watch(),
     ):
         ran = [(program, *run_watched(program, True)) for program in iterations]

@@ -106,7 +106,7 @@ class Growth(Observer):
         loop.end(record, next_sequence_nr())
         if not loop.due or record.exception is not None or not self._is_cheap(loop.holders):
             return ()
-        if self.watch.steady.on:  # which ends when more nodes are alive than before
+        if self.watch.lifting.on:  # which ends when more nodes are alive than before
             return ()
         loop.note_alive(self.watch.census.alive)
         scanned = self._scan(frame, loop.ticks, loop.numbers, between_calls=False)
@@ -114,21 +114,21 @@ class Growth(Observer):
         if scanned is None:
             return ()
         loop.holders = self._follow(loop.holders, loop.count, scanned.suspects)
-        self.watch.steady.doubted = any(
+        self.watch.lifting.doubted = any(
             s.grows and key not in self._told for key, s in loop.holders.items()
         )
         return self._judge(loop, ended=False)
 
     def after_program(self, main: ModuleType) -> Iterable[Finding]:
         """Look at what the program leaves in its variables, unless pack hooks have shown it."""
-        if self.watch.steady.on:
+        if self.watch.lifting.on:
             self.grown(_frame_in(main))
         return ()
 
     def at_end(self) -> Iterator[Finding]:
         """Judge loops that ended before they were scanned often enough, and what came after."""
         frames = user_frames(sys._getframe(1))
-        if frames and self.watch.steady.on:
+        if frames and self.watch.lifting.on:
             self.grown(frames[0])  # no pack hook has shown what was built since the last call
         for loop in self._loops.values():
             if not loop.done:

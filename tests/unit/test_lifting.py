@@ -14,8 +14,8 @@ from torch import nn
 
 import gradscope
 from gradscope.api.watch import Scope
-from gradscope.collect import steady
-from gradscope.collect.steady import Steady
+from gradscope.collect import lifting
+from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding
 
 HEAD = """
@@ -150,17 +150,17 @@ PROGRAMS = {
 
 def run(source: str, lifted: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Scope, int]:
     """Run a program in a watch that lifts its hooks as early as it can, or never; and how many calls were recognized."""
-    monkeypatch.setattr(steady, "_ALIKE", 2 if lifted else 10**9)
-    monkeypatch.setattr(steady, "_ALIKE_WITHOUT_STEPS", 2 if lifted else 10**9)
+    monkeypatch.setattr(lifting, "_ALIKE", 2 if lifted else 10**9)
+    monkeypatch.setattr(lifting, "_ALIKE_WITHOUT_STEPS", 2 if lifted else 10**9)
     recognized = 0
-    original = Steady.begin
+    original = Lifting.begin
 
-    def begin(self: Steady, *args: Any) -> None:
+    def begin(self: Lifting, *args: Any) -> None:
         nonlocal recognized
         recognized += 1
         original(self, *args)
 
-    monkeypatch.setattr(Steady, "begin", begin)
+    monkeypatch.setattr(Lifting, "begin", begin)
     text = HEAD + textwrap.dedent(source)
     file = f"<{abs(hash(text))}.py>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
@@ -238,9 +238,9 @@ def top() -> object:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
-def steady_of(scope: Scope) -> Steady:
+def steady_of(scope: Scope) -> Lifting:
     assert scope._session is not None
-    return scope._session.state.steady
+    return scope._session.state.lifting
 
 
 def test_the_hooks_are_lifted_and_come_back() -> None:

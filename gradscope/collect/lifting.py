@@ -36,7 +36,7 @@ class Liftable(Protocol):
         """Forget the pairs that were entered since."""
 
 
-class Steady:
+class Lifting:
     """Decides when the hooks of the watch's own thread are lifted, and counts in their stead.
 
     ``doubted`` says that something seems to grow from call to call: what it is shows only with

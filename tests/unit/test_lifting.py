@@ -238,7 +238,7 @@ def top() -> object:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
-def steady_of(scope: Scope) -> Lifting:
+def lifting_of(scope: Scope) -> Lifting:
     assert scope._session is not None
     return scope._session.state.lifting
 
@@ -247,14 +247,14 @@ def test_the_hooks_are_lifted_and_come_back() -> None:
     loop = Loop()
     with gradscope.watch() as scope:
         loop.iterate(10)
-        assert not steady_of(scope).on
+        assert not lifting_of(scope).on
         loop.iterate(20)
-        assert steady_of(scope).on
+        assert lifting_of(scope).on
         loop.net.append(nn.Tanh())
         loop.iterate(1)
-        assert not steady_of(scope).on
+        assert not lifting_of(scope).on
         loop.iterate(30)
-        assert steady_of(scope).on
+        assert lifting_of(scope).on
 
 
 def in_a_thread(loop: Loop) -> None:
@@ -316,9 +316,9 @@ def test_whatever_is_new_puts_the_hooks_back(happens: Callable[[Loop], None]) ->
     loop = Loop()
     with gradscope.watch() as scope:
         loop.iterate()
-        assert steady_of(scope).on
+        assert lifting_of(scope).on
         happens(loop)
-        assert not steady_of(scope).on
+        assert not lifting_of(scope).on
         before = scope.recording().summary.saved_tensors
         loss = loop.net(torch.randn(2, 4)).mean()
         assert scope.recording().summary.saved_tensors > before
@@ -336,7 +336,7 @@ def test_hooks_of_the_program_see_what_they_would_see() -> None:
 
     with gradscope.watch() as scope:
         loop.iterate()
-        assert steady_of(scope).on
+        assert lifting_of(scope).on
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             loop.iterate(1)
     assert seen == [8, 16, 16, 8]
@@ -346,10 +346,10 @@ def test_torch_func_runs_while_the_hooks_are_lifted() -> None:
     loop = Loop()
     with gradscope.watch() as scope:
         loop.iterate()
-        assert steady_of(scope).on
+        assert lifting_of(scope).on
         assert torch.func.grad(lambda x: (x * x).sum())(torch.ones(2)).tolist() == [2, 2]
         loop.iterate(30)
-        assert steady_of(scope).on
+        assert lifting_of(scope).on
     assert top() is None
 
 
@@ -358,7 +358,7 @@ def test_a_leak_that_begins_late_is_found() -> None:
     kept = []
     with gradscope.watch() as scope:
         loop.iterate(50)
-        assert steady_of(scope).on
+        assert lifting_of(scope).on
         for _ in range(40):
             loop.iterate(1)
             kept.append(loop.loss)
@@ -370,7 +370,7 @@ def test_what_was_saved_meanwhile_is_counted_at_the_end() -> None:
     outputs: list[torch.Tensor] = []
     with gradscope.watch() as scope:
         loop.iterate()
-        assert steady_of(scope).on
+        assert lifting_of(scope).on
         outputs += [loop.net(torch.randn(2, 4)) for _ in range(6)]
     (finding,) = scope.findings
     assert finding.code == "GS302"
@@ -382,7 +382,7 @@ def test_an_evaluation_is_watched_once_it_was_seen_to_come() -> None:
     loop = Loop()
     with gradscope.watch() as scope:
         loop.iterate(60)
-        assert steady_of(scope).on
+        assert lifting_of(scope).on
         for _ in range(10):
             loop.iterate(10)
             for _ in range(4):

@@ -106,4 +106,6 @@ def describe(tensor: Tensor) -> str:
 
 def dtype_label(tensor: Tensor) -> str:
     """Return the dtype in the short spelling of torch's own tools: ``f32``."""
-    return dtype_abbrs.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+    with DisableTorchFunction():
+        dtype = tensor.dtype
+    return dtype_abbrs.get(dtype, str(dtype).removeprefix("torch."))

@@ -169,6 +169,8 @@ def _of_module(contents: Contents, holder: object) -> Iterator[Held]:
     for name, value in contents.items(_get_attribute(holder, "__dict__"), _MANY_NAMES):
         if type(value) is not dict and type(value) is not collections.OrderedDict:
             yield "attribute", name, value
+        elif not value:  # most of its dicts of hooks
+            continue
         elif name in ("_parameters", "_buffers", "_modules"):
             for key, part in contents.items(value, _MANY_NAMES):
                 if name == "_modules" and type(key) is str and key.isdigit():
@@ -178,7 +180,7 @@ def _of_module(contents: Contents, holder: object) -> Iterator[Held]:
         elif type(name) is str and name.endswith("_hooks"):
             for _, hook in contents.items(value, _MANY_NAMES):
                 yield "hook", name, hook
-        elif value:
+        else:
             yield "attribute", name, value
 
 

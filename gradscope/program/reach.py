@@ -20,7 +20,10 @@ from gradscope.program.variables import is_module_level, local_variables
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How far a walk may go; ``max_items`` is how many elements of one container it looks at."""
+    """How far a walk may go; ``max_items`` is how many elements of one container it looks at.
+
+    ``max_seconds`` are the thread's own, so that a busy machine does not change what is found.
+    """
 
     max_objects: int = 20_000
     max_seconds: float = 0.05
@@ -69,7 +72,7 @@ class Walk:
         self._origins: list[Origin] = []
         self._done = 0
         self._truncated = False
-        self._started = time.perf_counter()
+        self._started = time.thread_time()
 
     def enter_frames(self, frames: Iterable[FrameType], libraries: bool = False) -> None:
         """Start from the variables of these frames, then from the globals of their modules.
@@ -153,7 +156,7 @@ class Walk:
         while self._done < len(objects):
             number = self._done
             if number >= budget.max_objects or (
-                number % _CLOCK == 0 and time.perf_counter() - self._started > budget.max_seconds
+                number % _CLOCK == 0 and time.thread_time() - self._started > budget.max_seconds
             ):
                 self._truncated = True
                 return
@@ -176,7 +179,7 @@ class Walk:
     def report(self, found: Callable[[Path, Tensor], None]) -> Scan:
         """Call ``found`` for every tensor with a graph, once for each name, the shortest first."""
         truncated = self._truncated or self._contents.cut
-        scan = Scan(self._done, len(self._tensors), truncated, time.perf_counter() - self._started)
+        scan = Scan(self._done, len(self._tensors), truncated, time.thread_time() - self._started)
         for number in self._tensors:
             for path in self._paths(number):
                 found(path, self._objects[number])

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from gradscope.model.calls import SCHEMA as SCHEMA
+from gradscope.model.calls import BackwardCall as BackwardCall
+from gradscope.model.calls import Header as Header
+from gradscope.model.calls import Outcome as Outcome
+from gradscope.model.calls import Recording as Recording
+from gradscope.model.calls import Sample as Sample
+from gradscope.model.calls import Summary as Summary
 from gradscope.model.finding import Cause as Cause
 from gradscope.model.finding import Certainty as Certainty
 from gradscope.model.finding import Edit as Edit
@@ -21,10 +28,3 @@ from gradscope.model.graph import SavedState as SavedState
 from gradscope.model.graph import SavedTensor as SavedTensor
 from gradscope.model.graph import SavedTensors as SavedTensors
 from gradscope.model.graph import Site as Site
-from gradscope.model.run import SCHEMA as SCHEMA
-from gradscope.model.run import BackwardCall as BackwardCall
-from gradscope.model.run import Header as Header
-from gradscope.model.run import Outcome as Outcome
-from gradscope.model.run import Recording as Recording
-from gradscope.model.run import Sample as Sample
-from gradscope.model.run import Summary as Summary

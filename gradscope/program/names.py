@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from gradscope.program.contents import layout_of
+from gradscope.program.containers import layout_of
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.tensors import is_leaf, storage_of
 from gradscope.program.variables import Variable, variables

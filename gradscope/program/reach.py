@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradscope.model.paths import Kind, Origin, Path, Step
 from gradscope.program import layouts
-from gradscope.program.contents import Contents, layout_of, look_at
+from gradscope.program.containers import Contents, layout_of, look_at
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.variables import is_module_level, local_variables
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program import layouts
-from gradscope.program.contents import Contents, layout_of
+from gradscope.program.containers import Contents, layout_of
 from gradscope.program.reach import Walk
 from gradscope.torch_private import FunctionNode
 

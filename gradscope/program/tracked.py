@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradscope.model.paths import Path, Step
 from gradscope.program import layouts, referrers
-from gradscope.program.contents import Contents, layout_of, look_at
+from gradscope.program.containers import Contents, layout_of, look_at
 from gradscope.program.reach import ON_DEMAND
 from gradscope.torch_private import FunctionNode
 

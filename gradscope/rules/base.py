@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
-from gradscope.model.run import BackwardCall
 from gradscope.units import counted, nbytes
 
 HEADINGS = (

@@ -81,9 +81,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedState, Site, activation_bytes
-from gradscope.model.run import BackwardCall
 from gradscope.rules.base import built, called, is_grad, place, rule
 from gradscope.units import counted, listed, nbytes
 

@@ -67,9 +67,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site
-from gradscope.model.run import BackwardCall
 from gradscope.rules.base import place, rule
 from gradscope.units import counted
 

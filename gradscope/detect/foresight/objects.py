@@ -14,7 +14,7 @@ import torch
 from gradscope.code import names
 from gradscope.code.liveness import Callee
 from gradscope.program import layouts
-from gradscope.program.contents import layout_of
+from gradscope.program.containers import layout_of
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.variables import local_variables
 from gradscope.torch_private import CONTEXT_FILE

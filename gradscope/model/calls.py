@@ -1,4 +1,4 @@
-"""Runs: backward calls, totals, the memory curve, and the recording of it all."""
+"""Backward calls, totals, the memory curve, and the recording of a run with all of them."""
 
 from __future__ import annotations
 

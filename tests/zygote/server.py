@@ -31,7 +31,9 @@ GRADSCOPE = ("gradscope.cli", "gradscope.api.watch", "gradscope.launch.trial")
 STARTUP = ("PYTHON", "OMP_", "MKL_", "KMP_", "TORCH", "KINETO_", "LD_", "ATEN_", "CUDA_")
 """How variables begin that are read when Python or torch starts: they must be the server's."""
 STARTED = dict(os.environ)
-HANDLED = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "TORCH_EXTENSIONS_DIR"})
+HANDLED = frozenset(
+    {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR"}
+)
 OPTIONAL = frozenset({"PYTHONHASHSEED", "KINETO_LOG_LEVEL"})
 
 

@@ -137,6 +137,9 @@ def test_nothing_changes(
         *options,
     ]
     watched = run(extensions, script, *command)
+    if "resource_tracker" in watched.stderr:
+        # On a busy machine Python's own tracker may end before the processes that it tracks.
+        watched = run(extensions, script, *command)
     assert watched.stdout == plain.stdout
     assert watched.stderr == plain.stderr
     assert watched.status == plain.status

@@ -39,8 +39,8 @@ def house(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests; arguments after ``--`` go to pytest in place of ``-q -n 3``."""
-    session.run("pytest", *(session.posargs or ("-q", "-n", "3", "--dist", "worksteal")))
+    """Run the tests; arguments after ``--`` go to pytest in place of ``-q -n 2``."""
+    session.run("pytest", *(session.posargs or ("-q", "-n", "2", "--dist", "worksteal")))
 
 
 @nox.session
@@ -67,4 +67,4 @@ def benchmarks(session: nox.Session) -> None:
 def matrix(session: nox.Session, torch: str) -> None:
     """Run the tests with a torch and a Python, in a new environment of several gigabytes each."""
     session.install(f"torch=={torch}", ".[test]")
-    session.run("pytest", *(session.posargs or ("-q", "-n", "3", "--dist", "worksteal")))
+    session.run("pytest", *(session.posargs or ("-q", "-n", "2", "--dist", "worksteal")))

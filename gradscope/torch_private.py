@@ -29,7 +29,6 @@ DisableTorchFunction = torch._C.DisableTorchFunction
 current_node = torch._C._current_autograd_node
 function_modes = torch._C._len_torch_function_stack
 dispatch_modes = torch._C._len_torch_dispatch_stack
-is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 next_sequence_nr = torch._C._autograd._get_sequence_nr
 """The sequence number that the next node of this thread will have."""
 

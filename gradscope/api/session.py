@@ -63,7 +63,7 @@ class Session:
         self.process = os.getpid()
         notes, names = Notes(), Names()
         self.observers = Observers(self.report, notes)
-        self._saving = saving = Saving(Ledger(self.observers, notes), names)
+        saving = Saving(Ledger(self.observers, notes), names)
         self._hooks = DefaultHooks(
             *(saving.pack, saving.unpack, saving.compose),
             before_theirs=lambda: self.state.lifting.leave(),
@@ -92,8 +92,7 @@ class Session:
 
     def _install(self, hooks: bool) -> None:
         if hooks:
-            saving = self._saving
-            notes = self.state.notes
+            saving, notes = self.state.saving, self.state.notes
             self._handles.add(
                 replace_saved_tensors_of_functions(
                     lambda ctx, original: read_saved_tensors(ctx, original, notes)

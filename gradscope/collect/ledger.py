@@ -31,8 +31,8 @@ _TOTALS = (
 )
 
 
-class Listener(Protocol):
-    """Who is called while saved tensors come and go; ``gradscope.collect.listener`` says when."""
+class SavedTensorListener(Protocol):
+    """The part of ``gradscope.collect.listener.Listener`` that the ledger calls."""
 
     def saved(self, packed: Packed) -> None: ...  # noqa: D102
     def grown(self, frame: FrameType) -> None: ...  # noqa: D102
@@ -45,7 +45,7 @@ class Ledger:
     Parameters are not counted: they cost the graph no memory.
     """
 
-    def __init__(self, listener: Listener, notes: Notes) -> None:
+    def __init__(self, listener: SavedTensorListener, notes: Notes) -> None:
         self.listener = listener
         self.notes = notes
         self.thread = get_ident()

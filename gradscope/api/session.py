@@ -22,6 +22,7 @@ from gradscope.detect.foresight.inplace import InPlace
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.observer import Foresight
 from gradscope.detect.leaks.growth import Growth
+from gradscope.detect.leaks.unused import Unused
 from gradscope.detect.leaks.waste import Waste
 from gradscope.detect.observers import Observers
 from gradscope.hooks import (
@@ -80,7 +81,8 @@ class Session:
             ForwardOnFreed(self.state, self._lines),
             InPlace(self.state, self._lines),
             growth,
-            Waste(self.state, growth),
+            Unused(self.state, growth),
+            Waste(self.state),
         )
         self._summarized = 0.0
         self._handles = Handles()

@@ -28,7 +28,7 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import root_node
 from gradscope.hooks import EngineCall, erase
 from gradscope.model import BackwardCall, Finding, Graph, Sample, Site
-from gradscope.program.sites import Place, place_in, site_of, user_frame
+from gradscope.program.sites import ENTRANCE, Place, place_in, site_of, user_frame
 from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
 
 _SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
@@ -335,8 +335,6 @@ def _signature(place: Place | None, look: Look) -> Signature:
 # One frame of ours lies between a backward call and the engine. Python's warnings do not count a
 # frame of the import machinery, which they know by its file's name (Python/_warnings.c,
 # is_internal_filename): so the program's stacklevel holds.
-Backward.run.__code__ = Backward.run.__code__.replace(
-    co_filename=f"{__file__} (as importlib._bootstrap)"
-)
+Backward.run.__code__ = Backward.run.__code__.replace(co_filename=f"{__file__}{ENTRANCE}")
 
 _OURS = frozenset({Backward.run.__code__, Backward._announce.__code__, Saving.unpack.__code__})

@@ -199,6 +199,7 @@ class Looker:
             if isinstance(data, Packed) and data.ledger is self._ledger:
                 data.token = token
                 token.place = token.place or data.place
+                token.route = token.route or data.route
                 token.module = token.module or data.module
                 packs.append(weakref.ref(data))
             else:
@@ -231,6 +232,7 @@ class Looker:
                 packed.token = token
                 if token.place is None:
                     token.place, token.module = packed.place, packed.module
+                    token.route = packed.route
         return packs
 
     def _claim_slices(self, look: Look, slices: list[int]) -> None:

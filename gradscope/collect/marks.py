@@ -16,6 +16,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
 from gradscope.model import Graph
+from gradscope.program.routes import Route
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_leaf, version_of
 
@@ -80,6 +81,7 @@ class Packed:
     was_leaf: bool = False
     version: int = 0
     place: Place | None = None
+    route: Route | None = None
     module: tuple[str, str] | None = None
     sequence_nr: int = UNKNOWN
     thread: int = 0
@@ -139,6 +141,7 @@ class Token:
     generation: int
     is_function: bool = False
     place: Place | None = None
+    route: Route | None = None
     module: tuple[str, str] | None = None
     packs: Sequence[weakref.ref[Packed]] = ()
     unseen: tuple[str, ...] = ()

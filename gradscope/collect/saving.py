@@ -23,7 +23,8 @@ from gradscope.collect.marks import UNKNOWN, UNTIED, Packed
 from gradscope.collect.nodes import CLONE
 from gradscope.collect.notes import raised_by_program
 from gradscope.program.names import Names
-from gradscope.program.sites import USER, Place, known_codes, learn_code, place_in, user_frame
+from gradscope.program.routes import Route, Routes
+from gradscope.program.sites import Place, place_of
 from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
 from gradscope.program.variables import Variable
 from gradscope.torch_private import (
@@ -47,6 +48,7 @@ class Saving:
 
     def __init__(self, ledger: Ledger, names: Names) -> None:
         self.ledger = ledger
+        self.routes = Routes()
         self._names = names
         # A class of its own for each watch spares each object one attribute.
         self._new: type[Packed] = type("Packed", (Packed,), {"ledger": ledger})
@@ -58,6 +60,7 @@ class Saving:
         self._checking = True
         self._last_sequence_nr = self._last_thread = -1
         self._last_place: Place | None = None
+        self._last_route: Route | None = None
         self._last_module: tuple[str, str] | None = None
         self._last_untied = False
         self._last_code: CodeType | None = None
@@ -152,6 +155,7 @@ class Saving:
             and code is self._last_code
         ):
             packed.place = self._last_place
+            packed.route = self._last_route
             packed.module = self._last_module
             if self._last_untied:
                 packed.sequence_nr = UNTIED
@@ -168,15 +172,10 @@ class Saving:
             untied = self._last_untied = code is FUNCTION_APPLY or (
                 code is not None and code.co_filename == CHECKPOINT_FILE
             )
-            frame = caller
-            while frame is not None:
-                here = frame.f_code
-                if (known_codes.get(id(here)) or learn_code(here)).owner == USER:
-                    break
-                frame = frame.f_back
-            if frame is None:
-                frame = user_frame(caller)
-            place = packed.place = self._last_place = None if frame is None else place_in(frame)
+            route = packed.route = self._last_route = self.routes.of(caller)
+            place = packed.place = self._last_place = (
+                route.places[0] if route.places else place_of(caller)
+            )
             if place is not None:
                 place.last_sequence_nr = sequence_nr
             self._last_sequence_nr, self._last_thread = sequence_nr, thread

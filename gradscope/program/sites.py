@@ -23,8 +23,14 @@ _INSTALLED = tuple(
 _MACHINERY = ("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function")
 """Generated code. People write what is in ``<stdin>``, ``<string>`` and ``<ipython-…>``."""
 
-USER, LIBRARY, HIDDEN = 2, 1, 0
-"""Whose code it is: the user's, an installed library's, or that of torch, gradscope or Python."""
+USER, LIBRARY, HIDDEN, ENGINE = 2, 1, 0, -1
+"""Whose code it is: the user's, an installed library's, or that of torch, gradscope or Python.
+
+ENGINE is the one frame of ours between a backward call and the engine.
+"""
+
+ENTRANCE = " (as importlib._bootstrap)"
+"""How the file's name of that frame ends."""
 
 
 class Place:
@@ -72,17 +78,17 @@ def learn_code(code: CodeType) -> KnownCode:
 
 
 def owner_of(code: CodeType) -> int:
-    """Return whose code this is: USER, LIBRARY or HIDDEN."""
+    """Return whose code this is: USER, LIBRARY, HIDDEN or ENGINE."""
     return (known_codes.get(id(code)) or learn_code(code)).owner
 
 
 def classify(filename: str) -> int:
-    """Return whose code a source file is: USER, LIBRARY or HIDDEN."""
+    """Return whose code a source file is: USER, LIBRARY, HIDDEN or ENGINE."""
     if filename.startswith("<"):
         return HIDDEN if filename.startswith(_MACHINERY) else USER
     path = os.path.abspath(filename)
     if path.startswith((_OWN, _TORCH)):
-        return HIDDEN
+        return ENGINE if path.endswith(ENTRANCE) else HIDDEN
     if path.startswith(_INSTALLED):  # before the standard library, whose folder holds it
         return LIBRARY
     return HIDDEN if path.startswith(_STANDARD) else USER

@@ -3,8 +3,10 @@
 ## What it says
 
 A line saved tensors for backward again and again, and each time the graph was gone before any
-backward call met it. gradscope says which line, how many bytes each forward pass saved, and, where
-it is known, the variable that held the graph.
+backward call met it. gradscope names the outermost line of yours of which that is true: where
+training and evaluation go through the same forward pass, it is the evaluation's call, and never a
+line that is also trained through. It says how many bytes each forward pass saved and, where they
+are known, where the graph was built and the variable that held it.
 
 ## Why it happens
 
@@ -52,8 +54,11 @@ Nothing: it saves the memory and some time. What is computed so cannot be traine
 
 ## Known limits
 
-It is advice, announced once per run, from three forward passes on, when what was saved so is at
-least 1 KiB and 5 % of all that was saved. It needs gradscope's hooks (not with `--no-hooks`).
+It is advice, announced once and at the end, when it is known that no backward call came: from three
+forward passes on, when what was saved so is at least 1 KiB and 5 % of all that was saved. Of the
+lines on the way it takes one in a loop, if there is one; it does not look past a generator, which
+may run anywhere. Where one line does both, in turn, it says nothing: run that line under
+`torch.set_grad_enabled(training)`. It needs gradscope's hooks (not with `--no-hooks`).
 """
 
 from __future__ import annotations
@@ -69,35 +74,49 @@ RULE = rule(__doc__, "GS305", "forward-never-backpropagated", Severity.ADVICE, C
 
 @dataclass(frozen=True, slots=True)
 class NeverBackpropagated:
-    """What is known: the line ``made`` saved the most, ``times`` forward passes saved ``nbytes``
-    each.
+    """What is known: by way of the line ``made``, ``times`` forward passes saved ``nbytes`` each.
 
-    ``holder`` is a variable that held such a graph, ``stored`` the line that assigns it, ``after``
-    the number of the last backward call.
+    ``built`` is where their graphs are built, None if that line is also trained through, by
+    ``also_trained`` backward calls. ``holder`` is a variable that held such a graph, ``stored`` the
+    line that assigns it, ``after`` the number of the last backward call. There may have been more
+    of them where that is not ``exactly`` known.
     """
 
     made: Site
+    built: Site | None
     holder: str | None
     stored: Site | None
     times: int
     nbytes: int
+    also_trained: int = 0
+    exactly: bool = True
     after: int = 0
 
 
 def finding(facts: NeverBackpropagated) -> Finding:
     """Return the finding in words."""
     size = nbytes(facts.nbytes)
-    related = [Related("created", facts.made, f"{size} saved for backward by each forward pass")]
+    related = []
+    if facts.built is not None:
+        message = f"{size} saved for backward by each forward pass"
+        related.append(Related("created", facts.built, message))
+    elif facts.also_trained:
+        calls = counted(facts.also_trained, "backward call")
+        message = f"the line that builds them was run backward by {calls}, none of them from here"
+        related.append(Related("linked_by", None, message))
     if facts.holder is not None:
         message = f"`{facts.holder}` holds the graph until it is assigned again"
         related.append(Related("held_by", facts.stored or facts.made, message))
-    run = f"run {place(facts.stored or facts.made)} under torch.no_grad()"
+    times = f"{'' if facts.exactly else 'at least '}{counted(facts.times, 'time')}"
     return RULE.finding(
         "graphs are built here and no backward call goes through them",
         site=facts.made,
         after=facts.after,
-        label=f"{size} saved and dropped, {counted(facts.times, 'time')}",
+        label=f"{size} saved and dropped, {times}; never run backward",
         related=related,
         bytes=facts.nbytes,
-        fix=Fix(FixKind.NO_GRAD, f"{run}; nothing then trains through it"),
+        fix=Fix(
+            FixKind.NO_GRAD,
+            f"run {place(facts.made)} under torch.no_grad(); nothing then trains through it",
+        ),
     )

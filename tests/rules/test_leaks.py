@@ -212,12 +212,20 @@ def test_gs302_gives_the_fix_for_what_is_held(facts: gs302.KeptAlive, kind: str)
 
 def test_gs303_and_gs305_say_bytes() -> None:
     kept = gs303.finding(gs303.KeptForNothing(CALL, 5, 2048))
-    built = gs305.finding(gs305.NeverBackpropagated(STORED, "out", None, 5, 4096, after=3))
+    built = gs305.finding(gs305.NeverBackpropagated(STORED, STORED, "out", None, 5, 4096, after=3))
     assert (kept.bytes, built.bytes) == (2048, 4096)
     assert "2 KiB" in kept.label
     assert "4 KiB" in built.label
     assert [(r.role, r.site) for r in built.related] == [("created", STORED), ("held_by", STORED)]
     assert built.backward_call == 3
+
+
+def test_gs305_says_how_often_and_names_no_line_that_is_trained_through() -> None:
+    facts = gs305.NeverBackpropagated(STORED, None, None, None, 5, 4096, 1_200, exactly=False)
+    finding = gs305.finding(facts)
+    assert finding.label == "4 KiB saved and dropped, at least 5 times; never run backward"
+    assert [note.site for note in finding.related] == [None]
+    assert "run backward by 1,200 backward calls, none of them from here" in str(finding.related)
 
 
 @pytest.mark.parametrize("kind", ["ctx", "hook", "grad"])

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 import gradscope.torch_private as private
+from gradscope.program.iterators import on_stack
 from gradscope.program.variables import Variable, local_variables
 
 FREED = "Trying to backward through the graph a second time"
@@ -248,6 +249,22 @@ def _destructors_run_at_once() -> bool:
     return done == [1] and probe is None
 
 
+def _iterators_are_read_where_they_lie() -> bool:
+    """Check that a loop finds its own iterator, and those of the loops around it."""
+
+    def found(argument: object) -> bool:
+        outer, inner = iter([1, 2]), iter({"a": 1}.items())
+        used = [lambda: argument]
+        for _ in outer:
+            with threading.Lock():
+                for _ in inner:
+                    frame = sys._getframe()
+                    return on_stack(frame, 0) is outer and on_stack(frame, 2) is inner
+        return bool(used)
+
+    return found(None)
+
+
 def _positions_give_columns() -> bool:
     def line() -> float:
         return 1 + 2.5
@@ -415,6 +432,12 @@ FACTS = (
         "the variables of a frame can be read without the dict that locals() returns",
         ("program/variables.py",),
         _variables_of_a_frame_are_read_unseen,
+    ),
+    Fact(
+        _PYTHON,
+        "the stack of a frame that waits for a call lies behind its variables",
+        ("program/iterators.py",),
+        _iterators_are_read_where_they_lie,
     ),
     Fact(
         _PYTHON,

@@ -7,6 +7,7 @@ from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
 from typing import NamedTuple, TypeAlias
 
+from gradscope.code.liveness.parts import put
 from gradscope.code.liveness.values import NO_MARKS, Invocation, Marks, union
 
 
@@ -32,12 +33,12 @@ def parameters(code: CodeType, call: Invocation, *, bound: bool) -> dict[str, Ma
     extra = code.co_varnames[len(names) : len(names) + 2]
     rest = union(given[len(places) :])
     if rest and has_rest:
-        found.append((extra[0], rest))
+        found.append((extra[0], put(rest)))
     for keyword, value in call.named.items():
         if keyword in names:
             found.append((keyword, value.marks))
         elif code.co_flags & CO_VARKEYWORDS:
-            found.append((extra[1] if has_rest else extra[-1], value.marks))
+            found.append((extra[1] if has_rest else extra[-1], put(value.marks)))
     parameters: dict[str, Marks] = {}
     for name, marks in found:
         if marks:

@@ -8,7 +8,7 @@ from types import CodeType
 from gradscope.code.liveness.callees import Resolve
 from gradscope.code.liveness.flow import flow_of
 from gradscope.code.liveness.notes import Notes
-from gradscope.code.liveness.reads import RESULT, starts_after
+from gradscope.code.liveness.reads import RESULT, Loops, starts_after
 from gradscope.code.liveness.tracking import Tracker
 from gradscope.code.liveness.values import Kind, Mark, State, Value
 
@@ -27,7 +27,11 @@ class _Leaver(Tracker):
 
 
 def left_after(
-    code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None = None
+    code: CodeType,
+    lasti: int,
+    names: Collection[str],
+    resolve: Resolve | None = None,
+    loops: Loops | None = None,
 ) -> dict[str, frozenset[str]]:
     """Return for each name the paths under which the object, or something built on it, is held when
     the function returns.
@@ -39,7 +43,9 @@ def left_after(
     env = {name: frozenset((Mark(name, Kind.SAME, -1),)) for name in names if name != RESULT}
     tracker = _Leaver(code, Notes(), resolve)
     starts = [
-        start for start in starts_after(tracker, index, env, names) if not start[0].on_exception
+        start
+        for start in starts_after(tracker, index, env, names, loops)
+        if not start[0].on_exception
     ]
     tracker.follow(starts, flow.loops_around(index))
     held = tracker.left.env if tracker.left is not None else {}

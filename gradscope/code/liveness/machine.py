@@ -7,7 +7,8 @@ from types import CodeType
 
 from gradscope.code.liveness.flow import Flow, Instruction, flow_of
 from gradscope.code.liveness.opcodes import Action
-from gradscope.code.liveness.rules import RULES, Step
+from gradscope.code.liveness.rules import RULES
+from gradscope.code.liveness.steps import Step
 from gradscope.code.liveness.values import (
     NO_MARKS,
     UNKNOWN,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from types import CodeType
+from typing import Protocol
 
 from gradscope.code.liveness.callees import Resolve
 from gradscope.code.liveness.calls import site_of
 from gradscope.code.liveness.flow import flow_of
 from gradscope.code.liveness.notes import Effect, Note, Notes, Phase
 from gradscope.code.liveness.opcodes import Action
+from gradscope.code.liveness.parts import ANYWHERE
 from gradscope.code.liveness.survey import survey_of
 from gradscope.code.liveness.tracking import Tracker
 from gradscope.code.liveness.values import (
@@ -18,7 +20,7 @@ from gradscope.code.liveness.values import (
     Env,
     Kind,
     Mark,
-    Marks,
+    Role,
     State,
     Value,
     caught,
@@ -38,7 +40,8 @@ class Read:
     ``via`` is the path by which it is read there (an alias, a container, a parameter); ``backward``
     the backward call that it, or what is built on it, can come to: None is "none seen", not "none".
     ``after_back_edge``: only in a later iteration of a loop around the starting point;
-    ``only_on_exception``: only by way of an exception handler.
+    ``only_on_exception``: only by way of an exception handler. ``at_hand``: it was read before the
+    starting point, as what a loop runs over.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Read:
     backward: Site | None = None
     after_back_edge: bool = False
     only_on_exception: bool = False
+    at_hand: bool = False
 
     @property
     def is_dangerous(self) -> bool:
@@ -56,7 +60,11 @@ class Read:
 
 
 def all_reads(
-    code: CodeType, lasti: int, names: Collection[str], resolve: Resolve | None = None
+    code: CodeType,
+    lasti: int,
+    names: Collection[str],
+    resolve: Resolve | None = None,
+    loops: Loops | None = None,
 ) -> dict[str, tuple[Read, ...]]:
     """Return for each name all reads that control can reach from just after ``lasti`` before it is
     rebound, nearest first.
@@ -64,14 +72,16 @@ def all_reads(
     A name is a local, global or closure variable, or a path on one: ``self.h``, ``losses[3]``,
     ``cache['k'].state``; or RESULT. ``lasti`` is ``frame.f_lasti``, or -1 for the function's start.
     ``resolve`` finds the code of functions that are called, so that what they do with their
-    arguments counts; without it, they are taken to build on them.
+    arguments counts; without it, they are taken to build on them. ``loops`` tells what the loops
+    around ``lasti`` will still give; without it, they may give any element again.
     """
     notes = Notes()
     flow = flow_of(code)
     index = flow.index(lasti)
     env = {name: frozenset((Mark(name, Kind.SAME, -1),)) for name in names if name != RESULT}
     tracker = Tracker(code, notes, resolve)
-    tracker.follow(starts_after(tracker, index, env, names), flow.loops_around(index))
+    starts = starts_after(tracker, index, env, names, loops)
+    tracker.follow(starts, flow.loops_around(index))
     found: dict[str, tuple[Read, ...]] = {}
     for note in sorted(notes.all, key=_nearness):
         if not note.before or note.effect is not Effect.HARMLESS:
@@ -92,11 +102,16 @@ def _read(note: Note) -> Read:
         site_of(*note.backward) if note.backward is not None else None,
         note.phase.level > 0,
         note.phase.on_exception,
+        note.before and note.name != RESULT,
     )
 
 
 def starts_after(
-    tracker: Tracker, index: int, env: Env, names: Collection[str]
+    tracker: Tracker,
+    index: int,
+    env: Env,
+    names: Collection[str],
+    loops: Loops | None = None,
 ) -> list[tuple[Phase, int, State]]:
     """Return where to start: after the instruction, and at its exception handler."""
     if index < 0:
@@ -110,7 +125,7 @@ def starts_after(
     if calls:  # what the call was given is its own
         surveyed = take(surveyed, 1 - instruction.effect)[0]
     stack = tuple(
-        value._replace(marks=_tracked(tracker, value.marks, names), items=()) for value in surveyed
+        _at_hand(tracker, value, names, loops, depth) for depth, value in enumerate(surveyed)
     )
     starts = []
     if calls:
@@ -131,12 +146,55 @@ def starts_after(
     return starts
 
 
-def _tracked(tracker: Tracker, marks: Marks, names: Iterable[str]) -> Marks:
-    """Return the survey's marks, of stacked values, as marks of the names asked about."""
+def _at_hand(
+    tracker: Tracker, value: Value, names: Iterable[str], loops: Loops | None, depth: int
+) -> Value:
+    """Return a stacked value of the survey with marks of the names asked about.
+
+    Of an iterator, the objects that it will still give get the marks.
+    """
     found = set()
-    for mark in marks:
-        for name in names:
-            if name == mark.name or is_element(name, mark.name):
+    for name in names:
+        rests = loops.coming(depth, name) if loops is not None else None
+        for mark in value.marks:
+            if rests is None and (name == mark.name or is_element(name, mark.name)):
                 note = Note(name, mark.name, tracker.code, mark.read, before=True)
                 found.add(Mark(name, mark.kind, tracker.notes.add(note)))
-    return frozenset(found)
+        if rests:
+            assert loops is not None
+            via, read = next(((m.name, m.read) for m in value.marks), ("", loops.header(depth)))
+            number = tracker.notes.add(Note(name, via, tracker.code, read, before=True))
+            found |= {Mark(name, Kind.SAME, number, ANYWHERE + rest) for rest in rests}
+    spent = loops is not None and loops.is_spent(depth)
+    role = Role.SPENT if spent else value.role
+    return value._replace(marks=frozenset(found), items=(), role=role)
+
+
+class Loops(Protocol):
+    """What the iterators of the loops around a place will still give, by their depth on the
+    stack.
+    """
+
+    def coming(self, depth: int, name: str) -> Collection[str] | None:
+        """Return what leads from an element to the object that a name held, for each way; None
+        where the value is no iterator or the name is not known.
+        """
+
+    def is_spent(self, depth: int) -> bool:
+        """Return whether it will give nothing more."""
+
+    def header(self, depth: int) -> int:
+        """Return the instruction that takes the next element."""
+
+
+def iterators_at(code: CodeType, lasti: int) -> dict[int, int]:
+    """Return where on the stack the loops around an instruction keep their iterators: the depth,
+    and the instruction that takes the next element.
+    """
+    flow, stacks = flow_of(code), survey_of(code).stacks
+    headers = [loop.header for loop in flow.loops_around(flow.index(lasti))]
+    return {
+        len(stacks[header]) - 1: header
+        for header in headers
+        if flow.instructions[header].action is Action.NEXT and stacks.get(header)
+    }

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import CodeType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final
 
-from gradscope.code.liveness.flow import Instruction
+from gradscope.code.liveness.element_rules import ELEMENT_RULES, of_part, subscript
 from gradscope.code.liveness.opcodes import FIRST_IN_PLACE, SUBSCRIPT_OPERATOR, Action
+from gradscope.code.liveness.parts import (
+    blurred,
+    of_attribute,
+    put,
+    transposed,
+)
+from gradscope.code.liveness.steps import Result, Rule, Step
 from gradscope.code.liveness.values import (
     NO_MARKS,
     NULL,
     UNKNOWN,
-    Env,
     Invocation,
     Mark,
     Marks,
@@ -20,58 +25,10 @@ from gradscope.code.liveness.values import (
     Stack,
     Value,
     attribute_path,
-    element_path,
     summed,
-    take,
     union,
 )
 from gradscope.code.liveness.words import HARMLESS_ATTRIBUTES
-from gradscope.code.names import is_part
-
-if TYPE_CHECKING:
-    from gradscope.code.liveness.machine import Machine
-
-Result: TypeAlias = tuple[Env, Stack]
-
-
-class Step(NamedTuple):
-    """One instruction that a machine executes, what is known before, how the stack grows."""
-
-    machine: Machine
-    instruction: Instruction
-    at: int
-    env: Env
-    stack: Stack
-    effect: int
-
-    def pop(self, count: int) -> tuple[Stack, Stack]:
-        """Return the stack without its top values, and those."""
-        return take(self.stack, count)
-
-    def pop_all(self) -> tuple[Stack, Stack]:
-        """Return the stack without what the instruction replaces by one value, and those values."""
-        return take(self.stack, 1 - self.effect)
-
-    def read(self, name: str) -> Value:
-        """Return the value of a variable."""
-        return self.machine.read(self.env, name, self.at)
-
-    def bind(self, path: str, value: Value, *, weak: bool = False) -> Env:
-        """Store a value at a path."""
-        return self.machine.bind(self.env, path, value, self.at, weak=weak)
-
-    def forget(self, path: str) -> Env:
-        """Delete a path; an empty one is not known."""
-        return self.machine.forget(self.env, path) if path else self.env
-
-    def bind_name(self, name: str, value: Value) -> Step:
-        """Store a value in a variable, which may be that of an inlined comprehension."""
-        inner = any(v.role is Role.SHADOWED and v.attribute == name for v in self.stack)
-        env = self.machine.bind(self.env, name, value, self.at, inner=inner)
-        return self._replace(env=env)
-
-
-_Rule: TypeAlias = Callable[[Step], Result]
 
 
 def _keep(s: Step) -> Result:
@@ -102,7 +59,7 @@ def _operate(s: Step) -> Result:
 
 def _binary(s: Step) -> Result:
     if s.instruction.arg == SUBSCRIPT_OPERATOR:
-        return _subscript(s)
+        return subscript(s)
     rest, (left, right) = s.pop(2)
     if not (left.marks or right.marks):
         return s.env, (*rest, UNKNOWN)
@@ -123,25 +80,6 @@ def _summed(s: Step, total: Value, added: Value) -> Marks:
     if added.items:  # a list grows by a list
         return both
     return NO_MARKS if s.machine.gradients_off(s.stack) else summed(both)
-
-
-def _subscript(s: Step) -> Result:
-    rest, (container, key) = s.pop(2)
-    path = element_path(container, key)
-    marks = _of_part(container, path)
-    s.machine.narrow(marks, path, s.at)
-    return s.env, (*rest, Value(path, marks))
-
-
-def _of_part(whole: Value, path: str) -> Marks:
-    """Return the marks of ``whole`` that may be of its part ``path``."""
-    if not path or not whole.marks:
-        return whole.marks
-    return frozenset(
-        m
-        for m in whole.marks
-        if not is_part(m.name, whole.path) or m.name == path or is_part(m.name, path)
-    )
 
 
 def _constant(s: Step) -> Result:
@@ -195,7 +133,9 @@ def _attribute(s: Step) -> Result:
     rest, (owner,) = s.pop(1)
     name = s.instruction.name
     path = attribute_path(owner, name)
-    marks = NO_MARKS if name in HARMLESS_ATTRIBUTES else _of_part(owner, path)
+    marks = NO_MARKS
+    if name not in HARMLESS_ATTRIBUTES:
+        marks = of_attribute(of_part(owner, path), name)
     if path:
         marks |= s.machine.load(s.env, path, s.at)
     value = s.machine.get(path, marks, name, owner.path)
@@ -218,22 +158,6 @@ def _delete_attribute(s: Step) -> Result:
     return s.forget(attribute_path(owner, s.instruction.name)), rest
 
 
-def _store_subscript(s: Step) -> Result:
-    rest, (value, container, key) = s.pop(3)
-    path = element_path(container, key)
-    return s.bind(path or container.path, value, weak=not path), rest
-
-
-def _store_slice(s: Step) -> Result:
-    rest, (value, container, _, _) = s.pop(4)
-    return s.bind(container.path, value, weak=True), rest
-
-
-def _delete_subscript(s: Step) -> Result:
-    rest, (container, key) = s.pop(2)
-    return s.forget(element_path(container, key)), rest
-
-
 def _copy(s: Step) -> Result:
     depth = s.instruction.arg
     return s.env, (*s.stack, s.stack[-depth] if depth <= len(s.stack) else UNKNOWN)
@@ -242,39 +166,6 @@ def _copy(s: Step) -> Result:
 def _swap(s: Step) -> Result:
     rest, popped = s.pop(s.instruction.arg)
     return s.env, (*rest, popped[-1], *popped[1:-1], popped[0])
-
-
-def _build(s: Step) -> Result:
-    rest, popped = s.pop_all()
-    items = popped if s.instruction.opname in ("BUILD_TUPLE", "BUILD_LIST") else ()
-    is_dict = s.instruction.opname == "BUILD_MAP"  # a dict is taken for its values
-    return s.env, (*rest, Value(marks=union(popped[1::2] if is_dict else popped), items=items))
-
-
-def _add_to(s: Step) -> Result:
-    rest, popped = s.pop(-s.effect)
-    if not 0 < s.instruction.arg <= len(rest):
-        return s.env, rest
-    place = len(rest) - s.instruction.arg
-    container = rest[place]
-    added = popped[-1:]  # of a dict's item the value
-    items = container.items and (*container.items, *added)
-    grown = Value(marks=container.marks | union(added), items=items)
-    return s.env, (*rest[:place], grown, *rest[place + 1 :])
-
-
-def _unpack(s: Step) -> Result:
-    rest, (value,) = s.pop(1)
-    count = s.effect + 1
-    if s.instruction.opname == "UNPACK_SEQUENCE" and len(value.items) == count:
-        return s.env, rest + value.items[::-1]
-    return s.env, rest + (Value(marks=value.marks),) * count
-
-
-def _next(s: Step) -> Result:
-    if s.effect < 0:  # 3.11 pops the iterator as it leaves the loop
-        return _pop(s)
-    return s.env, (*s.stack, Value(marks=s.stack[-1].marks if s.stack else NO_MARKS))
 
 
 def _function(s: Step) -> Result:
@@ -301,6 +192,9 @@ def _call_kw(s: Step) -> Result:
 
 def _call_ex(s: Step) -> Result:
     rest, popped = s.pop_all()
+    if popped and any(value.path == "zip" for value in popped[:2]):
+        return s.env, (*rest, Value(marks=transposed(union(popped))))
+    popped = tuple(v._replace(marks=blurred(v.marks)) if v.marks else v for v in popped)
     return _called(s, rest, popped, ())
 
 
@@ -338,7 +232,8 @@ def _send(s: Step) -> Result:
 def _yield(s: Step) -> Result:
     rest, (value,) = s.pop(1)
     before = s.machine.flow.instructions[s.at - 1]
-    s.machine.gave(value, awaiting=s.at > 0 and before.action is Action.SEND)
+    awaiting = s.at > 0 and before.action is Action.SEND
+    s.machine.gave(value if awaiting else Value(marks=put(value.marks)), awaiting=awaiting)
     return s.env, (*rest, UNKNOWN)
 
 
@@ -352,14 +247,14 @@ def _return_generator(s: Step) -> Result:
     return s.env, (*s.stack, UNKNOWN)  # the first value sent in; a POP_TOP follows
 
 
-RULES: Final[dict[Action, _Rule]] = {
+RULES: Final[dict[Action, Rule]] = {
+    **ELEMENT_RULES,
     Action.KEEP: _keep,
     Action.POP: _pop,
     Action.FRESH: _fresh,
     Action.PART: _part,
     Action.OPERATE: _operate,
     Action.BINARY: _binary,
-    Action.SUBSCRIPT: _subscript,
     Action.CONSTANT: _constant,
     Action.NULL: _null,
     Action.LOAD: _load,
@@ -373,15 +268,8 @@ RULES: Final[dict[Action, _Rule]] = {
     Action.SUPER: _super,
     Action.STORE_ATTRIBUTE: _store_attribute,
     Action.DELETE_ATTRIBUTE: _delete_attribute,
-    Action.STORE_SUBSCRIPT: _store_subscript,
-    Action.STORE_SLICE: _store_slice,
-    Action.DELETE_SUBSCRIPT: _delete_subscript,
     Action.COPY: _copy,
     Action.SWAP: _swap,
-    Action.BUILD: _build,
-    Action.ADD_TO: _add_to,
-    Action.UNPACK: _unpack,
-    Action.NEXT: _next,
     Action.FUNCTION: _function,
     Action.FUNCTION_ATTRIBUTE: _function_attribute,
     Action.CALL: _call,

@@ -9,10 +9,11 @@ from types import CodeType
 from typing import TypeAlias
 
 from gradscope.code.liveness.callees import Callee, Resolve, parameters
-from gradscope.code.liveness.flow import Loop, level_after
+from gradscope.code.liveness.flow import Instruction, Loop, level_after
 from gradscope.code.liveness.machine import Machine
 from gradscope.code.liveness.notes import Effect, Note, Notes, Phase
 from gradscope.code.liveness.opcodes import Action
+from gradscope.code.liveness.parts import handed_on, put, rearranged
 from gradscope.code.liveness.survey import decorated_function, no_grad, survey_of
 from gradscope.code.liveness.values import (
     NO_MARKS,
@@ -31,7 +32,7 @@ from gradscope.code.liveness.values import (
     summed,
     union,
 )
-from gradscope.code.liveness.words import CallKind, kind_of_call
+from gradscope.code.liveness.words import ADDS_ALL, CallKind, kind_of_call
 from gradscope.code.names import is_element, is_part, root_of
 
 _DEEPEST_CALL = 5
@@ -129,7 +130,7 @@ class Tracker(Machine):
             if jump >= 0:
                 after = self.execute(index, state, taken=True)
                 agenda.arrive(self._crossing(index, jump), jump, after, self.distance)
-            if not instruction.falls:
+            if not instruction.falls or _is_over(instruction, state):
                 if instruction.action in (Action.RETURN, Action.RETURN_CONSTANT):
                     self._leave(self.execute(index, state))
                 return
@@ -162,7 +163,7 @@ class Tracker(Machine):
         found = env.get(path, NO_MARKS)
         for key, marks in env.items():
             if key.startswith(path) and is_element(key, path):
-                found |= marks
+                found |= put(marks, key[len(path) :])
         if not found:
             return NO_MARKS
         return frozenset(self._taken(mark, path, index) for mark in found)
@@ -171,7 +172,7 @@ class Tracker(Machine):
         if mark.kind is not Kind.SAME or mark.read >= 0:
             return mark
         note = Note(mark.name, path, self.code, index, self.phase, self.distance)
-        return Mark(mark.name, Kind.SAME, self.notes.add(note))
+        return mark._replace(read=self.notes.add(note))
 
     def narrow(self, marks: Marks, path: str, index: int) -> None:
         """Move the read of a tracked element from its container to where it is taken."""
@@ -210,7 +211,7 @@ class Tracker(Machine):
             if mark.kind is not Kind.BUILT and not (local and mark.kind is Kind.SAME):
                 self.notes.use(mark, _STORED[mark.kind])
         return frozenset(
-            Mark(mark.name, Kind.SAME, mark.read if local else -1)
+            mark._replace(read=mark.read if local else -1)
             if mark.kind is Kind.SAME
             else Mark(mark.name, Kind.BUILT, mark.read)
             for mark in marks
@@ -256,9 +257,10 @@ class Tracker(Machine):
                 )
                 return env, Value(marks=kept)
             case CallKind.PART:
-                return env, Value(marks=given | callee.marks)
+                return env, Value(marks=handed_on(call))
             case CallKind.APPEND if callee.owner not in ("self", "cls"):
-                added = Value(marks=given)
+                is_one = callee.attribute not in ADDS_ALL
+                added = Value(marks=put(given) if is_one else rearranged(given))
                 return self.bind(env, callee.owner, added, call.at, weak=True), UNKNOWN
             case CallKind.CLEAR | CallKind.DETACH_IN_PLACE:
                 return self.forget(env, callee.owner) if callee.owner else env, UNKNOWN
@@ -374,6 +376,12 @@ class Tracker(Machine):
             *own.co_freevars,
         )
         return not local and not mine
+
+
+def _is_over(instruction: Instruction, state: State) -> bool:
+    """Return whether a loop ends here, as its iterator has nothing left to give."""
+    is_next = instruction.action is Action.NEXT and state.stack
+    return bool(is_next) and state.stack[-1].role is Role.SPENT
 
 
 def _roots(call: Invocation) -> Marks:

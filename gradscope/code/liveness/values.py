@@ -20,11 +20,16 @@ class Kind(IntEnum):
 
 
 class Mark(NamedTuple):
-    """A value carries the graph of ``name``, by the read of number ``read``; -1: by none."""
+    """A value carries the graph of ``name``, by the read of number ``read``; -1: by none.
+
+    ``rest`` leads from the value to the object, ``[3][1]``; empty where it is the object itself or
+    where that is not known.
+    """
 
     name: str
     kind: Kind
     read: int
+    rest: str = ""
 
 
 Marks: TypeAlias = frozenset[Mark]
@@ -40,6 +45,8 @@ class Role(IntEnum):
     NO_GRAD = 2  # a context manager that turns gradients off
     NO_GRAD_EXIT = 3  # the same one, entered: gradients are off while this is on the stack
     SHADOWED = 4  # a variable set aside while an inlined comprehension uses its name
+    SLICE = 5
+    SPENT = 6  # an iterator that has given all it had
 
 
 class Value(NamedTuple):
@@ -134,6 +141,8 @@ def covers(known: State, state: State) -> bool:
     if known.stack is state.stack:
         return True
     ours, theirs = known.stack[::-1], state.stack[::-1]  # aligned at the top
+    if any(a.role is Role.SPENT is not b.role for a, b in zip(ours, theirs, strict=False)):
+        return False
     return all(
         not value.marks or (depth < len(ours) and value.marks <= ours[depth].marks)
         for depth, value in enumerate(theirs)

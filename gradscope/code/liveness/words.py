@@ -33,6 +33,9 @@ HARMLESS_ATTRIBUTES: Final = _words(
     "__dict__"
 )
 
+ADDS_ALL: Final = _words("extend extendleft update")
+"""Methods that add each element of what they are given."""
+
 _HARMLESS_BUILTINS: Final = _words(
     "print float int bool complex len str repr ascii format isinstance issubclass type id hash "
     "hasattr callable any all input vars dir range"

@@ -18,6 +18,7 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
 from gradscope.detect.foresight.lines import LineWatch
+from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.observer import retains_if_computed
 from gradscope.detect.foresight.reading import Reading, dangerous_read
 from gradscope.detect.foresight.schedule import Schedule
@@ -107,9 +108,10 @@ class ForwardOnFreed(Observer):
             return []
         frames = user_frames(frame)
         found = []
+        loops = Loops()
         for held in tensors_of(frames):
             if freeing.trace(held):
-                reading = dangerous_read(held.paths, frames, doubting=False)
+                reading = dangerous_read(held, frames, loops, doubting=False)
                 if reading is not None and _builds(reading):
                     found.append(
                         _Expected(
@@ -147,12 +149,13 @@ class ForwardOnFreed(Observer):
     def _examine(
         self, expected: dict[int, _Expected], frames: list[FrameType], here: Site
     ) -> list[Finding]:
+        loops = Loops()
         for held in tensors_of(frames):
             known = expected.get(_number(held))
             freed = _freed_in(held) if known is not None else []
             if known is None or not freed:
                 continue
-            reading = dangerous_read(held.paths, frames, at_line=True)
+            reading = dangerous_read(held, frames, loops, at_line=True)
             if reading is None or reading.read.site.line != here.line or not _builds(reading):
                 continue
             if source.runs_a_part(reading.backward):

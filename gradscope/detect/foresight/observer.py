@@ -15,6 +15,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
 from gradscope.detect.foresight.evidence import shared_graph
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
+from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.reading import Reading, dangerous_read
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
@@ -96,8 +97,9 @@ class Foresight(Observer):
             return []
         reached = [held for held in tensors_of(frames) if freeing.trace(held)]
         found: list[tuple[Held, Reading]] = []
+        loops = Loops()
         for held in reached[:_MOST_READ]:
-            reading = dangerous_read(held.paths, frames)
+            reading = dangerous_read(held, frames, loops)
             if reading is not None:
                 found.append((held, reading))
         if not found:

@@ -22,6 +22,8 @@ from gradscope.code.liveness import (
 )
 from gradscope.code.names import owner_of as owner_of_name
 from gradscope.code.names import root_of
+from gradscope.detect.foresight.held import Held
+from gradscope.detect.foresight.loops import Loops, LoopsOfFrame
 from gradscope.detect.foresight.objects import MISSING, Objects, Resolver, attribute, function_of
 from gradscope.fixing.gs102 import Holder
 from gradscope.model import Site
@@ -81,30 +83,32 @@ class Reading:
 
 
 def dangerous_read(
-    paths: Sequence[Path],
+    held: Held,
     frames: Sequence[FrameType],
+    loops: Loops,
     *,
     at_line: bool = False,
     doubting: bool = True,
 ) -> Reading | None:
-    """Return the nearest read of a tensor with these names that leads to another backward call;
-    None where in doubt.
+    """Return the nearest read of a tensor, by one of its names, that leads to another backward
+    call; None where in doubt.
 
-    ``frames`` are the user's, innermost first. ``at_line``: the innermost is about to run the line
-    it stands at. Without ``doubting`` a read counts even if something else may have been put in the
-    tensor's place by then.
+    ``frames`` are the user's, innermost first, ``loops`` what is known of the loops that they are
+    in. ``at_line``: the innermost is about to run the line it stands at. Without ``doubting`` a
+    read counts even if something else may have been put in the tensor's place by then.
     """
     alive: dict[str, bool] = {}  # last steps of names that inner frames have: do they survive?
     carried: set[str] = set()
     for depth, frame in enumerate(frames[:_MOST_FRAMES]):
         objects = Objects(frame)
-        found = _names_in(paths, frame, objects)
+        found = _names_in(held.paths, frame, objects)
+        ahead = loops.of(frame, held.tensor, {tracked.read for tracked in found.values()})
         names = {name: tracked for name, tracked in found.items() if alive.get(_last(name), True)}
         for name in carried:
             names.setdefault(name, Tracked(name))
         nearest = [*names.values()][:_MOST_NAMES]
         for tracked in nearest:
-            read = _first_danger(tracked, frame, objects)
+            read = _first_danger(tracked, frame, objects, ahead)
             if read is None:
                 continue
             starting = at_line and depth == 0
@@ -117,7 +121,7 @@ def dangerous_read(
         carried = set()
         survive = set()
         for tracked in nearest:
-            left = _left_by(tracked, frame, objects)
+            left = _left_by(tracked, frame, objects, ahead)
             if tracked.name in left or tracked.read in left:
                 survive.add(_last(tracked.name))
             if outer is not None:
@@ -126,13 +130,15 @@ def dangerous_read(
     return None
 
 
-def _first_danger(tracked: Tracked, frame: FrameType, objects: Objects) -> Read | None:
+def _first_danger(
+    tracked: Tracked, frame: FrameType, objects: Objects, ahead: LoopsOfFrame
+) -> Read | None:
     """Return the nearest read from where the frame stands that leads to a backward call."""
     resolver = tracked.resolver(objects)
     if tracked.cached:
         reads = _reads_of_cache(tracked, frame, resolver)
     else:
-        found = all_reads(frame.f_code, frame.f_lasti, (tracked.read,), resolver)
+        found = all_reads(frame.f_code, frame.f_lasti, (tracked.read,), resolver, ahead)
         reads = found.get(tracked.read, ())
     return next((read for read in reads if read.is_dangerous), None)
 
@@ -153,10 +159,12 @@ def _read_when_run_again(
     return None
 
 
-def _left_by(tracked: Tracked, frame: FrameType, objects: Objects) -> frozenset[str]:
+def _left_by(
+    tracked: Tracked, frame: FrameType, objects: Objects, ahead: LoopsOfFrame
+) -> frozenset[str]:
     """Return the names under which the object is held when the frame's function has returned."""
     resolver = tracked.resolver(objects)
-    left = left_after(frame.f_code, frame.f_lasti, (tracked.read,), resolver)
+    left = left_after(frame.f_code, frame.f_lasti, (tracked.read,), resolver, ahead)
     return left.get(tracked.read, frozenset())
 
 
@@ -348,7 +356,12 @@ def _in_doubt(
             return True
     if read.after_back_edge and doubts.may_be_the_last(site):
         return True
-    if isinstance(loop, ast.For) and read_at == loop.lineno and not doubts.runs_over_parts(loop):
+    if (
+        isinstance(loop, ast.For)
+        and read_at == loop.lineno
+        and not read.at_hand
+        and not doubts.runs_over_parts(loop)
+    ):
         return True
     is_module = isinstance(tracked.owner, torch.nn.Module)
     owner = owner_of_name(tracked.name)[0]

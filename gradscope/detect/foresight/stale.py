@@ -19,6 +19,7 @@ from gradscope.collect.nodes import kind_of
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.held import Held, tensors_of
+from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.reading import Reading, dangerous_read
 from gradscope.model import Site
 from gradscope.program.tensors import node_of
@@ -80,11 +81,12 @@ class StaleGraphs:
 
         ``at_line`` is as in ``dangerous_read``.
         """
+        loops = Loops()
         for held in tensors_of(frames):
             stale = self._stale_in(held)
             if not stale.nodes:
                 continue
-            reading = dangerous_read(held.paths, frames, at_line=at_line)
+            reading = dangerous_read(held, frames, loops, at_line=at_line)
             if reading is None or source.runs_a_part(reading.backward):
                 continue
             return Needed(

@@ -1,4 +1,4 @@
-"""Replay of values with graph. GS202 is a false alarm: of what is kept, only `obs` is read."""
+"""Replay of values with graph: of what is kept, only `obs` is read."""
 
 import copy, gc
 from collections import deque
@@ -12,11 +12,11 @@ opt = torch.optim.Adam(policy.parameters())
 replay = []
 for t in range(12):
     obs = torch.randn(1, 4)
-    logits = policy(obs)  # created: GS202
+    logits = policy(obs)
     value = logits.softmax(-1)
     replay.append((obs, value, 0.0))  # warning: GS302 [detach]; held_by: GS302
-    batch = torch.cat([o for o, _, _ in replay[-4:]])  # next_read: GS202
+    batch = torch.cat([o for o, _, _ in replay[-4:]])
     loss = policy(batch).pow(2).mean()
     opt.zero_grad()
-    loss.backward()  # failing_node: GS202
-    opt.step()  # warning: GS202 [reorder]; modified_by: GS202
+    loss.backward()
+    opt.step()

@@ -71,7 +71,7 @@ def test_it_says_whether_it_is_at_its_end() -> None:
     list(iterator)
     assert coming(iterator) == ([], True)
     assert coming(zip(LIST, iterator, strict=False)) == ([], True)
-    assert not coming(each for each in ()).all_known
+    assert not coming(each for each in LIST).all_known
     assert not coming(map(str, LIST)).all_known
 
 
@@ -93,7 +93,7 @@ def test_what_is_not_of_python_itself_is_not_asked() -> None:
             raise AssertionError
 
     class Strange(metaclass=Metaclass):
-        __class__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
+        __class__ = property(lambda self: 1 / 0)
 
         def __iter__(self) -> Iterator[int]:
             raise AssertionError

@@ -50,6 +50,13 @@ def long(session: nox.Session) -> None:
 
 
 @nox.session
+def wild(session: nox.Session) -> None:
+    """Run scripts plain and watched, and compare; arguments after ``--`` name a folder of them."""
+    arguments = session.posargs or ("tests/oracles/scripts",)
+    session.run("python", "-m", "tests.oracles.wild", *arguments)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Make the question pages and the gallery again, and fail if they differ from what is there."""
     session.run("python", "docs/make_questions.py", "--check")

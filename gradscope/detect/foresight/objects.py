@@ -7,12 +7,12 @@ import types
 from collections import OrderedDict
 from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from gradscope.code import names
-from gradscope.code.liveness import Callee
+from gradscope.code.liveness import Callee, assignment_sites, calls_after
 from gradscope.program import layouts
 from gradscope.program.containers import layout_of
 from gradscope.program.sites import USER, owner_of
@@ -122,14 +122,17 @@ class Resolver:
     """Finds the code that the calls of a frame run, as far as a tracked holder is concerned.
 
     ``owner`` is the object that has the holder as an attribute, ``name`` the attribute, ``root``
-    the variable it starts from.
+    the variable it starts from, ``path`` what the code calls the owner.
     """
 
-    def __init__(self, objects: Objects, root: str, owner: Any = None, name: str = "") -> None:
+    def __init__(
+        self, objects: Objects, root: str, owner: Any = None, name: str = "", path: str = ""
+    ) -> None:
         self._objects = objects
         self._root = root
         self._owner = owner
         self._name = name
+        self._path = path
         self._last: Any = MISSING
 
     def __call__(self, path: str) -> Callee | None:
@@ -167,7 +170,9 @@ class Resolver:
                 known = _forward(each)
                 if known is not None and self._name in known[0].co_names:
                     self._last = each
-                    return Callee(known[0], at, known[1])
+                    # The module may hold the owner under a name of its own: `losses[1]`, `model.2`.
+                    is_known = bool(self._path) and self._objects.find(self._path) is each
+                    return Callee(known[0], self._path if is_known else at, known[1])
             namespace = object.__getattribute__(each, "__dict__")
             hooks += [
                 hook
@@ -183,6 +188,45 @@ class Resolver:
             return None
         self._last = module
         return Callee(known[0], path, known[1])
+
+
+class Slot(Protocol):
+    """An attribute of an object."""
+
+    @property
+    def owner(self) -> Any:
+        """The object."""
+
+    @property
+    def attribute(self) -> str:
+        """The attribute's name; empty where it is none."""
+
+
+AnySlot = TypeVar("AnySlot", bound=Slot)
+
+
+def names_that_change(slots: dict[str, AnySlot], code: CodeType) -> dict[str, AnySlot]:
+    """Leave out the other names of an attribute that the code stores under one of them.
+
+    It stores it itself or in a method that it calls; nothing shows there that its other names have
+    another value then.
+    """
+    targets = {call.target for call in calls_after(code, -1)}
+
+    def changes(name: str) -> bool:
+        owner = names.owner_of(name)[0]
+        called = any(names.owner_of(target)[0] == owner for target in targets if target)
+        return called or bool(assignment_sites(code, name))
+
+    own = {name: (id(slot.owner), slot.attribute) for name, slot in slots.items()}
+    changed = {own[name] for name, slot in slots.items() if slot.attribute and changes(name)}
+    return {n: slot for n, slot in slots.items() if own[n] not in changed or changes(n)}
+
+
+def takes_no_arguments(wrapper: Any) -> bool:
+    """Return whether the function behind a cache has no parameter."""
+    known = function_of(getattr(wrapper, "__wrapped__", None))
+    return known is not None and known[0].co_argcount + known[0].co_kwonlyargcount == 0
 
 
 def _forward(module: torch.nn.Module) -> tuple[CodeType, bool] | None:

@@ -24,7 +24,15 @@ from gradscope.code.names import owner_of as owner_of_name
 from gradscope.code.names import root_of
 from gradscope.detect.foresight.held import Held
 from gradscope.detect.foresight.loops import Loops, LoopsOfFrame
-from gradscope.detect.foresight.objects import MISSING, Objects, Resolver, attribute, function_of
+from gradscope.detect.foresight.objects import (
+    MISSING,
+    Objects,
+    Resolver,
+    attribute,
+    function_of,
+    names_that_change,
+    takes_no_arguments,
+)
 from gradscope.fixing.gs102 import Holder
 from gradscope.model import Site
 from gradscope.model.paths import Path
@@ -221,7 +229,8 @@ class Tracked:
 
     def resolver(self, objects: Objects) -> Resolver:
         """Return what finds the code that calls run."""
-        return Resolver(objects, root_of(self.name), self.owner, self.attribute)
+        owner = owner_of_name(self.read)[0]
+        return Resolver(objects, root_of(self.name), self.owner, self.attribute, owner)
 
 
 def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict[str, Tracked]:
@@ -250,7 +259,7 @@ def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict
             wrapper = objects.find(called)
             if (
                 wrapper is not MISSING
-                and _takes_no_arguments(wrapper)
+                and takes_no_arguments(wrapper)
                 and not _is_cleared(called, frame)
             ):
                 found[path.text] = Tracked(path.text, cached=called)
@@ -262,17 +271,12 @@ def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict
             for getter in _getters(holder, name) if name and holder is not MISSING else ():
                 alias = f"{owner}.{getter}"
                 found[alias] = Tracked(path.text, alias, owner=holder, attribute=getter)
-    return found
+    return names_that_change(found, code)
 
 
 def _file_of(frame: FrameType) -> str:
     file = frame.f_globals.get("__file__")
     return file if type(file) is str else ""
-
-
-def _takes_no_arguments(wrapper: Any) -> bool:
-    known = function_of(getattr(wrapper, "__wrapped__", None))
-    return known is not None and known[0].co_argcount + known[0].co_kwonlyargcount == 0
 
 
 def _is_cleared(called: str, frame: FrameType) -> bool:

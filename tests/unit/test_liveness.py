@@ -355,6 +355,20 @@ def test_gradients_are_on_elsewhere(source: str) -> None:
     assert reads(source, "h")["h"].effect is FEEDS
 
 
+def test_nothing_is_built_under_no_grad_in_a_function_of_a_module_that_imports_torch() -> None:
+    """Python 3.11 and 3.12 load the function of an imported module as an attribute."""
+    source = """
+import torch
+
+def f(h):
+    with torch.no_grad():
+        y = torch.exp(h)
+    return y
+"""
+    (read,) = all_reads(function(source, "f"), -1, ("h",))["h"]
+    assert read.effect is HARMLESS
+
+
 def test_backward_under_no_grad_is_a_backward() -> None:
     assert (
         reads("h.backward()  # <-\nwith torch.no_grad():\n    h.backward()\n", "h")["h"].effect

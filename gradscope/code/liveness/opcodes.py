@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import sys
 from enum import IntEnum
 from typing import Final
 
@@ -117,6 +118,10 @@ _FLAG_BITS: Final = {"LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2} | (
     {"LOAD_ATTR": 1} if _METHOD_IS_ATTRIBUTE else {}
 )
 """How many low bits of a name's index are flags; the lowest one: a NULL (or self) is pushed too."""
+
+
+NULL_FIRST: Final = sys.version_info < (3, 13)
+"""Whether ``LOAD_GLOBAL`` pushes its NULL before the value, so that a ``LOAD_ATTR`` may follow."""
 
 
 def pushes_null(opname: str, arg: int) -> bool:

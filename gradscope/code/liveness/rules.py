@@ -6,7 +6,7 @@ from types import CodeType
 from typing import Final
 
 from gradscope.code.liveness.element_rules import ELEMENT_RULES, of_part, subscript
-from gradscope.code.liveness.opcodes import FIRST_IN_PLACE, SUBSCRIPT_OPERATOR, Action
+from gradscope.code.liveness.opcodes import FIRST_IN_PLACE, NULL_FIRST, SUBSCRIPT_OPERATOR, Action
 from gradscope.code.liveness.parts import (
     blurred,
     of_attribute,
@@ -92,7 +92,9 @@ def _null(s: Step) -> Result:
 
 def _load(s: Step) -> Result:
     value = s.read(s.instruction.name)
-    pushed = (value, NULL) if s.instruction.null else (value,)
+    pushed: Stack = (value,)
+    if s.instruction.null:
+        pushed = (NULL, value) if NULL_FIRST else (value, NULL)
     return s.env, s.pop(len(pushed) - s.effect)[0] + pushed
 
 

@@ -49,6 +49,16 @@ def long(session: nox.Session) -> None:
     session.run("pytest", "-q", "-m", "long", *session.posargs)
 
 
+@nox.session(venv_backend="venv")
+def frameworks(session: nox.Session) -> None:
+    """Train in other people's frameworks, in a new environment with all of them.
+
+    ``-- --write`` makes ``docs/frameworks.md`` from what was seen.
+    """
+    session.install("-c", "constraints.txt", ".[test]", *FRAMEWORKS)
+    session.run("python", "-m", "tests.frameworks.table", *session.posargs)
+
+
 @nox.session
 def wild(session: nox.Session) -> None:
     """Run scripts plain and watched, and compare; arguments after ``--`` name a folder of them."""

@@ -81,9 +81,9 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long rounds out of every run that does not ask for them."""
-    if "long" in config.getoption("markexpr"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("long")]
+    """Leave the long rounds and the frameworks out of every run that does not ask for them."""
+    asked = config.getoption("markexpr")
+    extra = [name for name in ("frameworks", "long") if name not in asked]
+    left_out = [item for item in items if any(map(item.get_closest_marker, extra))]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]

@@ -28,6 +28,7 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import root_node
 from gradscope.hooks import EngineCall, erase
 from gradscope.model import BackwardCall, Finding, Graph, Sample, Site
+from gradscope.program.drivers import is_driven
 from gradscope.program.sites import ENTRANCE, Place, place_in, site_of, user_frame
 from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
 
@@ -223,6 +224,7 @@ class Backward:
             parent=call.parent.number if call.parent else None,
             thread=threading.current_thread().name,
             started=state.elapsed(),
+            driven=frame is not None and is_driven(frame, asked.outputs),
         )
         return graph
 

@@ -17,7 +17,7 @@ from gradscope.collect.past import Past
 from gradscope.collect.recognition import Recognizer
 from gradscope.collect.saving import Saving
 from gradscope.collect.stack_limit import StackLimit
-from gradscope.model import Fix
+from gradscope.model import Finding
 from gradscope.program.names import Names
 from gradscope.torch_private import next_sequence_nr
 
@@ -36,8 +36,8 @@ class State:
     """The knowledge of one watch: counts, names, generations, changes in place, and where it
     stands.
 
-    ``hooked`` says whether the watch has saved-tensor hooks at all. ``foreseen`` has the fixes of
-    predicted failures by the number of the call that frees.
+    ``hooked`` says whether the watch has saved-tensor hooks at all. ``foreseen`` has the
+    predictions of failures by the number of the call that frees.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class State:
         self.recognizer = Recognizer(self.generations, self.stack_limit.room_for)
         self.past = Past()
         self.lifting = Lifting(self.ledger, self.census, self.past, hooks, listener.outgrown)
-        self.foreseen: dict[int, Fix | None] = {}
+        self.foreseen: dict[int, Finding] = {}
         self.calls = self.steps = 0
         self.started = time.perf_counter()
         self.thread = _Thread()

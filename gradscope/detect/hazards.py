@@ -162,6 +162,7 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
     by = token.freed_by
     assert by is not None
     place = token.place
+    foreseen = state.foreseen.get(by.number)
     made = built_at(look, state.generations, freed[0])
     return gs101.FreedGraph(
         call=evidence.record,
@@ -172,7 +173,8 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
         same_root=bool(by.roots) and by.roots == call.roots,
         made_again=place is not None and place.last_sequence_nr >= by.sequence_nr,
         stepped_between=state.steps != by.steps,
-        foreseen=state.foreseen.get(by.number),
+        foreseen=None if foreseen is None else foreseen.fix,
+        foretold=None if foreseen is None else foreseen.site,
     )
 
 

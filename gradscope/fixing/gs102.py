@@ -47,6 +47,8 @@ def edits_for(facts: SharedGraph, holders: Sequence[Holder]) -> tuple[Edit, ...]
 
 def _edits(facts: SharedGraph, holders: Sequence[Holder]) -> tuple[Edit, ...]:
     assert facts.call.site is not None
+    if facts.call.driven:  # no line of the user's comes before or after the call
+        return _detach_for_the_next_run(facts) if fix_kind(facts) is FixKind.DETACH else ()
     match fix_kind(facts):
         case FixKind.RETAIN_GRAPH:
             return _retain(facts.call.site)
@@ -211,6 +213,27 @@ def _detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
     if link is None or not isinstance(statement, ast.Assign):
         return ()
     return (Edit(link.file, statement.lineno, detached(statement.value, link.file)),)
+
+
+def _detach_for_the_next_run(facts: SharedGraph) -> tuple[Edit, ...]:
+    """Detach what is stored, where this run of the function does not read it any more."""
+    link = facts.link
+    store = line_alone(link)
+    if link is None or not isinstance(store, ast.Assign) or not isinstance(store.value, ast.Name):
+        return ()
+    attribute = facts.holder.rpartition(".")[2]
+    for node in ast.walk(source.tree(link.file)):
+        if not isinstance(node, ast.Attribute) or node.attr != attribute:
+            continue
+        if isinstance(node.ctx, ast.Load) and not _comes_first(node, store, link):
+            return ()
+    return _detach_where_stored(facts)
+
+
+def _comes_first(node: ast.expr, store: ast.stmt, link: Site) -> bool:
+    """Return whether a read stands before the store in its function."""
+    around = source.function_around(link)
+    return source.spans(around, node.lineno) and node.lineno < store.lineno
 
 
 def _detach_in_loss(facts: SharedGraph) -> tuple[Edit, ...]:

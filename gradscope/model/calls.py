@@ -21,7 +21,8 @@ class BackwardCall(Printed):
     back to the allocator, as nothing else held them. All watched graphs held ``live_bytes`` after
     the call, and ``peak_bytes`` at most since the previous call. ``started`` and ``ended`` are
     seconds since the run began. ``parent`` is the enclosing call of a reentrant one. ``count``
-    similar calls are folded into this row, from ``number`` to ``last_number``.
+    similar calls are folded into this row, from ``number`` to ``last_number``. ``driven``: a
+    library makes it in a loop that the line at ``site`` has started, as ``trainer.fit()`` does.
     """
 
     number: int
@@ -52,6 +53,7 @@ class BackwardCall(Printed):
     exception: str | None = None
     count: int = 1
     last_number: int = 0
+    driven: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,14 @@ def called(call: BackwardCall) -> str:
     return f"{'autograd.grad' if is_grad(call) else 'backward'} call {call.number:,}"
 
 
+def head(call: BackwardCall, *own: Site | None) -> Site | None:
+    """Return the line to point at: where a library makes the call in a loop of its own, the first
+    known of the user's ``own`` lines that had a part in it; else that of the call.
+    """
+    known = (site for site in own if site is not None)
+    return next(known, call.site) if call.driven else call.site
+
+
 def is_grad(call: BackwardCall) -> bool:
     """Return whether it is ``torch.autograd.grad``, which leaves every ``.grad`` alone."""
     return call.kind == "grad"

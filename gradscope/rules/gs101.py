@@ -84,7 +84,7 @@ from dataclasses import dataclass, replace
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedState, Site, activation_bytes
-from gradscope.rules.base import built, called, is_grad, place, rule
+from gradscope.rules.base import built, called, head, is_grad, place, rule
 from gradscope.units import counted, listed, nbytes
 
 RULE = rule(__doc__, "GS101", "backward-through-freed-graph", Severity.ERROR, Certainty.CERTAIN)
@@ -101,7 +101,7 @@ class FreedGraph:
     both start at the same node. ``made_again``: the first of ``made`` has built nodes once more
     since, so that a new iteration has begun. ``stepped_between``: an optimizer has stepped since.
     ``foreseen`` is the fix that was given when ``freed_by`` was about to run, if the failure was
-    predicted then.
+    predicted then, and ``foretold`` the line that the prediction pointed at.
     """
 
     call: BackwardCall
@@ -113,6 +113,7 @@ class FreedGraph:
     made_again: bool = False
     stepped_between: bool = False
     foreseen: Fix | None = None
+    foretold: Site | None = None
 
 
 def finding(facts: FreedGraph) -> Finding:
@@ -122,6 +123,7 @@ def finding(facts: FreedGraph) -> Finding:
     return RULE.finding(
         f"{'autograd.grad' if is_grad(facts.call) else 'backward'} through a freed graph",
         facts.call,
+        site=head(facts.call, facts.foretold, *facts.made),
         label=f"needs {needed} of {counted(len(facts.nodes), 'node')}, already freed",
         related=_related(facts, activation_bytes(saved)),
         nodes=facts.nodes,

@@ -74,7 +74,7 @@ from dataclasses import dataclass
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, Site, activation_bytes
-from gradscope.rules.base import built, called, is_grad, place, rule
+from gradscope.rules.base import built, called, head, is_grad, place, rule
 from gradscope.units import counted, listed, nbytes
 
 RULE = rule(
@@ -130,7 +130,8 @@ def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
     return RULE.finding(
         f"{called(facts.call)} frees a graph that a later backward call needs",
         facts.call,
-        label=f"will free {counted(len(facts.nodes), 'node')} that `{facts.holder}` leads to",
+        site=head(facts.call, facts.link, *facts.made),
+        label=_label(facts),
         related=_related(facts, size),
         nodes=facts.nodes,
         saved=saved,
@@ -138,19 +139,28 @@ def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
     )
 
 
+def _label(facts: SharedGraph) -> str:
+    nodes = counted(len(facts.nodes), "node")
+    if facts.call.driven:
+        return f"`{facts.holder}` leads to {nodes} that {called(facts.call)} will free"
+    return f"will free {nodes} that `{facts.holder}` leads to"
+
+
 def _related(facts: SharedGraph, size: int) -> Iterator[Related]:
     names = listed(node.name for node in facts.nodes)
     what = f"{names}, {nbytes(size)} saved" if size else names
     yield from built(facts.made, f"the shared part was built here: {what}")
-    frees = "this call frees it, as it runs without retain_graph=True"
+    which = f"{called(facts.call)}, made in here," if facts.call.driven else "this call"
+    frees = f"{which} frees it, as it runs without retain_graph=True"
     yield Related("freed_by", facts.call.site, frees)
     for holder, link in ((facts.holder, facts.link), *facts.others):
         if link is not None and link not in facts.made:
             yield Related("held_by", link, f"`{holder}` holds it from here on")
     yield Related("next_read", facts.read, f"`{facts.holder}` is used again here")
     if facts.next_call != facts.read:
-        when = ", in its next run" if facts.again else ""
-        yield Related("failing_node", facts.next_call, f"the backward call here will fail{when}")
+        when = ", in its next run" if facts.again and not facts.call.driven else ""
+        which = "the next backward call in here" if facts.call.driven else "the backward call here"
+        yield Related("failing_node", facts.next_call, f"{which} will fail{when}")
 
 
 def fix_kind(facts: SharedGraph) -> FixKind:
@@ -218,7 +228,8 @@ def _advice(kind: FixKind, facts: SharedGraph, size: int) -> str:
 
 def _advice_to_detach(facts: SharedGraph) -> str:
     if facts.again:
-        when = "after this call" if facts.carried else "where it is stored"
+        driven = facts.call.driven
+        when = "after this call" if facts.carried and not driven else "where it is stored"
         trained = "earlier iterations are" if facts.carried else "what it was computed from is"
         return f"detach() `{facts.holder}` {when}; {trained} then not trained through it"
     shared = f"{facts.shared or facts.holder}.detach()"

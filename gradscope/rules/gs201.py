@@ -70,7 +70,7 @@ from dataclasses import dataclass
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site
-from gradscope.rules.base import place, rule
+from gradscope.rules.base import head, place, rule
 from gradscope.units import counted
 
 RULE = rule(__doc__, "GS201", "saved-tensor-modified-in-place", Severity.ERROR, Certainty.CERTAIN)
@@ -130,12 +130,20 @@ def finding(facts: StaleTensor) -> Finding:
     return RULE.finding(
         "backward through a saved tensor that was modified in place",
         facts.call,
+        site=head(facts.call, *_own(facts)),
         label=f"needs {subject} {versions}{more}",
         related=_related(facts),
         nodes=(facts.node,),
         saved=(saved,),
         fix=_fix(facts),
     )
+
+
+def _own(facts: StaleTensor) -> Iterator[Site | None]:
+    """Yield the user's lines that had a part in it, the one to blame first."""
+    if isinstance(facts.modified, ModifiedAt) and facts.modified.site != facts.call.site:
+        yield facts.modified.site
+    yield facts.saved.site or facts.node.site
 
 
 def _related(facts: StaleTensor) -> Iterator[Related]:

@@ -73,7 +73,7 @@ from dataclasses import dataclass
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Site
-from gradscope.rules.base import growth, place, rule
+from gradscope.rules.base import growth, head, place, rule
 from gradscope.units import counted, nbytes
 
 RULE = rule(
@@ -123,6 +123,7 @@ def finding(facts: Carried, edits: tuple[Edit, ...] = ()) -> Finding:
     return RULE.finding(
         message,
         facts.call,
+        site=head(facts.call, facts.stored) if facts.call is not None else None,
         label=f"goes back over {counted(facts.iterations, 'iteration')}",
         related=related,
         bytes=facts.nbytes,

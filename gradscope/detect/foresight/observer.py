@@ -13,6 +13,7 @@ from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
+from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.evidence import shared_graph
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
 from gradscope.detect.foresight.loops import Loops
@@ -100,6 +101,8 @@ class Foresight(Observer):
         loops = Loops()
         for held in reached[:_MOST_READ]:
             reading = dangerous_read(held, frames, loops)
+            if reading is None and record.driven:
+                reading = read_by_the_next_run(held.paths, frames[0], codes_of(look))
             if reading is not None:
                 found.append((held, reading))
         if not found:
@@ -110,7 +113,7 @@ class Foresight(Observer):
         holders = [r.holder() for _, r in found if r.backward == facts.next_call]
         finding = gs102.finding(facts, edits_for(facts, holders))
         if len(self.watch.foreseen) < _MOST_FORESEEN:
-            self.watch.foreseen[record.number] = finding.fix
+            self.watch.foreseen[record.number] = finding
         return [finding]
 
 

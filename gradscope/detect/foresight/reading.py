@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
@@ -36,8 +36,9 @@ from gradscope.detect.foresight.objects import (
 from gradscope.fixing.gs102 import Holder
 from gradscope.model import Site
 from gradscope.model.paths import Path
+from gradscope.program.drivers import is_run_again
 from gradscope.program.layouts import class_bases, class_namespace, derives, is_user_class
-from gradscope.program.sites import USER, owner_of, place_in
+from gradscope.program.sites import place_in
 from gradscope.program.variables import is_module_level
 
 _MOST_NAMES = 6
@@ -123,13 +124,13 @@ def dangerous_read(
             if doubting and _in_doubt(tracked, read, frame, objects, starting):
                 return None
             return Reading(_shown(tracked.name, frame), read, frame)
-        if (reading := _read_when_run_again(names, frame, objects)) is not None:
+        lefts = [(tracked, _left_by(tracked, frame, objects, ahead)) for tracked in nearest]
+        if (reading := _read_when_run_again(lefts, frame, objects)) is not None:
             return reading
         outer = frames[depth + 1] if depth + 1 < len(frames) else None
         carried = set()
         survive = set()
-        for tracked in nearest:
-            left = _left_by(tracked, frame, objects, ahead)
+        for tracked, left in lefts:
             if tracked.name in left or tracked.read in left:
                 survive.add(_last(tracked.name))
             if outer is not None:
@@ -152,11 +153,20 @@ def _first_danger(
 
 
 def _read_when_run_again(
-    names: Mapping[str, Tracked], frame: FrameType, objects: Objects
+    lefts: Sequence[tuple[Tracked, frozenset[str]]], frame: FrameType, objects: Objects
 ) -> Reading | None:
-    """Return the first dangerous read of a function that a library will call again."""
+    """Return the first dangerous read of a function that a library will call again, of what each
+    tensor is held by when this run of the function is over.
+    """
     code = frame.f_code
-    for name, tracked in names.items() if _is_run_again(frame) else ():
+    held = {
+        tracked.name if path == tracked.read else path: (
+            tracked if path == tracked.read else Tracked(path)
+        )
+        for tracked, left in lefts
+        for path in sorted(left - {RESULT})
+    }
+    for name, tracked in held.items() if held and is_run_again(frame) else ():
         root = root_of(name)
         if root in code.co_varnames and root not in code.co_cellvars and root != "self":
             continue
@@ -316,24 +326,6 @@ def _stores(code: CodeType, name: str) -> bool:
         for s in source.statements_of(region)
         for t in changes.targets_of(s)
     )
-
-
-def _is_run_again(frame: FrameType) -> bool:
-    """Return whether a library will call the function again, as an optimizer its closure."""
-    above = frame.f_back
-    while above is not None and owner_of(above.f_code) != USER:
-        here = call_at(above.f_code, above.f_lasti)
-        if (
-            here is not None
-            and here.target
-            and any(c.target == here.target for c in calls_after(above.f_code, above.f_lasti))
-        ):
-            return here.target not in _PASSES_ON
-        above = above.f_back
-    return False
-
-
-_PASSES_ON = frozenset({"func", "fn", "self", "super().__call__", "forward_call"})
 
 
 def _in_doubt(

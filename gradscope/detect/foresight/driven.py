@@ -1,0 +1,162 @@
+"""Follows a held tensor into the functions of the user's that a library's loop runs anew."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from gradscope.code import changes, doubts, source
+from gradscope.code.liveness import RESULT, Effect, Read, all_reads, left_after
+from gradscope.collect.look import Look
+from gradscope.detect.foresight.objects import MISSING, Objects, Resolver, function_of
+from gradscope.detect.foresight.reading import Reading
+from gradscope.model.paths import Path
+from gradscope.program.layouts import class_bases, class_namespace, is_user_class
+from gradscope.program.sites import USER, owner_of, place_in
+
+_BUILDS = (Effect.FEEDS, Effect.AUGMENTED)
+
+
+def codes_of(look: Look) -> frozenset[CodeType]:
+    """Return the functions of the user's that built the nodes of a look."""
+    codes = {token.place.code for token in look.tokens if token.place is not None}
+    return frozenset(code for code in codes if owner_of(code) == USER)
+
+
+def read_by_the_next_run(
+    paths: Sequence[Path], frame: FrameType, ran: frozenset[CodeType]
+) -> Reading | None:
+    """Return the read by which a function that ran for this call goes on from the tensor when the
+    library runs it again; None where that is not certain.
+
+    ``frame`` is the user's that called the library. The tensor has to be an attribute, as nothing
+    else of such a function outlives its run.
+    """
+    objects = Objects(frame)
+    for path in paths:
+        owner_name, _, last = path.text.rpartition(".")
+        owner = objects.find(owner_name) if path.attribute == last and owner_name else MISSING
+        if owner is MISSING or not is_user_class(type(owner)):
+            continue
+        for code in _methods(type(owner)):
+            read = _read_anew(code, last, Resolver(objects, "self", owner, last), ran)
+            if read is not None:
+                read = replace(read, backward=place_in(frame).site)
+                return Reading(read.name, read, frame, again=True)
+    return None
+
+
+def _methods(cls: type) -> Iterator[CodeType]:
+    """Yield the code of each method that the user wrote for a class, the one in force only."""
+    seen: set[str] = set()
+    for base in class_bases(cls):
+        for name, value in class_namespace(base).items():
+            is_new = name not in seen
+            seen.add(name)
+            known = function_of(value) if is_new and isinstance(value, FunctionType) else None
+            if known is not None and not known[1] and name != "__init__":
+                yield known[0]
+
+
+def _read_anew(
+    code: CodeType, attribute: str, resolver: Any, ran: frozenset[CodeType]
+) -> Read | None:
+    """Return the first read of the attribute in a new run of a method that returns what it built
+    from it.
+    """
+    if attribute not in code.co_names or not code.co_argcount:
+        return None
+    name = f"{code.co_varnames[0]}.{attribute}"
+    method = _definition(code)
+    if method is None or not (code in ran or changes.stores_in(method, name)):
+        return None
+    reads = all_reads(code, -1, (name,), resolver).get(name, ())
+    read = next((r for r in reads if r.effect in _BUILDS and not r.only_on_exception), None)
+    if read is None or RESULT not in left_after(code, -1, (name,), resolver).get(name, ()):
+        return None
+    return None if _in_doubt(method, name, read) else read
+
+
+def _definition(code: CodeType) -> ast.FunctionDef | None:
+    """Return the syntax of a function."""
+    for node in ast.walk(source.tree(code.co_filename)):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first == code.co_firstlineno:
+                return node
+    return None
+
+
+def _in_doubt(method: ast.FunctionDef, name: str, read: Read) -> bool:
+    """Return whether something else may be in the attribute's place, or the read be left out."""
+    at = read.site.line
+    if read.site.function.rpartition(".")[2] == method.name:
+        if not _surely_runs(method, name, at):
+            return True
+        if doubts.stored_sometimes(method, name, method.lineno, at, until=at):
+            return True
+    return _changed_elsewhere(method, name, read.site.file)
+
+
+def _surely_runs(method: ast.FunctionDef, name: str, line: int) -> bool:
+    """Return whether no test but one for the attribute itself, or one that it is stored under too,
+    decides whether a line of the method runs.
+    """
+    stores = [store.lineno for store in changes.stores_in(method, name)]
+    for statement in source.statements_of(method):
+        if not source.spans(statement, line):
+            continue
+        if isinstance(statement, ast.If) and statement.lineno != line:
+            branch = next((b for b in (statement.body, statement.orelse) if _span(b, line)), [])
+            under_it = _is_setting(statement.test, name) and any(_span(branch, s) for s in stores)
+            if not (_is_about(statement.test, name) or under_it):
+                return False
+        elif isinstance(statement, ast.For | ast.While | ast.Try | ast.Match):
+            return False
+        elif statement.lineno == line:
+            choices = (node for node in ast.walk(statement) if isinstance(node, ast.IfExp))
+            return all(_is_about(choice.test, name) for choice in choices)
+    return True
+
+
+def _span(branch: list[ast.stmt], line: int) -> bool:
+    return any(source.spans(statement, line) for statement in branch)
+
+
+def _is_about(test: ast.expr, name: str) -> bool:
+    return name.rpartition(".")[2] in source.words_of(test)
+
+
+def _is_setting(test: ast.expr, name: str) -> bool:
+    """Return whether a test asks attributes of the object only: ``if self.training``."""
+    root = name.partition(".")[0]
+    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    return names == {root} and not any(isinstance(node, ast.Call) for node in ast.walk(test))
+
+
+def _changed_elsewhere(method: ast.FunctionDef, name: str, file: str) -> bool:
+    """Return whether another function of the file stores or changes an attribute of this name."""
+    last = name.rpartition(".")[2]
+    for function in ast.walk(source.tree(file)):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if function is method or function.name == "__init__":
+            continue
+        for statement in source.statements_of(function):
+            if any(t.partition("[")[0].rpartition(".")[2] == last for t in _attributes(statement)):
+                return True
+            changed = changes.modified_names(statement) or ()
+            if any(each.rpartition(".")[2] == last for each in changed):
+                return True
+            for call in source.calls_in(statement):
+                is_written = changes.is_in_place(source.called_name(call))
+                if is_written and last in source.words_of(call.func):
+                    return True
+    return False
+
+
+def _attributes(statement: ast.stmt) -> Iterator[str]:
+    return (target for target in changes.targets_of(statement) if "." in target)

@@ -1,0 +1,66 @@
+"""Tells whether a backward call is the user's own, or one of many that a library makes in a loop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import FrameType
+from typing import Any
+
+from gradscope.code.liveness import call_at, calls_after
+from gradscope.code.liveness.flow import flow_of
+from gradscope.program.sites import LIBRARY, USER, owner_of
+from gradscope.program.variables import local_variables
+
+_PASSES_ON = frozenset({"func", "fn", "self", "super().__call__", "forward_call"})
+
+
+def is_driven(user: FrameType | None, given: Sequence[Any] = ()) -> bool:
+    """Return whether the library that the line of ``user`` called is in a loop of its own.
+
+    A library that was handed one of ``given`` (the loss) works on the user's behalf, loop or not.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    loops, entered = False, None
+    while frame is not None and frame is not user:
+        if owner_of(frame.f_code) == LIBRARY:
+            entered = frame
+            loops = loops or _stands_in_loop(frame)
+        frame = frame.f_back
+    if frame is None or entered is None or not loops:
+        return False
+    return {id(value) for value in _arguments(entered)}.isdisjoint(map(id, given))
+
+
+def _arguments(frame: FrameType) -> Iterator[Any]:
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount
+    rest = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
+    names, packed = code.co_varnames[:count], code.co_varnames[count : count + rest]
+    value: Any
+    for name, value in local_variables(frame):
+        if name in names:
+            yield value
+        elif name in packed:
+            yield from dict.values(value) if isinstance(value, dict) else tuple(value)
+
+
+def _stands_in_loop(frame: FrameType) -> bool:
+    flow = flow_of(frame.f_code)
+    return bool(flow.loops_around(flow.index(frame.f_lasti)))
+
+
+def is_run_again(frame: FrameType) -> bool:
+    """Return whether a library will call the function again, as an optimizer its closure."""
+    above = frame.f_back
+    while above is not None and owner_of(above.f_code) != USER:
+        here = call_at(above.f_code, above.f_lasti)
+        if (
+            here is not None
+            and here.target
+            and any(c.target == here.target for c in calls_after(above.f_code, above.f_lasti))
+        ):
+            return here.target not in _PASSES_ON
+        above = above.f_back
+    return False

@@ -1,4 +1,4 @@
-"""Tells whether a backward call is the user's own, or one of many that a library makes in a loop."""
+"""Tells whether a backward call is the user's own, or one of many that a library's loop makes."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ A program is healthy as it stands. Its comments say what is to come:
 - ``# hazard: <statement>`` at the end of a line: the statement takes the place of the line's code, and
   the program fails;
 - ``# finds: GS102 GS101 `self.hidden```: what is then found, in this order, and what the findings name;
+- ``# lacks: …``: what is wanted of gradscope here and is not there yet;
 - ``# head`` at the end of a line: the findings point at this line; ``# head: GS102``: this one does.
 """
 
@@ -72,6 +73,26 @@ class Program:
     def holder(self) -> str:
         found = re.search("`.*`", self._said("finds"))
         return found[0] if found else ""
+
+    @property
+    def lacks(self) -> str:
+        """What is wanted of gradscope here and is not there yet."""
+        return self._said("lacks")
+
+    def faults(self, verdict: Verdict) -> list[str]:
+        """What came out otherwise than the comments say."""
+        asked = {
+            "the hazard is none": verdict.raised,
+            "it is not as without gradscope": verdict.unchanged,
+            "something is found in the healthy program": verdict.silent,
+            "a part of gradscope failed": not verdict.own_failures,
+            "the hazard is not found": verdict.certain,
+            "it is not early, or is so by now": verdict.early
+            == any(c in EARLY for c in self.finds),
+            f"it points at {verdict.heads}": verdict.heads == self.heads(),
+            "it does not name the variable": verdict.named,
+        }
+        return [fault for fault, is_right in asked.items() if not is_right]
 
     @property
     def hazard(self) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import gradscope
 from gradscope.model import Finding

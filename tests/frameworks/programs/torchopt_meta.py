@@ -1,6 +1,7 @@
 """A learnt initialization with TorchOpt, whose inner steps are differentiated through."""
 # needs: torchopt
 # finds: GS101
+# lacks: early: the weights that the inner steps leave are held by the optimizer, out of reach
 
 import torch
 import torchopt

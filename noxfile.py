@@ -1,15 +1,14 @@
 """The tasks of this repository: ``nox -l`` lists them, ``.ci/run`` and the workflow run them too.
 
 The sessions run in the environment that is active: the one that the README's set-up command makes.
-So nothing is installed twice, and a session starts at once. Only ``matrix`` and ``frameworks`` make environments of
-their own.
+So nothing is installed twice, and a session starts at once. Only ``matrix`` and ``frameworks`` make
+environments of their own.
 """
 
 import nox
 
 nox.needs_version = ">=2024.4.15"
 nox.options.default_venv_backend = "none"
-# A new torch may ask for other versions of these: the newest that go with the installed one are taken.
 FRAMEWORKS = (
     "accelerate",
     "gpytorch",

@@ -1,4 +1,4 @@
-"""Tells whether a backward call is the user's own, or one of many that a library's loop makes."""
+"""Tells calls that a library makes in a loop of its own from those that the user asks for."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ def _arguments(frame: FrameType) -> Iterator[Any]:
     count = code.co_argcount + code.co_kwonlyargcount
     rest = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
     names, packed = code.co_varnames[:count], code.co_varnames[count : count + rest]
-    value: Any
     for name, value in local_variables(frame):
         if name in names:
             yield value
-        elif name in packed:
-            yield from dict.values(value) if isinstance(value, dict) else tuple(value)
+        elif name in packed and type(value) is dict:
+            yield from value.values()
+        elif name in packed and type(value) is tuple:
+            yield from value
 
 
 def _stands_in_loop(frame: FrameType) -> bool:

@@ -5,7 +5,7 @@
 import warnings
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainingArguments
 from transformers.utils import logging
 
 warnings.filterwarnings("ignore")
@@ -39,6 +39,7 @@ def main():
         logging_strategy="no",
     )
     trainer = Smoothed(GPT2LMHeadModel(config), arguments, train_dataset=data)
+    trainer.remove_callback(PrinterCallback)  # it prints how long the training took
     trainer.train()
 
 

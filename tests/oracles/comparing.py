@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tests.oracles.forks import Ran
 
 SAME, CHANGED, NOT_REPEATABLE, TIMED_OUT = "same", "changed", "not repeatable", "timed out"
+_NUMBER = re.compile(r"[+-]?(?:\d[\w.+-]*|nan|inf)$")
 _PARTS = re.compile(r"\s+|[\w.+-]+|.")
 
 
@@ -61,15 +62,31 @@ def _difference(plain: Ran, other: Ran, watched: Ran) -> str | None:
 
 
 def differing(one: str, other: str, watched: str) -> str | None:
-    """Return a diff of ``one`` and ``watched``, apart from words in which ``one`` and ``other`` differ."""
+    """Return a diff of ``one`` and ``watched``, apart from what differs between ``one`` and ``other``.
+
+    A word that differs in a line is masked in all lines of its kind: two random numbers may agree.
+    """
     if one == watched:
         return ""
-    words = [_PARTS.findall(text) for text in (one, other, watched)]
-    if len(words[0]) != len(words[1]):
+    lines = [text.splitlines() for text in (one, other, watched)]
+    if [_kind(line) for line in lines[0]] != [_kind(line) for line in lines[1]]:
         return None
-    if len(words[0]) == len(words[2]) and all(
-        a != b or a == c for a, b, c in zip(*words, strict=True)
-    ):
-        return ""
-    lines = difflib.unified_diff(one.splitlines(), watched.splitlines(), "plain", "watched", n=0)
-    return "\n".join(list(lines)[:20])
+    masked = {
+        (_kind(a), place)
+        for a, b in zip(lines[0], lines[1], strict=True)
+        for place, (x, y) in enumerate(zip(_PARTS.findall(a), _PARTS.findall(b), strict=True))
+        if x != y
+    }
+    plain, seen = ([_without(line, masked) for line in each] for each in (lines[0], lines[2]))
+    return "\n".join([*difflib.unified_diff(plain, seen, "plain", "watched", "", "", 0, "")][:20])
+
+
+def _kind(line: str) -> tuple[str, ...]:
+    """Return a line with every number replaced."""
+    return tuple(_NUMBER.sub("#", part) for part in _PARTS.findall(line))
+
+
+def _without(line: str, masked: set[tuple[tuple[str, ...], int]]) -> str:
+    kind = _kind(line)
+    parts = enumerate(_PARTS.findall(line))
+    return "".join("*" if (kind, place) in masked else part for place, part in parts)

@@ -15,8 +15,6 @@ from tests.oracles.mutating import mutants as mutants_of
 SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = SCRIPTS.parents[2]
 PRELOAD = ("--preload", "torch._dynamo,gradscope.cli,gradscope.api.watch")
-ELEMENTS = {"reinforce.py"}
-"""Elements of a list are run backward one by one, which is taken for one graph run twice."""
 
 
 def results_of(command: str, out: Path, *arguments: object) -> list[dict[str, Any]]:
@@ -36,8 +34,7 @@ def test_scripts_in_many_styles_run_the_same_and_without_a_warning(tmp_path: Pat
     for result in results:
         assert (result["verdict"], result["status"], result["failures"]) == ("same", 0, [])
         assert result["calls"] >= 14
-        loud = {one["code"] for one in result["findings"] if one["severity"] != "advice"}
-        assert not loud or Path(result["script"]).name in ELEMENTS, result
+        assert {one["severity"] for one in result["findings"]} <= {"advice"}, result
 
 
 def test_examples_run_the_same_and_only_the_hazards_are_found(tmp_path: Path) -> None:
@@ -90,6 +87,7 @@ def test_a_mutant_has_one_change_in_its_place() -> None:
 def test_what_differs_between_plain_runs_is_no_difference() -> None:
     assert differing("a 1 in 0.25s\n", "a 1 in 0.5s\n", "a 1 in 7s\n") == ""
     assert differing("a 1 in 0.25s\n", "a 1 in 0.5s\n", "a 2 in 7s\n")
+    assert differing("r 1\nr 2\n", "r 1\nr 3\n", "r 7\nr 8\n") == ""
     assert differing("a\n", "a\nb\n", "c\n") is None
 
 

@@ -7,7 +7,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,6 +22,9 @@ from gradscope.torch_private import CONTEXT_FILE
 MISSING: Any = object()
 
 _MOST_MODULES = 500
+
+
+_AnyType = TypeVar("_AnyType")
 
 
 class Objects:
@@ -190,37 +193,39 @@ class Resolver:
         return Callee(known[0], path, known[1])
 
 
-class Slot(Protocol):
-    """An attribute of an object."""
+def names_that_change(
+    found: dict[str, _AnyType], code: CodeType, objects: Objects
+) -> dict[str, _AnyType]:
+    """Leave out names through an attribute that the code stores under another name of its object.
 
-    @property
-    def owner(self) -> Any:
-        """The object."""
-
-    @property
-    def attribute(self) -> str:
-        """The attribute's name; empty where it is none."""
-
-
-AnySlot = TypeVar("AnySlot", bound=Slot)
-
-
-def names_that_change(slots: dict[str, AnySlot], code: CodeType) -> dict[str, AnySlot]:
-    """Leave out the other names of an attribute that the code stores under one of them.
-
-    It stores it itself or in a method that it calls; nothing shows there that its other names have
-    another value then.
+    It stores it itself or in a method that it calls: `self.data = []` is `agent.data = []` as well,
+    but nothing shows that.
     """
     targets = {call.target for call in calls_after(code, -1)}
+    slots = {name: dict(_attributes_in(name, objects)) for name in found}
+    changing = {
+        path
+        for each in slots.values()
+        for path in each
+        if assignment_sites(code, path)
+        or any(names.owner_of(target)[0] == names.owner_of(path)[0] for target in targets)
+    }
+    changed = {each[path] for each in slots.values() for path in each if path in changing}
+    return {
+        name: value
+        for name, value in found.items()
+        if all(path in changing or slot not in changed for path, slot in slots[name].items())
+    }
 
-    def changes(name: str) -> bool:
-        owner = names.owner_of(name)[0]
-        called = any(names.owner_of(target)[0] == owner for target in targets if target)
-        return called or bool(assignment_sites(code, name))
 
-    own = {name: (id(slot.owner), slot.attribute) for name, slot in slots.items()}
-    changed = {own[name] for name, slot in slots.items() if slot.attribute and changes(name)}
-    return {n: slot for n, slot in slots.items() if own[n] not in changed or changes(n)}
+def _attributes_in(name: str, objects: Objects) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Yield the attributes that a name leads through, each with its object's id."""
+    path, parts = names.split(name) or ("", [])
+    for part in parts:
+        owner = objects.find(path)
+        if part[0] == "." and owner is not MISSING:
+            yield path + part, (id(owner), part)
+        path += part
 
 
 def takes_no_arguments(wrapper: Any) -> bool:

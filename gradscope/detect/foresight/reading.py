@@ -281,7 +281,7 @@ def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict
             for getter in _getters(holder, name) if name and holder is not MISSING else ():
                 alias = f"{owner}.{getter}"
                 found[alias] = Tracked(path.text, alias, owner=holder, attribute=getter)
-    return names_that_change(found, code)
+    return names_that_change(found, code, objects)
 
 
 def _file_of(frame: FrameType) -> str:

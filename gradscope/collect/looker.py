@@ -83,7 +83,7 @@ class Looker:
             if token is None or token.census is not census:
                 token = metadata[KEY] = self._mark(look, node, slices)
             else:
-                if token.unseen and token.freed_by is None:
+                if token.freed_by is None and (token.unseen or token.is_function):
                     self._recheck(token, node)
                 if kind.__name__ == "CompiledFunctionBackward":
                     look.compiled.append(i)
@@ -274,7 +274,13 @@ class Looker:
         if call is None or call.open:
             return
         kind = kind_of(type(node))
-        if call.completed and not call.keep if kind.is_slices else not held(node, kind):
+        if kind.is_function:  # asked: it may have saved nothing, and fail even so
+            freed = was_freed(node, kind)
+        elif kind.is_slices:
+            freed = call.completed and not call.keep
+        else:
+            freed = not held(node, kind)
+        if freed:
             token.freed_by = call
 
     def runs(self, look: Look, inputs: Sequence[Any], *, captured_only: bool) -> list[bool]:

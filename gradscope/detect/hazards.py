@@ -24,6 +24,7 @@ from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
 from gradscope.collect.walk import edges_of, root_node
 from gradscope.detect.built import built_at, node_at
+from gradscope.detect.needs import needs_saved
 from gradscope.model import BackwardCall, Edge, Finding, SavedState, SavedTensor
 from gradscope.program.sites import (
     USER,
@@ -40,7 +41,6 @@ from gradscope.rules import base, gs101, gs104, gs201
 from gradscope.torch_private import (
     DisableTorchFunction,
     FunctionNode,
-    function_of,
     has_donated_buffers,
 )
 
@@ -55,10 +55,10 @@ def examine(evidence: Evidence) -> list[Finding]:
     """
     look, call = evidence.look, evidence.call
     keeps = call.keep or evidence.record.create_graph
-    needed = {i for i in look.freed if look.will_run(i) and _needs_saved(look, i)}
+    needed = {i for i in look.freed if look.will_run(i) and needs_saved(look, i)}
     stale: dict[int, list[Stale]] = {}
     for i, found in look.stale:
-        if look.will_run(i) and _needs_saved(look, i):
+        if look.will_run(i) and needs_saved(look, i):
             stale.setdefault(i, []).append(found)
     donated = {
         i
@@ -127,33 +127,6 @@ def run_order(look: Look, edges: Sequence[tuple[Edge, ...]]) -> list[int]:
             if not waiting[edge.target]:
                 heapq.heappush(ready, (-look.tokens[edge.target].sequence_nr, edge.target))
     return order
-
-
-def _needs_saved(look: Look, i: int) -> bool:
-    """True when running the node reads what it saved: always in C++, in a Python Function if its
-    code asks for it.
-    """
-    if not look.tokens[i].is_function:
-        return True
-    cls = function_of(type(look.nodes[i]))
-    return (
-        cls is None
-        or _mentions_saved(getattr(cls, "backward", None))
-        or _mentions_saved(getattr(cls, "vjp", None))
-    )
-
-
-def _mentions_saved(function: Any) -> bool:
-    while hasattr(function, "__wrapped__"):  # once_differentiable and other decorators
-        function = function.__wrapped__
-    code = getattr(function, "__code__", None)
-    codes = [code] if code is not None else []
-    while codes:
-        code = codes.pop()
-        if {"saved_tensors", "saved_variables", "maybe_clear_saved_tensors"} & {*code.co_names}:
-            return True
-        codes += [c for c in code.co_consts if hasattr(c, "co_names")]
-    return False
 
 
 def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:

@@ -11,6 +11,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.look import Look
 from gradscope.collect.walk import Walker, dependencies_last, edges_of, reachable
+from gradscope.detect.needs import will_free
 from gradscope.model.paths import Path
 from gradscope.program.reach import Budget, visit
 from gradscope.program.tensors import node_of
@@ -52,7 +53,7 @@ class Freeing:
     def __init__(self, look: Look) -> None:
         self.look = look
         self._edges = edges_of(look.nodes, look.index)
-        self.frees = [token.has_buffers and look.will_run(i) for i, token in enumerate(look.tokens)]
+        self.frees = [will_free(look, i) for i in range(len(look.nodes))]
         self._below = list(self.frees)
         for i in dependencies_last(self._edges):
             self._below[i] = self._below[i] or any(

@@ -21,6 +21,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from gradscope.torch_private import hidden_from_compiler, itself_hidden_from_compiler
+
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
 Unpack: TypeAlias = Callable[[Any], torch.Tensor]
 Pair: TypeAlias = tuple[Pack, Unpack]
@@ -164,11 +166,15 @@ def on_optimizer_step(before: Callable[[Any], None], after: Callable[[Any], None
     optimizer.
     """
 
+    @hidden_from_compiler
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        before(optimizer)
+        if not torch.compiler.is_compiling():  # a compiled step has no Python to call
+            before(optimizer)
 
+    @hidden_from_compiler
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
-        after(optimizer)
+        if not torch.compiler.is_compiling():
+            after(optimizer)
 
     handles = Handles()
     handles.add(Handle(register_optimizer_step_pre_hook(pre).remove))
@@ -184,6 +190,7 @@ def on_thread_start(enter: Callable[[], None], leave: Callable[[], None]) -> Han
     """
     original = threading.Thread._bootstrap  # type: ignore[attr-defined]
 
+    @itself_hidden_from_compiler
     def _bootstrap(self: threading.Thread) -> None:
         enter()
         try:
@@ -224,6 +231,7 @@ def hide_trace(start: Trace) -> Handle:
     debugged.
     """
 
+    @hidden_from_compiler
     @functools.wraps(_gettrace)
     def gettrace() -> Any:
         found = _gettrace()
@@ -277,10 +285,12 @@ def around_dispatch_modes(
     dispatch = torch.utils._python_dispatch
     push_mode, pop_mode = dispatch._push_mode, dispatch._pop_mode
 
+    @itself_hidden_from_compiler
     def push(mode: Any) -> None:
         before_push()
         push_mode(mode)
 
+    @itself_hidden_from_compiler
     def pop(*args: Any, **kwargs: Any) -> Any:
         try:
             return pop_mode(*args, **kwargs)
@@ -293,10 +303,36 @@ def around_dispatch_modes(
     return handles
 
 
+def on_compiled_autograd(before_on: Callable[[], object], after_off: Callable[[], None]) -> Handle:
+    """Call ``before_on()`` before backward calls are compiled from now on, ``after_off()`` once
+    they are not any more.
+    """
+    owner = getattr(getattr(torch._C, "_dynamo", None), "compiled_autograd", None)
+    original = getattr(owner, "set_autograd_compiler", None)
+    if original is None:
+        return Handle(lambda: None)
+
+    @itself_hidden_from_compiler
+    def set_autograd_compiler(compiler: Any, *args: Any) -> Any:
+        if compiler is not None:
+            before_on()
+        before = original(compiler, *args)
+        if compiler is None:
+            after_off()
+        return before
+
+    return replace(owner, "set_autograd_compiler", set_autograd_compiler)
+
+
 def replace_saved_tensors_of_functions(read: Callable[[Any, Callable[[Any], Any]], Any]) -> Handle:
     """Answer ``ctx.saved_tensors`` of Python Functions with ``read(ctx, original)``."""
     original = torch._C._FunctionBase.saved_tensors.__get__  # type: ignore[attr-defined]
-    return replace(BackwardCFunction, "saved_tensors", property(lambda ctx: read(ctx, original)))
+
+    @itself_hidden_from_compiler
+    def saved_tensors(ctx: Any) -> Any:
+        return read(ctx, original)
+
+    return replace(BackwardCFunction, "saved_tensors", property(saved_tensors))
 
 
 def replace_register_hooks(
@@ -308,6 +344,7 @@ def replace_register_hooks(
     """
     original = _AUTOGRAD.SavedTensor.register_hooks
 
+    @itself_hidden_from_compiler
     def register_hooks(self: Any, *args: Any, **kwargs: Any) -> None:
         if len(args) == 2 and callable(args[0]) and callable(args[1]) and not kwargs:
             register(original, self, *args)
@@ -320,4 +357,9 @@ def replace_register_hooks(
 def replace_unpack(unpack: Callable[[Callable[[Any], torch.Tensor], Any], torch.Tensor]) -> Handle:
     """Send ``SavedTensor.unpack`` through ``unpack(original, saved_tensor)``."""
     original = _AUTOGRAD.SavedTensor.unpack
-    return replace(_AUTOGRAD.SavedTensor, "unpack", lambda saved: unpack(original, saved))
+
+    @itself_hidden_from_compiler
+    def unpacked(saved: Any) -> torch.Tensor:
+        return unpack(original, saved)
+
+    return replace(_AUTOGRAD.SavedTensor, "unpack", unpacked)

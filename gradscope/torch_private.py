@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.utils._contextlib
@@ -22,6 +22,7 @@ from torch.nn import Module
 from torch.utils._dtype_abbrs import dtype_abbrs as dtype_abbrs
 
 Read = Callable[[torch.Tensor], Any]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # what runs now
 
@@ -88,3 +89,30 @@ def has_donated_buffers(node_class: type) -> bool:
     metadata = getattr(function_of(node_class), "metadata", None)
     donated = getattr(metadata, "bw_donated_idxs", None)
     return bool(torch._functorch.config.donated_buffer) and donated not in (None, [])
+
+
+_compiler: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+
+
+def hidden_from_compiler(function: _Function) -> _Function:
+    """Keep ``torch.compile`` from compiling a function of ours, and all that it calls.
+
+    Where a compiled function of the program goes on in Python, the compiler compiles every frame
+    that begins, those of our hooks too.
+    """
+    return _hide(function, callees=True)
+
+
+def itself_hidden_from_compiler(function: _Function) -> _Function:
+    """Keep ``torch.compile`` from compiling a function of ours, but not what that calls: the
+    program's.
+    """
+    return _hide(function, callees=False)
+
+
+def _hide(function: _Function, *, callees: bool) -> _Function:
+    if hasattr(_compiler, "_FrameExecStrategy"):  # not before torch 2.7
+        skip, default = _compiler._FrameAction.SKIP, _compiler._FrameAction.DEFAULT
+        strategy = _compiler._FrameExecStrategy(skip, skip if callees else default)
+        _compiler.set_code_exec_strategy(function.__code__, strategy)
+    return function

@@ -30,7 +30,12 @@ from gradscope.hooks import EngineCall, erase
 from gradscope.model import BackwardCall, Finding, Graph, Sample, Site
 from gradscope.program.drivers import is_driven
 from gradscope.program.sites import ENTRANCE, Place, place_in, site_of, user_frame
-from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
+from gradscope.torch_private import (
+    DisableTorchFunction,
+    hidden_from_compiler,
+    itself_hidden_from_compiler,
+    next_sequence_nr,
+)
 
 _SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
 
@@ -92,6 +97,7 @@ class Backward:
             self._conclude(call, None)
         return result
 
+    @hidden_from_compiler
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Begin a call; None if that failed, which must not become the program's failure."""
         calls = self._state.thread.calls
@@ -105,6 +111,7 @@ class Backward:
             self._state.notes.failed("looking at a backward call failed in gradscope", failure)
             return None
 
+    @hidden_from_compiler
     def _announce(self, call: Call) -> None:
         """Announce what was found, and raise in the engine's place where that was asked for."""
         for finding in call.findings:
@@ -113,6 +120,7 @@ class Backward:
             if refusal is not None:
                 raise refusal
 
+    @hidden_from_compiler
     def _conclude(self, call: Call, error: BaseException | None) -> None:
         """Finish a call; a failure of ours in that must not become the program's."""
         try:
@@ -338,5 +346,6 @@ def _signature(place: Place | None, look: Look) -> Signature:
 # frame of the import machinery, which they know by its file's name (Python/_warnings.c,
 # is_internal_filename): so the program's stacklevel holds.
 Backward.run.__code__ = Backward.run.__code__.replace(co_filename=f"{__file__}{ENTRANCE}")
+itself_hidden_from_compiler(Backward.run)
 
 _OURS = frozenset({Backward.run.__code__, Backward._announce.__code__, Saving.unpack.__code__})

@@ -14,10 +14,11 @@ from gradscope.hooks import (
     Unpack,
     around_dispatch_modes,
     default_hooks_are_enabled,
+    on_compiled_autograd,
     on_thread_start,
     replace_default_hook_functions,
 )
-from gradscope.torch_private import dispatch_modes
+from gradscope.torch_private import dispatch_modes, hidden_from_compiler
 
 
 class _ThreadState(threading.local):
@@ -27,6 +28,7 @@ class _ThreadState(threading.local):
         self.entered = False
         self.aside = False
         self.lifted = False
+        self.compiling = False
         self.base: Pair | None = None
         self.beneath: Pair | None = None
         self.pushed: list[Pair] = []
@@ -36,10 +38,10 @@ class DefaultHooks:
     """Keeps one pair of default saved-tensor hooks in force on every thread.
 
     torch applies only the innermost pair, so a pair that the program pushes is composed with ours
-    (``compose(pack, unpack)`` makes one pair of both), and where torch refuses default hooks
-    (``torch.func``) or would show their work to the program (a ``TorchDispatchMode``), ours step
-    aside. ``before_theirs`` is called when the program pushes a pair while ours are lifted; it has
-    to lower ours. ``failed`` is called when a part of ours fails in a thread.
+    (``compose(pack, unpack)`` makes one pair of both). Ours step aside where torch refuses default
+    hooks (``torch.func``), would show their work to the program (a ``TorchDispatchMode``) or
+    compiles backward calls. ``before_theirs`` is called when the program pushes a pair while ours
+    are lifted; it has to lower ours. ``failed`` is called when a part of ours fails in a thread.
     """
 
     def __init__(
@@ -69,17 +71,20 @@ class DefaultHooks:
         )
         handles.add(replace_default_hook_functions(theirs))
         handles.add(around_dispatch_modes(self._step_aside, self._step_back_if_wanted))
+        handles.add(on_compiled_autograd(self._begin_compiling, self._end_compiling))
         handles.add(on_thread_start(self._enter_thread, self._leave_thread))
         self._enter()
         handles.add(Handle(self._leave))
         return handles
 
+    @hidden_from_compiler
     def _enter_thread(self) -> None:
         try:
             self._enter()
         except Exception as failure:  # the program's thread must start
             self._failed("watching a new thread failed in gradscope", failure)
 
+    @hidden_from_compiler
     def _leave_thread(self) -> None:
         try:
             self._leave()
@@ -112,6 +117,7 @@ class DefaultHooks:
         """
         self._local.pushed[:] = pushed
 
+    @hidden_from_compiler
     def _step_back_if_wanted(self) -> None:
         if dispatch_modes() == 0 and default_hooks_are_enabled():
             self._step_back()
@@ -142,6 +148,7 @@ class DefaultHooks:
         state.base = state.beneath = None
         state.pushed.clear()
 
+    @hidden_from_compiler
     def _step_aside(self) -> bool:
         state = self._local
         if not state.entered or state.aside or state.pushed or not self._is_on_top(state.base):
@@ -157,14 +164,26 @@ class DefaultHooks:
         top = self._torch.top(True)
         return top is not None and pair is not None and top[0] == pair[0]
 
+    @hidden_from_compiler
+    def _begin_compiling(self) -> None:
+        """Step aside while backward calls are compiled: the compiler would trace our hooks."""
+        self._local.compiling = True
+        self._step_aside()
+
+    @hidden_from_compiler
+    def _end_compiling(self) -> None:
+        self._local.compiling = False
+        self._step_back_if_wanted()
+
     def _step_back(self) -> None:
         state = self._local
-        wanted = state.entered and not (state.lifted or state.pushed)
+        wanted = state.entered and not (state.lifted or state.compiling or state.pushed)
         if wanted and state.aside and state.base is not None:
             state.aside = False
             if not self._is_on_top(state.base):
                 self._torch.push(*state.base)
 
+    @hidden_from_compiler
     def _push_theirs(self, pack: Pack, unpack: Unpack) -> None:
         state = self._local
         if not state.entered:
@@ -175,17 +194,20 @@ class DefaultHooks:
         self._torch.push(*((pack, unpack) if state.aside else self._compose(pack, unpack)))
         state.pushed.append((pack, unpack))
 
+    @hidden_from_compiler
     def _pop_theirs(self) -> None:
         self._torch.pop()
         if self._local.pushed:
             self._local.pushed.pop()
 
+    @hidden_from_compiler
     def _top_theirs(self, ignore_is_tracing: bool) -> Pair | None:
         state = self._local
         if not state.entered or self._torch.top(ignore_is_tracing) is None:
             return self._torch.top(ignore_is_tracing)
         return state.pushed[-1] if state.pushed else state.beneath
 
+    @hidden_from_compiler
     def _disable_for_them(self, message: str, fail_if_non_empty: bool = True) -> None:
         stepped = self._step_aside()
         try:
@@ -195,6 +217,7 @@ class DefaultHooks:
                 self._step_back()
             raise
 
+    @hidden_from_compiler
     def _enable_for_them(self) -> None:
         self._torch.enable()
         if dispatch_modes() == 0:

@@ -12,9 +12,14 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.saving import Saving
 from gradscope.program.tensors import version_of
-from gradscope.torch_private import raw_saved_tensors
+from gradscope.torch_private import (
+    hidden_from_compiler,
+    itself_hidden_from_compiler,
+    raw_saved_tensors,
+)
 
 
+@itself_hidden_from_compiler
 def read_saved_tensors(ctx: Any, original: Callable[[Any], Any], notes: Notes) -> Any:
     """Return ``ctx.saved_tensors`` with the very tensors that were saved, where torch would.
 
@@ -29,10 +34,7 @@ def read_saved_tensors(ctx: Any, original: Callable[[Any], Any], notes: Notes) -
         saved = raw_saved_tensors(ctx)
         if len(saved) != len(values):
             return values
-        return tuple(
-            value if value is None else _restored(value, each.data)
-            for value, each in zip(values, saved, strict=True)
-        )
+        return _restored(values, saved)
     except Exception as failure:
         if raised_by_program(failure):
             raise
@@ -40,12 +42,19 @@ def read_saved_tensors(ctx: Any, original: Callable[[Any], Any], notes: Notes) -
         return values
 
 
-def _restored(value: torch.Tensor, data: Any) -> torch.Tensor:
-    if isinstance(data, Packed) and data.original and data.tensor is not None:
-        return data.tensor
-    return value
+@hidden_from_compiler
+def _restored(values: tuple[Any, ...], saved: tuple[Any, ...]) -> tuple[Any, ...]:
+    restored = []
+    for value, each in zip(values, saved, strict=True):
+        data: Any = None if value is None else each.data
+        if isinstance(data, Packed) and data.original and data.tensor is not None:
+            restored.append(data.tensor)
+        else:
+            restored.append(value)
+    return tuple(restored)
 
 
+@itself_hidden_from_compiler
 def register_hooks(
     original: Callable[..., None],
     saved: Any,
@@ -67,6 +76,7 @@ def register_hooks(
     packed.tensor = None
 
 
+@itself_hidden_from_compiler
 def unpack(original: Callable[[Any], torch.Tensor], saving: Saving, saved: Any) -> torch.Tensor:
     """Return the very tensor that was saved from ``SavedTensor.unpack``, as checkpoints expect."""
     packed = saved.data

@@ -19,6 +19,7 @@ from gradscope.model import Graph
 from gradscope.program.routes import Route
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_leaf, version_of
+from gradscope.torch_private import hidden_from_compiler
 
 KEY = "gradscope"
 """The key of our mark in ``node.metadata``."""
@@ -90,6 +91,7 @@ class Packed:
     token: Token | None = None
     theirs: tuple[Any, Callable[[Any], torch.Tensor]] | None = None
 
+    @hidden_from_compiler
     def __del__(self) -> None:
         self.ledger.let_go(self)
 
@@ -117,6 +119,7 @@ class Weight:
         self._nodes = nodes
         census.alive += nodes
 
+    @hidden_from_compiler
     def __del__(self) -> None:
         self._census.alive -= self._nodes
         self._census.destroyed += self._nodes
@@ -151,6 +154,7 @@ class Token:
     unhooked: tuple[tuple[int, int], ...] = ()
     """Address and bytes of what the node saved while our hooks were lifted."""
 
+    @hidden_from_compiler
     def __del__(self) -> None:
         self.census.alive -= 1
         self.census.destroyed += 1
@@ -166,6 +170,7 @@ class LeafToken(Token):
     number.
     """
 
+    @hidden_from_compiler
     def __del__(self) -> None:
         pass
 

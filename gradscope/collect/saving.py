@@ -34,6 +34,8 @@ from gradscope.torch_private import (
     DisableTorchFunction,
     current_node,
     function_modes,
+    hidden_from_compiler,
+    itself_hidden_from_compiler,
     next_sequence_nr,
     node_class_of,
 )
@@ -65,6 +67,7 @@ class Saving:
         self._last_untied = False
         self._last_code: CodeType | None = None
 
+    @hidden_from_compiler
     def pack(self, tensor: torch.Tensor) -> Packed:
         """The pack hook. It runs for every saved tensor, so the common case is written out here."""
         try:
@@ -140,6 +143,7 @@ class Saving:
         self._tie(packed, frame)
         return packed
 
+    @hidden_from_compiler
     def _tie(self, packed: Packed, caller: FrameType | None) -> None:
         """Note which node a tensor was saved for, and where; those of one node come in a row."""
         if self.detailed:
@@ -227,6 +231,7 @@ class Saving:
             packed.sequence_nr = node._sequence_nr()
         return False
 
+    @itself_hidden_from_compiler
     def unpack(self, packed: Packed) -> torch.Tensor:
         """The unpack hook: check what torch leaves out under hooks, and raise torch's own
         errors.
@@ -239,13 +244,18 @@ class Saving:
         same = plain and tensor._version == packed.version
         if same and (packed.was_leaf or not packed.original or not tensor.is_leaf):
             return tensor
-        if self._checking:
-            in_python = isinstance(current_node(), BackwardCFunction)
-            if packed.is_detached and not in_python:
-                raise RuntimeError(engine_words.DETACHED)
-            if version_of(tensor) != packed.version:
-                raise RuntimeError(self._stale_message(packed))
+        wrong = self._what_is_wrong(packed, tensor) if self._checking else None
+        if wrong is not None:
+            raise RuntimeError(wrong)
         return tensor
+
+    @hidden_from_compiler
+    def _what_is_wrong(self, packed: Packed, tensor: torch.Tensor) -> str | None:
+        """Return the text of the error that the engine would raise without hooks."""
+        in_python = isinstance(current_node(), BackwardCFunction)
+        if packed.is_detached and not in_python:
+            return engine_words.DETACHED
+        return self._stale_message(packed) if version_of(tensor) != packed.version else None
 
     def _stale_message(self, packed: Packed) -> str:
         """Word the engine's error for a stale tensor; while that is done, unpacking is not
@@ -270,6 +280,7 @@ class Saving:
         """
         ledger = self.ledger
 
+        @itself_hidden_from_compiler
         def pack(tensor: torch.Tensor) -> Packed:
             try:
                 value = their_pack(tensor)
@@ -291,6 +302,7 @@ class Saving:
                 ledger.notes.failed("noting a saved tensor failed in gradscope", failure)
             return packed
 
+        @itself_hidden_from_compiler
         def unpack(packed: Packed) -> torch.Tensor:
             try:
                 assert packed.theirs is not None

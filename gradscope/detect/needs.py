@@ -37,7 +37,7 @@ def needs_saved(look: Look, i: int) -> bool:
 
 def _reads_saved(cls: Any) -> bool:
     """Search the backward of a Function, and the functions of the program that it names."""
-    waiting = [getattr(cls, "backward", None), getattr(cls, "vjp", None)]
+    waiting: list[Any] = [getattr(cls, "backward", None), getattr(cls, "vjp", None)]
     seen: set[CodeType] = set()
     while waiting and len(seen) < _MOST_FUNCTIONS:
         function = waiting.pop()
@@ -69,9 +69,8 @@ def _callees(function: FunctionType, cls: Any, names: frozenset[str]) -> Iterato
 
     They are looked up without running any code of the program's.
     """
-    cells = (cell for cell in function.__closure__ or ())
     found = [function.__globals__[name] for name in names if name in function.__globals__]
-    for cell in cells:
+    for cell in function.__closure__ or ():
         try:
             found.append(cell.cell_contents)
         except ValueError:  # not filled yet
@@ -81,6 +80,10 @@ def _callees(function: FunctionType, cls: Any, names: frozenset[str]) -> Iterato
         for space in owner.__mro__ if isinstance(owner, type) else (owner,):
             found += [vars(space)[name] for name in names if name in vars(space)]
     for each in found:
-        plain = getattr(each, "__func__", each) if isinstance(each, staticmethod | classmethod) else each
+        plain = (
+            getattr(each, "__func__", each)
+            if isinstance(each, staticmethod | classmethod)
+            else each
+        )
         if isinstance(plain, FunctionType):
             yield plain

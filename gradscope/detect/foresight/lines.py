@@ -23,7 +23,7 @@ from gradscope.detect.observers import Observer, Observers
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import USER, known_codes, learn_code, owner_of, place_at, user_frames
-from gradscope.torch_private import COMPILER_FOLDER
+from gradscope.torch_private import COMPILER_FOLDER, hidden_from_compiler
 
 _MOST_EVENTS = 200_000
 _MOST_SECONDS = 0.5
@@ -148,6 +148,7 @@ class LineWatch(Observer):
 
     # what Python tells
 
+    @hidden_from_compiler
     def _start(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Follow the user's function that begins, or the generator that goes on."""
         code = frame.f_code
@@ -168,6 +169,7 @@ class LineWatch(Observer):
             self._turn_off()
         return None
 
+    @hidden_from_compiler
     def _event(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Look at an event in the user's code; a failure of ours must not become the program's."""
         if event == "exception":

@@ -158,11 +158,13 @@ class DefaultHooks:
         return True
 
     def _is_on_top(self, pair: Pair | None) -> bool:
-        """Return whether a pair is the innermost now; inside the engine torch has a stack of its
-        own.
+        """Return whether a pair is the innermost now; None is on top where there is none.
+
+        Inside the engine torch has a stack of its own, and where a compiler traces, it puts back
+        the stack of an earlier moment.
         """
         top = self._torch.top(True)
-        return top is not None and pair is not None and top[0] == pair[0]
+        return (top and top[0]) == (pair and pair[0])
 
     @hidden_from_compiler
     def _begin_compiling(self) -> None:
@@ -178,10 +180,12 @@ class DefaultHooks:
     def _step_back(self) -> None:
         state = self._local
         wanted = state.entered and not (state.lifted or state.compiling or state.pushed)
-        if wanted and state.aside and state.base is not None:
-            state.aside = False
-            if not self._is_on_top(state.base):
-                self._torch.push(*state.base)
+        if not wanted or state.base is None:
+            return
+        on_top = self._is_on_top(state.base)
+        if not on_top and (state.aside or self._is_on_top(state.beneath)):
+            self._torch.push(*state.base)
+        state.aside = False
 
     @hidden_from_compiler
     def _push_theirs(self, pack: Pack, unpack: Unpack) -> None:

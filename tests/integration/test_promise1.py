@@ -26,6 +26,7 @@ TIMEOUT = 300
 REAL = {
     "anomaly": "shows the stack down to its outer end",
     "compiled": "starts compilers and imports all of torch's own",
+    "compiled_around_hooks": "starts compilers and imports all of torch's own",
     "cpp_function": "builds and loads an extension",
     "dataloader_spawn": "starts fresh processes",
     "ddp": "starts threads of torch's, and talks to them",

@@ -31,6 +31,8 @@ Trace: TypeAlias = Callable[[FrameType, str, Any], Any]
 _MISSING: Any = object()
 _gettrace = sys.gettrace
 _AUTOGRAD: Any = torch._C._autograd
+_LOOKS_ON = "torch._functorch._aot_autograd.runtime_wrappers"
+"""Has the mode in which compiled code runs for the first time; it looks at custom operators."""
 
 
 class Handle:
@@ -281,13 +283,16 @@ def default_hooks_are_enabled() -> bool:
 def around_dispatch_modes(
     before_push: Callable[[], object], after_pop: Callable[[], None]
 ) -> Handle:
-    """Call ``before_push()`` before a TorchDispatchMode is entered, ``after_pop()`` after one."""
+    """Call ``before_push()`` before a TorchDispatchMode is entered that could see what hooks do,
+    ``after_pop()`` after one.
+    """
     dispatch = torch.utils._python_dispatch
     push_mode, pop_mode = dispatch._push_mode, dispatch._pop_mode
 
     @itself_hidden_from_compiler
     def push(mode: Any) -> None:
-        before_push()
+        if type(mode).__module__ != _LOOKS_ON:
+            before_push()
         push_mode(mode)
 
     @itself_hidden_from_compiler

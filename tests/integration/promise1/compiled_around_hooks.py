@@ -10,6 +10,7 @@ from torch._dynamo.utils import counters
 torch.manual_seed(0)
 torch._logging.set_logs(dynamo=logging.ERROR)  # its warnings carry the time
 
+
 def show_counters(label):
     stats = counters["stats"]
     captures = counters["compiled_autograd"]["captures"]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from inspect import CO_VARARGS, CO_VARKEYWORDS
+from inspect import (
+    CO_ASYNC_GENERATOR,
+    CO_COROUTINE,
+    CO_GENERATOR,
+    CO_OPTIMIZED,
+    CO_VARARGS,
+    CO_VARKEYWORDS,
+)
 from types import FrameType
 from typing import Any
 
@@ -14,6 +21,16 @@ from gradscope.program.sites import LIBRARY, USER, owner_of
 from gradscope.program.variables import local_variables
 
 _PASSES_ON = frozenset({"func", "fn", "self", "super().__call__", "forward_call"})
+_RESUMED = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
+_SCHEDULERS = frozenset(
+    {
+        *("asyncio", "concurrent", "multiprocessing", "sched", "socketserver", "threading"),
+        *("tkinter", "tornado", "trio", "anyio"),
+        *("IPython", "ipykernel", "code", "bdb", "pdb", "debugpy"),
+        *("_pytest", "pluggy", "unittest"),
+    }
+)
+"""Packages that run one thing after the other: what they call next is not this function again."""
 
 
 def is_driven(user: FrameType | None, given: Sequence[Any] = ()) -> bool:
@@ -53,9 +70,17 @@ def _stands_in_loop(frame: FrameType) -> bool:
 
 
 def is_run_again(frame: FrameType) -> bool:
-    """Return whether a library will call the function again, as an optimizer its closure."""
+    """Return whether a library will call the function again, as an optimizer its closure.
+
+    Not so the code of a module or of a notebook's cell, nor a coroutine, which is only resumed.
+    """
+    flags = frame.f_code.co_flags
+    if not flags & CO_OPTIMIZED or flags & _RESUMED:
+        return False
     above = frame.f_back
     while above is not None and owner_of(above.f_code) != USER:
+        if _package(above) in _SCHEDULERS:
+            return False
         here = call_at(above.f_code, above.f_lasti)
         if (
             here is not None
@@ -65,3 +90,8 @@ def is_run_again(frame: FrameType) -> bool:
             return here.target not in _PASSES_ON
         above = above.f_back
     return False
+
+
+def _package(frame: FrameType) -> str:
+    name = frame.f_globals.get("__name__")
+    return name.partition(".")[0] if type(name) is str else ""

@@ -1,0 +1,160 @@
+"""A watch that stays on while code comes piece by piece: in a notebook, a console, a debugger.
+
+What a piece left behind is read again only if another piece does so, and nobody knows the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import code
+import contextlib
+import io
+import linecache
+import logging
+import pdb
+import textwrap
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+import pytest
+import torch
+
+import gradscope
+from gradscope.model import Finding, Severity
+
+Session = Callable[[Sequence[str], ModuleType], None]
+"""Runs pieces of code one by one, in one module."""
+
+
+def in_a_console(cells: Sequence[str], module: ModuleType) -> None:
+    lines = iter([line for cell in cells for line in (*cell.splitlines(), "")])
+
+    class Console(code.InteractiveConsole):
+        def raw_input(self, prompt: str = "") -> str:
+            try:
+                return next(lines)
+            except StopIteration:
+                raise EOFError from None
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        Console(module.__dict__).interact("", "")
+
+
+def in_a_debugger(cells: Sequence[str], module: ModuleType) -> None:
+    # A debugger takes one line at a time.
+    typed = "".join(f"!exec({cell!r})\n" for cell in cells) + "continue\n"
+    debugger = pdb.Pdb(stdin=io.StringIO(typed), stdout=io.StringIO(), nosigint=True, readrc=False)
+    debugger.runctx("x = 1\ny = 2", module.__dict__, module.__dict__)
+
+
+def in_an_event_loop(cells: Sequence[str], module: ModuleType) -> None:
+    """As a kernel of Jupyter does."""
+
+    async def run_all() -> None:
+        for number, cell in enumerate(cells, 1):
+            file = f"<cell {number}>"
+            linecache.cache[file] = len(cell), None, cell.splitlines(keepends=True), file
+            asyncio.get_running_loop().call_soon(exec, compile(cell, file, "exec"), module.__dict__)
+            await asyncio.sleep(0)
+
+    logging.disable(logging.CRITICAL)
+    try:
+        asyncio.run(run_all())
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def in_ipython(cells: Sequence[str], module: ModuleType) -> None:
+    shells = pytest.importorskip("IPython.core.interactiveshell", reason="needs IPython")
+    shell = shells.InteractiveShell(user_ns=module.__dict__)
+
+    async def run_all() -> None:
+        for cell in cells:
+            await shell.run_cell_async(cell, silent=True, transformed_cell=cell)
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        asyncio.run(run_all())
+
+
+SESSIONS = [in_a_console, in_a_debugger, in_an_event_loop, in_ipython]
+
+SETUP = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(8, 4)
+"""
+STEP = ["out = net(x).exp()", "loss = out.pow(2).mean()", "opt.zero_grad()", "loss.backward()"]
+LOOP = """
+for i in range(3):
+    loss = net(x).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+STATE = """
+h = torch.tanh(net[0](h))
+h.sum().backward()
+h = h.detach()
+"""
+FUNCTION = """
+def train(n):
+    for i in range(n):
+        loss = net(x).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return loss
+"""
+
+HEALTHY = {
+    "one line a cell": [*STEP, "opt.step()", *STEP, "opt.step()"],
+    "a cell run again": ["\n".join(STEP)] * 3,
+    "a loop": [LOOP, LOOP, "loss.item()"],
+    "a state that is detached": ["h = torch.zeros(1, 4)", STATE, STATE, STATE],
+    "a function": [FUNCTION, "last = train(2)", "last = train(2)", "last.item()"],
+    "losses in a list": ["losses = []", *[*STEP, "losses.append(loss)"] * 2, "float(losses[0])"],
+}
+
+
+def findings_of(session: Session, cells: Sequence[str]) -> list[Finding]:
+    torch.manual_seed(0)
+    watch = gradscope.watch()
+    scope = watch.__enter__()
+    try:
+        session([textwrap.dedent(cell).strip() for cell in (SETUP, *cells)], ModuleType("__main__"))
+    finally:
+        watch.__exit__(None, None, None)
+    return [f for f in scope.findings if f.severity is not Severity.ADVICE]
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("session", SESSIONS)
+def test_nothing_is_found_in_a_healthy_session(session: Session, name: str) -> None:
+    assert findings_of(session, HEALTHY[name]) == []
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_a_hazard_across_cells_is_found(session: Session) -> None:
+    cells = ["z = net(x).exp()", "z.sum().backward()", "z.pow(2).sum().backward()"]
+    assert [f.code for f in findings_of(session, cells)] == ["GS101"]
+
+
+@pytest.mark.parametrize("session", [in_an_event_loop, in_ipython])
+def test_a_hazard_within_a_cell_is_told_early(session: Session) -> None:
+    cells = ["h = torch.zeros(1, 4)", "for i in range(3):\n" + STATE.replace("\n", "\n    ")]
+    broken = [cell.replace("h = h.detach()", "pass") for cell in cells]
+    assert findings_of(session, cells) == []
+    assert [f.code for f in findings_of(session, broken)] == ["GS102", "GS101"]
+
+
+def test_a_coroutine_is_not_started_anew_when_it_goes_on() -> None:
+    features = torch.ones(3, requires_grad=True).exp()
+
+    async def train() -> None:
+        await asyncio.sleep(0)
+        features.exp().sum().backward()
+
+    with gradscope.watch() as scope:
+        asyncio.run(train())
+    assert scope.findings == []

@@ -15,8 +15,9 @@ from inspect import (
 from types import FrameType
 from typing import Any
 
-from gradscope.code.liveness import call_at, calls_after
-from gradscope.code.liveness.flow import flow_of
+from gradscope.code.liveness import call_at, calls_after, iterators_at
+from gradscope.code.liveness.flow import Loop, flow_of
+from gradscope.program.iterators import coming, on_stack
 from gradscope.program.sites import LIBRARY, USER, owner_of
 from gradscope.program.variables import local_variables
 
@@ -38,16 +39,37 @@ def is_driven(user: FrameType | None, given: Sequence[Any] = ()) -> bool:
 
     A library that was handed one of ``given`` (the loss) works on the user's behalf, loop or not.
     """
-    frame: FrameType | None = sys._getframe(1)
-    loops, entered = False, None
+    between = _libraries_below(user)
+    if not any(map(_loops_at, between)):
+        return False
+    return {id(value) for value in _arguments(between[-1])}.isdisjoint(map(id, given))
+
+
+def runs_on(user: FrameType) -> bool:
+    """Return whether a loop of the library that the line of ``user`` called may have an iteration
+    to come.
+    """
+    for frame in _libraries_below(user):
+        depths = {
+            header: depth for depth, header in iterators_at(frame.f_code, frame.f_lasti).items()
+        }
+        for loop in _loops_at(frame):
+            depth = depths.get(loop.header)
+            ahead = None if depth is None else coming(on_stack(frame, depth))
+            if ahead is None or ahead.items or not ahead.all_known:
+                return True
+    return False
+
+
+def _libraries_below(user: FrameType | None) -> list[FrameType]:
+    """Return the frames of libraries between the user's and this one, innermost first."""
+    found = []
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame is not user:
         if owner_of(frame.f_code) == LIBRARY:
-            entered = frame
-            loops = loops or _stands_in_loop(frame)
+            found.append(frame)
         frame = frame.f_back
-    if frame is None or entered is None or not loops:
-        return False
-    return {id(value) for value in _arguments(entered)}.isdisjoint(map(id, given))
+    return found if frame is not None else []
 
 
 def _arguments(frame: FrameType) -> Iterator[Any]:
@@ -64,9 +86,9 @@ def _arguments(frame: FrameType) -> Iterator[Any]:
             yield from value
 
 
-def _stands_in_loop(frame: FrameType) -> bool:
+def _loops_at(frame: FrameType) -> tuple[Loop, ...]:
     flow = flow_of(frame.f_code)
-    return bool(flow.loops_around(flow.index(frame.f_lasti)))
+    return flow.loops_around(flow.index(frame.f_lasti))
 
 
 def is_run_again(frame: FrameType) -> bool:

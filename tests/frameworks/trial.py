@@ -234,4 +234,9 @@ def _line(finding: dict[str, Any], script: Path) -> int:
 
 
 def _shown(each: Run) -> str:
-    return f"--- status {each.status}\n{each.stdout[-2000:]}\n{each.stderr[-3000:]}"
+    place = [
+        f"{f['code']} {f['location'] and f['location']['line']}: {f['label']}"
+        for f in each.findings
+    ]
+    found = "\n".join((f"--- status {each.status}", *place, *each.notes))
+    return f"{found}\n{each.stdout[-2000:]}\n{each.stderr[-3000:]}"

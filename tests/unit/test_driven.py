@@ -264,6 +264,12 @@ def test_healthy_models_are_not_blamed(
     assert found_in(MODEL.format(methods=methods), tmp_path) == ([], "")
 
 
+def test_nothing_is_foretold_in_the_last_iteration(tmp_path: Path) -> None:
+    text = MODEL.format(methods=HAZARDS["a state that the step stores"])
+    text = text.replace("fit(model)", "fit(model, steps=1)")
+    assert found_in(text, tmp_path) == ([], "")
+
+
 def test_a_model_that_calls_a_library_which_trains_it(tmp_path: Path) -> None:
     text = """
 import fitter

@@ -23,6 +23,7 @@ from gradscope.detect.foresight.stale import StaleGraphs
 from gradscope.detect.observers import Observer
 from gradscope.fixing.gs102 import edits_for
 from gradscope.model import BackwardCall, Finding
+from gradscope.program.drivers import runs_on
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import storage_of
 from gradscope.rules import gs102, gs202
@@ -101,7 +102,7 @@ class Foresight(Observer):
         loops = Loops()
         for held in reached[:_MOST_READ]:
             reading = dangerous_read(held, frames, loops)
-            if reading is None and record.driven:
+            if reading is None and record.driven and runs_on(frames[0]):
                 reading = read_by_the_next_run(held.paths, frames[0], codes_of(look))
             if reading is not None:
                 found.append((held, reading))

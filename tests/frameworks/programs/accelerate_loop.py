@@ -1,6 +1,6 @@
 """Accelerate prepares model, optimizer and loader; the loop and the carried state are the user's."""
 # needs: accelerate
-# finds: GS102 GS101 `state`
+# finds: GS102 GS101 `state[0]`
 
 import torch
 from accelerate import Accelerator

@@ -1,6 +1,6 @@
 """Functional calls, per-sample gradients and fast weights with torch.func."""
 # needs:
-# finds: GS102 GS101 `fast`
+# finds: GS102 GS101 `fast['0.bias']`
 
 import torch
 from torch import nn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -254,3 +255,18 @@ def test_looks_become_rare() -> None:
     due = [n for n in range(1, 70) if schedule.is_due("a loop")]
     assert due == [1, 2, 3, 4, 8, 16, 32, 64]
     assert schedule.is_due("another loop")
+
+
+def test_looks_have_a_budget_that_waiting_does_not_spend(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule, now = Schedule(), 0.0
+    monkeypatch.setattr("time.thread_time", lambda: now)
+    with schedule:
+        time.sleep(0.4)  # as on a machine with much to do
+    assert schedule.is_due("a loop")
+    with schedule:
+        now += 0.5
+    assert not schedule.is_due("a loop")
+    assert schedule.is_due("a loop that no look has met")
+    with schedule:
+        now += 0.9
+    assert not schedule.is_due("one more loop")

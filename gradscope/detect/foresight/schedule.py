@@ -9,13 +9,14 @@ from collections.abc import Hashable
 
 _FIRST = 3  # looks of each kind: what is carried over shows in the second or third iteration
 _FREE_SECONDS = 0.25
+_FREE_SECONDS_FOR_NEW = 1.0  # a kind that was never looked at is worth more: a run has few of them
 _SHARE = 0.01  # of the run's time
 _MOST_KINDS = 10_000
 
 
 class Schedule:
     """Counts calls by kind (the place and the shape of what is there), and the time that close
-    looks take.
+    looks take: the thread's own, so that a busy machine does not change what is found.
     """
 
     def __init__(self) -> None:
@@ -32,10 +33,11 @@ class Schedule:
         self._met[kind] = met
         if met > _FIRST and met & (met - 1):
             return False
-        return self._spent < _FREE_SECONDS + _SHARE * (time.perf_counter() - self._started)
+        free = _FREE_SECONDS_FOR_NEW if met == 1 else _FREE_SECONDS
+        return self._spent < free + _SHARE * (time.perf_counter() - self._started)
 
     def __enter__(self) -> None:
-        self._entered = time.perf_counter()
+        self._entered = time.thread_time()
 
     def __exit__(self, *exception: object) -> None:
-        self._spent += time.perf_counter() - self._entered
+        self._spent += time.thread_time() - self._entered

@@ -221,6 +221,8 @@ def _detach_for_the_next_run(facts: SharedGraph) -> tuple[Edit, ...]:
     store = line_alone(link)
     if link is None or not isinstance(store, ast.Assign) or not isinstance(store.value, ast.Name):
         return ()
+    if facts.holder.endswith("]"):
+        return ()  # what is stored is no tensor
     attribute = facts.holder.rpartition(".")[2]
     for node in ast.walk(source.tree(link.file)):
         if not isinstance(node, ast.Attribute) or node.attr != attribute:

@@ -129,6 +129,22 @@ HAZARDS = {
             self.state = state  # head
         return state
 """,
+    "both states of an LSTM": """
+        self.cell = torch.nn.LSTMCell(3, 3)
+
+    def training_step(self, x, index):
+        state = self.cell(x, self.state)
+        self.state = state  # head
+        return state[0].sum()
+""",
+    "features in a list": """
+        self.state = []
+
+    def training_step(self, x, index):
+        features = self.cell(x)
+        self.state.append(features)  # head
+        return torch.stack(self.state).pow(2).sum()
+""",
     "what __init__ computed once": """
         self.scale = torch.nn.Parameter(torch.ones(3))
         self.state = self.scale.sigmoid()  # head
@@ -158,7 +174,8 @@ def test_a_hazard_in_a_fitted_model_is_told_early_at_the_users_line(
     head = next(i for i, line in enumerate(text.splitlines(), 1) if "# head" in line)
     assert [line_of(f) for f in found] == [head, head]
     assert found[0].backward_call == 1
-    assert "`self.state` leads to" in found[0].label
+    assert "`self.state" in found[0].label
+    assert "leads to" in found[0].label
     calls = {
         note.site.line for note in found[0].related if note.role == "failing_node" and note.site
     }
@@ -193,6 +210,40 @@ def test_there_is_no_edit_where_the_step_still_trains_through_what_it_stored(
 
 
 SILENT = {
+    "the newest only": """
+        self.state = []
+
+    def training_step(self, x, index):
+        self.state = self.state[-1:]
+        loss = self.cell(x).sum() + sum(t.sum() for t in self.state)
+        self.state.append(loss.detach())
+        return loss
+""",
+    "a deque with room for one": """
+        self.state = __import__("collections").deque(maxlen=1)
+
+    def training_step(self, x, index):
+        self.state.append(self.cell(x))
+        return torch.stack([*self.state]).pow(2).sum()
+""",
+    "both states of an LSTM, detached": """
+        self.cell = torch.nn.LSTMCell(3, 3)
+
+    def training_step(self, x, index):
+        state = self.cell(x, self.state)
+        self.state = tuple(part.detach() for part in state)
+        return state[0].sum()
+""",
+    "a list that is emptied": """
+        self.state = []
+
+    def training_step(self, x, index):
+        self.state.append(self.cell(x))
+        return torch.stack(self.state).pow(2).sum()
+
+    def after_step(self):
+        self.state.clear()
+""",
     "detached where it is stored": """
     def training_step(self, x, index):
         state = self.cell(x, self.state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType, FunctionType
@@ -14,10 +15,11 @@ from gradscope.collect.look import Look
 from gradscope.detect.foresight.objects import MISSING, Objects, Resolver, function_of
 from gradscope.detect.foresight.reading import Reading
 from gradscope.model.paths import Path
-from gradscope.program.layouts import class_bases, class_namespace, is_user_class
+from gradscope.program.layouts import class_bases, class_namespace, derives, is_user_class
 from gradscope.program.sites import USER, owner_of, place_in
 
 _BUILDS = (Effect.FEEDS, Effect.AUGMENTED)
+_TAKES_OUT = frozenset({"clear", "pop", "popleft", "popitem", "remove"})
 
 
 def codes_of(look: Look) -> frozenset[CodeType]:
@@ -32,21 +34,41 @@ def read_by_the_next_run(
     """Return the read by which a function that ran for this call goes on from the tensor when the
     library runs it again; None where that is not certain.
 
-    ``frame`` is the user's that called the library. The tensor has to be an attribute, as nothing
-    else of such a function outlives its run.
+    ``frame`` is the user's that called the library. The tensor has to be an attribute, or an
+    element of one, as nothing else of such a function outlives its run.
     """
     objects = Objects(frame)
     for path in paths:
-        owner_name, _, last = path.text.rpartition(".")
-        owner = objects.find(owner_name) if path.attribute == last and owner_name else MISSING
+        owner_name, attribute, element = _apart(path)
+        owner = objects.find(owner_name) if owner_name else MISSING
         if owner is MISSING or not is_user_class(type(owner)):
             continue
+        if element and _drops(objects.find(f"{owner_name}.{attribute}")):
+            continue
+        resolver = Resolver(objects, "self", owner, attribute)
         for code in _methods(type(owner)):
-            read = _read_anew(code, last, Resolver(objects, "self", owner, last), ran)
+            read = _read_anew(code, attribute, element, resolver, ran)
             if read is not None:
                 read = replace(read, backward=place_in(frame).site)
                 return Reading(read.name, read, frame, again=True)
     return None
+
+
+def _apart(path: Path) -> tuple[str, str, str]:
+    """Return the object, the attribute and the element of ``model.states[0]``; else empty names."""
+    steps = path.steps
+    count = len(steps)
+    while count and steps[count - 1].kind == "item":
+        count -= 1
+    whole = path.up_to(count)
+    if whole.attribute is None or any(s.kind not in ("attribute", "item") for s in steps):
+        return "", "", ""
+    return path.up_to(count - 1).text, whole.attribute, path.text[len(whole.text) :]
+
+
+def _drops(container: Any) -> bool:
+    """Return whether a container drops elements by itself: a deque with a length."""
+    return derives(type(container), deque) and deque.maxlen.__get__(container) is not None
 
 
 def _methods(cls: type) -> Iterator[CodeType]:
@@ -62,14 +84,14 @@ def _methods(cls: type) -> Iterator[CodeType]:
 
 
 def _read_anew(
-    code: CodeType, attribute: str, resolver: Any, ran: frozenset[CodeType]
+    code: CodeType, attribute: str, element: str, resolver: Any, ran: frozenset[CodeType]
 ) -> Read | None:
     """Return the first read of the attribute in a new run of a method that returns what it built
     from it.
     """
     if attribute not in code.co_names or not code.co_argcount:
         return None
-    name = f"{code.co_varnames[0]}.{attribute}"
+    name = f"{code.co_varnames[0]}.{attribute}{element}"
     method = _definition(code)
     if method is None or not (code in ran or changes.stores_in(method, name)):
         return None
@@ -127,7 +149,11 @@ def _span(branch: list[ast.stmt], line: int) -> bool:
 
 
 def _is_about(test: ast.expr, name: str) -> bool:
-    return name.rpartition(".")[2] in source.words_of(test)
+    return _attribute_of(name) in source.words_of(test)
+
+
+def _attribute_of(name: str) -> str:
+    return name.partition("[")[0].rpartition(".")[2]
 
 
 def _is_setting(test: ast.expr, name: str) -> bool:
@@ -138,25 +164,36 @@ def _is_setting(test: ast.expr, name: str) -> bool:
 
 
 def _changed_elsewhere(method: ast.FunctionDef, name: str, file: str) -> bool:
-    """Return whether another function of the file stores or changes an attribute of this name."""
-    last = name.rpartition(".")[2]
+    """Return whether another function of the file stores or changes an attribute of this name, or
+    any of them takes elements out of it where the name is that of an element.
+    """
+    attribute = _attribute_of(name)
     for function in ast.walk(source.tree(file)):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        if function is method or function.name == "__init__":
-            continue
-        for statement in source.statements_of(function):
-            if any(t.partition("[")[0].rpartition(".")[2] == last for t in _attributes(statement)):
+        for statement in source.statements_of(function) if function.name != "__init__" else ():
+            if function is not method and _changes(statement, attribute):
                 return True
-            changed = changes.modified_names(statement) or ()
-            if any(each.rpartition(".")[2] == last for each in changed):
+            if name.endswith("]") and _takes_out(statement, attribute):
                 return True
-            for call in source.calls_in(statement):
-                is_written = changes.is_in_place(source.called_name(call))
-                if is_written and last in source.words_of(call.func):
-                    return True
     return False
 
 
-def _attributes(statement: ast.stmt) -> Iterator[str]:
-    return (target for target in changes.targets_of(statement) if "." in target)
+def _changes(statement: ast.stmt, attribute: str) -> bool:
+    stored = (t for t in changes.targets_of(statement) if "." in t)
+    if any(_attribute_of(target) == attribute for target in stored):
+        return True
+    changed = changes.modified_names(statement) or ()
+    if any(each.rpartition(".")[2] == attribute for each in changed):
+        return True
+    calls = (c for c in source.calls_in(statement) if changes.is_in_place(source.called_name(c)))
+    return any(attribute in source.words_of(call.func) for call in calls)
+
+
+def _takes_out(statement: ast.stmt, attribute: str) -> bool:
+    """Return whether a statement may take elements out of a container."""
+    is_cut = isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Subscript)
+    if isinstance(statement, ast.Delete) or is_cut:
+        return attribute in source.words_of(statement)
+    methods = (c.func for c in source.calls_in(statement) if isinstance(c.func, ast.Attribute))
+    return any(f.attr in _TAKES_OUT and attribute in source.words_of(f.value) for f in methods)

@@ -155,15 +155,22 @@ def _link(reading: Reading, made: tuple[Site, ...]) -> Site | None:
 
 
 def _stored_in(reading: Reading) -> Site | None:
-    """Return what stores an attribute or element: in the function that reads it, or its file."""
-    file = reading.read.site.file
+    """Return what stores an attribute or element: in the function that reads it, or its file.
+
+    An element may be stored with its container: ``self.state = (h, c)``.
+    """
     container, key = _container(reading.name)
+    found = _stored_as(reading, container, key)
+    return found if found is not None or "." not in container else _stored_as(reading, container)
+
+
+def _stored_as(reading: Reading, container: str, key: bool = False) -> Site | None:
+    file = reading.read.site.file
     last = container.rpartition(".")[2]
     regions = (source.function_around(reading.read.site), source.tree(file))
     for region in regions:
         for node in ast.walk(region):
-            is_constant = isinstance(getattr(node, "value", None), ast.Constant)
-            if not isinstance(node, ast.stmt) or is_constant:
+            if not isinstance(node, ast.stmt) or _is_empty(getattr(node, "value", None)):
                 continue  # `self.cached = None` stores no tensor
             stored = any(_names(t, last, key, "." in container) for t in changes.targets_of(node))
             found: places.Located | None = node if stored else None
@@ -175,6 +182,12 @@ def _stored_in(reading: Reading) -> Site | None:
             if found is not None:
                 return places.of_node(found, file, reading.read.site.function)
     return None
+
+
+def _is_empty(value: ast.AST | None) -> bool:
+    if isinstance(value, ast.List | ast.Tuple):
+        return not value.elts
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.Dict) and not value.keys)
 
 
 def _container(name: str) -> tuple[str, bool]:

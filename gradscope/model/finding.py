@@ -85,7 +85,7 @@ class Fix:
     edits: tuple[Edit, ...] = ()
 
 
-Cause: TypeAlias = tuple[str, Site | None, tuple[tuple[str, Site | None], ...]]
+Cause: TypeAlias = tuple[str, str, Site | None, tuple[tuple[str, Site | None], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Finding(Printed):
         """Two findings with the same cause are one finding met twice."""
         roles = ("created", "freed_by", "modified_by", "held_by")
         made = tuple((one.role, one.site) for one in self.related if one.role in roles)
-        return (self.code, self.site, made)
+        return (self.code, self.severity.value, self.site, made)
 
     def announces(self, later: Finding) -> bool:
         """Return whether ``later`` is the failure that this finding warned of.

@@ -60,16 +60,19 @@ iteration.
 
 ## Known limits
 
-It is announced only where the code shows that the variable is read again and leads to a backward
-call. Where a branch or a call that cannot be followed may have put something else in its place,
-where `retain_graph` is computed, or where the variable is out of reach (in C++, in a library's own
-objects), nothing is announced here, and GS101 follows when the call is made.
+It is a warning only where every way on leads to the later call. Conditions are evaluated where
+that runs none of your code: constants, flags, arguments, and the elements that an iterator still
+has. Where a condition is not known yet, it is advice that names the condition; where it is known
+not to hold, nothing is said. Where a branch or a call that cannot be followed may have put
+something else in the variable's place, where `retain_graph` is computed, or where the variable is
+out of reach (in C++, in a library's own objects), nothing is announced here, and GS101 follows when
+the call is made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
@@ -97,7 +100,8 @@ class SharedGraph:
     ``shared`` is the variable by which both losses reach the shared part, ``only_shared``: the loss
     of ``call`` leads nowhere else, so that it is the other loss that may do without; ``next_root``
     is what ``next_call`` starts from. ``alive`` are the bytes that all graphs hold as ``call``
-    begins, 0 where they are not known.
+    begins, 0 where they are not known. ``conditions`` must hold for the later call to come, in
+    words; None where it comes in any case.
     """
 
     call: BackwardCall
@@ -120,6 +124,7 @@ class SharedGraph:
     only_shared: bool = False
     next_root: str = ""
     alive: int = 0
+    conditions: tuple[str, ...] | None = None
 
 
 def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
@@ -127,8 +132,9 @@ def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
     saved = tuple(s for node in facts.nodes for s in node.saved)
     size = activation_bytes(saved)
     kind = fix_kind(facts)
-    return RULE.finding(
-        f"{called(facts.call)} frees a graph that a later backward call needs",
+    needs = "needs" if facts.conditions is None else "would need"
+    found = RULE.finding(
+        f"{called(facts.call)} frees a graph that a later backward call {needs}",
         facts.call,
         site=head(facts.call, facts.link, *facts.made),
         label=_label(facts),
@@ -137,6 +143,7 @@ def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
         saved=saved,
         fix=Fix(kind, _advice(kind, facts, size) + _cost(kind, facts), edits),
     )
+    return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
 
 
 def _label(facts: SharedGraph) -> str:
@@ -156,11 +163,19 @@ def _related(facts: SharedGraph, size: int) -> Iterator[Related]:
     for holder, link in ((facts.holder, facts.link), *facts.others):
         if link is not None and link not in facts.made:
             yield Related("held_by", link, f"`{holder}` holds it from here on")
-    yield Related("next_read", facts.read, f"`{facts.holder}` is used again here")
+    if_so = unless_certain(facts.conditions)
+    yield Related("next_read", facts.read, f"{if_so}`{facts.holder}` is used again here")
     if facts.next_call != facts.read:
         when = ", in its next run" if facts.again and not facts.call.driven else ""
         which = "the next backward call in here" if facts.call.driven else "the backward call here"
-        yield Related("failing_node", facts.next_call, f"{which} will fail{when}")
+        yield Related("failing_node", facts.next_call, f"{if_so}{which} will fail{when}")
+
+
+def unless_certain(conditions: tuple[str, ...] | None) -> str:
+    """Return what a statement about a call that may not come begins with."""
+    if conditions is None:
+        return ""
+    return f"if {' and '.join(conditions)}, " if conditions else "if the program comes to it, "
 
 
 def fix_kind(facts: SharedGraph) -> FixKind:

@@ -1,23 +1,48 @@
 """Reads ahead in the bytecode: which names are read again, where, and to what end."""
 
 from gradscope.code.liveness.callees import Callee, Resolve
-from gradscope.code.liveness.calls import Call, assignment_sites, call_at, calls_after
+from gradscope.code.liveness.calls import (
+    Call,
+    assignment_sites,
+    call_at,
+    calls_after,
+    instruction_at,
+    site_of,
+)
+from gradscope.code.liveness.flow import MISSING
+from gradscope.code.liveness.forecast import Forecaster, ways_after
+from gradscope.code.liveness.known import Facts, Opaque, is_plain
 from gradscope.code.liveness.leaving import left_after
-from gradscope.code.liveness.notes import Effect
-from gradscope.code.liveness.reads import RESULT, Loops, Read, all_reads, iterators_at
+from gradscope.code.liveness.notes import Effect, Notes
+from gradscope.code.liveness.reads import RESULT, Loops, Read, all_reads, iterators_at, read_of
+from gradscope.code.liveness.ways import Coming, Condition, Exploration, Returned
 
 __all__ = [
+    "MISSING",
     "RESULT",
     "Call",
     "Callee",
+    "Coming",
+    "Condition",
     "Effect",
+    "Exploration",
+    "Facts",
+    "Forecaster",
     "Loops",
+    "Notes",
+    "Opaque",
     "Read",
     "Resolve",
+    "Returned",
     "all_reads",
     "assignment_sites",
     "call_at",
     "calls_after",
+    "instruction_at",
+    "is_plain",
     "iterators_at",
     "left_after",
+    "read_of",
+    "site_of",
+    "ways_after",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from gradscope.code.liveness.flow import MISSING
 from gradscope.code.liveness.parts import put
 from gradscope.code.liveness.values import NO_MARKS, Invocation, Marks, union
 
@@ -17,6 +18,7 @@ class Callee(NamedTuple):
     code: CodeType
     owner: str = ""
     no_grad: bool = False
+    defaults: tuple[tuple[str, Any], ...] = ()
 
 
 Resolve: TypeAlias = Callable[[str], Callee | None]
@@ -44,3 +46,17 @@ def parameters(code: CodeType, call: Invocation, *, bound: bool) -> dict[str, Ma
         if marks:
             parameters[name] = parameters.get(name, NO_MARKS) | marks
     return parameters
+
+
+def given_values(callee: Callee, call: Invocation, *, bound: bool) -> dict[str, Any]:
+    """Return what is known of a function's parameters: MISSING where that is nothing."""
+    code = callee.code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    found: dict[str, Any] = {**dict.fromkeys(names, MISSING), **dict(callee.defaults)}
+    given = call.arguments[: call.positional]
+    for name, value in zip(names[bound : code.co_argcount], given, strict=False):
+        found[name] = MISSING if value.marks else value.constant
+    for keyword, value in call.named.items():
+        if keyword in found:
+            found[keyword] = MISSING if value.marks else value.constant
+    return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from gradscope.code import places
-from gradscope.code.liveness.flow import flow_of, level_after
+from gradscope.code.liveness.flow import Instruction, flow_of, level_after
 from gradscope.code.liveness.survey import CallFact, survey_of
 from gradscope.model import Site
 
@@ -83,3 +83,8 @@ def assignment_sites(code: CodeType, name: str) -> tuple[Site, ...]:
 def site_of(code: CodeType, index: int) -> Site:
     """Return the place of an instruction by its index in the flow."""
     return places.of_instruction(code, flow_of(code).instructions[index].offset)
+
+
+def instruction_at(code: CodeType, index: int) -> Instruction:
+    """Return an instruction by its index in the flow."""
+    return flow_of(code).instructions[index]

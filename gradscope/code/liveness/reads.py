@@ -85,7 +85,7 @@ def all_reads(
     found: dict[str, tuple[Read, ...]] = {}
     for note in sorted(notes.all, key=_nearness):
         if not note.before or note.effect is not Effect.HARMLESS:
-            found[note.name] = (*found.get(note.name, ()), _read(note))
+            found[note.name] = (*found.get(note.name, ()), read_of(note))
     return found
 
 
@@ -93,7 +93,8 @@ def _nearness(note: Note) -> tuple[bool, int, int, str]:
     return note.phase.on_exception, note.distance, note.index, note.name
 
 
-def _read(note: Note) -> Read:
+def read_of(note: Note) -> Read:
+    """Return a read as it was noted."""
     return Read(
         note.name,
         site_of(note.code, note.index),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from inspect import CO_OPTIMIZED
 from types import CodeType
 from typing import TypeAlias
 
-from gradscope.code.liveness.callees import Callee, Resolve, parameters
+from gradscope.code.liveness.callees import Callee, Resolve
+from gradscope.code.liveness.crossing import Crossing
 from gradscope.code.liveness.flow import Instruction, Loop, level_after
 from gradscope.code.liveness.machine import Machine
 from gradscope.code.liveness.notes import Effect, Note, Notes, Phase
@@ -33,7 +33,7 @@ from gradscope.code.liveness.values import (
     union,
 )
 from gradscope.code.liveness.words import ADDS_ALL, CallKind, kind_of_call
-from gradscope.code.names import is_element, is_part, root_of
+from gradscope.code.names import is_element, is_part
 
 _DEEPEST_CALL = 5
 _VISITS_PER_INSTRUCTION = 10  # far above what joins need; code that needs more is given up on
@@ -318,64 +318,21 @@ class Tracker(Machine):
 
     def _run_callee(self, callee: Callee, env: Env, call: Invocation) -> tuple[Env, Marks]:
         """Follow the marks through a function: what it leaves behind, what it returns."""
-        code = callee.code
-        same_file = code.co_filename == self.code.co_filename
+        crossing = Crossing(self.code, callee, env, call)
         off = callee.no_grad or self.gradients_off(call.stack)
-        first = code.co_varnames[0] if callee.owner and code.co_argcount else ""
-        owned = {
-            first + path[len(callee.owner) :]: path
-            for path in env
-            if first and is_part(path, callee.owner)
-        }
-        # What a method stores under its own name for the owner is stored under the caller's, too.
-        shared = {
-            path: marks
-            for path, marks in env.items()
-            if same_file and path not in owned.values() and self._is_shared(path, code)
-        }
-        start = {**shared, **{name: env[path] for name, path in owned.items()}}
-        for name, marks in parameters(code, call, bound=bool(first)).items():
-            start[name] = start.get(name, NO_MARKS) | marks
-        if not start:
+        if not crossing.start:
             return env, NO_MARKS
-        question = (id(code), off, frozenset(start.items()))
+        question = (id(callee.code), off, frozenset(crossing.start.items()))
         if question not in self.answers:
-            inner = Tracker(
-                code, self.notes, self.resolve if same_file else None, caller=self, grad_off=off
-            )
-            inner.follow([(self.phase, 0, State(start, ()))])
+            resolve = self.resolve if crossing.same_file else None
+            inner = Tracker(callee.code, self.notes, resolve, caller=self, grad_off=off)
+            inner.follow([(self.phase, 0, State(crossing.start, ()))])
             self.answers[question] = (
                 inner.left.env if inner.left is not None else None,
                 inner.returned,
             )
         left, returned = self.answers[question]
-        if left is None:
-            return env, returned
-        after = {
-            path: marks
-            for path, marks in env.items()
-            if path not in shared and path not in owned.values()
-        }
-        for path, marks in left.items():
-            if first and is_part(path, first):
-                after[callee.owner + path[len(first) :]] = marks
-            elif same_file and self._is_shared(path, code):
-                after[path] = marks
-        return after, returned
-
-    def _is_shared(self, path: str, code: CodeType) -> bool:
-        """Return whether a function of the same file has the path's variable too."""
-        root = root_of(path)
-        if root in code.co_freevars:
-            return True
-        local = root in code.co_varnames or root in code.co_cellvars
-        own = self.code
-        mine = own.co_flags & CO_OPTIMIZED and root in (
-            *own.co_varnames,
-            *own.co_cellvars,
-            *own.co_freevars,
-        )
-        return not local and not mine
+        return (env if left is None else crossing.after(left)), returned
 
 
 def _is_over(instruction: Instruction, state: State) -> bool:

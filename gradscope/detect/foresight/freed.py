@@ -20,10 +20,11 @@ from gradscope.detect.foresight.held import Freeing, Held, tensors_of
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.observer import retains_if_computed
-from gradscope.detect.foresight.reading import Reading, dangerous_read
+from gradscope.detect.foresight.outlook import foretell
+from gradscope.detect.foresight.reading import Reading, possible_read
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.observers import Observer
-from gradscope.model import BackwardCall, Finding, Site
+from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.program.sites import place_in, site_of, user_frames
 from gradscope.program.tensors import node_of
 from gradscope.rules import gs103
@@ -72,9 +73,10 @@ class ForwardOnFreed(Observer):
         self._coming = []
         if frame is None or call.keep or record.create_graph or look.freed or look.stale:
             return ()
-        if record.number in self.watch.foreseen or not self._schedule.is_due(
-            (call.place, len(look.nodes), look.nbytes)
-        ):
+        foreseen = self.watch.foreseen.get(record.number)
+        if foreseen is not None and foreseen.severity is Severity.WARNING:
+            return ()
+        if not self._schedule.is_due((call.place, len(look.nodes), look.nbytes)):
             return ()
         with self._schedule:
             self._coming = self._expect(look, record, frame)
@@ -111,7 +113,7 @@ class ForwardOnFreed(Observer):
         loops = Loops()
         for held in tensors_of(frames):
             if freeing.trace(held):
-                reading = dangerous_read(held, frames, loops, doubting=False)
+                reading = possible_read(held, frames, loops)
                 if reading is not None and _builds(reading):
                     found.append(
                         _Expected(
@@ -155,8 +157,11 @@ class ForwardOnFreed(Observer):
             freed = _freed_in(held) if known is not None else []
             if known is None or not freed:
                 continue
-            reading = dangerous_read(held, frames, loops, at_line=True)
-            if reading is None or reading.read.site.line != here.line or not _builds(reading):
+            outlook = foretell(held, frames, loops, at_line=True)
+            if outlook is None or not outlook.comes:
+                continue
+            reading = outlook.reading
+            if reading.read.site.line != here.line or not _builds(reading):
                 continue
             if source.runs_a_part(reading.backward):
                 continue

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import types
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 
 import torch
 
 from gradscope.code import names
-from gradscope.code.liveness import Callee, assignment_sites, calls_after
+from gradscope.code.liveness import Callee, assignment_sites, calls_after, is_plain
 from gradscope.program import layouts
 from gradscope.program.containers import layout_of
 from gradscope.program.sites import USER, owner_of
@@ -36,15 +36,21 @@ class Objects:
     def find(self, path: str) -> Any:
         """Return what the path stands for; MISSING where only the user's code could tell."""
         root, parts = names.split(path) or ("", [])
-        return _follow(self._variables.get(root, MISSING), parts)
+        return follow(self._variables.get(root, MISSING), parts)
 
 
-def _follow(found: Any, parts: list[str]) -> Any:
+def follow(found: Any, parts: list[str], step: Callable[[Any, str], Any] | None = None) -> Any:
+    """Return what a chain of attributes and elements leads to, taken by ``step``."""
     for part in parts:
         if found is MISSING:
             break
-        found = attribute(found, part[1:]) if part[0] == "." else _item(found, part[1:-1])
+        found = (step or part_of)(found, part)
     return found
+
+
+def part_of(owner: Any, part: str) -> Any:
+    """Return an attribute, ``.h``, or an element, ``[3]``, as it is stored."""
+    return attribute(owner, part[1:]) if part[0] == "." else _item(owner, part[1:-1])
 
 
 def attribute(owner: Any, name: str) -> Any:
@@ -108,6 +114,18 @@ def function_of(found: Any) -> tuple[CodeType, bool] | None:
     return None
 
 
+def defaults_of(found: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the plain values that parameters of a function have where nothing is given."""
+    while isinstance(found, staticmethod | classmethod | types.MethodType):
+        found = found.__func__
+    if not isinstance(found, FunctionType):
+        return ()
+    code, given = found.__code__, found.__defaults__ or ()
+    named = code.co_varnames[: code.co_argcount][code.co_argcount - len(given) :]
+    pairs = (*zip(named, given, strict=False), *(found.__kwdefaults__ or {}).items())
+    return tuple((name, value) for name, value in pairs if is_plain(value))
+
+
 def _turns_off(function: FunctionType) -> bool:
     """Return whether a function's decorator is ``no_grad`` or ``inference_mode``."""
     for cell in function.__closure__ or ():
@@ -142,7 +160,7 @@ class Resolver:
         """Return the code that calling the path runs; None where it is not the user's."""
         found = self._objects.find(path)
         if found is MISSING and path.startswith("self.") and self._last is not MISSING:
-            found = _follow(self._last, (names.split(path) or ("", []))[1])
+            found = follow(self._last, (names.split(path) or ("", []))[1])
         if isinstance(found, functools._lru_cache_wrapper):
             found = found.__wrapped__
         if isinstance(found, torch.nn.Module):
@@ -157,7 +175,7 @@ class Resolver:
                     owner, self._last = holder, above
                 elif above is MISSING and holder == "self":
                     owner = holder
-            return Callee(known[0], owner, known[1])
+            return Callee(known[0], owner, known[1], defaults_of(found))
         if found is not MISSING and not isinstance(found, FunctionType | type):
             call = function_of(attribute(found, "__call__"))
             if call is not None:

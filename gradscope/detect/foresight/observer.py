@@ -5,6 +5,7 @@ backward.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -17,7 +18,7 @@ from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.evidence import shared_graph
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
 from gradscope.detect.foresight.loops import Loops
-from gradscope.detect.foresight.reading import Reading, dangerous_read
+from gradscope.detect.foresight.outlook import Outlook, foretell
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
 from gradscope.detect.observers import Observer
@@ -98,24 +99,39 @@ class Foresight(Observer):
         if not any(freeing.frees):
             return []
         reached = [held for held in tensors_of(frames) if freeing.trace(held)]
-        found: list[tuple[Held, Reading]] = []
+        outlooks: list[tuple[Held, Outlook]] = []
         loops = Loops()
         for held in reached[:_MOST_READ]:
-            reading = dangerous_read(held, frames, loops)
-            if reading is None and record.driven and runs_on(frames[0]):
+            outlook = foretell(held, frames, loops)
+            if outlook is None and record.driven and runs_on(frames[0]):
                 reading = read_by_the_next_run(held.paths, frames[0], codes_of(look))
-            if reading is not None:
-                found.append((held, reading))
-        if not found:
+                outlook = None if reading is None else Outlook(reading)
+            if outlook is not None:
+                outlooks.append((held, outlook))
+        coming = _nearest([entry for entry in outlooks if entry[1].comes])
+        for chosen in (coming, outlooks):  # what comes in any case matters more
+            found = [(held, outlook.reading) for held, outlook in chosen]
+            facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
+            if facts is not None:
+                break
+        else:
             return []
-        facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
-        if facts is None:
-            return []
+        if chosen is not coming:
+            conditions = next(o.conditions for _, o in chosen if o.reading.read.site == facts.read)
+            facts = replace(facts, conditions=conditions)
         holders = [r.holder() for _, r in found if r.backward == facts.next_call]
         finding = gs102.finding(facts, edits_for(facts, holders))
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding
         return [finding]
+
+
+def _nearest(coming: list[tuple[Held, Outlook]]) -> list[tuple[Held, Outlook]]:
+    """Return what comes with the backward call that fails first."""
+    if not coming:
+        return []
+    first = min((outlook for _, outlook in coming), key=lambda outlook: outlook.when)
+    return [one for one in coming if one[1].reading.backward == first.reading.backward]
 
 
 def retains_if_computed(frame: FrameType) -> bool:

@@ -41,8 +41,8 @@ from gradscope.program.layouts import class_bases, class_namespace, derives, is_
 from gradscope.program.sites import place_in
 from gradscope.program.variables import is_module_level
 
-_MOST_NAMES = 6
-_MOST_FRAMES = 8
+MOST_NAMES = 6
+MOST_FRAMES = 8
 _PLAIN = ("variable", "attribute", "item")
 _HARMLESS_CALLS = frozenset(
     {
@@ -77,6 +77,8 @@ class Reading:
     read: Read
     frame: FrameType
     again: bool = False
+    tracked: Tracked | None = None
+    innermost: bool = False
 
     @property
     def backward(self) -> Site:
@@ -91,39 +93,28 @@ class Reading:
         return Holder(self.name, place_in(self.frame).site, self.again, in_tuple)
 
 
-def dangerous_read(
-    held: Held,
-    frames: Sequence[FrameType],
-    loops: Loops,
-    *,
-    at_line: bool = False,
-    doubting: bool = True,
-) -> Reading | None:
-    """Return the nearest read of a tensor, by one of its names, that leads to another backward
-    call; None where in doubt.
+def possible_read(held: Held, frames: Sequence[FrameType], loops: Loops) -> Reading | None:
+    """Return the nearest read of a tensor, by one of its names, that may lead to another backward
+    call.
 
     ``frames`` are the user's, innermost first, ``loops`` what is known of the loops that they are
-    in. ``at_line``: the innermost is about to run the line it stands at. Without ``doubting`` a
-    read counts even if something else may have been put in the tensor's place by then.
+    in.
     """
     alive: dict[str, bool] = {}  # last steps of names that inner frames have: do they survive?
     carried: set[str] = set()
-    for depth, frame in enumerate(frames[:_MOST_FRAMES]):
+    for depth, frame in enumerate(frames[:MOST_FRAMES]):
         objects = Objects(frame)
-        found = _names_in(held.paths, frame, objects)
+        found = names_in(held.paths, frame, objects)
         ahead = loops.of(frame, held.tensor, {tracked.read for tracked in found.values()})
-        names = {name: tracked for name, tracked in found.items() if alive.get(_last(name), True)}
+        names = {name: each for name, each in found.items() if alive.get(last_step(name), True)}
         for name in carried:
             names.setdefault(name, Tracked(name))
-        nearest = [*names.values()][:_MOST_NAMES]
+        nearest = [*names.values()][:MOST_NAMES]
         for tracked in nearest:
             read = _first_danger(tracked, frame, objects, ahead)
-            if read is None:
-                continue
-            starting = at_line and depth == 0
-            if doubting and _in_doubt(tracked, read, frame, objects, starting):
-                return None
-            return Reading(_shown(tracked.name, frame), read, frame)
+            if read is not None:
+                shown = shown_name(tracked.name, frame)
+                return Reading(shown, read, frame, tracked=tracked, innermost=depth == 0)
         lefts = [(tracked, _left_by(tracked, frame, objects, ahead)) for tracked in nearest]
         if (reading := _read_when_run_again(lefts, frame, objects)) is not None:
             return reading
@@ -132,10 +123,10 @@ def dangerous_read(
         survive = set()
         for tracked, left in lefts:
             if tracked.name in left or tracked.read in left:
-                survive.add(_last(tracked.name))
+                survive.add(last_step(tracked.name))
             if outer is not None:
-                carried |= set(_in_caller(left - {tracked.name}, frame.f_code, outer))
-            alive[_last(tracked.name)] = _last(tracked.name) in survive
+                carried |= set(in_caller(left - {tracked.name}, frame.f_code, outer))
+            alive[last_step(tracked.name)] = last_step(tracked.name) in survive
     return None
 
 
@@ -197,7 +188,7 @@ def _reads_of_cache(tracked: Tracked, frame: FrameType, resolver: Resolver) -> t
     )
 
 
-def _shown(name: str, frame: FrameType) -> str:
+def shown_name(name: str, frame: FrameType) -> str:
     """Return a name for the user; a result goes by the variable that it is assigned to."""
     if name != RESULT:
         return name
@@ -206,12 +197,13 @@ def _shown(name: str, frame: FrameType) -> str:
     return targets[0] if targets else "the result"
 
 
-def _last(name: str) -> str:
+def last_step(name: str) -> str:
+    """Return the last part of a path, ``.h`` of ``self.h``; of a variable, its name."""
     owner, last = owner_of_name(name)
     return last if owner else name
 
 
-def _in_caller(left: frozenset[str], code: CodeType, outer: FrameType) -> Iterator[str]:
+def in_caller(left: frozenset[str], code: CodeType, outer: FrameType) -> Iterator[str]:
     """Yield the names under which the caller has what a function left behind."""
     call = call_at(outer.f_code, outer.f_lasti)
     for path in left:
@@ -243,7 +235,7 @@ class Tracked:
         return Resolver(objects, root_of(self.name), self.owner, self.attribute, owner)
 
 
-def _names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict[str, Tracked]:
+def names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict[str, Tracked]:
     """Return the names by which the code of a frame could read the tensor."""
     code = frame.f_code
     found: dict[str, Tracked] = {}
@@ -328,22 +320,43 @@ def _stores(code: CodeType, name: str) -> bool:
     )
 
 
-def _in_doubt(
-    tracked: Tracked, read: Read, frame: FrameType, objects: Objects, starting: bool
-) -> bool:
+def doubted(reading: Reading, *, at_line: bool = False, known: bool = False) -> bool:
     """Return whether code on the way may have put something else in the tensor's place.
 
-    A branch may have, or a call that cannot be followed.
+    A branch may have, or a call that cannot be followed. ``known``: all ways lead to the read, as
+    far as code can be followed. ``at_line``: the innermost frame is about to run the line it
+    stands at.
     """
+    tracked, frame = reading.tracked, reading.frame
+    if reading.again or tracked is None:
+        return False
+    starting = at_line and reading.innermost
     site = place_in(frame).site
     loop = source.loop_around(site)
     region = loop if loop is not None else source.function_around(site)
+    if not known and _is_branching(reading, tracked.name, region, starting):
+        return True
+    is_module = isinstance(tracked.owner, torch.nn.Module)
+    owner = owner_of_name(tracked.name)[0]
+    if not owner or not (is_module or is_user_class(type(tracked.owner))):
+        return False
+    objects = Objects(frame)
+    calls = source.calls_in(region)
+    later = (call for call in calls if loop is not None or call.lineno >= site.line)
+    owners, resolver = {owner, root_of(tracked.name)}, tracked.resolver(objects)
+    return any(_may_change(call, owners, objects, resolver) for call in later)
+
+
+def _is_branching(reading: Reading, name: str, region: ast.AST, starting: bool) -> bool:
+    """Return whether the source shows a branch or a loop that may put something else there."""
+    read, site = reading.read, place_in(reading.frame).site
+    loop = region if isinstance(region, source.LOOPS) else None
     line, read_at = site.line, read.site.line
     ahead = read_at > line - starting
     straight = not read.after_back_edge and read.site.function == site.function and ahead
     until = read_at if straight and (starting or read.effect is Effect.BACKWARD) else 0
     after = loop is None or bool(until)
-    if doubts.stored_sometimes(region, tracked.name, line, read_at, after=after, until=until):
+    if doubts.stored_sometimes(region, name, line, read_at, after=after, until=until):
         return True
     here = site.file, site.function
     if read.via and read.site.file and (read.site.file, read.site.function) != here:
@@ -352,21 +365,8 @@ def _in_doubt(
             return True
     if read.after_back_edge and doubts.may_be_the_last(site):
         return True
-    if (
-        isinstance(loop, ast.For)
-        and read_at == loop.lineno
-        and not read.at_hand
-        and not doubts.runs_over_parts(loop)
-    ):
-        return True
-    is_module = isinstance(tracked.owner, torch.nn.Module)
-    owner = owner_of_name(tracked.name)[0]
-    if not owner or not (is_module or is_user_class(type(tracked.owner))):
-        return False
-    calls = source.calls_in(region)
-    later = (call for call in calls if loop is not None or call.lineno >= line)
-    owners, resolver = {owner, root_of(tracked.name)}, tracked.resolver(objects)
-    return any(_may_change(call, owners, objects, resolver) for call in later)
+    is_header = isinstance(loop, ast.For) and read_at == loop.lineno and not read.at_hand
+    return is_header and isinstance(loop, ast.For) and not doubts.runs_over_parts(loop)
 
 
 def _may_change(call: ast.Call, owners: set[str], objects: Objects, resolver: Resolver) -> bool:

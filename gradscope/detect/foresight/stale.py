@@ -20,7 +20,8 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.held import Held, tensors_of
 from gradscope.detect.foresight.loops import Loops
-from gradscope.detect.foresight.reading import Reading, dangerous_read
+from gradscope.detect.foresight.outlook import foretell
+from gradscope.detect.foresight.reading import Reading
 from gradscope.model import Site
 from gradscope.program.tensors import node_of
 from gradscope.rules import gs202
@@ -79,18 +80,18 @@ class StaleGraphs:
     def needed(self, frames: Sequence[FrameType], *, at_line: bool = False) -> Needed | None:
         """Return the first graph that the code will run backward all the same.
 
-        ``at_line`` is as in ``dangerous_read``.
+        ``at_line`` is as in ``foretell``.
         """
         loops = Loops()
         for held in tensors_of(frames):
             stale = self._stale_in(held)
             if not stale.nodes:
                 continue
-            reading = dangerous_read(held, frames, loops, at_line=at_line)
-            if reading is None or source.runs_a_part(reading.backward):
+            outlook = foretell(held, frames, loops, at_line=at_line)
+            if outlook is None or source.runs_a_part(outlook.reading.backward):
                 continue
             return Needed(
-                reading,
+                outlook.reading,
                 tuple(stale.tensors)[:_MOST_NAMED],
                 tuple(stale.nodes)[:_MOST_NAMED],
                 tuple(stale.made)[:_MOST_MADE],

@@ -6,7 +6,7 @@ torch.manual_seed(0)
 
 enc, head = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 1)
 for step in range(4):
-    if torch.rand(()).item() < 2 and step % 3 != 1:
+    if torch.rand(()).item() < 2 * (step % 3 != 1):
         z = enc(torch.randn(2, 4))  # created: GS103 GS101
     out = head(z)  # warning: GS103 [detach]
     out.mean().backward()  # error: GS101 [recompute]; freed_by: GS103 GS101; next_read: GS103

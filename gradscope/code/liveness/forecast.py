@@ -1,0 +1,319 @@
+"""Follows each way that the code can go, as far as the values at hand tell: must it come so?"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable
+from inspect import CO_COROUTINE, CO_GENERATOR
+from types import CodeType
+from typing import Any
+
+from gradscope.code.liveness.callees import Callee, Resolve, given_values
+from gradscope.code.liveness.crossing import Crossing
+from gradscope.code.liveness.flow import MISSING, Instruction
+from gradscope.code.liveness.knowing import CALLED, Knower, rest_of
+from gradscope.code.liveness.known import (
+    Facts,
+    Rest,
+    advance,
+    truth,
+)
+from gradscope.code.liveness.notes import Notes, Phase
+from gradscope.code.liveness.opcodes import Action
+from gradscope.code.liveness.reads import RESULT, Loops, starts_after
+from gradscope.code.liveness.survey import decorated_function, survey_of
+from gradscope.code.liveness.values import (
+    UNKNOWN,
+    Env,
+    Invocation,
+    Kind,
+    Mark,
+    Marks,
+    Role,
+    Stack,
+    State,
+    Value,
+)
+from gradscope.code.liveness.ways import (
+    Coming,
+    Condition,
+    Conditions,
+    Exploration,
+    Returned,
+    Way,
+    Written,
+)
+
+_MOST_VISITS = 6  # of one instruction, before what changes counts as unknown
+_ENDS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
+_ITERATING = frozenset({"enumerate", "zip", "reversed", "list", "tuple", "iter", "tqdm"})
+
+
+class Forecaster(Knower):
+    """A tracker that keeps ways apart, and takes none that a known value rules out."""
+
+    def __init__(
+        self,
+        code: CodeType,
+        notes: Notes,
+        resolve: Resolve | None,
+        facts: Facts,
+        exploration: Exploration,
+        *,
+        caller: Forecaster | None = None,
+        grad_off: bool = False,
+    ) -> None:
+        super().__init__(code, notes, resolve, facts, caller=caller, grad_off=grad_off)
+        self.exploration = exploration
+        self.conditions: Conditions = ()
+        self.returns: list[Returned] = []
+        self._hits: list[tuple[int, tuple[CodeType, int]]] = []
+        self._forks: list[Returned] | None = None
+        self._ended = False
+        self._seen: set[Any] = set()
+        self._visits: dict[tuple[int, Phase], int] = {}
+        self._waiting: list[tuple[Phase, int, int, Way]] = []
+
+    # ways
+
+    def explore(self, starts: Iterable[Way]) -> None:
+        """Follow all ways from the starts."""
+        for way in starts:
+            self._arrive(way)
+        while self._waiting and self.exploration.is_complete:
+            going: Way | None = heapq.heappop(self._waiting)[-1]
+            while going is not None and self.exploration.is_complete:
+                going = self._step(going)
+
+    def _arrive(self, way: Way) -> None:
+        visited = (way.at, way.phase)
+        self._visits[visited] = self._visits.get(visited, 0) + 1
+        if self._visits[visited] > _MOST_VISITS:
+            way = _blurred(way)
+        state = way.state
+        key = (
+            *visited,
+            frozenset(state.env.items()),
+            tuple((value.marks, _hashable(value)) for value in state.stack),
+            frozenset(way.written.items()),
+        )
+        if key not in self._seen:
+            self._seen.add(key)
+            place = len(self._seen)
+            heapq.heappush(self._waiting, (way.phase, way.distance, place, way))
+
+    def _step(self, way: Way) -> Way | None:
+        """Follow a way over one instruction; return it if it goes on alone."""
+        explored = self.exploration
+        explored.steps += 1
+        index, state = way.at, way.state
+        instruction = self.flow.instructions[index]
+        self.phase, self.distance = way.phase, way.distance
+        self.written, self.conditions = way.written, way.conditions
+        if instruction.opname in ("RAISE_VARARGS", "RERAISE"):
+            explored.raised.append(way.conditions)
+            return None
+        if explored.to_yield and instruction.action is Action.YIELD:
+            explored.coming.append(Coming(-1, (self.code, index), way.conditions))
+            return None
+        if not explored.to_yield and not _carries(state):
+            if self.is_top:
+                explored.lost.append(way.conditions)
+            else:
+                self.returns.append(Returned({}, UNKNOWN, _with_call(way.written), way.conditions))
+            return None
+        if instruction.action in (Action.RETURN, Action.RETURN_CONSTANT):
+            self._returns(index, state, instruction)
+            return None
+        decided = self._decided(instruction, state.stack)
+        if decided is None:
+            for taken in (False, True):
+                self._go(way, index, taken, (*way.conditions, Condition(self.code, index, taken)))
+            return None
+        return self._go(way, index, decided, way.conditions)
+
+    def _go(self, way: Way, index: int, taken: bool, conditions: Conditions) -> Way | None:
+        """Execute an instruction; return the way if nothing else can come to where it leads."""
+        instruction = self.flow.instructions[index]
+        self.written, self.phase = way.written, way.phase
+        self._hits, self._forks, self._ended = [], None, False
+        after = self.execute(index, way.state, taken=taken)
+        if self._ended:
+            self.exploration.raised.append(conditions)
+            return None
+        if self._hits:
+            found = (Coming(*hit, conditions, way.phase, way.distance) for hit in self._hits)
+            self.exploration.coming += found
+            return None
+        target = instruction.jump if taken else index + 1
+        phase, distance = self._crossing(index, target), way.distance + 1
+        going = Way(target, after, self.written, phase, conditions, distance)
+        if self._forks is not None:
+            for fork in self._forks:
+                stack = (*after.stack[:-1], fork.value)
+                state = State(fork.env, stack)
+                self._arrive(
+                    going._replace(state=state, written=fork.written, conditions=fork.conditions)
+                )
+            return None
+        if target in self.flow.joins or conditions is not way.conditions:
+            self._arrive(going)
+            return None
+        return going
+
+    def _returns(self, index: int, state: State, instruction: Instruction) -> None:
+        value = state.stack[-1] if instruction.action is Action.RETURN and state.stack else UNKNOWN
+        if instruction.action is Action.RETURN_CONSTANT:
+            value = Value(constant=instruction.constant)
+        after = self.execute(index, state)
+        self.returns.append(Returned(after.env, value, self.written, self.conditions))
+
+    def _decided(self, instruction: Instruction, stack: Stack) -> bool | None:
+        """Return whether an instruction jumps; None where that is not known."""
+        if instruction.jump < 0 or not instruction.falls:
+            return instruction.jump >= 0
+        name = instruction.opname
+        top = stack[-1] if stack else UNKNOWN
+        if instruction.action is Action.NEXT:
+            if top.role is Role.SPENT:
+                return True
+            if top.marks and type(top.constant) is not Rest:
+                return False  # it holds what is tracked
+            more = advance(rest_of(top, self.facts), self.facts)[0]
+            return None if more is None else not more
+        if instruction.action is Action.SEND:
+            return not self.exploration.to_yield
+        if "NONE" in name:
+            none = False if top.marks else top.constant is None
+            known = None if top.constant is MISSING and not top.marks else none
+            return None if known is None else known != ("NOT_NONE" in name)
+        known = truth(top.constant, self.facts)
+        return None if known is None else known == ("IF_TRUE" in name)
+
+    # calls
+
+    def _backward(self, marks: Marks, index: int) -> None:
+        super()._backward(marks, index)
+        self._hits += [(mark.read, (self.code, index)) for mark in marks if mark.read >= 0]
+
+    def call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
+        """Return what a call does; a function of the program is followed on all its ways."""
+        callee = call.callee
+        if callee.path in _ENDS:
+            self._ended = True
+        if callee.role is not Role.NO_GRAD_EXIT and decorated_function(call) is None:
+            known = self._known(callee)
+            if len(known) == 1 and self._can_enter(known[0]):
+                crossing = Crossing(self.code, known[0], env, call)
+                if crossing.start:
+                    return self._enter(known[0], crossing, call)
+            self.note_call(call, is_known=bool(known))
+        env, result = super().call(env, call)
+        found = self.result_of(call) if not result.marks else MISSING
+        if result.marks and callee.path in _ITERATING:
+            found = Rest(more=True)
+        return env, result if found is MISSING else result._replace(constant=found)
+
+    def _known(self, callee: Value) -> list[Callee]:
+        """Return the functions that a call may run, with what their parameters have by default."""
+        known = super()._known(callee)
+        found = self.resolve(callee.path) if self.resolve and callee.codes else None
+        if found is None or len(known) != 1 or found.code is not known[0].code:
+            return known
+        return [known[0]._replace(defaults=found.defaults)]
+
+    def _can_enter(self, callee: Callee) -> bool:
+        code = callee.code
+        return (
+            code not in self.running
+            and len(self.running) <= 5
+            and not code.co_flags & (CO_GENERATOR | CO_COROUTINE)
+        )
+
+    def _enter(self, callee: Callee, crossing: Crossing, call: Invocation) -> tuple[Env, Value]:
+        """Follow all ways through a function; the caller goes on after each that returns."""
+        off = callee.no_grad or self.gradients_off(call.stack)
+        resolve = self.resolve if crossing.same_file else None
+        inner = Forecaster(
+            callee.code, self.notes, resolve, self.facts, self.exploration,
+            caller=self, grad_off=off,
+        )  # fmt: skip
+        written = {p: v for p, v in self.written.items() if p[0] in "*([" or crossing.shares(p)}
+        written.update(given_values(callee, call, bound=bool(crossing.first)))
+        if crossing.first:
+            written[crossing.first] = self.known(callee.owner)
+            mine = callee.owner + "."
+            written.update(
+                (crossing.first + p[len(callee.owner) :], v)
+                for p, v in self.written.items()
+                if p.startswith(mine)
+            )
+        start = State(crossing.start, ())
+        inner.explore([Way(0, start, written, self.phase, self.conditions, self.distance)])
+        self._forks = []
+        for way in inner.returns:
+            left = self.written
+            for path, value in way.written.items():
+                outer = path if path[0] in "*([" else crossing.outer_path(path)
+                if outer:
+                    left = {**left, outer: value}
+            after = crossing.after(way.env)
+            value = Value(marks=way.value.marks, constant=way.value.constant)
+            self._forks.append(Returned(after, value, left, way.conditions))
+        return crossing.after({}), UNKNOWN
+
+
+def _carries(state: State) -> bool:
+    return bool(state.env) or any(value.marks for value in state.stack)
+
+
+def _hashable(value: Value) -> Any:
+    return None if value.role is Role.SLICE else value.constant
+
+
+def _with_call(written: Written) -> Written:
+    return written if CALLED in written else {**written, CALLED: True}
+
+
+def _blurred(way: Way) -> Way:
+    """Return a way that has forgotten what changes from visit to visit."""
+    written = {p: v if v is True and p[0] in "*([" else MISSING for p, v in way.written.items()}
+    stack = tuple(v._replace(constant=MISSING) for v in way.state.stack)
+    return way._replace(written=written, state=State(way.state.env, stack))
+
+
+def ways_after(
+    forecaster: Forecaster,
+    lasti: int,
+    names: Collection[str],
+    written: Written,
+    result: Any,
+    loops: Loops | None = None,
+) -> list[Way]:
+    """Return the ways that lead on from an instruction, as ``f_lasti`` gives it.
+
+    ``written`` is what was stored since the frame came to it, and ``result`` what is known of what
+    the call there returns. The loops around it go on with the iterators that they have.
+    """
+    flow = forecaster.flow
+    index = flow.index(lasti)
+    forecaster.loops = flow.loops_around(index)
+    stacks = survey_of(forecaster.code).stacks
+    iterators = {}
+    for loop in forecaster.loops:
+        if flow.instructions[loop.header].action is Action.NEXT and loop.header in stacks:
+            depth = len(stacks[loop.header]) - 1
+            running = forecaster.facts.running(depth)
+            iterators[depth] = Rest() if running is MISSING else Rest(running)
+    env = {name: frozenset((Mark(name, Kind.SAME, -1),)) for name in names if name != RESULT}
+    ways = []
+    for phase, start, state in starts_after(forecaster, index, env, names, loops):
+        stack = tuple(
+            value._replace(constant=iterators[depth]) if depth in iterators else value
+            for depth, value in enumerate(state.stack)
+        )
+        if result is not MISSING and start == index + 1 and stack:
+            stack = (*stack[:-1], stack[-1]._replace(constant=result))
+        if not phase.on_exception:
+            ways.append(Way(start, State(state.env, stack), written, phase))
+    return ways

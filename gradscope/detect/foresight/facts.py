@@ -1,0 +1,169 @@
+"""Says what conditions in the code ask for, from the objects of one frame."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from types import (
+    BuiltinFunctionType,
+    FrameType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+
+import torch
+
+from gradscope.code import names, source
+from gradscope.code.liveness import MISSING, Opaque, is_plain
+from gradscope.detect.foresight.objects import MISSING as NOT_FOUND
+from gradscope.detect.foresight.objects import Objects, attribute, follow, function_of
+from gradscope.detect.foresight.remaining import SIZED, Again, element_of, left_in
+from gradscope.program.iterators import MISSING as UNREADABLE
+from gradscope.program.iterators import on_stack
+from gradscope.program.layouts import class_bases, class_namespace
+from gradscope.program.sites import USER, owner_of
+
+_MOST_KEYS = 1_000
+_DESCRIBES = ("__get__", "__set__", "__delete__")
+
+
+class FrameFacts:
+    """What is known in a frame; it holds the frame's objects: to be dropped after the look."""
+
+    def __init__(self, frame: FrameType, objects: Objects, again: Again) -> None:
+        self._frame = frame
+        self._objects = objects
+        self._again = again
+        self.changeable, self.defined = _stored_and_defined(frame.f_code.co_filename)
+
+    def find(self, path: str, *, glob: bool = False) -> Any:
+        """Return what a path of the frame stands for; ``glob``: of its module."""
+        root, parts = names.split(path) or ("", [])
+        own = self._objects.find(root)
+        found = self._frame.f_globals.get(root, NOT_FOUND) if glob else own
+        return _shown(follow(found, parts, quiet))
+
+    def part(self, owner: Any, rest: str) -> Any:
+        """Return an attribute or element of an object."""
+        return _shown(follow(owner, [rest], quiet))
+
+    def truth(self, found: Any) -> bool | None:
+        """Return whether an object counts as true."""
+        size = self.size(found)
+        if size is not None:
+            return bool(size)
+        spaces = [class_namespace(base) for base in class_bases(type(found))]
+        says = any("__bool__" in space or "__len__" in space for space in spaces)
+        return None if says else True
+
+    def size(self, found: Any) -> int | None:
+        """Return the length of a container."""
+        return len(found) if type(found) in SIZED else None
+
+    def has(self, container: Any, found: Any) -> bool | None:
+        """Return whether something plain is in a container."""
+        if type(container) not in SIZED or len(container) > _MOST_KEYS:
+            return None
+        if type(container) in (str, bytes) or not all(map(is_plain, [*container])):
+            return None
+        try:
+            return found in container
+        except TypeError:  # not hashable
+            return None
+
+    def is_a(self, found: Any, kind: Any) -> bool | None:
+        """Return what ``isinstance`` says of a class whose metaclass does not decide it."""
+        if type(kind) is not type:
+            return None
+        return kind in class_bases(type(found))
+
+    def is_compared_by_identity(self, found: Any) -> bool:
+        """Return whether ``==`` asks for nothing but identity."""
+        spaces = (class_namespace(base) for base in class_bases(type(found)))
+        says = next((space["__eq__"] for space in spaces if "__eq__" in space), None)
+        return says is object.__eq__
+
+    def peek(self, source: Any, ahead: int) -> tuple[bool | None, Any]:
+        """Return whether an iterator or container has that many elements and one more; and that."""
+        found = source.value if type(source) is Opaque else source
+        least, most = left_in(found, self._again)
+        if least <= ahead:
+            return (False if most <= ahead else None), MISSING
+        return True, _element(element_of(found, ahead))
+
+    def running(self, depth: int) -> Any:
+        """Return the iterator of a loop of the frame, at a depth of its stack."""
+        found = on_stack(self._frame, depth)
+        return MISSING if found is UNREADABLE else Opaque(found)
+
+    def is_transparent(self, path: str) -> bool:
+        """Return whether what is called is known, and no code of the program's."""
+        found = self._objects.find(path)
+        if found is NOT_FOUND:
+            return path in _builtins()
+        if function_of(found) is not None:
+            return False
+        if isinstance(found, FunctionType):
+            return owner_of(found.__code__) != USER
+        if isinstance(found, torch.nn.Module):
+            return function_of(attribute(found, "forward")) is None
+        return isinstance(found, BuiltinFunctionType | type | MethodType | torch.optim.Optimizer)
+
+
+def quiet(owner: Any, part: str) -> Any:
+    """Return a stored part of an object; NOT_FOUND where reading it may run the user's code."""
+    if isinstance(owner, torch.Tensor) and not part.startswith("[") and part != ".grad":
+        return NOT_FOUND
+    found = follow(owner, [part])
+    if part.startswith("[") or found is NOT_FOUND or isinstance(owner, ModuleType):
+        return found
+    if isinstance(owner, type):
+        return NOT_FOUND if _is_descriptor(found) else found
+    spaces = [class_namespace(base) for base in class_bases(type(owner))]
+    if any("__getattribute__" in space for space in spaces[:-1]):  # the last is of object
+        return NOT_FOUND
+    name = part[1:]
+    on_class = next((space[name] for space in spaces if name in space), NOT_FOUND)
+    return NOT_FOUND if on_class is not NOT_FOUND and _is_descriptor(on_class) else found
+
+
+def _is_descriptor(found: Any) -> bool:
+    spaces = [class_namespace(base) for base in class_bases(type(found))]
+    return any(method in space for method in _DESCRIBES for space in spaces)
+
+
+def _shown(found: Any) -> Any:
+    if found is NOT_FOUND:
+        return MISSING
+    return found if is_plain(found) else Opaque(found)
+
+
+def _element(found: Any) -> Any:
+    if found is MISSING or is_plain(found):
+        return found
+    return tuple(map(_element, found)) if type(found) is tuple else Opaque(found)
+
+
+def _builtins() -> dict[str, Any]:
+    return __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
+
+
+@lru_cache(maxsize=64)
+def _stored_and_defined(file: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names that functions of a file store for others, and those of the functions."""
+    stored: set[str] = set()
+    defined: set[str] = set()
+    for node in source.parsed(file).nodes:
+        match node.node:
+            case ast.Global(names=found) | ast.Nonlocal(names=found):
+                stored.update(found)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                defined.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store() | ast.Del()):
+                if not node.function.endswith(("__init__", "<module>")):
+                    stored.add(name)
+            case _:
+                pass
+    return frozenset(stored), frozenset(defined)

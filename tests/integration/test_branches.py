@@ -1,0 +1,470 @@
+"""Branches that are taken and branches that are not: what is predicted, and how certain that is."""
+
+from __future__ import annotations
+
+import runpy
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+import gradscope
+from gradscope.model import Severity
+
+HEAD = """\
+import torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+"""
+
+NOT_TAKEN = {
+    "later_iteration": """\
+for i in range(4):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    if i == 1000:
+        (out ** 2).sum().backward()
+""",
+    "namespace": """\
+import argparse
+args = argparse.Namespace(aux=False, n=3)
+for i in range(args.n):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    if args.aux:
+        (out ** 2).sum().backward()
+""",
+    "parameter": """\
+def train(n, aux=False):
+    for i in range(n):
+        out = net(torch.randn(2, 4))
+        out.sum().backward()
+        if aux:
+            (out ** 2).sum().backward()
+train(3)
+""",
+    "norm": """\
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    loss = out.sum()
+    loss.backward()
+    if net[0].weight.grad.norm() > 1e9:
+        loss.backward()
+""",
+    "except": """\
+class Odd(Exception): pass
+def check(x):
+    if x.isnan().any(): raise Odd
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    kept = out.sum()
+    kept.backward()
+    try:
+        check(out)
+    except Odd:
+        kept.backward()
+""",
+    "continue": """\
+h = torch.zeros(2, 4)
+for i in range(3):
+    out = net(h + 1)
+    out.sum().backward()
+    if i >= 0:
+        h = torch.zeros(2, 4)
+        continue
+    h = out
+    out.mean().backward()
+""",
+    "one_line": """\
+aux, prev = False, None
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    loss = out.sum()
+    if aux and prev is not None: loss = loss + (out - prev).pow(2).sum()
+    loss.backward()
+    prev = out
+""",
+    "while": """\
+done, out = False, None
+h = net(torch.randn(2, 4))
+while not done:
+    loss = (h * 2).pow(2).sum()
+    loss.backward()
+    done = loss.item() > -1
+""",
+    "while_counter": """\
+h = net(torch.randn(2, 4))
+i = 0
+while i < 1:
+    loss = (h * 2).pow(2).sum()
+    loss.backward()
+    i += 1
+""",
+    "ternary": """\
+aux = False
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    (out if aux else out.detach() * net[0].weight.sum()).pow(2).sum().backward()
+""",
+    "and_or": """\
+aux = 0
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    aux and (out ** 2).sum().backward()
+    not aux or (out ** 2).sum().backward()
+""",
+    "match": """\
+kind = "plain"
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    match kind:
+        case "twice":
+            (out ** 2).sum().backward()
+        case _:
+            pass
+""",
+    "early_return": """\
+def step(quick):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    if quick:
+        return
+    (out ** 2).sum().backward()
+for _ in range(3):
+    step(True)
+""",
+    "callee": """\
+def extra(out, aux=False):
+    if aux:
+        (out ** 2).sum().backward()
+for _ in range(3):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    extra(out)
+""",
+    "last_iteration": """\
+h = net(torch.randn(2, 4))
+for i in range(1):
+    (h ** 2).sum().backward()
+""",
+    "last_of_list": """\
+for x in [torch.randn(2, 4)]:
+    pass
+for x in [torch.randn(2, 4)]:
+    h = x if x is None else net(x)
+    for y in (1,):
+        (h * y).pow(2).sum().backward()
+""",
+    "generator_last": """\
+def batches():
+    yield torch.randn(2, 4)
+h = net(torch.randn(2, 4))
+for x in batches():
+    (h * x).pow(2).sum().backward()
+""",
+    "loader_last": """\
+from torch.utils.data import DataLoader, TensorDataset
+h = net(torch.randn(2, 4))
+for shuffle in (False, True):
+    h = net(torch.randn(2, 4))
+    for (x,) in DataLoader(TensorDataset(torch.randn(2, 4)), batch_size=2, shuffle=shuffle):
+        (h * x).pow(2).sum().backward()
+""",
+    "instance_flag": """\
+class T:
+    def __init__(self): self.aux, self.h = False, None
+    def step(self, x):
+        out = net(x)
+        out.sum().backward()
+        if self.aux:
+            (out ** 2).sum().backward()
+t = T()
+for _ in range(3): t.step(torch.randn(2, 4))
+""",
+    "dict_dataclass_enum": """\
+import dataclasses, enum
+class Mode(enum.Enum):
+    A = 1
+    B = 2
+@dataclasses.dataclass
+class C:
+    mode: Mode = Mode.A
+    extra: bool = False
+c, d = C(), {"extra": False, "n": 0}
+for _ in range(3):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    if c.mode is Mode.B or c.extra or d["extra"] or d.get("n") or c.mode == Mode.B:
+        (out ** 2).sum().backward()
+""",
+    "break": """\
+h = net(torch.randn(2, 4))
+for i in range(10):
+    (h ** 2).sum().backward()
+    if i == 0:
+        break
+""",
+    "break_unknown": """\
+h = net(torch.randn(2, 4))
+for i in range(10):
+    loss = (h ** 2).sum()
+    loss.backward()
+    if loss.item() > -1:
+        break
+""",
+    "every_k": """\
+cell, h = nn.RNNCell(4, 4), torch.zeros(2, 4)
+for i in range(6):
+    if i % 1 == 0:
+        h = h.detach()
+    h = cell(torch.randn(2, 4), h)
+    h.sum().backward()
+""",
+    "length": """\
+queue = []
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    if len(queue) > 5:
+        (out ** 2).sum().backward()
+    queue.append(i)
+""",
+    "short_circuit": """\
+opts = {"a": None}
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    if opts["a"] is not None and opts["a"].on or (i > 5 and True):
+        (out ** 2).sum().backward()
+""",
+    "global_counter": """\
+count = 0
+def tick():
+    global count
+    count += 1
+def step():
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    tick()
+    if count > 100:
+        (out ** 2).sum().backward()
+for _ in range(3): step()
+""",
+}
+"""Nothing fails in these."""
+
+ADVICE = {
+    "norm": "`net[0].weight.grad.norm() > 1e9` is true",
+    "while": "`done` is false",
+    "break_unknown": "`loss.item() > -1` is false",
+    "global_counter": "`count > 100` is true",
+}
+"""What would have to hold for one of these to fail, where the code cannot tell."""
+
+TAKEN = {
+    "flag": """\
+import argparse
+args = argparse.Namespace(aux=True, n=3)
+for i in range(args.n):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    if args.aux:
+        (out ** 2).sum().backward()
+""",
+    "third": """\
+for i in range(6):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    if i == 2:
+        (out ** 2).sum().backward()
+""",
+    "param": """\
+def train(n, aux=False):
+    for i in range(n):
+        out = net(torch.randn(2, 4))
+        out.sum().backward()
+        if aux:
+            (out ** 2).sum().backward()
+train(3, aux=True)
+""",
+    "cut_stops": """\
+cell, h = nn.RNNCell(4, 4), torch.zeros(2, 4)
+for i in range(12):
+    h = cell(torch.randn(2, 4), h)
+    h.sum().backward()
+    if i < 3:
+        h = h.detach()
+""",
+    "callee": """\
+def extra(out, aux=True):
+    if aux:
+        (out ** 2).sum().backward()
+for _ in range(3):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    extra(out)
+""",
+    "lstm": """\
+lstm, state, kind = nn.LSTM(4, 4), None, "LSTM"
+for i in range(3):
+    x = torch.randn(5, 2, 4)
+    opt.zero_grad()
+    if kind == "T":
+        out = x
+    else:
+        out, state = lstm(x, state)
+    out.sum().backward()
+    opt.step()
+""",
+    "while": """\
+h = net(torch.randn(2, 4))
+i = 0
+while i < 3:
+    (h ** 2).sum().backward()
+    i += 1
+""",
+    "while_true": """\
+h = net(torch.randn(2, 4))
+while True:
+    (h ** 2).sum().backward()
+""",
+    "generator": """\
+def batches(n):
+    for i in range(n):
+        yield torch.randn(2, 4)
+h = net(torch.randn(2, 4))
+for x in batches(3):
+    (h * x).pow(2).sum().backward()
+""",
+    "loader": """\
+from torch.utils.data import DataLoader, TensorDataset
+h = net(torch.randn(2, 4))
+for (x,) in DataLoader(TensorDataset(torch.randn(7, 4)), batch_size=2, shuffle=True):
+    (h * x[:1]).pow(2).sum().backward()
+""",
+    "epochs": """\
+from torch.utils.data import DataLoader, TensorDataset
+h = net(torch.randn(2, 4))
+loader = DataLoader(TensorDataset(torch.randn(2, 4)), batch_size=2)
+for epoch in range(2):
+    for (x,) in loader:
+        (h * x).pow(2).sum().backward()
+""",
+    "enumerate_zip": """\
+h = net(torch.randn(2, 4))
+for i, (x, y) in enumerate(zip([torch.randn(2, 4)] * 2, [1, 2])):
+    (h * x).pow(2).sum().backward()
+""",
+    "one_line": """\
+aux, prev = True, None
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    loss = out.sum()
+    if aux and prev is not None: loss = loss + (out - prev).pow(2).sum()
+    loss.backward()
+    prev = out
+""",
+    "method": """\
+class T:
+    def __init__(self, keep): self.keep, self.h = keep, torch.zeros(2, 4)
+    def step(self, x):
+        self.h = net(x + self.h)
+        self.h.sum().backward()
+        if not self.keep:
+            self.h = self.h.detach()
+    def fit(self):
+        for x in torch.randn(3, 2, 4): self.step(x)
+T(True).fit()
+""",
+    "validation_between": """\
+cell, h = nn.RNNCell(4, 4), torch.zeros(2, 4)
+log = []
+for i in range(4):
+    h = cell(torch.randn(2, 4), h)
+    loss = h.sum()
+    loss.backward()
+    if i % 2 == 0:
+        log.append(loss.item())
+        print(f"{loss.item():.3f}")
+    if not torch.isfinite(loss):
+        raise ValueError("loss")
+    assert loss.item() < 1e9
+""",
+}
+"""These fail, and every way on leads there: a warning comes before."""
+
+UNKNOWN = {
+    "norm": """\
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    loss = out.sum()
+    loss.backward()
+    if net[0].weight.grad.norm() > 1e-9:
+        loss.backward()
+""",
+    "except": """\
+class Odd(Exception): pass
+def check(x): raise Odd
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    kept = out.sum()
+    kept.backward()
+    try:
+        check(out)
+    except Odd:
+        kept.backward()
+""",
+    "user_iterator": """\
+class It:
+    def __init__(self): self.n = 0
+    def __iter__(self): return self
+    def __next__(self):
+        self.n += 1
+        if self.n > 3: raise StopIteration
+        return torch.randn(2, 4)
+h = net(torch.randn(2, 4))
+for x in It():
+    (h * x).pow(2).sum().backward()
+""",
+}
+"""These fail, which nothing at hand could tell for certain before."""
+
+
+def said(body: str, folder: Path, *, fails: bool) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the findings of a program and their notes."""
+    path = folder / "program.py"
+    path.write_text(HEAD + body, encoding="utf-8")
+    expected = pytest.raises(RuntimeError, match="second time") if fails else nullcontext()
+    with gradscope.watch() as scope:
+        with expected:  # not a `try`, which could catch what the program raises itself
+            runpy.run_path(str(path), run_name="__main__")
+        assert not scope.recording().summary.notes
+    found = [(finding.code, finding.severity.value) for finding in scope.findings]
+    return found, [note.message for finding in scope.findings for note in finding.related]
+
+
+@pytest.mark.parametrize("name", NOT_TAKEN)
+def test_a_branch_that_is_not_taken_is_no_warning(name: str, tmp_path: Path) -> None:
+    found, notes = said(NOT_TAKEN[name], tmp_path, fails=False)
+    assert found == ([("GS102", "advice")] if name in ADVICE else [])
+    if name in ADVICE:
+        assert any(note.startswith(f"if {ADVICE[name]}, ") for note in notes)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_every_way_leads_to_is_a_warning(name: str, tmp_path: Path) -> None:
+    found, _ = said(TAKEN[name], tmp_path, fails=True)
+    assert found == [("GS102", "warning"), ("GS101", "error")]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_cannot_be_known_is_no_warning(name: str, tmp_path: Path) -> None:
+    found, notes = said(UNKNOWN[name], tmp_path, fails=True)
+    assert found[-1] == ("GS101", Severity.ERROR)
+    assert {severity for _, severity in found[:-1]} <= {Severity.ADVICE}
+    assert len(found) == 1 or any(note.startswith("if ") for note in notes)

@@ -63,6 +63,10 @@ FUNCTION_APPLY: CodeType | None = getattr(
 MODULE_CALL: CodeType = Module._call_impl.__code__
 CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 CONTEXT_FILE = torch.utils._contextlib.__file__
+LOADER_ITERATORS: tuple[type, ...] = (
+    torch.utils.data.dataloader._SingleProcessDataLoaderIter,
+    torch.utils.data.dataloader._MultiProcessingDataLoaderIter,
+)
 COMPILER_FOLDER = torch.__path__[0] + "/_dynamo"
 
 

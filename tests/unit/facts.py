@@ -7,6 +7,7 @@ files that rely on it. All were seen with torch 2.13 on Python 3.11.
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import threading
 import weakref
@@ -16,10 +17,12 @@ from typing import Any
 
 import torch
 import torch.autograd.graph
+import torch.utils.data
 from torch import Tensor
 from torch.autograd import Function
 
 import gradscope.torch_private as private
+from gradscope.detect.foresight.remaining import left_in
 from gradscope.program.iterators import on_stack
 from gradscope.program.variables import Variable, local_variables
 
@@ -249,6 +252,20 @@ def _destructors_run_at_once() -> bool:
     return done == [1] and probe is None
 
 
+def _loaders_show_how_many_batches_are_left() -> bool:
+    """Check what is read of a loader's iterator, at each of its batches."""
+    found = []
+    for shuffle, drops in itertools.product((False, True), repeat=2):
+        loader = torch.utils.data.DataLoader(
+            torch.utils.data.TensorDataset(torch.ones(5)), 2, shuffle=shuffle, drop_last=drops
+        )
+        iterator = iter(loader)
+        left = [left_in(iterator, lambda _: None) for _ in iterator]
+        found.append(left == ([(1, 1), (0, 0)] if drops else [(2, 2), (1, 1), (0, 0)]))
+        found.append(left_in(loader, lambda _: None)[0] == len(loader))
+    return all(found)
+
+
 def _iterators_are_read_where_they_lie() -> bool:
     """Check that a loop finds its own iterator, and those of the loops around it."""
 
@@ -408,6 +425,12 @@ FACTS = (
         "a module's call is a Python frame with the module in `self`",
         ("program/names.py",),
         _module_calls_run_known_code,
+    ),
+    Fact(
+        _TORCH,
+        "a loader's iterator and torch's samplers show how many batches are left",
+        ("detect/foresight/remaining.py",),
+        _loaders_show_how_many_batches_are_left,
     ),
     Fact(
         _PYTHON,

@@ -19,11 +19,11 @@ from torch.utils.data import (
     Subset,
     TensorDataset,
 )
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 from gradscope.code.liveness import MISSING
 from gradscope.program.tensors import shape_of
 from gradscope.program.variables import local_variables
+from gradscope.torch_private import LOADER_ITERATORS
 
 Left: TypeAlias = tuple[float, float]
 """How many elements are left, at least and at most."""
@@ -137,7 +137,7 @@ def _of_loader(found: Any, kind: type, again: Again) -> Left:
     return least + waiting, most + waiting
 
 
-_LOADING = (DataLoader, _SingleProcessDataLoaderIter, _MultiProcessingDataLoaderIter)
+_LOADING = (DataLoader, *LOADER_ITERATORS)
 
 
 def _batches(loader: dict[str, Any]) -> Left:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from gradscope.collect.marks import Packed
-from gradscope.collect.nodes import held, kind_of
+from gradscope.collect.nodes import DETACHED_TEXT, held, kind_of
 from gradscope.program.tensors import node_of, shape_of, version_of
 from gradscope.torch_private import SAVED, current_node
 
 DETACHED = (
-    "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
+    f"{DETACHED_TEXT}, i.e. with .detach_()."
     "This is not supported, please use out-of-place `.detach()` instead"
 )
 """torch's own words (torch/csrc/autograd/saved_variable.cpp)."""

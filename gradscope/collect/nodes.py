@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect.marks import Packed, Stale
-from gradscope.program.tensors import PLAIN
+from gradscope.program.tensors import PLAIN, is_leaf, version_of
 from gradscope.torch_private import (
     CHECKPOINT_FILE,
     RAW_SAVED,
@@ -20,6 +20,7 @@ from gradscope.torch_private import (
 )
 
 FREED_TEXT = "Trying to backward through the graph a second time"
+DETACHED_TEXT = "Trying to use a saved tensor that has been detached in-place"
 CLONE = "CloneBackward0"
 
 
@@ -98,7 +99,8 @@ _VERSION = re.compile(r"is at version (\d+); expected version (\d+) instead")
 
 
 def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
-    """Return the saved tensors that were modified in place since, by the engine's own check.
+    """Return the saved tensors that were modified or detached in place since, by the engine's own
+    check.
 
     Unpacks what was saved without hooks, which runs no code of the program's, and nothing else.
     """
@@ -116,12 +118,30 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
         if not saved or any(type(s.data) not in PLAIN or s.unpack_hook is not None for s in saved):
             continue  # freed, under hooks, or of a subclass, whose own code would see the unpacking
         try:
-            getattr(node, "saved_tensors" if kind.is_function else SAVED + name)
+            read = getattr(node, "saved_tensors" if kind.is_function else SAVED + name)
         except RuntimeError as error:
             versions = _VERSION.search(str(error))
             if versions:
                 found.append(Stale(saved[0].data, int(versions[2]), name))
+        else:
+            if type(read) in PLAIN and _was_detached(saved[0], read):
+                found.append(Stale(read, version_of(read), name))
     return found
+
+
+def _was_detached(saved: Any, read: torch.Tensor) -> bool:
+    """Return whether the tensor that was saved has been detached in place since.
+
+    For its own node torch does not check that when it is read, but without a node it does. An
+    output of the node, which is kept as another tensor, can be read with the node only.
+    """
+    if read is not saved.data or not is_leaf(read):
+        return False
+    try:
+        saved.unpack()
+    except RuntimeError as error:
+        return DETACHED_TEXT in str(error)
+    return False
 
 
 def stale_inputs_of_checkpoint(packed: Packed) -> list[Stale]:

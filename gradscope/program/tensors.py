@@ -89,12 +89,16 @@ def is_parameter(tensor: Tensor) -> bool:
 
 
 def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
-    """Return the tensor's shape; None for a nested tensor, which has one for each of its parts."""
+    """Return the tensor's shape; None for a nested tensor, which has one for each of its parts.
+
+    A size may also be a symbol, as the ragged one of a nested tensor is.
+    """
     with DisableTorchFunction():
         try:
-            return tuple(tensor.shape)
+            shape = tuple(tensor.shape)
         except RuntimeError:
             return None
+    return shape if all(type(size) is int for size in shape) else None
 
 
 def describe(tensor: Tensor) -> str:

@@ -28,6 +28,7 @@ from gradscope.program.variables import Variable, local_variables
 
 FREED = "Trying to backward through the graph a second time"
 MODIFIED = "has been modified by an inplace operation"
+DETACHED = "a saved tensor that has been detached in-place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,17 @@ def _saved_attribute_raises_when_stale() -> bool:
     node = (_leaf() * factor).grad_fn
     factor += 1
     return _raises(lambda: getattr(node, private.SAVED + "other"), MODIFIED)
+
+
+def _only_saved_attribute_allows_detached() -> bool:
+    first = _leaf().exp()
+    product = first * 2 * first
+    node: Any = product.grad_fn
+    saved = getattr(node, private.RAW_SAVED + "other")
+    before = saved.unpack() is first is saved.data
+    first.detach_()
+    same = getattr(node, private.SAVED + "other") is first
+    return before and same and _raises(saved.unpack, DETACHED)
 
 
 def _metadata_lives_with_the_node() -> bool:
@@ -377,6 +389,12 @@ FACTS = (
         "node._saved_x raises the engine's own error when the saved tensor is stale",
         ("collect/nodes.py", "collect/recognition.py"),
         _saved_attribute_raises_when_stale,
+    ),
+    Fact(
+        _TORCH,
+        "SavedTensor.unpack raises the engine's own error for an input detached in place since",
+        ("collect/nodes.py",),
+        _only_saved_attribute_allows_detached,
     ),
     Fact(
         _TORCH,

@@ -159,3 +159,27 @@ def test_a_look_changes_nothing() -> None:
     assert gradscope.snapshot(loss) == before
     loss.backward()
     assert x.grad is not None
+
+
+def test_a_graph_of_ragged_nested_tensors_is_recorded() -> None:
+    parts = [leaf(), leaf()[:3]]
+    with gradscope.watch() as scope:
+        nested = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+        (nested * nested).values().sum().backward()
+    (call,) = calls(scope)
+    assert call.graph is not None
+    assert not scope.summary.notes
+
+
+@pytest.mark.parametrize("hooks", [True, False])
+def test_a_saved_input_that_was_detached_in_place_is_called(hooks: bool) -> None:
+    x, weight = leaf(), leaf()
+    with gradscope.watch(hooks=hooks) as scope:
+        healthy, detached = x.exp(), x.exp()
+        loss = (detached * weight).sum() + (healthy * weight).sum() + x.exp().sum()
+        healthy.sum().backward(retain_graph=True)
+        assert not scope.findings
+        detached.detach_()
+        with pytest.raises(RuntimeError, match="detached in-place"):
+            loss.backward()
+    assert [(f.code, f.missed) for f in scope.findings] == [("GS201", False)]

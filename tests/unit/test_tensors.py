@@ -89,3 +89,10 @@ def test_a_view_that_torch_refuses_to_use_is_no_error() -> None:
 
 def test_sparse_tensors_have_no_storage_of_their_own() -> None:
     assert tensors.storage_of(torch.ones(2, 2).to_sparse()) == 0
+
+
+def test_a_size_that_is_a_symbol_is_no_size() -> None:
+    parts = [torch.ones(2), torch.ones(3)]
+    ragged = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+    assert tensors.shape_of(ragged) is None
+    assert tensors.describe(ragged) == "f32[nested]"

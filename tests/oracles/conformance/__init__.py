@@ -1,0 +1,3 @@
+"""Runs the tests of a PyTorch checkout plain and watched, and compares: ``python -m
+tests.oracles.conformance``.
+"""

@@ -85,6 +85,13 @@ def wild(session: nox.Session) -> None:
 
 
 @nox.session
+def conformance(session: nox.Session) -> None:
+    """Run torch's own tests plain and watched; after ``--``, the folder test of its checkout."""
+    given = session.posargs or ("tests/oracles/standin", "suite_autograd.py")
+    session.run("python", "-m", "tests.oracles.conformance", *given)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Make the question pages and the gallery again, and fail if they differ from what is there."""
     session.run("python", "docs/make_questions.py", "--check")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.oracles.conformance.known import INHERENT, UNWATCHED
-from tests.oracles.conformance.records import AGAIN, PLAIN, WATCHED, FileRun, Ran
+from tests.oracles.conformance.records import AGAIN, PLAIN, WATCHED, WAYS, FileRun, Ran
 
 
 @dataclass
@@ -57,8 +57,9 @@ def _judge(verdict: Verdict, ran: Ran, plain: Ran | None, again: Ran | None) -> 
     verdict.tests += plain is not None
     if plain is not None and (plain.outcome != ran.outcome or _text(plain) != _text(ran)):
         text = f"{name}: {_said(plain)} plain, {_said(ran)} watched"
-        if name in INHERENT:
-            verdict.inherent.append(f"{text}: {INHERENT[name]}")
+        reason = INHERENT.get((name, WAYS[verdict.way].hooks))
+        if reason is not None:
+            verdict.inherent.append(f"{text}: {reason}")
         elif again is not None and (plain.outcome, _text(plain)) != (again.outcome, _text(again)):
             verdict.unsteady.append(text)
         elif plain.outcome == ran.outcome:

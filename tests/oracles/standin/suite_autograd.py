@@ -10,6 +10,7 @@ import weakref
 from typing import Any
 
 import torch
+import torch._dynamo  # checkpoints import it: here, so that no test takes seconds
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable

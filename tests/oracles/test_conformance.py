@@ -38,7 +38,7 @@ def test_stand_in_goes_the_same_way_watched(tmp_path: Path) -> None:
     assert {ran.outcome for ran in run.ran[PLAIN.name].values()} == {"pass"}
     for verdict in judged:
         assert verdict.tests == len(run.ran[PLAIN.name]) > 40
-        assert verdict.raised > 10
+        assert verdict.raised == 8
         assert not verdict.inherent + verdict.unwatched + verdict.unsteady + verdict.worded
 
 

@@ -41,6 +41,7 @@ def state_of_the_host() -> dict[str, object]:
         "saved_tensors": vars(BackwardCFunction).get("saved_tensors"),
         "register_hooks": vars(autograd.SavedTensor)["register_hooks"],
         "unpack": vars(autograd.SavedTensor)["unpack"],
+        "compiled autograd": torch._C._dynamo.compiled_autograd.set_autograd_compiler,
         "steps before": dict(optimizer._global_optimizer_pre_hooks),
         "steps after": dict(optimizer._global_optimizer_post_hooks),
     }

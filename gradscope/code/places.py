@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import re
 from itertools import islice
 from types import CodeType
 from typing import TypeAlias
@@ -13,6 +14,9 @@ from gradscope.model import Site
 
 Located: TypeAlias = ast.stmt | ast.expr
 """The nodes of the syntax tree that have a place."""
+
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+)_at_\d+")
+"""How torch.compile names the rest of a function, after a part that it could not compile."""
 
 
 def of_instruction(code: CodeType, offset: int) -> Site:
@@ -24,7 +28,7 @@ def of_instruction(code: CodeType, offset: int) -> Site:
         )
     line = line or code.co_firstlineno
     position = (line, column or 0, end_line or line, end_column)
-    return _site(code.co_filename, position, code.co_qualname)
+    return _site(code.co_filename, position, _RESUMED.sub(r"\1", code.co_qualname))
 
 
 def of_node(node: Located, file: str, function: str = "<module>") -> Site:

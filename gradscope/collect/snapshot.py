@@ -65,7 +65,7 @@ def _node(i: int, node: Node, names: Names | None, storages: Storages, runs: boo
     saved = [_saved(attribute, data, names, storages) for attribute, data in held(node, kind)]
     state = _state(node, kind, token, bool(saved))
     stale = any(s.state is SavedState.STALE for s in saved) or (
-        token is None and bool(stale_by_engine(node, kind))
+        (token is None or token.probed) and bool(stale_by_engine(node, kind))
     )
     if stale and state.is_whole:
         state = NodeState.STALE

@@ -23,14 +23,20 @@ _INSTALLED = tuple(
 _MACHINERY = ("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function")
 """Generated code. People write what is in ``<stdin>``, ``<string>`` and ``<ipython-…>``."""
 
-USER, LIBRARY, HIDDEN, ENGINE = 2, 1, 0, -1
+USER, COMPILED, LIBRARY, HIDDEN, ENGINE = 2, 3, 1, 0, -1
 """Whose code it is: the user's, an installed library's, or that of torch, gradscope or Python.
 
-ENGINE is the one frame of ours between a backward call and the engine.
+COMPILED is what torch.compile made of the user's: most of its instructions are nowhere in the
+source. ENGINE is the one frame of ours between a backward call and the engine.
 """
 
 ENTRANCE = " (as importlib._bootstrap)"
 """How the file's name of that frame ends."""
+
+_INDUCTOR = f"{os.sep}torchinductor_"
+"""In the path of the files that torch.compile writes."""
+_COMPILED = ("__compiled_fn", "__resume_at_")
+"""How the names begin that only code made by torch.compile calls."""
 
 
 class Place:
@@ -61,6 +67,8 @@ class KnownCode:
     def __init__(self, code: CodeType) -> None:
         self.code = code  # keeps the id taken
         self.owner = classify(code.co_filename)
+        if self.owner == USER and any(name.startswith(_COMPILED) for name in code.co_names):
+            self.owner = COMPILED
         self.places: dict[int, Place] = {}
 
 
@@ -78,7 +86,7 @@ def learn_code(code: CodeType) -> KnownCode:
 
 
 def owner_of(code: CodeType) -> int:
-    """Return whose code this is: USER, LIBRARY, HIDDEN or ENGINE."""
+    """Return whose code this is: USER, COMPILED, LIBRARY, HIDDEN or ENGINE."""
     return (known_codes.get(id(code)) or learn_code(code)).owner
 
 
@@ -91,7 +99,7 @@ def classify(filename: str) -> int:
         return ENGINE if path.endswith(ENTRANCE) else HIDDEN
     if path.startswith(_INSTALLED):  # before the standard library, whose folder holds it
         return LIBRARY
-    return HIDDEN if path.startswith(_STANDARD) else USER
+    return HIDDEN if path.startswith(_STANDARD) or _INDUCTOR in path else USER
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
@@ -99,12 +107,17 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     library = None
     while frame is not None:
         owner = owner_of(frame.f_code)
-        if owner == USER:
+        if owner == USER or (owner == COMPILED and stands_in_source(frame)):
             return frame
         if owner == LIBRARY and library is None:
             library = frame
         frame = frame.f_back
     return library
+
+
+def stands_in_source(frame: FrameType) -> bool:
+    """Return whether a frame of compiled code is at an instruction that the user wrote."""
+    return place_in(frame).site.end_column > 0
 
 
 def user_frames(frame: FrameType | None) -> list[FrameType]:

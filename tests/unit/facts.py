@@ -246,6 +246,33 @@ def _fresh_tensors_have_few_references() -> bool:
     return counts[0] <= 4 < counts[1]
 
 
+def _compilers_pass_over_code_by_its_strategy() -> bool:
+    def leave() -> None:
+        pass
+
+    return private.hidden_from_compiler(leave) is leave and hasattr(
+        torch._C._dynamo.eval_frame, "set_code_exec_strategy"
+    )
+
+
+def _compiled_autograd_is_switched_in_one_place() -> bool:
+    switched: list[bool] = []
+    owner: Any = torch._C._dynamo.compiled_autograd
+    original = owner.set_autograd_compiler
+
+    def switch(compiler: Any, *rest: Any) -> Any:
+        switched.append(compiler is not None)
+        return original(compiler, *rest)
+
+    owner.set_autograd_compiler = switch
+    try:
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+            pass
+    finally:
+        owner.set_autograd_compiler = original
+    return switched == [True, False]
+
+
 def _destructors_run_at_once() -> bool:
     done: list[int] = []
 
@@ -449,6 +476,18 @@ FACTS = (
         "a loader's iterator and torch's samplers show how many batches are left",
         ("detect/foresight/remaining.py",),
         _loaders_show_how_many_batches_are_left,
+    ),
+    Fact(
+        _TORCH,
+        "a code object can be marked so that torch.compile passes over it and what it calls",
+        ("torch_private.py",),
+        _compilers_pass_over_code_by_its_strategy,
+    ),
+    Fact(
+        _TORCH,
+        "compiled autograd is switched on and off by set_autograd_compiler, which Python looks up",
+        ("hooks.py", "collect/default_hooks.py"),
+        _compiled_autograd_is_switched_in_one_place,
     ),
     Fact(
         _PYTHON,

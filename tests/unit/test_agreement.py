@@ -1,0 +1,76 @@
+"""What check, snapshot and a watch say of a call, and what the engine does with it, are the same."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import compiled_programs
+import function_programs
+import pytest
+import torch
+from compiled_programs import Calls
+
+import gradscope
+from gradscope.api.watch import Scope
+from gradscope.model import Certainty, NodeState, Severity
+
+WORDS = {
+    "GS101": ("backward through the graph a second time",),
+    "GS104": ("compiled with non-empty donated buffers",),
+    "GS201": ("modified by an inplace operation", "detached in-place"),
+}
+WRONG = {"GS101": NodeState.FREED, "GS201": NodeState.STALE}
+PROGRAMS = [*compiled_programs.PROGRAMS, *function_programs.PROGRAMS]
+MODES = ("unwatched", "hooks", "light")
+
+
+@pytest.fixture(autouse=True)
+def compiler_forgets() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+def raised_by(root: torch.Tensor, arguments: dict[str, object]) -> str:
+    """The code of what the engine raises; empty where it runs."""
+    try:
+        root.backward(**arguments)
+    except RuntimeError as error:
+        return next(code for code, words in WORDS.items() if any(w in str(error) for w in words))
+    return ""
+
+
+def announced(scope: Scope | None) -> dict[str, int]:
+    """How often each error was announced, with the certainty that is wanted."""
+    found = [] if scope is None else scope.recording().findings
+    errors = [f for f in found if f.severity is Severity.ERROR]
+    assert all(f.certainty is Certainty.CERTAIN for f in errors), errors
+    return {c: sum(f.count for f in errors if f.code == c) for c in WORDS}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_all_agree(program: Callable[[], Calls], mode: str) -> None:
+    watch = gradscope.watch(hooks=mode == "hooks")
+    raised = 0
+    with contextlib.nullcontext() if mode == "unwatched" else watch as scope:
+        for number, (root, arguments) in enumerate(program(), 1):
+            inputs = arguments.get("inputs")
+            checked = {f.code for f in gradscope.check(root, inputs=inputs)}
+            nodes = gradscope.snapshot(root).nodes
+            before = announced(scope)
+            error = raised_by(root, arguments)
+            after = announced(scope)
+            raised += bool(error)
+            if error != "GS104":  # check cannot know that the graph is to be kept
+                assert checked == ({error} if error else set()), number
+                wrong = {n.state for n in nodes if n.will_run} & {NodeState.FREED, NodeState.STALE}
+                if error:
+                    assert WRONG[error] in wrong, number
+                elif inputs is None and "harmless" not in program.__name__:
+                    assert not wrong, number
+            if scope is not None:
+                assert {c for c in after if after[c] > before[c]} == ({error} if error else set())
+        if scope is not None:
+            assert not scope.summary.notes
+    assert raised or "harmless" in program.__name__

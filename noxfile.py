@@ -92,6 +92,12 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Run random programs plain and watched; arguments go to ``tests.oracles.soak``."""
+    session.run("python", "-m", "tests.oracles.soak", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Make the question pages and the gallery again, and fail if they differ from what is there."""
     session.run("python", "docs/make_questions.py", "--check")

@@ -15,7 +15,7 @@ import torch
 
 from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes
-from gradscope.torch_private import storage_use_count
+from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
 LOOKS = 2_000
 """Tensors that may be asked for their node between two backward calls."""
@@ -154,6 +154,7 @@ def _is_last_owner(packed: Packed) -> bool:
     and the program share counts once there, so the owners of the tensor count too.
     """
     tensor: Any = packed.tensor
-    if storage_use_count(tensor.untyped_storage()._cdata) > 2:
-        return False
-    return not packed.original or (sys.getrefcount(tensor) <= 3 and tensor._use_count() <= 1)
+    with DisableTorchFunction():
+        if storage_use_count(tensor.untyped_storage()._cdata) > 2:
+            return False
+        return not packed.original or (sys.getrefcount(tensor) <= 3 and tensor._use_count() <= 1)

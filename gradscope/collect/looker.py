@@ -4,7 +4,6 @@ saved.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -41,6 +40,7 @@ class Looker:
 
     def __init__(self, state: State) -> None:
         self._ledger = state.ledger
+        self._saving = state.saving
         self._census = state.census
         self._generations = state.generations
         self._recognizer = state.recognizer
@@ -150,8 +150,7 @@ class Looker:
             token.unseen = OPAQUE
             slices.append(look.index[node])
         elif packs:
-            first = packs[0]()
-            if first is not None and first.thread != threading.get_ident():
+            if self._saving.other_thread:  # each thread counts its nodes from zero
                 self._tie(look, token, node, known)
             else:
                 self._claim(token, packs)

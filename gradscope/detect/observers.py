@@ -17,6 +17,7 @@ from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
+from gradscope.torch_private import DisableTorchFunction
 
 
 class Observer:
@@ -115,7 +116,8 @@ class Observers(Listener):
     ) -> None:
         for observer in tuple(self._observers) if observers is None else observers:
             try:
-                findings = tuple(ask(observer) or ())
+                with DisableTorchFunction():  # nor may a subclass of the program's see what we do
+                    findings = tuple(ask(observer) or ())
             except RecursionError:  # the program is about to meet it
                 continue
             except Exception as failure:  # what looks on must never break what it looks at

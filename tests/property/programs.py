@@ -10,9 +10,11 @@ import ast
 import hashlib
 import random
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,10 +22,17 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.property.operations import FORWARD, IN_PLACE, Operation
+from tests.property.operations import FORWARD as BARE
+from tests.property.operations import IN_PLACE, Operation
+from tests.property.surroundings import SURROUNDINGS, doubled
+from tests.property.tensor_classes import calls as seen_by_classes
 
 Step = tuple[str, int, int, int]
-"""``(name, a, b, k)``: the numbers choose among whatever the pool holds when the step is run, newest first."""
+"""
+``(name, a, b, k)``: the numbers choose among whatever the pool holds when the step is run, newest first.
+
+``thread:`` before the name runs the step in a new thread, ``worker:`` in one that lives as long as the program.
+"""
 
 Program = list[Step]
 
@@ -33,8 +42,17 @@ IN_PLACE_ERRORS = (
     "a saved tensor that has been detached in-place",
 )
 
-BACKWARD = ("backward", "backward_retain", "backward_create", "backward_inputs", "backward_several")
-GRAD = ("grad", "grad_retain", "grad_create", "grad_several", "grad_strict")
+FORWARD = BARE | SURROUNDINGS
+BACKWARD = (
+    "backward",
+    "backward_retain",
+    "backward_create",
+    "backward_inputs",
+    "backward_several",
+    "backward_twice",
+    "two_threads",
+)
+GRAD = ("grad", "grad_retain", "grad_create", "grad_several", "grad_strict", "grad_of_grad")
 OTHER = (
     "retain_grad",
     "hook",
@@ -58,6 +76,8 @@ class Outcome:
     is_backward: bool
     error: str | None
     digest: str
+    seen: tuple[str, ...] = ()
+    """What the program's tensor subclasses and modes were called for."""
 
     @property
     def second_time(self) -> bool:
@@ -70,12 +90,14 @@ class Outcome:
 
 def build(choose: Callable[[int], int]) -> Program:
     """Draw a program; ``choose(n)`` yields a number below n."""
-    forward, in_place = list(FORWARD), list(IN_PLACE)
+    bare, surroundings, in_place = list(BARE), list(SURROUNDINGS), list(IN_PLACE)
     program: Program = []
     for _ in range(4 + choose(21)):
         kind = choose(100)
-        if kind < 55:
-            name = forward[choose(len(forward))]
+        if kind < 36:
+            name = bare[choose(len(bare))]
+        elif kind < 55:
+            name = surroundings[choose(len(surroundings))]
         elif kind < 67:
             name = BACKWARD[choose(len(BACKWARD))]
         elif kind < 75:
@@ -84,7 +106,8 @@ def build(choose: Callable[[int], int]) -> Program:
             name = in_place[choose(len(in_place))]
         else:
             name = OTHER[choose(len(OTHER))]
-        program.append((name, choose(12), choose(12), choose(8)))
+        where = {0: "thread:", 1: "worker:"}.get(choose(24), "")
+        program.append((where + name, choose(12), choose(12), choose(8)))
     program.append(("backward", 0, 0, 0))
     return program
 
@@ -105,14 +128,36 @@ def digest(tensors: Sequence[Tensor | None]) -> str:
     state = hashlib.blake2b(digest_size=6)
     for tensor in tensors:
         if tensor is not None:
-            state.update(str(tuple(tensor.shape)).encode())
-            state.update(tensor.detach().contiguous().numpy().tobytes())
+            tensor = tensor.detach().as_subclass(Tensor)
+            state.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            state.update(tensor.resolve_conj().contiguous().numpy().tobytes())
     return state.hexdigest()
 
 
-def doubled(gradient: Tensor | None) -> Tensor | None:
-    """A tensor hook; torch hands it None where no gradient arrives."""
-    return None if gradient is None else gradient * 2
+def threaded(work: Callable[[], str]) -> str:
+    """Run a step in a new thread, and pass on what it returns or raises."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def two_threads(values: Tensor, k: int) -> None:
+    """Two threads at once, each with a graph of its own; in one of them, for some k, the engine raises."""
+    start = threading.Barrier(2)
+    plain = values.detach().as_subclass(Tensor)
+
+    def work(which: int) -> None:
+        leaf = (plain + which).requires_grad_()
+        start.wait(10)
+        for _ in range(3):
+            loss = (leaf.exp() * leaf.sigmoid()).sum()
+            loss.backward()
+        if which == 1 and k % 4 == 0:
+            loss.backward()
+
+    with ThreadPoolExecutor(2) as pool:
+        ran = [pool.submit(work, which) for which in (0, 1)]
+    for one in ran:
+        one.result()
 
 
 @dataclass
@@ -121,6 +166,7 @@ class Machine:
 
     leaves: list[Tensor] = field(default_factory=list)
     pool: list[Tensor] = field(default_factory=list)
+    worker: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1))
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
@@ -130,25 +176,35 @@ class Machine:
         self.pool.append(self.leaves[0] * self.leaves[1])
 
     def step(self, number: int, step: Step) -> Outcome:
-        name, a, b, k = step
-        text, error, results = f"{name} skipped", None, list[Tensor | None]()
+        where, _, name = step[0].rpartition(":")
+        text, error, results = f"{step[0]} skipped", None, list[Tensor | None]()
+        work = partial(self.work, name, *step[1:], results)
+        seen_by_classes.clear()
         try:
-            if name in FORWARD:
-                text = self.forward(name, FORWARD[name], a, b, k, results)
-            elif name in IN_PLACE:
-                text = self.in_place(name, IN_PLACE[name], a, b, k)
-            elif name in BACKWARD:
-                text = f"{name}({a}, {b}, {k})"
-                self.backward(name, a, b, k)
-            elif name in GRAD:
-                text = f"{name}({a}, {b}, {k})"
-                self.grad(name, a, b, k, results)
+            if where == "thread":
+                text = threaded(work)
+            elif where == "worker":
+                text = self.worker.submit(work).result()
             else:
-                text = self.other(name, a, b)
-        except RuntimeError as refused:
+                text = work()
+        except Exception as refused:
             error = f"{type(refused).__name__}: {refused}"
         seen = digest([*results, *(leaf.grad for leaf in self.leaves)])
-        return Outcome(number, text, name in BACKWARD or name in GRAD, error, seen)
+        is_backward = name in BACKWARD or name in GRAD
+        return Outcome(number, text, is_backward, error, seen, tuple(seen_by_classes))
+
+    def work(self, name: str, a: int, b: int, k: int, results: list[Tensor | None]) -> str:
+        if name in FORWARD:
+            return self.forward(name, FORWARD[name], a, b, k, results)
+        if name in IN_PLACE:
+            return self.in_place(name, IN_PLACE[name], a, b, k)
+        if name in BACKWARD:
+            self.backward(name, a, b, k)
+        elif name in GRAD:
+            self.grad(name, a, b, k, results)
+        else:
+            return self.other(name, a, b)
+        return f"{name}({a}, {b}, {k})"
 
     def pick(self, number: int, candidates: Sequence[Tensor]) -> Tensor:
         return candidates[-1 - number % len(candidates)]
@@ -201,6 +257,11 @@ class Machine:
             torch.autograd.backward(
                 [root, other], [weight, torch.ones_like(other)], retain_graph=k % 2 == 0
             )
+        elif name == "backward_twice":
+            root.backward(weight, retain_graph=k % 2 == 0)
+            root.backward(weight)
+        elif name == "two_threads":
+            two_threads(root.detach(), k)
         elif name == "backward_inputs":
             wanted = [x for x in self.pool if x.requires_grad]
             root.backward(
@@ -218,6 +279,9 @@ class Machine:
         if not roots:
             return
         chosen = [self.pick(a, roots)]
+        if name == "grad_of_grad":
+            self.grad_of_grad(chosen[0], b, k, results)
+            return
         if name == "grad_several":
             chosen.append(self.pick(k, roots))
         wanted = [x for x in self.pool if x.requires_grad]
@@ -239,11 +303,25 @@ class Machine:
             g.clone() for g in gradients if g is not None and g.numel() <= MAX_ELEMENTS
         )
 
+    def grad_of_grad(self, root: Tensor, b: int, k: int, results: list[Tensor | None]) -> None:
+        """A gradient with a graph, and the gradient of that, which is run backward into the leaves."""
+        leaves = self.leaves[: 1 + b % 3]
+        first = torch.autograd.grad(root.sum(), leaves, create_graph=True, allow_unused=True)
+        loss = sum((g.pow(2).sum() for g in first if g is not None), torch.zeros(()))
+        results.append(loss)
+        if loss.requires_grad:
+            results.extend(
+                torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=k % 2 == 0)
+            )
+            if k == 0:
+                loss.backward()
+
     def other(self, name: str, a: int, b: int) -> str:
         x, leaf = self.pick(a, self.pool), self.pick(a, self.leaves)
         if name == "retain_grad" and x.requires_grad:
             x.retain_grad()
-        elif name == "hook" and x.requires_grad:
+        elif name == "hook" and x.requires_grad and not (x._is_view() and x._version):
+            # torch itself may crash where it hooks a view whose base was modified (seen with 2.13)
             x.register_hook(doubled)
         elif name == "leaf_hook":
             leaf.register_post_accumulate_grad_hook(lambda p: None)
@@ -263,7 +341,8 @@ class Machine:
         return f"{name}({a})"
 
     def close(self) -> None:
-        """Break the cycles that ``backward(create_graph=True)`` makes through ``.grad``."""
+        """End the thread; break the cycles that ``backward(create_graph=True)`` makes through ``.grad``."""
+        self.worker.shutdown()
         for leaf in self.leaves:
             leaf.grad = None
 
@@ -277,7 +356,7 @@ def run(
         warnings.simplefilter("ignore")
         machine = Machine()
         for number, step in enumerate(program):
-            if around is not None and step[0] in (*BACKWARD, *GRAD):
+            if around is not None and step[0].rpartition(":")[2] in (*BACKWARD, *GRAD):
                 outcomes.append(around(partial(machine.step, number, step)))
             else:
                 outcomes.append(machine.step(number, step))
@@ -297,9 +376,11 @@ def show_statistics(count: int) -> None:
     for seed in range(count):
         program = random_program(seed)
         outcomes = run(program)
-        steps.update(name for name, *_ in program)
+        steps.update(name.rpartition(":")[2] for name, *_ in program)
         refused.update(
-            step[0] for step, outcome in zip(program, outcomes, strict=False) if outcome.error
+            step[0].rpartition(":")[2]
+            for step, outcome in zip(program, outcomes, strict=False)
+            if outcome.error
         )
         kinds = {(o.second_time, o.in_place, o.is_backward) for o in outcomes if o.error}
         share["second time"] += any(second for second, _, _ in kinds)

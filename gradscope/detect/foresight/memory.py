@@ -111,6 +111,7 @@ def _memory_of(packed: Packed) -> _Memory | None:
         if (
             tensor.device.type != "cpu"
             or tensor.layout != torch.strided
+            or tensor.is_nested
             or tensor._version != packed.version
         ):
             return None

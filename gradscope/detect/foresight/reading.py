@@ -352,7 +352,7 @@ def _is_branching(reading: Reading, name: str, region: ast.AST, starting: bool) 
     read, site = reading.read, place_in(reading.frame).site
     loop = region if isinstance(region, source.LOOPS) else None
     line, read_at = site.line, read.site.line
-    ahead = read_at > line - starting
+    ahead = (read_at, read.site.column) > (line, 0 if starting else site.column)
     straight = not read.after_back_edge and read.site.function == site.function and ahead
     until = read_at if straight and (starting or read.effect is Effect.BACKWARD) else 0
     after = loop is None or bool(until)

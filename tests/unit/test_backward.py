@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -183,3 +184,35 @@ def test_a_saved_input_that_was_detached_in_place_is_called(hooks: bool) -> None
         with pytest.raises(RuntimeError, match="detached in-place"):
             loss.backward()
     assert [(f.code, f.missed) for f in scope.findings] == [("GS201", False)]
+
+
+@pytest.mark.parametrize("hooks", [True, False])
+@pytest.mark.parametrize("before", [True, False])
+def test_nodes_of_two_threads_with_one_number_are_kept_apart(before: bool, hooks: bool) -> None:
+    """Each thread numbers its nodes from 0: what another thread's node saved is not this one's."""
+    x, built, errors = leaf(), [], []
+
+    def in_a_thread(work: Callable[[], object]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    def share() -> None:
+        built.append((x**2).sum())
+
+    def use() -> None:
+        try:
+            (built[0] * (x**2).sum()).backward()
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    if before:
+        in_a_thread(share)
+    with gradscope.watch(hooks=hooks) as scope:
+        if not before:
+            in_a_thread(share)
+        in_a_thread(use)
+        assert not scope.findings
+        in_a_thread(use)
+    assert "a second time" in errors[0]
+    assert [(f.code, f.missed) for f in scope.findings] == [("GS101", False)]

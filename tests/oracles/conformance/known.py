@@ -9,5 +9,8 @@ INHERENT: dict[tuple[str, bool], str] = {
 }
 """Tests whose outcome a watch changes and cannot but change: name, and whether it is with hooks."""
 
-UNWATCHED: dict[str, str] = {}
+UNWATCHED: dict[str, str] = {
+    "TestMultithreadAutograd.test_python_thread_in_middle": "five threads run one graph at once: "
+    "one frees it while the calls of the others are under way",
+}
 """Errors of the engine that no look before the call can know of, by the names of their tests."""

@@ -1,4 +1,8 @@
-"""Stands between gradscope and torch's engine: compares what is called certain with what is raised."""
+"""Stands between gradscope and torch's engine: compares what is called certain with what is raised.
+
+An error that a program meets by reading a freed field of a node is none of the engine's, and no call
+comes before it.
+"""
 
 from __future__ import annotations
 

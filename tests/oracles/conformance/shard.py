@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import unittest
 from collections.abc import Callable, Mapping, Sequence
@@ -73,6 +74,7 @@ def run(
         return gradscope.watch(hooks=way.hooks) if way.watched and wanted else nullcontext()
 
     _warm_up(way)
+    gc.freeze()
     engine = Engine()
     with ExitStack() as stack:
         stack.enter_context(engine.in_force())

@@ -101,7 +101,7 @@ class Foresight(Observer):
         reached = [held for held in tensors_of(frames) if freeing.trace(held)]
         outlooks: list[tuple[Held, Outlook]] = []
         loops = Loops()
-        for held in reached[:_MOST_READ]:
+        for held in _likeliest(reached):
             outlook = foretell(held, frames, loops)
             if outlook is None and record.driven and runs_on(frames[0]):
                 reading = read_by_the_next_run(held.paths, frames[0], codes_of(look))
@@ -132,6 +132,14 @@ def _nearest(coming: list[tuple[Held, Outlook]]) -> list[tuple[Held, Outlook]]:
         return []
     first = min((outlook for _, outlook in coming), key=lambda outlook: outlook.when)
     return [one for one in coming if one[1].reading.backward == first.reading.backward]
+
+
+def _likeliest(reached: list[Held]) -> list[Held]:
+    """Return those to read the code for: of too many, not what stands inside the graph."""
+    if len(reached) <= _MOST_READ:
+        return reached
+    roots_and_others = sorted(reached, key=lambda held: bool(held.own))
+    return roots_and_others[:_MOST_READ]
 
 
 def retains_if_computed(frame: FrameType) -> bool:

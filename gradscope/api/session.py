@@ -55,6 +55,9 @@ class Watcher(Protocol):
     def called(self, call: BackwardCall) -> None:
         """Take note of a backward call that has ended."""
 
+    def with_predictions(self, summary: Summary) -> Summary:
+        """Return the totals with the number of predictions, and of those that came true."""
+
 
 class Session:
     """The hooks of the process: put in by the first watch and taken out by the last."""
@@ -171,7 +174,7 @@ class Session:
             self._summarized = now
             summary = self.summary()
             for scope in self.scopes:
-                scope.writer.summary(summary)
+                scope.writer.summary(scope.with_predictions(summary))
 
     def sample(self, sample: Sample) -> None:
         """Write a point of the memory curve."""

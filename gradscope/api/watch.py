@@ -65,13 +65,16 @@ class Scope:
         self._on_call = on_call
         self._session: Session | None = None
         self._first_call = 0
+        self._is_stopped = False
 
     @property
     def summary(self) -> Summary:
         """The totals so far: nodes built and destroyed, tensors saved, freed and dropped, bytes
         held.
         """
-        return self.recording().summary if self._session is None else self._session.summary()
+        if self._session is None:
+            return self.recording().summary
+        return self.with_predictions(self._session.summary())
 
     def __str__(self) -> str:
         """Return the report, as ``gradscope run`` prints it."""
@@ -87,7 +90,7 @@ class Scope:
     def recording(self) -> Recording:
         """Return all that was seen so far, as plain data."""
         if self._session is not None:
-            self.writer.summary(self._session.summary())
+            self.writer.summary(self.with_predictions(self._session.summary()))
         return self.writer.read()
 
     def draw(
@@ -136,8 +139,34 @@ class Scope:
                 self.writer.source(place.file)
         if new:
             self.findings.append(finding)
+            for number, earlier in enumerate(self.findings):
+                if earlier.is_fulfilled_by(finding):
+                    self._settle(number, replace(earlier, came_true=True))
             if self._on_finding is not None:
                 self._on_finding(finding)
+
+    def _settle(self, number: int, prediction: Finding) -> None:
+        self.findings[number] = prediction
+        self.writer.settle(prediction)
+
+    def withdraw(self) -> None:
+        """Withdraw what was predicted and did not come, if the program has run to its end."""
+        if self.outcome is None or self._is_stopped:
+            return
+        raised = (self.outcome.exception or "").partition(":")[0]
+        if raised == "KeyboardInterrupt":
+            return
+        why = f" with {raised}" if raised else ""
+        for number, finding in enumerate(self.findings):
+            if finding.predicts_error and not finding.came_true:
+                reason = f"the program ended{why} before that backward call"
+                self._settle(number, replace(finding, withdrawn=reason))
+
+    def with_predictions(self, summary: Summary) -> Summary:
+        """Return the totals with the number of predictions, and of those that came true."""
+        predicted = [finding for finding in self.findings if finding.predicts_error]
+        came_true = sum(finding.came_true for finding in predicted)
+        return replace(summary, predicted=len(predicted), came_true=came_true)
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, where the user asked for that."""
@@ -156,6 +185,7 @@ class Scope:
             and call.exception is None
             and call.number - self._first_call >= self.stop_after
         ):
+            self._is_stopped = True
             raise StopRun
 
 
@@ -271,7 +301,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
                 session.scopes.remove(scope)
             text = None if error is None else f"{type(error).__name__}: {error}"
             scope.outcome = Outcome(None, text, finished=True, ended=time.time())
-        scope.writer.finish(scope.outcome, session.summary())
+        else:
+            scope.withdraw()
+        scope.writer.finish(scope.outcome, scope.with_predictions(session.summary()))
         scope._session = None
 
 

@@ -174,8 +174,8 @@ def _print_unwatched(options: RunOptions, console: Console) -> None:
 
 
 def _fails(findings: Iterable[Finding], fail_on: FailOn) -> bool:
-    """Return whether a finding is at or above ``fail_on``."""
+    """Return whether a finding that was not withdrawn is at or above ``fail_on``."""
     if fail_on is FailOn.NEVER:
         return False
     least = Severity(fail_on.value)
-    return any(finding.severity.rank <= least.rank for finding in findings)
+    return any(f.severity.rank <= least.rank and not f.withdrawn for f in findings)

@@ -89,7 +89,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Summary(Printed):
-    """Totals of a run; bytes are of saved activations, each storage once, no parameters."""
+    """Totals of a run; bytes are of saved activations, each storage once, no parameters.
+
+    ``predicted`` failures are the warnings that a backward call will fail, of which ``came_true``
+    did.
+    """
 
     backward_calls: int = 0
     nodes: int = 0
@@ -103,6 +107,8 @@ class Summary(Printed):
     dropped_bytes: int = 0
     live_bytes: int = 0
     peak_saved_bytes: int = 0
+    predicted: int = 0
+    came_true: int = 0
     notes: tuple[str, ...] = ()
 
 

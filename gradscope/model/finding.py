@@ -94,7 +94,9 @@ class Finding(Printed):
 
     ``nodes`` and ``saved`` name what is concerned (``AddmmBackward0``; ``self f32[8, 32]``).
     ``missed`` marks an error of the engine that gradscope did not announce before: a fault of
-    gradscope, shown as such.
+    gradscope, shown as such. ``silent``: the backward call that it predicts raises nothing, and
+    computes a wrong gradient. Of a prediction that a call will fail, ``came_true`` says that the
+    call did, and ``withdrawn`` why it did not.
     """
 
     code: str
@@ -114,6 +116,23 @@ class Finding(Printed):
     missed: bool = False
     graph: int | None = None
     graph_nodes: tuple[int, ...] = ()
+    silent: bool = False
+    came_true: bool = False
+    withdrawn: str = ""
+
+    @property
+    def predicts_error(self) -> bool:
+        """Whether it says that a backward call will fail: advice says that one may."""
+        is_certain = self.severity is Severity.WARNING
+        return self.certainty is Certainty.PREDICTED and is_certain and not self.silent
+
+    def is_fulfilled_by(self, later: Finding) -> bool:
+        """Return whether ``later`` is the error that this finding predicts."""
+        if not self.predicts_error or later.severity is not Severity.ERROR:
+            return False
+        at = later.site
+        expected = self._lines("next_read", "failing_node")
+        return (at is not None and (at.file, at.line) in expected) or self.announces(later)
 
     @property
     def cause(self) -> Cause:

@@ -145,6 +145,16 @@ class RecordingWriter:
             self._tick()
 
     @_while_open
+    def settle(self, finding: Finding) -> None:
+        """Write what has become of a prediction."""
+        place, first = self._findings.get(finding.cause, (0, None))
+        if first is not None:
+            settled = replace(first, came_true=finding.came_true, withdrawn=finding.withdrawn)
+            self._findings[finding.cause] = (place, settled)
+            self._put("findings", place, codec.dumps(settled))
+            self._tick()
+
+    @_while_open
     def sample(self, sample: Sample) -> None:
         """Add a point of the memory curve."""
         self._curve.add(sample)

@@ -91,7 +91,7 @@ they saved.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
@@ -152,7 +152,7 @@ def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
     names = _names(facts)
     is_step = facts.by is By.STEP
     modified = counted(len(facts.tensors), "parameter") if is_step else names
-    return RULE.finding(
+    found = RULE.finding(
         _MESSAGES[facts.by],
         site=facts.changed_at,
         after=facts.after,
@@ -162,6 +162,7 @@ def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
         saved=facts.tensors,
         fix=fix or _reorder(facts),
     )
+    return replace(found, silent=facts.by is By.DATA)
 
 
 def _names(facts: StaleSoon) -> str:

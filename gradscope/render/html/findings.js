@@ -30,6 +30,7 @@ function showVerdict() {
     ),
     tile("Held at the end", bytes(summary.liveBytes), "by graphs"),
     tile("Peak", bytes(summary.peakSavedBytes), "held by graphs at once"),
+    ...(summary.predicted ? [tile("Predicted", count(summary.predicted), `came true ${count(summary.cameTrue)}`)] : []),
   ];
   byId("verdict").replaceChildren(
     el(
@@ -140,6 +141,8 @@ function findingBody(finding) {
     finding.saved.length ? ["Saved tensors", ...chips(finding.saved)] : null,
     finding.bytes ? ["Bytes", bytes(finding.bytes)] : null,
     finding.count > 1 ? ["Met", `${count(finding.count)} times`] : null,
+    finding.cameTrue ? ["Outcome", "came true: the backward call failed"] : null,
+    finding.withdrawn ? ["Outcome", `withdrawn: ${finding.withdrawn}`] : null,
     finding.missed ? ["Outcome", "gradscope did not call this before the engine did; please report it"] : null,
   ].filter(Boolean);
   const call = callWithNumber(finding.call);

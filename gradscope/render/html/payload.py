@@ -136,7 +136,8 @@ def verdict(recording: Recording) -> dict[str, str]:
         detail = "The run was cut off before its end; this is what had been seen by then."
     elif outcome.exception:
         detail = f"The program ended with {outcome.exception}"
-    counts = {s: sum(f.severity is s for f in recording.findings) for s in Severity}
+    standing = [finding for finding in recording.findings if not finding.withdrawn]
+    counts = {s: sum(f.severity is s for f in standing) for s in Severity}
     found = [counted(number, *_NOUNS[severity]) for severity, number in counts.items() if number]
     level = next((severity.value for severity in Severity if counts[severity]), "unfinished")
     if found:

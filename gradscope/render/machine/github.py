@@ -22,7 +22,8 @@ def _command(finding: Finding) -> str:
             properties += [("endLine", str(finding.site.end_line))]
     properties.append(("title", f"{finding.code} {finding.name}"))
     fields = ",".join(f"{key}={_escaped(value, property_=True)}" for key, value in properties)
-    return f"::{_LEVELS[finding.severity]} {fields}::{_escaped(_whole_message(finding))}"
+    level = "notice" if finding.withdrawn else _LEVELS[finding.severity]
+    return f"::{level} {fields}::{_escaped(_whole_message(finding))}"
 
 
 def _whole_message(finding: Finding) -> str:
@@ -31,6 +32,8 @@ def _whole_message(finding: Finding) -> str:
     for related in finding.related:
         where = f" ({short_path(related.site.file)}:{related.site.line})" if related.site else ""
         lines.append(f"note: {related.message}{where}")
+    if finding.withdrawn:
+        lines.append(f"withdrawn: {finding.withdrawn}")
     if finding.fix is not None:
         lines.append(f"help: {finding.fix.message}")
     return "\n".join(lines)

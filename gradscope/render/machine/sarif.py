@@ -82,7 +82,7 @@ def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": order[finding.code],
-        "level": _LEVELS[finding.severity],
+        "level": "note" if finding.withdrawn else _LEVELS[finding.severity],
         "message": {"text": message},
         "locations": [] if finding.site is None else [_location(finding.site)],
         "relatedLocations": [
@@ -99,6 +99,8 @@ def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
             "saved": list(finding.saved),
             "bytes": finding.bytes,
             "missed": finding.missed,
+            "cameTrue": finding.came_true,
+            "withdrawn": finding.withdrawn,
         },
     }
     if finding.fix is not None and finding.fix.edits:

@@ -54,6 +54,8 @@ def print_finding(
         print_note(one.message, console, one.site, sources, gutter)
     if finding.saved and not announced:
         print_note(_saved_tensors(finding), console)
+    if finding.withdrawn:
+        print_note(f"withdrawn: {finding.withdrawn}", console)
     if finding.count > 1:
         print_note(f"seen {finding.count:,} times", console)
     if finding.missed:
@@ -85,6 +87,7 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
         begun.pad_right(left - begun.cell_len)
         place += " " * (middle - cell_len(place))
         seen = f", seen {finding.count:,} times" if finding.count > 1 else ""
+        seen += ", withdrawn" if finding.withdrawn else ""
         lead = Text.assemble("  ", begun, "  ", place, "  ")
         room = max(console.width - lead.cell_len - len(seen), 1)
         name = shorten(plain(finding.name, console), room, ellipsis)

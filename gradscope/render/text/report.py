@@ -72,6 +72,8 @@ def _totals(s: Summary, console: Console) -> None:
     }
     if not s.dropped_tensors:
         del rows["dropped"]
+    if s.predicted:
+        rows["predictions"] = f"predicted {s.predicted:,}, came true {s.came_true:,}"
     width = max(map(len, rows))
     for name, value in rows.items():
         print_message(Text(f"  {name:<{width}}  ", style="dim"), value, console)
@@ -98,14 +100,15 @@ def _headline(recording: Recording, console: Console) -> None:
         checked = f"no problem found in {counted(calls, 'backward call')}"
         print_lines(console, [Text(checked, style="bold green")])
         return
-    found = Counter(finding.severity for finding in recording.findings)
+    found = Counter(finding.severity for finding in recording.findings if not finding.withdrawn)
     parts = [
         _counted_severity(severity, found[severity]) for severity in Severity if found[severity]
     ]
-    worst = min(found, key=lambda severity: severity.rank)
-    line = Text.assemble(
-        (", ".join(parts), SEVERITIES[worst].terminal), f" in {counted(calls, 'backward call')}"
-    )
+    withdrawn = len(recording.findings) - found.total()
+    if withdrawn:
+        parts.append(f"{counted(withdrawn, 'prediction')} withdrawn")
+    style = SEVERITIES[min(found, key=lambda severity: severity.rank)].terminal if found else "bold"
+    line = Text.assemble((", ".join(parts), style), f" in {counted(calls, 'backward call')}")
     print_lines(console, wrapped(line, console.width, console))
 
 

@@ -75,11 +75,12 @@ def coming(iterator: Any, deep: int = 0) -> Coming:
         inner = [coming(part, deep + 1) for part in (parts[:1] if kind is enumerate else parts)]
         if any(one.all_known and not one.items for one in inner):
             return Coming([])
-        first = 1 if kind is enumerate else 0
-        return Coming(
-            [(f"[{i}]{at}", each) for i, one in enumerate(inner, first) for at, each in one.items],
-            all(one.all_known for one in inner),
-        )
+        all_known = all(one.all_known for one in inner)
+        if kind is enumerate:
+            numbers = range(parts[1], parts[1] + len(inner[0].items) * all_known)
+            inner.insert(0, Coming([("", number) for number in numbers]))
+        found = [(f"[{i}]{at}", each) for i, one in enumerate(inner) for at, each in one.items]
+        return Coming(found, all_known)
     if kind is itertools.chain:
         return _of_chain(iterator, deep)
     if kind is GeneratorType or id(kind) in _WRAPPERS:

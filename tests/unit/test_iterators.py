@@ -76,7 +76,8 @@ def test_it_says_whether_it_is_at_its_end() -> None:
 
 
 def test_pairs_say_at_which_part_an_object_is() -> None:
-    assert coming(enumerate(LIST[:2])).items == [("[1]", 10), ("[1]", 11)]
+    numbered = [("[0]", 5), ("[0]", 6), ("[1]", 10), ("[1]", 11)]
+    assert coming(enumerate(LIST[:2], 5)).items == numbered
     pairs = zip("ab", enumerate(LIST[:1]), strict=False)
     assert ("[1][1]", 10) in coming(pairs).items
     endless = itertools.cycle(LIST)

@@ -13,11 +13,14 @@ from gradscope.code.liveness.flow import MISSING
 from gradscope.code.liveness.forecast import Forecaster, ways_after
 from gradscope.code.liveness.known import Facts, Opaque, is_plain
 from gradscope.code.liveness.leaving import left_after
+from gradscope.code.liveness.loops import Loops, iterators_at, loops_at
 from gradscope.code.liveness.notes import Effect, Notes
-from gradscope.code.liveness.reads import RESULT, Loops, Read, all_reads, iterators_at, read_of
+from gradscope.code.liveness.parts import ANYWHERE
+from gradscope.code.liveness.reads import RESULT, Read, all_reads, read_of
 from gradscope.code.liveness.ways import Coming, Condition, Exploration, Returned
 
 __all__ = [
+    "ANYWHERE",
     "MISSING",
     "RESULT",
     "Call",
@@ -42,6 +45,7 @@ __all__ = [
     "is_plain",
     "iterators_at",
     "left_after",
+    "loops_at",
     "read_of",
     "site_of",
     "ways_after",

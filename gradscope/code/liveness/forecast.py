@@ -18,9 +18,10 @@ from gradscope.code.liveness.known import (
     advance,
     truth,
 )
+from gradscope.code.liveness.loops import Loops
 from gradscope.code.liveness.notes import Notes, Phase
 from gradscope.code.liveness.opcodes import Action
-from gradscope.code.liveness.reads import RESULT, Loops, starts_after
+from gradscope.code.liveness.reads import RESULT, starts_after
 from gradscope.code.liveness.survey import decorated_function, survey_of
 from gradscope.code.liveness.values import (
     UNKNOWN,
@@ -297,7 +298,7 @@ def ways_after(
     """
     flow = forecaster.flow
     index = flow.index(lasti)
-    forecaster.loops = flow.loops_around(index)
+    forecaster.loops, forecaster.loops_at_hand = flow.loops_around(index), loops
     stacks = survey_of(forecaster.code).stacks
     iterators = {}
     for loop in forecaster.loops:

@@ -7,8 +7,9 @@ from types import CodeType
 
 from gradscope.code.liveness.callees import Resolve
 from gradscope.code.liveness.flow import flow_of
+from gradscope.code.liveness.loops import Loops
 from gradscope.code.liveness.notes import Notes
-from gradscope.code.liveness.reads import RESULT, Loops, starts_after
+from gradscope.code.liveness.reads import RESULT, starts_after
 from gradscope.code.liveness.tracking import Tracker
 from gradscope.code.liveness.values import Kind, Mark, State, Value
 
@@ -42,6 +43,7 @@ def left_after(
     index = flow.index(lasti)
     env = {name: frozenset((Mark(name, Kind.SAME, -1),)) for name in names if name != RESULT}
     tracker = _Leaver(code, Notes(), resolve)
+    tracker.loops_at_hand = loops
     starts = [
         start
         for start in starts_after(tracker, index, env, names, loops)

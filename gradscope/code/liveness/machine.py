@@ -40,6 +40,12 @@ class Machine(ABC):
     def narrow(self, marks: Marks, path: str, index: int) -> None:  # noqa: B027 - most machines need no note of it
         """Note that ``index`` takes the element ``path`` of a container that was read."""
 
+    def pick(self, marks: Marks, at: int) -> Marks:
+        """Return the marks of a container whose elements a subscript with a key that is not
+        constant can take.
+        """
+        return marks
+
     @abstractmethod
     def function(self, path: str) -> Value:
         """Return a value whose ``codes`` and ``role`` tell which functions the path may be."""

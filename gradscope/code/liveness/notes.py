@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from types import CodeType
@@ -51,7 +51,8 @@ class Effect(IntEnum):
 class Note:
     """One read of a tracked name; ``backward`` is the backward call that it can come to.
 
-    ``before``: the read was complete at the start, its value still on the stack.
+    ``before``: the read was complete at the start, its value still on the stack. ``maybe``: another
+    element of the container may be taken.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Note:
     before: bool = False
     effect: Effect = Effect.HARMLESS
     backward: tuple[CodeType, int] | None = None
+    maybe: bool = False
 
 
 class Notes:
@@ -79,6 +81,12 @@ class Notes:
         if number == len(self.all):
             self.all.append(note)
         return number
+
+    def doubt(self, marks: Iterable[Mark]) -> None:
+        """Note that another element than these may be taken."""
+        for mark in marks:
+            if mark.read >= 0:
+                self.all[mark.read].maybe = True
 
     def use(self, mark: Mark, effect: Effect, backward: tuple[CodeType, int] | None = None) -> None:
         """Note what follows from what was read; the most dangerous effect counts."""

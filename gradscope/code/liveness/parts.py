@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gradscope.code.liveness.values import NO_MARKS, Invocation, Marks, Value, union
+from gradscope.code.liveness.values import NO_MARKS, Invocation, Mark, Marks, Value, union
 
 ANYWHERE = "[*]"
 """A part of a container whose place is not known."""
@@ -38,6 +38,12 @@ def of_attribute(marks: Marks, name: str) -> Marks:
 def given_one_by_one(marks: Marks) -> Marks:
     """Return the marks of what an iterator gives: of a dict that is its keys, not what is kept."""
     return taken(frozenset(m for m in marks if m.rest[:2] not in ("['", '["')))
+
+
+def place_of(mark: Mark) -> str:
+    """Return the part of a container that leads to the object; empty where any may."""
+    first = _split(mark.rest)[0]
+    return "" if first == ANYWHERE else first
 
 
 def put(marks: Marks, part: str = ANYWHERE) -> Marks:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from types import CodeType
-from typing import Protocol
 
 from gradscope.code.liveness.callees import Resolve
 from gradscope.code.liveness.calls import site_of
 from gradscope.code.liveness.flow import flow_of
+from gradscope.code.liveness.loops import Loops
 from gradscope.code.liveness.notes import Effect, Note, Notes, Phase
 from gradscope.code.liveness.opcodes import Action
 from gradscope.code.liveness.parts import ANYWHERE
@@ -41,7 +41,7 @@ class Read:
     the backward call that it, or what is built on it, can come to: None is "none seen", not "none".
     ``after_back_edge``: only in a later iteration of a loop around the starting point;
     ``only_on_exception``: only by way of an exception handler. ``at_hand``: it was read before the
-    starting point, as what a loop runs over.
+    starting point, as what a loop runs over. ``maybe``: another element of ``via`` may be taken.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Read:
     after_back_edge: bool = False
     only_on_exception: bool = False
     at_hand: bool = False
+    maybe: bool = False
 
     @property
     def is_dangerous(self) -> bool:
@@ -80,6 +81,7 @@ def all_reads(
     index = flow.index(lasti)
     env = {name: frozenset((Mark(name, Kind.SAME, -1),)) for name in names if name != RESULT}
     tracker = Tracker(code, notes, resolve)
+    tracker.loops_at_hand = loops
     starts = starts_after(tracker, index, env, names, loops)
     tracker.follow(starts, flow.loops_around(index))
     found: dict[str, tuple[Read, ...]] = {}
@@ -104,6 +106,7 @@ def read_of(note: Note) -> Read:
         note.phase.level > 0,
         note.phase.on_exception,
         note.before and note.name != RESULT,
+        note.maybe,
     )
 
 
@@ -169,33 +172,3 @@ def _at_hand(
     spent = loops is not None and loops.is_spent(depth)
     role = Role.SPENT if spent else value.role
     return value._replace(marks=frozenset(found), items=(), role=role)
-
-
-class Loops(Protocol):
-    """What the iterators of the loops around a place will still give, by their depth on the
-    stack.
-    """
-
-    def coming(self, depth: int, name: str) -> Collection[str] | None:
-        """Return what leads from an element to the object that a name held, for each way; None
-        where the value is no iterator or the name is not known.
-        """
-
-    def is_spent(self, depth: int) -> bool:
-        """Return whether it will give nothing more."""
-
-    def header(self, depth: int) -> int:
-        """Return the instruction that takes the next element."""
-
-
-def iterators_at(code: CodeType, lasti: int) -> dict[int, int]:
-    """Return where on the stack the loops around an instruction keep their iterators: the depth,
-    and the instruction that takes the next element.
-    """
-    flow, stacks = flow_of(code), survey_of(code).stacks
-    headers = [loop.header for loop in flow.loops_around(flow.index(lasti))]
-    return {
-        len(stacks[header]) - 1: header
-        for header in headers
-        if flow.instructions[header].action is Action.NEXT and stacks.get(header)
-    }

@@ -28,7 +28,7 @@ from gradscope.code.liveness.values import (
     summed,
     union,
 )
-from gradscope.code.liveness.words import HARMLESS_ATTRIBUTES
+from gradscope.code.liveness.words import HARMLESS_ATTRIBUTES, PART_METHODS
 
 
 def _keep(s: Step) -> Result:
@@ -138,6 +138,8 @@ def _attribute(s: Step) -> Result:
     marks = NO_MARKS
     if name not in HARMLESS_ATTRIBUTES:
         marks = of_attribute(of_part(owner, path), name)
+        if name in PART_METHODS:  # of a container, whose elements it gives
+            marks |= frozenset(mark for mark in owner.marks if mark.rest.startswith("["))
     if path:
         marks |= s.machine.load(s.env, path, s.at)
     value = s.machine.get(path, marks, name, owner.path)

@@ -10,10 +10,11 @@ from typing import TypeAlias
 from gradscope.code.liveness.callees import Callee, Resolve
 from gradscope.code.liveness.crossing import Crossing
 from gradscope.code.liveness.flow import Instruction, Loop, level_after
+from gradscope.code.liveness.loops import Loops
 from gradscope.code.liveness.machine import Machine
 from gradscope.code.liveness.notes import Effect, Note, Notes, Phase
 from gradscope.code.liveness.opcodes import Action
-from gradscope.code.liveness.parts import handed_on, put, rearranged
+from gradscope.code.liveness.parts import ANYWHERE, handed_on, place_of, put, rearranged
 from gradscope.code.liveness.survey import decorated_function, no_grad, survey_of
 from gradscope.code.liveness.values import (
     NO_MARKS,
@@ -32,7 +33,7 @@ from gradscope.code.liveness.values import (
     summed,
     union,
 )
-from gradscope.code.liveness.words import ADDS_ALL, CallKind, kind_of_call
+from gradscope.code.liveness.words import ADDS_ALL, DRAWS, CallKind, kind_of_call
 from gradscope.code.names import is_element, is_part
 
 _DEEPEST_CALL = 5
@@ -97,6 +98,7 @@ class Tracker(Machine):
         self.running: frozenset[CodeType] = (caller.running if caller else frozenset()) | {code}
         self.answers: dict[_Question, _Answer] = caller.answers if caller else {}
         self.is_top = caller is None
+        self.loops_at_hand: Loops | None = caller.loops_at_hand if caller else None
         self.phase: Phase = caller.phase if caller else Phase()
         self.loops: tuple[Loop, ...] = ()
         self.distance: int = caller.distance if caller else 0
@@ -183,6 +185,17 @@ class Tracker(Machine):
                 and (note := self.notes.all[mark.read]).code is self.code
             ):
                 note.index, note.via = index, path
+
+    def pick(self, marks: Marks, at: int) -> Marks:
+        """Leave out the elements that a subscript cannot take; note where that is not known."""
+        if self.loops_at_hand is None or not any(map(place_of, marks)):
+            return marks
+        keys = self.loops_at_hand.keys(self.code, at, self.phase.level, is_top=self.is_top)
+        if keys is None:
+            self.notes.doubt(mark for mark in marks if place_of(mark))
+        if keys is None or ANYWHERE in keys:
+            return marks
+        return frozenset(mark for mark in marks if place_of(mark) in {"", *keys})
 
     def function(self, path: str) -> Value:
         """Return a function made by this code or by its callers."""
@@ -285,6 +298,8 @@ class Tracker(Machine):
     def _unknown_call(self, env: Env, call: Invocation) -> tuple[Env, Value]:
         """Make an unknown call: it may call what it is given, its result is built on it."""
         marks = self.derive(union(call.arguments) | call.callee.marks, call.stack)
+        if call.callee.attribute in DRAWS:
+            self.notes.doubt(mark for mark in union(call.arguments) if place_of(mark))
         bare = call._replace(arguments=(), keywords=())
         for argument in call.arguments:
             if argument.codes:

@@ -36,6 +36,9 @@ HARMLESS_ATTRIBUTES: Final = _words(
 ADDS_ALL: Final = _words("extend extendleft update")
 """Methods that add each element of what they are given."""
 
+DRAWS: Final = _words("choice choices sample")
+"""Functions that take some elements at random."""
+
 _HARMLESS_BUILTINS: Final = _words(
     "print float int bool complex len str repr ascii format isinstance issubclass type id hash "
     "hasattr callable any all input vars dir range"
@@ -58,7 +61,7 @@ _PART_BUILTINS: Final = _words(
     "list tuple dict set frozenset zip enumerate reversed sorted iter aiter next anext filter max "
     "min deque OrderedDict defaultdict chain SimpleNamespace"
 )
-_PART_METHODS: Final = _words(
+PART_METHODS: Final = _words(
     "pop popleft popitem get items values keys get_nowait move_to_end deque OrderedDict chain "
     "SimpleNamespace"
 )
@@ -83,7 +86,7 @@ def kind_of_call(path: str, attribute: str, *, dropped: bool) -> CallKind:
         if path in _HARMLESS_BUILTINS:
             return CallKind.HARMLESS
         return CallKind.PART if path in _PART_BUILTINS else CallKind.UNKNOWN
-    if attribute in _PART_METHODS:
+    if attribute in PART_METHODS:
         return CallKind.PART
     if attribute in ADDS or (dropped and attribute in ADDS_IF_DROPPED):
         return CallKind.APPEND

@@ -41,9 +41,6 @@ def shared_graph(
     """Return the facts about the first of the holders; None where it can do no harm after all."""
     site = record.site
     assert site is not None
-    found = [entry for entry in found if not _is_over(*entry, reached, site)]
-    if not found:
-        return None
     held, reading = min(found, key=_rank)
     if source.runs_a_part(reading.backward) and not held.root:
         return None
@@ -102,22 +99,6 @@ def _rank(entry: tuple[Held, Reading]) -> tuple[bool, bool, int]:
         reading.read.effect is not Effect.BACKWARD,
         len(reading.name),
     )
-
-
-def _is_over(held: Held, reading: Reading, reached: list[Held], site: Site) -> bool:
-    """Return whether the loop around the call runs over a list and is past this element."""
-    if reading.backward != site or not _elements(reading, site):
-        return False
-    if held.root:
-        return True
-    container, place = _element(reading.name)
-    current = [_element(path.text) for other in reached if other.root for path in other.paths]
-    return any(name == container and 0 <= place <= at for name, at in current)
-
-
-def _element(name: str) -> tuple[str, int]:
-    container, _, rest = name.partition("[")
-    return container, int(rest[:-1]) if rest[:-1].isdigit() else -1
 
 
 def _root_of(record: BackwardCall) -> int | None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 from collections import deque
 from collections.abc import Collection, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from gradscope.code.liveness import iterators_at
+from gradscope.code.keys import ALL, Here, LoopAtHand, keys_taken, loops_around
+from gradscope.code.liveness import ANYWHERE, iterators_at, loops_at, site_of
+from gradscope.detect.foresight.objects import MISSING as NOT_FOUND
+from gradscope.detect.foresight.objects import Objects
 from gradscope.program.containers import Contents
 from gradscope.program.iterators import MISSING, coming, on_stack
 from gradscope.program.layouts import derives
+from gradscope.program.sites import place_in
 
 _MOST_OBJECTS = 4_000
 _MOST_ITEMS = 64
@@ -28,6 +33,7 @@ class _Ahead(NamedTuple):
     tensors: dict[int, set[str]]
     spent: bool
     header: int
+    items: list[tuple[str, Any]] | None = None
 
 
 class Loops:
@@ -36,20 +42,31 @@ class Loops:
     def __init__(self) -> None:
         self._known: dict[int, dict[int, _Ahead]] = {}
 
-    def of(self, frame: FrameType, tensor: Tensor, names: Collection[str]) -> LoopsOfFrame:
+    def of(
+        self, frame: FrameType, objects: Objects, tensor: Tensor, names: Collection[str]
+    ) -> LoopsOfFrame:
         """Return what the loops around the place of a frame will give of a tensor."""
         if id(frame) not in self._known:
             slots = iterators_at(frame.f_code, frame.f_lasti)
             self._known[id(frame)] = {
                 depth: _ahead(on_stack(frame, depth), header) for depth, header in slots.items()
             }
-        return LoopsOfFrame(self._known[id(frame)], id(tensor), names)
+        return LoopsOfFrame(frame, objects, self._known[id(frame)], id(tensor), names)
 
 
 class LoopsOfFrame:
     """What the loops around the place of a frame will give of one tensor, which has these names."""
 
-    def __init__(self, known: dict[int, _Ahead], tensor: int, names: Collection[str]) -> None:
+    def __init__(
+        self,
+        frame: FrameType,
+        objects: Objects,
+        known: dict[int, _Ahead],
+        tensor: int,
+        names: Collection[str],
+    ) -> None:
+        self._frame = frame
+        self._objects = objects
         self._known = known
         self._tensor = tensor
         self._names = names
@@ -68,6 +85,32 @@ class LoopsOfFrame:
         """Return the instruction that takes the next element."""
         return self._known[depth].header
 
+    def keys(self, code: CodeType, at: int, level: int, *, is_top: bool) -> Collection[str] | None:
+        """Return the parts that a subscript can take from here on; None where that is not known."""
+        found = keys_taken(site_of(code, at), self._here() if is_top else None, level)
+        return {ANYWHERE} if found is ALL else found
+
+    def _here(self) -> Here | None:
+        site = place_in(self._frame).site
+        loops = loops_around(site.file, site.line)
+        fors = [loop for loop in loops if isinstance(loop, ast.For)]
+        if len(fors) != len(self._known) or len(loops) != loops_at(
+            self._frame.f_code, self._frame.f_lasti
+        ):
+            return None
+        depths = dict(zip(fors, sorted(self._known, reverse=True), strict=True))
+        around = (
+            LoopAtHand(loop, self._known[depths[loop]].items if loop in depths else None)
+            for loop in loops
+        )
+        return Here(site, tuple(around), self._value)
+
+    def _value(self, path: str) -> Any:
+        found = self._objects.find(path)
+        if found is NOT_FOUND:
+            raise LookupError
+        return found
+
 
 def _ahead(iterator: Any, header: int) -> _Ahead:
     if iterator is MISSING:
@@ -76,7 +119,7 @@ def _ahead(iterator: Any, header: int) -> _Ahead:
     found: dict[int, set[str]] = {}
     for at, tensor in _tensors_in(items):
         found.setdefault(id(tensor), set()).add(at)
-    return _Ahead(found, all_known and not items, header)
+    return _Ahead(found, all_known and not items, header, items if all_known else None)
 
 
 def _tensors_in(items: list[tuple[str, Any]]) -> Iterator[tuple[str, Tensor]]:

@@ -180,7 +180,7 @@ class _Ahead:
         forecaster = Forecaster(
             frame.f_code, notes, resolve, FrameFacts(frame, objects, comes_again), explored
         )
-        ahead = self._loops.of(frame, self._held.tensor, {t.read for t in found.values()})
+        ahead = self._loops.of(frame, objects, self._held.tensor, {t.read for t in found.values()})
         ways = ways_after(forecaster, frame.f_lasti, reads, start.written, start.result, ahead)
         forecaster.explore(way._replace(conditions=start.conditions) for way in ways)
         self._complete = self._complete and explored.is_complete

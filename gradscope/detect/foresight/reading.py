@@ -105,7 +105,7 @@ def possible_read(held: Held, frames: Sequence[FrameType], loops: Loops) -> Read
     for depth, frame in enumerate(frames[:MOST_FRAMES]):
         objects = Objects(frame)
         found = names_in(held.paths, frame, objects)
-        ahead = loops.of(frame, held.tensor, {tracked.read for tracked in found.values()})
+        ahead = loops.of(frame, objects, held.tensor, {each.read for each in found.values()})
         names = {name: each for name, each in found.items() if alive.get(last_step(name), True)}
         for name in carried:
             names.setdefault(name, Tracked(name))
@@ -330,6 +330,8 @@ def doubted(reading: Reading, *, at_line: bool = False, known: bool = False) -> 
     tracked, frame = reading.tracked, reading.frame
     if reading.again or tracked is None:
         return False
+    if reading.read.maybe:
+        return True
     starting = at_line and reading.innermost
     site = place_in(frame).site
     loop = source.loop_around(site)

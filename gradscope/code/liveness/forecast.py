@@ -283,6 +283,12 @@ def _blurred(way: Way) -> Way:
     return way._replace(written=written, state=State(way.state.env, stack))
 
 
+def _at_hand(iterator: Value, rest: Rest, facts: Facts) -> Rest:
+    """Return what is known of a running iterator: one that will give what is tracked goes on."""
+    is_known = rest.source is not MISSING and facts.peek(rest.source, 0)[0] is not None
+    return rest if is_known or not iterator.marks else Rest(more=True)
+
+
 def ways_after(
     forecaster: Forecaster,
     lasti: int,
@@ -310,7 +316,9 @@ def ways_after(
     ways = []
     for phase, start, state in starts_after(forecaster, index, env, names, loops):
         stack = tuple(
-            value._replace(constant=iterators[depth]) if depth in iterators else value
+            value._replace(constant=_at_hand(value, iterators[depth], forecaster.facts))
+            if depth in iterators
+            else value
             for depth, value in enumerate(state.stack)
         )
         if result is not MISSING and start == index + 1 and stack:

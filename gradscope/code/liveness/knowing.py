@@ -236,4 +236,6 @@ def rest_of(iterator: Value, facts: Facts) -> Rest:
 def _iterated(value: Value, facts: Facts) -> Rest:
     if value.items:
         return Rest(tuple(item.constant for item in value.items)) if not value.marks else Rest()
+    if any(mark.rest.startswith("[") for mark in value.marks):
+        return Rest(more=True)  # it holds what is tracked
     return Rest() if value.marks else iterate(value.constant, facts)

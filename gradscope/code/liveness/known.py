@@ -116,6 +116,9 @@ class Facts(Protocol):
     def peek(self, source: Any, ahead: int) -> tuple[bool | None, Any]:
         """Return whether an iterator or container has that many elements and one more; and that."""
 
+    def is_finite(self, source: Any) -> bool:
+        """Return whether it is known how many elements an iterator or container has."""
+
     def running(self, depth: int) -> Any:
         """Return the iterator of a loop of the frame, at a depth of its stack."""
 
@@ -264,7 +267,9 @@ def advance(rest: Rest, facts: Facts) -> tuple[bool | None, Any, Rest]:
     """Return whether an iterator gives one more element, which, and the iterator after that."""
     if rest.source is MISSING:
         return rest.more, MISSING, Rest()
-    if rest.ahead >= _FARTHEST:
-        return None, MISSING, Rest()
     more, element = facts.peek(rest.source, rest.ahead)
+    if more and rest.ahead >= _FARTHEST:
+        # one more iteration stands for all that are left, if they are to end
+        last = (True, MISSING, Rest(more=False))
+        return last if facts.is_finite(rest.source) else (None, MISSING, Rest())
     return more, element, Rest(rest.source, rest.ahead + 1)

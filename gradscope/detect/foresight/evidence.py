@@ -41,6 +41,8 @@ def shared_graph(
     """Return the facts about the first of the holders; None where it can do no harm after all."""
     site = record.site
     assert site is not None
+    if not found:
+        return None
     held, reading = min(found, key=_rank)
     if source.runs_a_part(reading.backward) and not held.root:
         return None

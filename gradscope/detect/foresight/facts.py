@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from functools import lru_cache
 from types import (
     BuiltinFunctionType,
@@ -92,6 +93,11 @@ class FrameFacts:
         if least <= ahead:
             return (False if most <= ahead else None), MISSING
         return True, _element(element_of(found, ahead))
+
+    def is_finite(self, source: Any) -> bool:
+        """Return whether it is known how many elements an iterator or container has."""
+        least, most = left_in(source.value if type(source) is Opaque else source, self._again)
+        return least == most < math.inf
 
     def running(self, depth: int) -> Any:
         """Return the iterator of a loop of the frame, at a depth of its stack."""

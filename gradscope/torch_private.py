@@ -68,6 +68,15 @@ LOADER_ITERATORS: tuple[type, ...] = (
     torch.utils.data.dataloader._MultiProcessingDataLoaderIter,
 )
 COMPILER_FOLDER = torch.__path__[0] + "/_dynamo"
+_NOT_COMPILING = frozenset(
+    {"graph_break", "_callback_from_stance", "DisableContext.__call__.<locals>._fn"}
+)
+"""What each step of an optimizer runs of the compiler: it keeps code from being compiled."""
+
+
+def is_compiler(code: CodeType) -> bool:
+    """Return whether code of the compiler is at work, or about to."""
+    return code.co_filename.startswith(COMPILER_FOLDER) and code.co_qualname not in _NOT_COMPILING
 
 
 def node_class_of(function: Any) -> Any:

@@ -126,7 +126,8 @@ def _fix(facts: ForwardOnFreed) -> Fix:
         return Fix(FixKind.RETAIN_GRAPH, message)
     if facts.carried:
         cost = "earlier iterations are then not trained through it"
-        return Fix(FixKind.DETACH, f"{detach} after {freed}; {cost}")
+        when = "where it is stored" if facts.freed_by.driven else f"after {freed}"
+        return Fix(FixKind.DETACH, f"{detach} {when}; {cost}")
     if facts.again:
         message = f"compute `{facts.holder}` again for each backward call"
         return Fix(FixKind.RECOMPUTE, f"{message}; or {detach} if it should not be trained")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch._dynamo  # noqa: F401 - an optimizer imports it, and while it does no line is watched
 
 import gradscope
 from gradscope.model import Finding
@@ -128,6 +129,15 @@ HAZARDS = {
         if self.training:
             self.state = state  # head
         return state
+""",
+    "a memory that training alone reads and stores": """
+    def training_step(self, x, index):
+        summary = self.cell(x).mean(0)
+        if self.training:
+            if self.state is not None:
+                summary = 0.5 * self.state + 0.5 * summary
+            self.state = summary  # head
+        return summary.sum()
 """,
     "both states of an LSTM": """
         self.cell = torch.nn.LSTMCell(3, 3)
@@ -313,6 +323,41 @@ def test_healthy_models_are_not_blamed(
     methods: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert found_in(MODEL.format(methods=methods), tmp_path) == ([], "")
+
+
+LATE = {
+    "another function resets it now and then": """
+    def training_step(self, x, index):
+        state = self.cell(x, self.state)  # head
+        self.state = state
+        return state.sum()
+
+    def start_of_epoch(self):
+        self.state = None
+""",
+    "read under a condition that holds later": """
+    def training_step(self, x, index):
+        loss = self.cell(x).sum()
+        if index > 0:
+            loss = loss * self.state  # head
+        self.state = loss
+        return loss
+""",
+}
+
+
+@pytest.mark.parametrize("methods", LATE.values(), ids=LATE)
+def test_what_may_not_come_is_told_at_the_line_that_goes_on(methods: str, tmp_path: Path) -> None:
+    text = MODEL.format(methods=methods)
+    found, raised = found_in(text, tmp_path)
+    assert raised
+    assert [f.code for f in found] == ["GS103", "GS101"]
+    head = next(i for i, line in enumerate(text.splitlines(), 1) if "# head" in line)
+    assert line_of(found[0]) == head
+    assert "`self.state`" in found[0].label
+    assert found[0].backward_call == 1
+    assert found[0].fix is not None
+    assert "where it is stored" in found[0].fix.message
 
 
 def test_nothing_is_foretold_in_the_last_iteration(tmp_path: Path) -> None:

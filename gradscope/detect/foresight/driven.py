@@ -29,10 +29,15 @@ def codes_of(look: Look) -> frozenset[CodeType]:
 
 
 def read_by_the_next_run(
-    paths: Sequence[Path], frame: FrameType, ran: frozenset[CodeType]
+    paths: Sequence[Path],
+    frame: FrameType,
+    ran: frozenset[CodeType],
+    *,
+    doubting: bool = True,
 ) -> Reading | None:
     """Return the read by which a function that ran for this call goes on from the tensor when the
-    library runs it again; None where that is not certain.
+    library runs it again; None where that is not certain. Without ``doubting`` the read counts even
+    if its line may not be reached, or not with the same tensor.
 
     ``frame`` is the user's that called the library. The tensor has to be an attribute, or an
     element of one, as nothing else of such a function outlives its run.
@@ -48,7 +53,7 @@ def read_by_the_next_run(
         resolver = Resolver(objects, "self", owner, attribute)
         for code in _methods(type(owner)):
             read = _read_anew(code, attribute, element, resolver, ran)
-            if read is not None:
+            if read is not None and not (doubting and _in_doubt(code, read)):
                 read = replace(read, backward=place_in(frame).site)
                 return Reading(read.name, read, frame, again=True)
     return None
@@ -99,7 +104,7 @@ def _read_anew(
     read = next((r for r in reads if r.effect in _BUILDS and not r.only_on_exception), None)
     if read is None or RESULT not in left_after(code, -1, (name,), resolver).get(name, ()):
         return None
-    return None if _in_doubt(method, name, read) else read
+    return read if _is_chosen(read) else None
 
 
 def _definition(code: CodeType) -> ast.FunctionDef | None:
@@ -112,13 +117,21 @@ def _definition(code: CodeType) -> ast.FunctionDef | None:
     return None
 
 
-def _in_doubt(method: ast.FunctionDef, name: str, read: Read) -> bool:
+def _is_chosen(read: Read) -> bool:
+    """Return whether the statement always reads the attribute if there is something in it."""
+    statement = source.statement_at(read.site)
+    choices = (n for n in ast.walk(statement) if isinstance(n, ast.IfExp)) if statement else ()
+    return all(_is_about(choice.test, read.name) for choice in choices)
+
+
+def _in_doubt(code: CodeType, read: Read) -> bool:
     """Return whether something else may be in the attribute's place, or the read be left out."""
-    at = read.site.line
+    method, name, at = _definition(code), read.name, read.site.line
+    assert method is not None
     if read.site.function.rpartition(".")[2] == method.name:
         if not _surely_runs(method, name, at):
             return True
-        if doubts.stored_sometimes(method, name, method.lineno, at, until=at):
+        if doubts.stored_sometimes(method, name, at, at, until=at):
             return True
     return _changed_elsewhere(method, name, read.site.file)
 
@@ -138,9 +151,6 @@ def _surely_runs(method: ast.FunctionDef, name: str, line: int) -> bool:
                 return False
         elif isinstance(statement, ast.For | ast.While | ast.Try | ast.Match):
             return False
-        elif statement.lineno == line:
-            choices = (node for node in ast.walk(statement) if isinstance(node, ast.IfExp))
-            return all(_is_about(choice.test, name) for choice in choices)
     return True
 
 

@@ -10,12 +10,13 @@ from types import FrameType
 import torch
 
 from gradscope.code import changes, source
-from gradscope.code.liveness import Effect
+from gradscope.code.liveness import Effect, Read
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Token, token_of
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
+from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.loops import Loops
@@ -25,6 +26,7 @@ from gradscope.detect.foresight.reading import Reading, possible_read
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.observers import Observer
 from gradscope.model import BackwardCall, Finding, Severity, Site
+from gradscope.program.drivers import runs_on
 from gradscope.program.sites import place_in, site_of, user_frames
 from gradscope.program.tensors import node_of
 from gradscope.rules import gs103
@@ -39,12 +41,16 @@ _FOR_ITER = opmap["FOR_ITER"]
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """A read that may build on a freed graph: where, and on the tensor of which node."""
+    """A read that may build on a freed graph, and on the tensor of which node.
 
-    read: Site
+    ``driven``: a library makes the backward calls, and will run the function that reads anew.
+    """
+
+    read: Read
     sequence_nr: int
     record: BackwardCall
     computed: bool
+    driven: bool = False
 
 
 class ForwardOnFreed(Observer):
@@ -90,7 +96,7 @@ class ForwardOnFreed(Observer):
             self._forget(record.number - _MOST_CALLS)
             for expected in self._coming:
                 if sum(map(len, self._expected.values())) < _MOST_EXPECTED:
-                    self._expected.setdefault(expected.read.line, []).append(expected)
+                    self._expected.setdefault(expected.read.site.line, []).append(expected)
             if self._expected:
                 self._lines.wait(self, True)
                 self._lines.turn_on(frame)
@@ -114,12 +120,13 @@ class ForwardOnFreed(Observer):
         for held in tensors_of(frames):
             if freeing.trace(held):
                 reading = possible_read(held, frames, loops)
+                driven = reading is None and record.driven and runs_on(frames[0])
+                if driven:
+                    ran = codes_of(look)
+                    reading = read_by_the_next_run(held.paths, frames[0], ran, doubting=False)
                 if reading is not None and _builds(reading):
-                    found.append(
-                        _Expected(
-                            reading.read.site, _number(held), record, retains_if_computed(frame)
-                        )
-                    )
+                    computed = retains_if_computed(frame)
+                    found.append(_Expected(reading.read, _number(held), record, computed, driven))
         return found
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
@@ -133,7 +140,7 @@ class ForwardOnFreed(Observer):
         expected = {
             e.sequence_nr: e
             for e in found
-            if (e.read.file, e.read.function) == (here.file, here.function)
+            if (e.read.site.file, e.read.site.function) == (here.file, here.function)
         }
         if (
             not expected
@@ -157,11 +164,8 @@ class ForwardOnFreed(Observer):
             freed = _freed_in(held) if known is not None else []
             if known is None or not freed:
                 continue
-            outlook = foretell(held, frames, loops, at_line=True)
-            if outlook is None or not outlook.comes:
-                continue
-            reading = outlook.reading
-            if reading.read.site.line != here.line or not _builds(reading):
+            reading = _read_here(known, held, frames, loops)
+            if reading is None or reading.read.site.line != here.line or not _builds(reading):
                 continue
             if source.runs_a_part(reading.backward):
                 continue
@@ -176,7 +180,8 @@ class ForwardOnFreed(Observer):
         self, known: _Expected, reading: Reading, freed: list[tuple[str, Token]]
     ) -> gs103.ForwardOnFreed:
         site = known.record.site
-        loop = source.loop_around(site) if site is not None else None
+        own = source.function_around(reading.read.site) if known.driven else None
+        loop = source.loop_around(site) if site is not None and own is None else own
         made = dict.fromkeys(
             s for s in (site_of(token.place) for _, token in freed) if s is not None
         )
@@ -192,6 +197,18 @@ class ForwardOnFreed(Observer):
             again=reading.backward == site,
             carried=loop is not None and bool(changes.stores_in(loop, reading.name)),
         )
+
+
+def _read_here(
+    known: _Expected, held: Held, frames: list[FrameType], loops: Loops
+) -> Reading | None:
+    """Return the read that was expected, if it comes and the tensor is still there."""
+    if known.driven:
+        name = known.read.name
+        is_there = any(path.text == name for path in held.paths)
+        return Reading(name, known.read, frames[0], again=True) if is_there else None
+    outlook = foretell(held, frames, loops, at_line=True)
+    return outlook.reading if outlook is not None and outlook.comes else None
 
 
 def _builds(reading: Reading) -> bool:

@@ -23,7 +23,7 @@ from gradscope.detect.observers import Observer, Observers
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import USER, known_codes, learn_code, owner_of, place_at, user_frames
-from gradscope.torch_private import COMPILER_FOLDER, hidden_from_compiler
+from gradscope.torch_private import hidden_from_compiler, is_compiler
 
 _MOST_EVENTS = 200_000
 _MOST_SECONDS = 0.5
@@ -163,7 +163,7 @@ class LineWatch(Observer):
             self._turn_off()
             return None
         self._events += 1
-        compiles = code.co_filename.startswith(COMPILER_FOLDER)
+        compiles = is_compiler(code)
         if compiles or self._events > _MOST_EVENTS or not self.watch.active:
             self._thread.aside = True
             self._turn_off()

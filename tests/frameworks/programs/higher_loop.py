@@ -1,6 +1,6 @@
 """Meta-learning with higher: each task starts from the weights, pulled to the last task's."""
 # needs: higher
-# finds: GS102 GS101 `last`
+# finds: GS102 GS101 `adapted`
 
 import higher
 import torch

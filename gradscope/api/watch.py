@@ -127,8 +127,17 @@ class Scope:
             self._session.explain(error)
 
     def report(self, finding: Finding) -> None:
-        """Take a finding; call ``on_finding`` the first time that its cause is met."""
-        new = all(f.cause != finding.cause for f in self.findings)
+        """Take a finding; call ``on_finding`` the first time that its cause is met.
+
+        A count of 0 brings the figures of a finding up to date.
+        """
+        met = (i for i, f in enumerate(self.findings) if f.cause == finding.cause)
+        known = next(met, None)
+        new = known is None
+        if known is not None and not finding.count:
+            self.findings[known] = replace(finding, count=self.findings[known].count)
+        elif new and not finding.count:
+            return  # said before this watch began
         self.writer.finding(finding)
         for place in (
             finding.site,

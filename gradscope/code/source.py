@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -15,6 +17,7 @@ Loop: TypeAlias = ast.For | ast.While | ast.AsyncFor
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_FILES = 256
+_NOT_A_NUMBER = re.compile(r"\D+")
 
 
 class Found(NamedTuple):
@@ -73,6 +76,24 @@ def parsed(file: str) -> Source:
             _sources.clear()
         known = _sources[file] = Source(lines)
     return known
+
+
+def cells_like(file: str) -> Iterator[str]:
+    """Yield the files that exist only in memory and are named as this one but for their numbers:
+    the cells of its notebook, the newest first.
+    """
+    if _is_in_memory(file):
+        folder, name = os.path.split(file)
+        kind = (folder, _NOT_A_NUMBER.findall(name)[:1])
+        for other in reversed(tuple(linecache.cache)):
+            folder, name = os.path.split(other)
+            if (folder, _NOT_A_NUMBER.findall(name)[:1]) == kind and _is_in_memory(other):
+                yield other
+
+
+def _is_in_memory(file: str) -> bool:
+    entry = linecache.cache.get(file)
+    return entry is not None and len(entry) > 1 and entry[1] is None
 
 
 def tree(file: str) -> ast.Module:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from gradscope.code import changes, places, source
-from gradscope.code.source import Source
+from gradscope.code.source import Source, cells_like
 from gradscope.model import Site
 from gradscope.model.paths import Path
 
@@ -25,32 +25,55 @@ class _Place:
     fills: bool  # puts something into the target, which stays the same object
 
 
-def find_store(names: tuple[Path, ...], *, container: bool) -> Site | None:
-    """Return the most telling line that stores what the first known of these names holds."""
-    found = _find(names, container=container)
+def find_store(
+    names: tuple[Path, ...], *, container: bool, files: Iterable[str] = ()
+) -> Site | None:
+    """Return the most telling line that stores what the first known of these names holds.
+
+    ``files`` are those of the code that was running, for what its own file does not store.
+    """
+    found = _find(names, container=container, files=files)
     return None if found is None else found[0]
 
 
-def store_of(names: tuple[Path, ...]) -> tuple[Site | None, bool]:
+def store_of(names: tuple[Path, ...], files: Iterable[str] = ()) -> tuple[Site | None, bool]:
     """Return the line that stores such a tensor, and whether it computes it from itself."""
-    return _find(names, container=False) or (None, False)
+    return _find(names, container=False, files=files) or (None, False)
 
 
-def _find(names: tuple[Path, ...], *, container: bool) -> tuple[Site, bool] | None:
+def _find(
+    names: tuple[Path, ...], *, container: bool, files: Iterable[str]
+) -> tuple[Site, bool] | None:
     for name in names:
-        best: tuple[tuple[int, ...], _Place] | None = None
-        for place in _places(source.parsed(name.origin.file)):
-            if (match := _match(place.target, name)) == 0:
-                continue
-            inside = name.origin.owner != "local" or name.origin.function == place.function
-            score = (match, inside, place.in_loop, place.fills == container, place.reads_itself)
-            if best is None or score > best[0]:
-                best = score, place
-        if best is not None:
-            place = best[1]
-            site = places.of_node(place.node, name.origin.file, place.function)
-            return site, place.reads_itself
+        found = _find_in(name.origin.file, name, container=container)
+        if found is None and (name.origin.owner != "local" or name.attribute is not None):
+            others = dict.fromkeys(each for file in files for each in (file, *cells_like(file)))
+            found = next(
+                (
+                    found
+                    for file in others
+                    if file != name.origin.file
+                    and (found := _find_in(file, name, container=container)) is not None
+                ),
+                None,
+            )
+        if found is not None:
+            return found
     return None
+
+
+def _find_in(file: str, name: Path, *, container: bool) -> tuple[Site, bool] | None:
+    best: tuple[tuple[int, ...], _Place] | None = None
+    for place in _places(source.parsed(file)):
+        if (match := _match(place.target, name)) == 0:
+            continue
+        inside = name.origin.owner != "local" or name.origin.function == place.function
+        score = (match, inside, place.in_loop, place.fills == container, place.reads_itself)
+        if best is None or score > best[0]:
+            best = score, place
+    if best is None:
+        return None
+    return places.of_node(best[1].node, file, best[1].function), best[1].reads_itself
 
 
 def find_calls(file: str, method: str) -> list[Site]:
@@ -70,6 +93,11 @@ def places_like(file: str, node: ast.AST) -> int:
     stores = _places(source.parsed(file))
     like = sum((ast.unparse(p.target), p.fills, p.reads_itself) in wanted for p in stores)
     return like // max(len(wanted), 1)
+
+
+def matches(target: ast.expr, name: Path) -> bool:
+    """Return whether an expression may mean what has this name."""
+    return _match(target, name) > 0
 
 
 def _match(target: ast.expr, name: Path) -> int:

@@ -6,6 +6,7 @@ import collections
 import functools
 import gc
 import itertools
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -42,10 +43,14 @@ _get_attribute = object.__getattribute__
 
 
 class Contents:
-    """Reads objects, large containers in part: ``cut`` then turns True."""
+    """Reads objects, large containers in part: ``cut`` then turns True.
 
-    def __init__(self, most: int) -> None:
+    Deques that can hold no more than ``window`` elements are passed over.
+    """
+
+    def __init__(self, most: int, window: int = 0) -> None:
         self.most = most
+        self.window = window
         self.cut = False
 
     def of(self, holder: object) -> list[Held]:
@@ -131,6 +136,8 @@ def _sequence(base: Any) -> _Reader:
 
     def read(contents: Contents, holder: Any) -> list[Held]:
         length, most = base.__len__(holder), contents.most
+        if base is collections.deque and (_longest(holder) or sys.maxsize) <= contents.window:
+            return []
         places: Iterable[int] = range(length)
         if length > most:
             contents.cut = True
@@ -146,6 +153,9 @@ def _sequence(base: Any) -> _Reader:
             return []
 
     return read
+
+
+_longest = collections.deque.__dict__["maxlen"].__get__
 
 
 def _set(base: Any) -> _Reader:
@@ -222,12 +232,10 @@ def _of_function(contents: Contents, function: types.FunctionType) -> Iterator[H
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # not bound yet
             yield "cell", name, cell.cell_contents
-    defaults = function.__defaults__ or ()
-    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-    for name, value in (
-        *zip(names, defaults, strict=True),
-        *(function.__kwdefaults__ or {}).items(),
-    ):
+    # A program may set more defaults than there are parameters: Python counts from the last one.
+    names = reversed(code.co_varnames[: code.co_argcount])
+    defaults = zip(names, reversed(function.__defaults__ or ()), strict=False)
+    for name, value in (*reversed([*defaults]), *(function.__kwdefaults__ or {}).items()):
         yield "default", name, value
     yield from contents.attributes(function.__dict__)
     if owner_of(code) == USER:

@@ -22,13 +22,15 @@ from gradscope.program.variables import is_module_level, local_variables
 class Budget:
     """How far a walk may go; ``max_items`` is how many elements of one container it looks at.
 
-    ``max_seconds`` are the thread's own, so that a busy machine does not change what is found.
+    ``max_seconds`` are the thread's own, so that a busy machine does not change what is found. A
+    deque that can hold no more than ``window`` elements is passed over.
     """
 
     max_objects: int = 20_000
     max_seconds: float = 0.05
     max_depth: int = 16
     max_items: int = 200
+    window: int = 0
 
 
 ON_DEMAND = Budget(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items=20_000)
@@ -62,7 +64,7 @@ class Walk:
     def __init__(self, budget: Budget, wanted: Tensor | None = None) -> None:
         self._budget = budget
         self._wanted = wanted  # told of although it may hold no graph
-        self._contents = Contents(budget.max_items)
+        self._contents = Contents(budget.max_items, budget.window)
         self._objects: list[Any] = []
         self._links: list[_Link] = []
         self._depths: list[int] = []

@@ -133,10 +133,14 @@ class RecordingWriter:
 
     @_while_open
     def finding(self, finding: Finding) -> None:
-        """Add a finding; one of a known cause only raises the count of the first."""
+        """Add a finding; one of a known cause only raises the count of the first.
+
+        One with a count of 0 takes the place of the first.
+        """
         place, first = self._findings.get(finding.cause, (len(self._findings), None))
         if first is not None:
-            finding = replace(first, count=first.count + finding.count)
+            newest = first if finding.count else finding
+            finding = replace(newest, count=first.count + finding.count)
         self._findings[finding.cause] = (place, finding)
         self._put("findings", place, codec.dumps(finding))
         if first is None:

@@ -153,6 +153,24 @@ def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterat
         yield Related("created", site, again if position else message)
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """When iterations were counted: after ``after`` of ``of``; ``cut`` if not all were looked at.
+
+    Where both are 0 there is nothing to say: it is the present, or the end.
+    """
+
+    after: int = 0
+    of: int = 0
+    cut: bool = False
+
+    def words(self, iterations: int) -> str:
+        """Return so many iterations in words: ``31 iterations after 32 of 40``."""
+        count = f"{'at least ' if self.cut else ''}{counted(iterations, 'iteration')}"
+        return f"{count} after {self.after:,} of {self.of:,}" if self.of else count
+
+
+NOW = Seen()
 UNCOUNTED = "bytes not counted without hooks"
 
 

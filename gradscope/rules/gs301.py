@@ -73,7 +73,7 @@ from dataclasses import dataclass
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Site
-from gradscope.rules.base import growth, head, place, rule
+from gradscope.rules.base import NOW, Seen, growth, head, place, rule
 from gradscope.units import counted, nbytes
 
 RULE = rule(
@@ -89,6 +89,8 @@ class Carried:
     ``stored`` is the line that stores the holder. The graph has ``nodes`` and ``nbytes`` of saved
     tensors, and each iteration adds ``nodes_each`` and ``nbytes_each``. ``silent``: parameters are
     changed through ``.data``. Without hooks the bytes are not known: ``counts_bytes`` is False.
+    ``seen`` says more of the count of iterations. ``steps``: the calls are
+    ``autograd.grad(create_graph=True)``, and none ever ran through the graph of an earlier one.
     """
 
     call: BackwardCall | None
@@ -101,6 +103,8 @@ class Carried:
     nbytes_each: float
     silent: bool = False
     counts_bytes: bool = True
+    seen: Seen = NOW
+    steps: bool = False
 
 
 def finding(facts: Carried, edits: tuple[Edit, ...] = ()) -> Finding:
@@ -124,13 +128,19 @@ def finding(facts: Carried, edits: tuple[Edit, ...] = ()) -> Finding:
         message,
         facts.call,
         site=head(facts.call, facts.stored) if facts.call is not None else None,
-        label=f"goes back over {counted(facts.iterations, 'iteration')}",
+        label=f"goes back over {facts.seen.words(facts.iterations)}",
         related=related,
         bytes=facts.nbytes,
         fix=Fix(
             FixKind.DETACH,
-            f"detach() `{facts.holder}`{where} and drop retain_graph=True; "
-            "no gradient then goes back beyond the iteration",
+            f"{_cut(facts, where)}; no gradient then goes back beyond the iteration",
             edits,
         ),
     )
+
+
+def _cut(facts: Carried, where: str) -> str:
+    if facts.steps:
+        cut = f"detach() `{facts.holder}`{where}, and requires_grad_() what comes out"
+        return f"{cut}; drop create_graph=True unless a second derivative is taken"
+    return f"detach() `{facts.holder}`{where} and drop retain_graph=True"

@@ -76,7 +76,7 @@ from dataclasses import dataclass
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Site
-from gradscope.rules.base import UNCOUNTED, at, growth, rule
+from gradscope.rules.base import NOW, UNCOUNTED, Seen, at, growth, rule
 from gradscope.units import counted, nbytes
 
 RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OBSERVED)
@@ -91,7 +91,7 @@ class KeptAlive:
     are single numbers; ``through_frame``: it is held by way of the variables of a function that has
     ended (a traceback). Each iteration adds ``nodes_each`` and ``nbytes_each``; ``after`` is the
     number of the last backward call. Without hooks the bytes are not known: ``counts_bytes`` is
-    False.
+    False. ``seen`` says more of the count of iterations.
     """
 
     call: BackwardCall | None
@@ -107,6 +107,7 @@ class KeptAlive:
     nbytes_each: float
     after: int = 0
     counts_bytes: bool = True
+    seen: Seen = NOW
 
 
 def finding(facts: KeptAlive, edits: tuple[Edit, ...] = ()) -> Finding:
@@ -121,7 +122,7 @@ def finding(facts: KeptAlive, edits: tuple[Edit, ...] = ()) -> Finding:
         facts.call,
         site=facts.stored,
         after=facts.after,
-        label=f"keeps graphs of {counted(facts.iterations, 'iteration')}, {saved}",
+        label=f"keeps graphs of {facts.seen.words(facts.iterations)}, {saved}",
         related=(Related("held_by", facts.stored, held),),
         bytes=facts.nbytes,
         fix=Fix(kind, message, edits),

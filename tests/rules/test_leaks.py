@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import re
 import runpy
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -109,6 +111,58 @@ def test_a_leak_that_starts_late_is_seen(
     """
     (finding,) = findings_of(source, tmp_path)
     assert (finding.code, finding.site and finding.site.line) == ("GS302", 11)
+
+
+LOGGED = """
+    import torch
+    net = torch.nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    def main():
+        {first}
+        for step in range({steps}):
+            loss = net(torch.randn(8, 4)).pow(2).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            {store}
+    """
+
+
+@pytest.mark.parametrize(
+    ("first", "store", "steps"),
+    [
+        ("global kept; kept = []", "kept.append(loss)", 40),
+        ("global kept; kept = []", "kept.append(loss)", 300),
+        ("global total; total = 0", "total = total + loss", 40),
+        ("global total; total = 0", "total = total + loss", 300),
+    ],
+)
+def test_the_figures_at_the_end_are_the_last_ones(
+    first: str, store: str, steps: int, tmp_path: Path
+) -> None:
+    source = LOGGED.format(first=first, store=store, steps=steps)
+    script = tmp_path / "example.py"
+    script.write_text(textwrap.dedent(source), encoding="utf-8")
+    announced: list[Finding] = []
+    module = ModuleType("__main__")
+    with watch(on_finding=announced.append) as scope:
+        exec(compile(script.read_text(), str(script), "exec"), vars(module))
+        module.main()
+    (finding,) = scope.findings
+    assert re.match(r"keeps graphs of [789] iterations, ", announced[0].label)
+    assert finding.label.startswith(f"keeps graphs of {steps} iterations")
+    assert finding.count == 1
+    assert scope.recording().findings == tuple(scope.findings)
+    assert finding.cause == announced[0].cause
+    assert finding.label in str(scope)
+
+
+def test_where_the_holder_is_gone_in_the_end_the_figures_say_when_it_was_seen(
+    tmp_path: Path,
+) -> None:
+    source = LOGGED.format(first="kept = []", store="kept.append(loss)", steps=40)
+    (finding,) = findings_of(f"{source}\n    main()", tmp_path)
+    assert finding.label == "keeps graphs of 32 iterations after 33 of 40, no saved bytes"
 
 
 def test_a_holder_is_told_of_once(tmp_path: Path) -> None:

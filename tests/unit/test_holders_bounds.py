@@ -231,3 +231,14 @@ def test_a_container_that_another_thread_changes_is_survived() -> None:
         stop.set()
         thread.join()
     assert loss is not None
+
+
+def test_a_function_may_have_more_defaults_than_parameters() -> None:
+    def function(last: Any) -> Any:
+        return last
+
+    t = made()
+    function.__defaults__ = (None, t)
+    assert scan()[0]["<default of function>.last"] is t
+    function.__defaults__ = (t, None)
+    assert "<default of function>.last" not in scan()[0]

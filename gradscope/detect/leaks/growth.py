@@ -6,33 +6,34 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import FrameType, FunctionType, ModuleType
 
-from gradscope.code.stores import find_store
-from gradscope.code.through_data import writes_data
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.detect.leaks.cycles import find_cycle
-from gradscope.detect.leaks.loops import SIGHTINGS, Key, Loop, Sightings
+from gradscope.detect.leaks.loops import Key, Loop, Sightings
 from gradscope.detect.leaks.spans import Room, Spans
 from gradscope.detect.leaks.suspects import Scanned, Suspect, scan
+from gradscope.detect.leaks.told import Told, carried, has_grown, is_kept_between_calls, kept_alive
 from gradscope.detect.observers import Observer
-from gradscope.fixing.leaks import detached_after, detached_where_stored
 from gradscope.model import BackwardCall, Finding
 from gradscope.model.paths import Path
 from gradscope.program.sites import Place, user_frames
-from gradscope.rules import gs301, gs302, gs304
+from gradscope.rules import gs304
+from gradscope.rules.base import NOW, Seen
 from gradscope.torch_private import next_sequence_nr
 
-_FREE_SCANS = 8  # made whatever they cost; later ones only while they stay cheap
+_FREE_SCANS, _FREE_SECONDS = 8, 0.3  # spent whatever the run takes; later scans have to be cheap
 _SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05  # of the run's time
 _FIRST_LOOK = 8  # saved tensors
 # Iterations, before any optimizer has stepped, when they may be micro-batches, and after.
 _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)
 _ENOUGH_AT_ONCE = 4  # iterations seen in a single look
 _MOST_LOOPS = 1_000
+_MOST_LOOKS_BACK = 8
 
 
 class Growth(Observer):
@@ -47,7 +48,7 @@ class Growth(Observer):
         self._between: dict[Key, Sightings] = {}
         self._looks = 0
         self._creates = False
-        self._told: set[Key] = set()
+        self._told: dict[Key, Told | None] = {}
         self._room = Room(watch)
         self._thread = threading.get_ident()
         self._scans = 0
@@ -70,12 +71,12 @@ class Growth(Observer):
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Count the iteration, and remember for a scan which nodes the call runs through."""
-        if record.create_graph:
-            self._creates |= record.kind == "backward"
-            if record.kind == "grad":  # a step inside something larger
-                return ()
-        loop = self._loop(call)
+        waits = record.create_graph and record.kind == "grad"
+        self._creates |= record.create_graph and not waits
+        self._go_on(look)
+        loop = self._loop(call, waits=waits)
         if loop is not None:
+            loop.waits |= waits
             loop.begin(call.number, self.watch.steps)
             if loop.due:
                 loop.numbers = frozenset(look.sequence_nrs())
@@ -106,44 +107,52 @@ class Growth(Observer):
         loop.end(record, next_sequence_nr())
         if not loop.due or record.exception is not None or not self._is_cheap(loop.holders):
             return ()
-        if self.watch.lifting.on:  # which ends when more nodes are alive than before
+        if loop.done and self._told.keys().isdisjoint(loop.holders):
             return ()
         loop.note_alive(self.watch.census.alive)
         scanned = self._scan(frame, loop.ticks, loop.numbers, between_calls=False)
         loop.numbers = frozenset()
         if scanned is None:
             return ()
-        loop.holders = self._follow(loop.holders, loop.count, scanned.suspects)
+        loop.holders = _follow(loop.holders, loop.count, scanned.suspects)
         self.watch.lifting.doubted = any(
             s.grows and key not in self._told for key, s in loop.holders.items()
         )
-        return self._judge(loop, ended=False)
+        return () if loop.waits else self._judge(loop, ended=False)
 
     def after_program(self, main: ModuleType) -> Iterable[Finding]:
         """Look at what the program leaves in its variables, unless pack hooks have shown it."""
-        if self.watch.lifting.on:
-            self.grown(_frame_in(main))
+        self._look_back(_frame_in(main))
         return ()
 
     def at_end(self) -> Iterator[Finding]:
         """Judge loops that ended before they were scanned often enough, and what came after."""
         frames = user_frames(sys._getframe(1))
-        if frames and self.watch.lifting.on:
-            self.grown(frames[0])  # no pack hook has shown what was built since the last call
+        if frames:
+            self._look_back(frames[0])
         for loop in self._loops.values():
-            if not loop.done:
-                yield from self._judge(loop, ended=True)
+            yield from self._judge(loop, ended=True)
+        yield from self._final()
         if not self._looks or sys.exception() is not None:
             return  # the backward call may have been still to come
-        for sightings in self._between.values():
-            suspect = sightings.newest
-            enough = len(sightings.seen) > 1 or suspect.iterations >= _ENOUGH_AT_ONCE
-            is_there = sightings.seen[-1][0] == self._looks
-            if is_there and sightings.grows and enough and suspect.key not in self._told:
+        for key, sightings in self._between.items():
+            kept = is_kept_between_calls(sightings, self._looks, _ENOUGH_AT_ONCE)
+            if kept and key not in self._told:
                 self.told_between_calls = True
-                yield self._kept_alive(sightings, None)
+                self._told[key] = told = kept_alive(self.watch, sightings, None)
+                yield told.finding
 
-    def _loop(self, call: Call) -> Loop | None:
+    def _go_on(self, look: Look) -> None:
+        """Start anew with the loops whose graphs this call runs through: they were steps of it."""
+        waiting = [place for place, loop in self._loops.items() if loop.waits]
+        if not waiting:
+            return
+        run = [t.sequence_nr for i, t in enumerate(look.tokens) if look.will_run(i)]
+        for place in waiting:
+            if any(map(self._loops[place].built, run)):
+                del self._loops[place]
+
+    def _loop(self, call: Call, *, waits: bool = False) -> Loop | None:
         if call.place is None or call.parent is not None or threading.get_ident() != self._thread:
             return None
         loop = self._loops.get(call.place)
@@ -152,40 +161,77 @@ class Growth(Observer):
             loop is not None and steps and not loop.steps
         ):
             # What was counted before the first step was one iteration.
-            loop = self._loops[call.place] = Loop(steps)
+            before = () if loop is None else loop.ticks[-1:]
+            loop = self._loops[call.place] = Loop(steps, waits=waits, before=before)
         return loop
 
-    def _judge(self, loop: Loop, ended: bool) -> Iterator[Finding]:
-        if loop.count < (_ENOUGH_AT_END if ended else _ENOUGH)[bool(loop.steps)]:
+    def _judge(self, loop: Loop, *, ended: bool) -> Iterator[Finding]:
+        if loop.done or loop.count < (_ENOUGH_AT_END if ended else _ENOUGH)[bool(loop.steps)]:
             return
         for key, sightings in loop.holders.items():
-            enough = sightings.holds_all if ended else len(sightings.seen) == SIGHTINGS
-            if key in self._told or not sightings.grows or not enough:
+            if key in self._told or not has_grown(sightings, ended=ended):
                 continue
             suspect = sightings.newest
-            told, loop.done = loop.done, True
-            self._told.add(key)
+            first = not loop.done
+            loop.done = True
             if self._creates and suspect.names[0].attribute == "grad":
-                if not told:  # one parameter stands for all
+                self._told[key] = None
+                if first:  # one parameter stands for all
                     name, (nodes, _) = suspect.names[0].text, sightings.rates
                     yield gs304.finding(
                         gs304.KeptByCycle(
                             loop.record, "grad", name, None, suspect.iterations, nodes
                         )
                     )
-            elif suspect.in_graph and not suspect.is_container:
-                yield self._carried(sightings, loop)
+                continue
+            if suspect.in_graph and not suspect.is_container:
+                told = carried(self.watch, sightings, loop.record, steps=loop.waits)
             else:
-                yield self._kept_alive(sightings, loop.record)
+                told = kept_alive(self.watch, sightings, loop.record)
+            self._told[key] = told
+            yield told.finding
         if not loop.done and not loop.holders and loop.grows(ended=ended):
             loop.done = True
             cycle = find_cycle(creates=self._creates)
             if cycle is not None:
-                (first, before), (last, now) = loop.alive[0], loop.alive[-1]
-                each = (now - before) / (last - first)
+                (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
+                each = (now - before) / (last - first_seen)
                 yield gs304.finding(
                     gs304.KeptByCycle(loop.record, cycle.kind, cycle.name, cycle.site, last, each)
                 )
+
+    def _look_back(self, frame: FrameType) -> None:
+        """Look once more at what is still there when the program or the watch ends."""
+        if self.watch.lifting.on or self._between:
+            # No pack hook has shown what was built since the last call, or the last look.
+            self._look_between(frame, last=True)
+        loops = [loop for loop in self._loops.values() if loop.holders]
+        for loop in loops[:_MOST_LOOKS_BACK]:
+            scanned = self._scan(frame, loop.ticks, loop.numbers, between_calls=False, last=True)
+            suspects = () if scanned is None else scanned.suspects
+            known = [
+                replace(
+                    each,
+                    iterations=min(each.iterations, loop.count + loop.before),
+                    in_graph=loop.holders[each.key].newest.in_graph,
+                )
+                for each in suspects
+                if each.key in loop.holders
+            ]
+            loop.holders |= _follow(loop.holders, loop.count, known)
+
+    def _final(self) -> Iterator[Finding]:
+        """Say the last figures of what was told before."""
+        causes = set()
+        for loop in self._loops.values():
+            for key, told in self._told.items():
+                sightings = loop.holders.get(key)
+                if sightings is None or told is None or told.finding.cause in causes:
+                    continue
+                causes.add(told.finding.cause)  # of two names for one thing the first was said
+                after, of = sightings.count + loop.before, loop.count + loop.before
+                seen = Seen(after, of) if after < of else NOW
+                yield replace(told.again(sightings, seen).finding, count=0)
 
     # between backward calls, or without any
 
@@ -194,13 +240,18 @@ class Growth(Observer):
         ledger = self.watch.ledger
         since = ledger.saved_tensors - self._packed_before
         ledger.look_at = ledger.saved_tensors + max(_FIRST_LOOK, since)
-        if not self._is_cheap(self._between):
+        if self._is_cheap(self._between):
+            self._look_between(frame)
+
+    def _look_between(self, frame: FrameType, *, last: bool = False) -> None:
+        scanned = self._scan(frame, (), frozenset(), between_calls=True, last=last)
+        if scanned is None:
             return
-        scanned = self._scan(frame, (), frozenset(), between_calls=True)
-        if scanned is not None:
-            self._looks += 1
-            self.named = scanned.named or self.named
-            self._between = self._follow(self._between, self._looks, scanned.suspects)
+        self._looks += not last or self.watch.lifting.on
+        self.named = scanned.named or self.named
+        found = _follow(self._between, self._looks, scanned.suspects)
+        # The last look brings figures up to date; variables may be gone by then.
+        self._between = self._between | found if last else found
 
     # both
 
@@ -208,7 +259,8 @@ class Growth(Observer):
         """Whether scans took a small share of the run's time; more to confirm a sighting."""
         elapsed = time.perf_counter() - self.watch.started
         share = _SHARE_TO_CONFIRM if following else _SHARE
-        return self._scans < _FREE_SCANS or self._seconds < share * elapsed
+        free = self._scans < _FREE_SCANS or self._seconds < _FREE_SECONDS
+        return free or self._seconds < share * elapsed
 
     def _scan(
         self,
@@ -217,76 +269,35 @@ class Growth(Observer):
         numbers: frozenset[int],
         *,
         between_calls: bool,
+        last: bool = False,
     ) -> Scanned | None:
         room = self._room.left()
         if not room or frame is None:
             return None
-        started = time.perf_counter()
+        started = time.thread_time()  # a busy machine must not change what is found
         spans = Spans(self.watch, ticks, room)
-        scanned = scan(user_frames(frame) or [frame], spans, numbers, between_calls=between_calls)
+        frames = user_frames(frame) or [frame]
+        scanned = scan(frames, spans, numbers, between_calls=between_calls, last=last)
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
             self._room.take(spans.touched)
         self._scans += 1
-        self._seconds += time.perf_counter() - started
+        self._seconds += time.thread_time() - started
         return scanned
 
-    def _follow(
-        self, before: dict[Key, Sightings], count: int, suspects: Iterable[Suspect]
-    ) -> dict[Key, Sightings]:
-        """Return the holders of this scan, with what earlier ones saw of them."""
-        now = {}
-        for suspect in suspects:
-            sightings = now[suspect.key] = before.get(suspect.key) or Sightings()
+
+def _follow(
+    before: dict[Key, Sightings], count: int, suspects: Iterable[Suspect]
+) -> dict[Key, Sightings]:
+    """Return the holders of this scan, with what earlier ones saw of them."""
+    now = {}
+    for suspect in suspects:
+        sightings = before.get(suspect.key)
+        if sightings is None:
+            sightings = Sightings(count, suspect)
+        else:
             sightings.add(count, suspect)
-        return now
-
-    # in words
-
-    def _carried(self, sightings: Sightings, loop: Loop) -> Finding:
-        suspect, record = sightings.newest, loop.record
-        site = record.site if record is not None else None
-        nodes, nbytes = sightings.rates
-        names = suspect.names if suspect.is_direct else suspect.names[: suspect.is_tuple]
-        return gs301.finding(
-            gs301.Carried(
-                call=record,
-                holder=suspect.names[0].text,
-                stored=find_store(suspect.names, container=False),
-                iterations=suspect.iterations,
-                nodes=suspect.nodes,
-                nbytes=suspect.nbytes,
-                nodes_each=nodes,
-                nbytes_each=nbytes,
-                silent=site is not None and writes_data(site.file),
-                counts_bytes=self.watch.hooked,
-            ),
-            detached_after(site, names, in_tuple=not suspect.is_direct),
-        )
-
-    def _kept_alive(self, sightings: Sightings, record: BackwardCall | None) -> Finding:
-        suspect = sightings.newest
-        store = find_store(suspect.names, container=suspect.is_container)
-        nodes, nbytes = sightings.rates
-        name = suspect.names[0]
-        writable = suspect.is_direct and not name.through_frame
-        return gs302.finding(
-            gs302.KeptAlive(
-                call=record,
-                holder=name.text,
-                stored=store,
-                is_container=suspect.is_container,
-                is_scalar=suspect.is_scalar,
-                through_frame=name.through_frame,
-                iterations=suspect.iterations,
-                nodes=suspect.nodes,
-                nbytes=suspect.nbytes,
-                nodes_each=nodes,
-                nbytes_each=nbytes,
-                after=self.watch.calls,
-                counts_bytes=self.watch.hooked,
-            ),
-            detached_where_stored(store, in_container=suspect.is_container) if writable else (),
-        )
+        now[suspect.key] = sightings
+    return now
 
 
 def _frame_in(module: ModuleType) -> FrameType:

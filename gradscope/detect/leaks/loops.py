@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from itertools import pairwise
 
 from gradscope.detect.leaks.suspects import Suspect
 from gradscope.model import BackwardCall
 from gradscope.model.paths import Origin
+from gradscope.torch_private import next_sequence_nr
 
 SIGHTINGS = 3  # scans in which the same holder has to have grown
 _SATURATED = 100  # iterations: a scan looks at no more entries of a container
@@ -18,36 +20,40 @@ Key = tuple[Origin, str]
 
 
 class Sightings:
-    """One holder in scan after scan: how many iterations had run, and what it held then."""
+    """One holder in scan after scan: how many iterations had run, and what it held then.
 
-    __slots__ = ("grows", "seen")
+    Only scans in which it had grown are kept: a holder may grow in bursts.
+    """
 
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, Suspect]] = []
+    __slots__ = ("count", "grows", "newest", "seen")
+
+    def __init__(self, count: int, suspect: Suspect) -> None:
+        self.seen = [(count, suspect)]
+        self.count, self.newest = count, suspect
         self.grows = True
 
     def add(self, count: int, suspect: Suspect) -> None:
         """Note what the holder holds after so many iterations."""
-        if self.seen:
-            last = self.newest.iterations
-            self.grows &= suspect.iterations > last or min(suspect.iterations, last) >= _SATURATED
-        self.seen = [*self.seen[-(SIGHTINGS - 1) :], (count, suspect)]
+        last = self.newest.iterations
+        self.grows &= suspect.iterations >= last
+        if suspect.iterations > last or last >= _SATURATED:
+            self.seen = [*self.seen[-(SIGHTINGS - 1) :], (count, suspect)]
+        self.count, self.newest = count, suspect
 
     @property
-    def newest(self) -> Suspect:
-        """The holder in the last scan."""
-        return self.seen[-1][1]
+    def is_enough(self) -> bool:
+        """Whether it was seen often enough to have grown."""
+        return self.grows and len(self.seen) == SIGHTINGS
 
     @property
     def holds_all(self) -> bool:
         """Whether nearly every iteration so far is still held."""
-        count, suspect = self.seen[-1]
-        return self.grows and suspect.iterations >= count - 1
+        return self.grows and self.newest.iterations >= self.count - 1
 
     @property
     def rates(self) -> tuple[float, float]:
         """Nodes and bytes more with every iteration."""
-        (_, first), (_, last) = self.seen[0], self.seen[-1]
+        first, last = self.seen[0][1], self.newest
         if last.iterations == first.iterations:
             return last.nodes / last.iterations, last.nbytes / last.iterations
         more = last.iterations - first.iterations
@@ -58,14 +64,19 @@ class Loop:
     """The backward calls made at one place.
 
     One call is one iteration; in a program whose optimizers step, all calls between two steps are
-    one (accumulation).
+    one (accumulation). ``waits``: the calls are ``autograd.grad(create_graph=True)``, steps within
+    something larger if a call comes that runs through their graphs. ``before`` ends an
+    iteration that is not counted here: the one before it was known that an optimizer steps.
     """
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, *, waits: bool, before: Sequence[int] = ()) -> None:
         self.call = self.count = 0
+        self.before = len(before)
+        self.waits = waits
         self.steps = steps
+        self.first = next_sequence_nr()
         self.starts = self.due = False
-        self.ticks = array("Q")
+        self.ticks = array("Q", before)
         self.holders: dict[Key, Sightings] = {}
         self.numbers: frozenset[int] = frozenset()
         self.alive: list[tuple[int, int]] = []
@@ -81,7 +92,7 @@ class Loop:
         self.steps = steps
         # The 4th, 6th, 8th, 12th, 16th, 24th … iteration is due for a scan.
         half = self.count // 3 * 2 if self.count % 3 == 0 else self.count
-        self.due = self.starts and self.count >= 4 and half & (half - 1) == 0 and not self.done
+        self.due = self.starts and self.count >= 4 and half & (half - 1) == 0
 
     def end(self, record: BackwardCall, sequence_nr: int) -> None:
         """End the call; ``sequence_nr`` is that of the next node."""
@@ -91,6 +102,10 @@ class Loop:
         self.ticks.append(sequence_nr)
         if len(self.ticks) > _MOST_TICKS:
             del self.ticks[: _MOST_TICKS // 2]
+
+    def built(self, sequence_nr: int) -> bool:
+        """Return whether an iteration that has ended built the node with this number."""
+        return bool(self.ticks) and self.first <= sequence_nr < self.ticks[-1]
 
     def note_alive(self, nodes: int) -> None:
         """Note at a scan how many nodes are alive."""

@@ -67,6 +67,10 @@ class Spans:
         """Return how many iterations the graph has nodes of."""
         return self._mask(root).bit_count()
 
+    def told_apart(self, numbers: Iterable[int]) -> int:
+        """Return how many iterations the nodes with these numbers were built in."""
+        return len({bisect_right(self._ticks, number) for number in numbers})
+
     def extent(self, roots: Iterable[Node]) -> Extent:
         """Return what these graphs hold together."""
         found = Extent()

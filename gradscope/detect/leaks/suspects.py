@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -9,8 +10,10 @@ from types import FrameType
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from gradscope.code.source import statement_at
 from gradscope.code.stores import store_of
 from gradscope.detect.leaks.spans import Extent, Spans
+from gradscope.model import Site
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program.reach import Budget, visit
 from gradscope.program.sites import Place
@@ -18,7 +21,9 @@ from gradscope.program.tensors import node_of, version_of
 from gradscope.program.variables import variables
 from gradscope.torch_private import DisableTorchFunction
 
-_BUDGET = Budget(max_objects=5_000, max_seconds=0.01, max_depth=12, max_items=100)
+_WINDOW = 200  # iterations that a bounded deque may keep on purpose
+_BUDGET = Budget(5_000, max_seconds=0.01, max_depth=12, max_items=100, window=_WINDOW)
+_LAST = Budget(100_000, max_seconds=0.2, max_depth=12, max_items=10_000, window=_WINDOW)
 _FEWEST = 3  # iterations that must be seen together before anything is suspected
 _MOST_CHAINS = 16
 
@@ -31,7 +36,8 @@ class Suspect:
     that far. ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of
     the graph of the call itself. ``is_direct``: nothing lies between the name and the tensor, or
     between the container and its tensors. ``is_tuple``: the first name is a variable that holds a
-    tuple of tensors, as an LSTM's state.
+    tuple of tensors, as an LSTM's state. ``files`` are those of the code that was running.
+    ``cut``: not everything was looked at, so it may be more.
     """
 
     names: tuple[Path, ...]
@@ -43,6 +49,8 @@ class Suspect:
     is_container: bool = False
     is_direct: bool = False
     is_tuple: bool = False
+    files: tuple[str, ...] = ()
+    cut: bool = False
 
     @property
     def key(self) -> tuple[Origin, str]:
@@ -72,14 +80,22 @@ _Found = dict[int, tuple[Tensor, Node, list[Path]]]
 
 
 def scan(
-    frames: Sequence[FrameType], spans: Spans, numbers: frozenset[int], *, between_calls: bool
+    frames: Sequence[FrameType],
+    spans: Spans,
+    numbers: frozenset[int],
+    *,
+    between_calls: bool,
+    last: bool = False,
 ) -> Scanned:
     """Return what the variables of these frames hold.
 
     ``numbers`` are those of the nodes of the call that has just ended. ``between_calls``: no
     backward call marks the iterations, so only what was computed apart counts as another one.
+    ``last``: look further, as the program has ended.
     """
-    found = _tensors(frames)
+    budget = _LAST if last else _BUDGET
+    found = _tensors(frames, budget)
+    files = tuple(dict.fromkeys(frame.f_code.co_filename for frame in frames))
     containers = _containers(found, spans, between_calls)
     inside = {number for group in containers for number in group.members}
     suspects = []
@@ -88,7 +104,8 @@ def scan(
         tensors = [found[number][0] for number in group.members]
         names = tuple(sorted(group.names, key=lambda name: len(name.text)))
         suspect = _suspect(names, extent, group.iterations, tensors, numbers)
-        suspects.append(replace(suspect, is_container=True, is_direct=group.is_direct))
+        cut = len(group.members) >= budget.max_items  # of a larger one only so many are looked at
+        suspects.append(replace(suspect, is_container=True, is_direct=group.is_direct, cut=cut))
     chains = {n: held for n, held in found.items() if n not in inside}
     suspects += _chains(chains, spans, numbers, frames, between_calls)
     named: dict[Place, Path] = {}
@@ -96,10 +113,12 @@ def scan(
         for _, node, paths in chains.values():
             for place in spans.extent((node,)).places:
                 named.setdefault(place, paths[0])
+    full = spans.is_full
+    suspects = [replace(each, files=files, cut=each.cut or full) for each in suspects]
     return Scanned(tuple(suspects), named)
 
 
-def _tensors(frames: Sequence[FrameType]) -> _Found:
+def _tensors(frames: Sequence[FrameType], budget: Budget) -> _Found:
     found: _Found = {}
 
     def take(path: Path, tensor: Tensor) -> None:
@@ -109,7 +128,7 @@ def _tensors(frames: Sequence[FrameType]) -> _Found:
         elif (node := _grad_fn(tensor)) is not None:
             found[id(tensor)] = (tensor, node, [path])
 
-    visit(frames, _BUDGET, take)
+    visit(frames, budget, take)
     return found
 
 
@@ -130,7 +149,9 @@ def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group
                     group.setdefault(number, path)
     chosen: dict[frozenset[int], _Group] = {}
     taken: set[int] = set()
-    for (origin, root, steps), members in sorted(groups.items(), key=lambda item: -len(item[0][2])):
+    # The innermost first, and of those that share tensors the one that holds the most.
+    order = sorted(groups.items(), key=lambda item: (-len(item[0][2]), -len(item[1])))
+    for (origin, root, steps), members in order:
         name = next(iter(members.values())).up_to(len(steps))
         known = chosen.get(frozenset(members))
         if known is not None:
@@ -169,7 +190,10 @@ def _chains(
             lengths[number] = length
     upstream = sorted(lengths, key=lambda n: found[n][1]._sequence_nr())[:_MOST_CHAINS]
     names_of = {n: tuple(path.up_to(_before_items(path)) for path in found[n][2]) for n in upstream}
-    stores = {n: store_of(names_of[n]) for n in upstream}
+    files = [frame.f_code.co_filename for frame in frames]
+    stores = {n: store_of(names_of[n], files) for n in upstream}
+    carriers = [stores[n][0] for n in upstream if stores[n][1]]
+    upstream = [n for n in upstream if stores[n][1] or not _is_read(names_of[n][0], carriers)]
     first = {stores[n][0] or n: place for place, n in reversed([*enumerate(upstream)])}
     upstream.sort(key=lambda n: (first[stores[n][0] or n], not stores[n][1]))
     suspects: list[Suspect] = []
@@ -185,10 +209,24 @@ def _chains(
         if (names[0].origin, names[0].text) in told:
             continue  # another tensor of the same dict or list
         told.add((names[0].origin, names[0].text))
-        suspect = _suspect(names, extent, lengths[number], (tensor,), numbers)
+        length = lengths[number] if between_calls else spans.told_apart(extent.numbers)
+        suspect = _suspect(names, extent, length, (tensor,), numbers)
         direct = all(_before_items(path) == len(path.steps) for path in paths)
         suspects.append(replace(suspect, is_direct=direct, is_tuple=_is_in_tuple(paths[0], frames)))
     return suspects
+
+
+def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:
+    """Return whether one of these stores reads what has this name, so that it passes it on."""
+    statements = (statement_at(site) for site in stores if site is not None)
+    return any(
+        isinstance(node, ast.Name | ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and ast.unparse(node) == name.text
+        for statement in statements
+        if statement is not None
+        for node in ast.walk(statement)
+    )
 
 
 def _is_in_tuple(path: Path, frames: Sequence[FrameType]) -> bool:
@@ -207,7 +245,7 @@ def _suspect(
     numbers: frozenset[int],
 ) -> Suspect:
     with DisableTorchFunction():
-        is_scalar = all(tensor.numel() == 1 for tensor in tensors)
+        is_scalar = all(tensor.dim() == 0 for tensor in tensors)
     in_graph = 2 * len(extent.numbers & numbers) > extent.nodes
     return Suspect(names, iterations, extent.nodes, extent.nbytes, is_scalar, in_graph)
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.model import Finding, Site
+from gradscope.model import Certainty, Finding, Severity, Site
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
 from gradscope.render.text.terminal import (
     place_of,
@@ -73,7 +73,10 @@ def print_finding(
 
 
 def print_list(findings: Sequence[Finding], console: Console) -> None:
-    """Print a line for each finding: severity, code, place, name, and how often it was seen."""
+    """Print a line for each finding: severity, code, place, name, and how often it was seen.
+
+    What grows gets its last figures too, as far as there is room.
+    """
     tags = [tag(finding, console) for finding in findings]
     # At most a third of the width, as the name comes after it.
     places = [
@@ -90,8 +93,10 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
         seen += ", withdrawn" if finding.withdrawn else ""
         lead = Text.assemble("  ", begun, "  ", place, "  ")
         room = max(console.width - lead.cell_len - len(seen), 1)
-        name = shorten(plain(finding.name, console), room, ellipsis)
-        print_lines(console, [lead.append(name + seen)])
+        grows = finding.severity is Severity.WARNING and finding.certainty is Certainty.OBSERVED
+        # The figures of what grows have changed since it was printed.
+        text = f"{finding.name}: {finding.label}" if grows and finding.label else finding.name
+        print_lines(console, [lead.append(shorten(plain(text, console), room, ellipsis) + seen)])
 
 
 def tag(finding: Finding, console: Console) -> Text:

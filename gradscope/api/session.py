@@ -33,7 +33,7 @@ from gradscope.hooks import (
     replace_unpack,
     wrap_engine,
 )
-from gradscope.model import BackwardCall, Finding, Graph, Sample, Site, Summary
+from gradscope.model import BackwardCall, Certainty, Finding, Graph, Sample, Site, Summary
 from gradscope.program.names import Names
 from gradscope.program.sites import place_in, user_frame
 from gradscope.record.writer import RecordingWriter
@@ -183,6 +183,8 @@ class Session:
 
     def report(self, finding: Finding) -> None:
         """Announce a finding."""
+        if finding.certainty is Certainty.PREDICTED:
+            self.state.foretold.append(finding)
         for scope in self.scopes:
             scope.report(finding)
 

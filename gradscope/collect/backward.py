@@ -90,11 +90,11 @@ class Backward:
             result = original(*args, **kwargs)
         except BaseException as error:
             if call is not None:
-                self._conclude(call, error)
+                self._conclude(call, error, args)
             erase(error, _OURS)
             raise
         if call is not None:
-            self._conclude(call, None)
+            self._conclude(call, None, args)
         return result
 
     @hidden_from_compiler
@@ -121,10 +121,10 @@ class Backward:
                 raise refusal
 
     @hidden_from_compiler
-    def _conclude(self, call: Call, error: BaseException | None) -> None:
+    def _conclude(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Finish a call; a failure of ours in that must not become the program's."""
         try:
-            self._finish(call, error)
+            self._finish(call, error, args)
         except Exception as failure:
             if raised_by_program(failure):
                 raise
@@ -145,6 +145,10 @@ class Backward:
             state.thread.explained = 0  # the number of an error that is gone may be another's
         call.steps = state.steps
         calls.append(call)
+        for other in tuple(state.running):
+            if other.thread != call.thread:
+                call.beside, other.beside = other, call
+        state.running.append(call)
         if state.hooks is not None:
             call.pushed = state.hooks.pushed()
         if state.saving.other_thread:
@@ -196,6 +200,9 @@ class Backward:
         self._state.listener.before_call(call, look, call.record, frame)
         for i, token in enumerate(look.tokens):
             if look.will_run(i):
+                other = token.call
+                if other is not None and other.open and token.has_buffers:
+                    call.met, other.met = other, call
                 token.call = call
 
     def _book(
@@ -238,12 +245,14 @@ class Backward:
 
     # after the engine
 
-    def _finish(self, call: Call, error: BaseException | None) -> None:
+    def _finish(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Book what the call freed; say so if the engine raised what was not announced."""
         state, ledger, shape = self._state, self._state.ledger, call.shape
         if state.hooks is not None:
             state.hooks.restore(call.pushed)
         call.open = False
+        if call in state.running:
+            state.running.remove(call)
         call.completed = error is None
         if state.thread.calls and state.thread.calls[-1] is call:
             state.thread.calls.pop()
@@ -274,10 +283,17 @@ class Backward:
         state.restore_stack()
         if error is not None and id(error) != state.thread.explained:
             state.thread.explained = id(error)
-            missed = self._judge.missed(call, record, str(error))
+            missed = self._judge.missed(str(error), call, lambda: self._look_again(call, args))
             if missed is not None:
                 self._sink.report(missed)
         state.listener.after_call(call, record, user_frame(sys._getframe(2)))
+
+    def _look_again(self, call: Call, args: tuple[Any, ...]) -> Evidence:
+        """Look at the graph of a call that has failed."""
+        with DisableTorchFunction():
+            roots = [n for n in map(root_node, EngineCall.of(*args).outputs) if n is not None]
+            look = self._looker.look(roots, call.place)
+        return Evidence(self._state, call, look, call.record, None)
 
     def _complete(self, call: Call, error: BaseException | None) -> BackwardCall:
         """Complete the record of a call that has ended."""

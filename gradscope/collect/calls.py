@@ -19,16 +19,19 @@ class Call:
     tensor whether its memory returned; calls on a known shape do not. ``unhooked`` counts the
     tensors and bytes that the graph saved while the hooks were lifted; ``repeat`` is what the look
     at a graph without hooks has recognized, while the call runs; ``pushed`` are the program's own
-    default hooks when the call began.
+    default hooks when the call began; ``met`` is another call that ran on the same nodes meanwhile,
+    and ``beside`` one in another thread.
     """
 
     __slots__ = (
+        "beside",
         "completed",
         "exact",
         "findings",
         "freed_bytes",
         "freed_tensors",
         "keep",
+        "met",
         "number",
         "open",
         "parent",
@@ -54,6 +57,8 @@ class Call:
         self.completed = False
         self.exact = True
         self.parent: Call | None = None
+        self.met: Call | None = None
+        self.beside: Call | None = None
         self.roots: tuple[int, ...] = ()
         self.sequence_nr = 0
         self.steps = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,5 +32,5 @@ class Judge(Protocol):
     def examine(self, evidence: Evidence) -> list[Finding]:
         """Return the finding for what the engine will raise, if it will."""
 
-    def missed(self, call: Call, record: BackwardCall, text: str) -> Finding | None:
-        """Return a finding about ourselves where the engine raised what was not announced."""
+    def missed(self, text: str, call: Call, look_again: Callable[[], Evidence]) -> Finding | None:
+        """Return a finding where the engine raised what was not announced before the call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 
 from gradscope.collect.calls import Call
 from gradscope.collect.generations import Generations
@@ -20,6 +21,8 @@ from gradscope.collect.stack_limit import StackLimit
 from gradscope.model import Finding
 from gradscope.program.names import Names
 from gradscope.torch_private import next_sequence_nr
+
+_MOST_FORETOLD = 100
 
 
 class _Thread(threading.local):
@@ -64,6 +67,8 @@ class State:
         self.past = Past()
         self.lifting = Lifting(self.ledger, self.census, self.past, hooks, listener.outgrown)
         self.foreseen: dict[int, Finding] = {}
+        self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
+        self.running: list[Call] = []
         self.calls = self.steps = 0
         self.started = time.perf_counter()
         self.thread = _Thread()

@@ -5,13 +5,10 @@ findings.
 from __future__ import annotations
 
 import heapq
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-import torch
 from torch.autograd.graph import Node as AutogradNode
 
 from gradscope.collect.calls import Call
@@ -24,8 +21,10 @@ from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
 from gradscope.collect.walk import edges_of, root_node
 from gradscope.detect.built import built_at, node_at
+from gradscope.detect.meanwhile import explain
 from gradscope.detect.needs import needs_saved
-from gradscope.model import BackwardCall, Edge, Finding, SavedState, SavedTensor
+from gradscope.detect.stale import stale_tensor
+from gradscope.model import BackwardCall, Edge, Finding
 from gradscope.program.sites import (
     USER,
     Place,
@@ -33,9 +32,7 @@ from gradscope.program.sites import (
     place_in,
     site_of,
     user_frame,
-    user_frames,
 )
-from gradscope.program.tensors import describe, shape_of, storage_of, version_of
 from gradscope.program.variables import variables
 from gradscope.rules import base, gs101, gs104, gs201
 from gradscope.torch_private import (
@@ -79,7 +76,7 @@ def examine(evidence: Evidence) -> list[Finding]:
     if first in needed:
         return [gs101.finding(_freed_graph(evidence, [i for i in order if i in needed]))]
     if first in stale:
-        return [gs201.finding(_stale_tensor(evidence, first, stale))]
+        return [gs201.finding(stale_tensor(evidence, first, stale))]
     nodes = tuple(node_at(look, evidence.graph, i) for i in order if i in donated)
     return [gs104.finding(gs104.DonatedGraph(evidence.record, nodes))]
 
@@ -136,7 +133,8 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
     assert by is not None
     place = token.place
     foreseen = state.foreseen.get(by.number)
-    made = built_at(look, state.generations, freed[0])
+    lines = (built_at(look, state.generations, i) for i in freed[:_MOST_NODES_NAMED])
+    made = next((line for line in lines if line is not None), None)
     return gs101.FreedGraph(
         call=evidence.record,
         nodes=tuple(node_at(look, evidence.graph, i) for i in freed[:_MOST_NODES_NAMED]),
@@ -155,48 +153,12 @@ def _record_of(call: Call) -> BackwardCall | None:
     return call.record if call.number else None
 
 
-def _stale_tensor(
-    evidence: Evidence, first: int, stale: dict[int, list[Stale]]
-) -> gs201.StaleTensor:
-    state, token = evidence.state, evidence.look.tokens[first]
-    found = stale[first][0]
-    tensor = found.tensor
-    node = node_at(evidence.look, evidence.graph, first)
-    saved = next((s for s in node.saved if s.state is SavedState.STALE), None)
-    if saved is None:
-        shape, dtype = shape_of(tensor) or (), describe(tensor).split("[")[0]
-        saved = SavedTensor(found.name, shape, dtype, str(tensor.device), tensor.nbytes)
-    name = state.names.of_tensor(tensor)
-    saved = replace(saved, version=found.version, site=site_of(token.place), source=name)
-    names = _names_of(tensor, name)
-    return gs201.StaleTensor(
-        call=evidence.record,
-        node=node,
-        saved=saved,
-        version_now=version_of(tensor),
-        modified=state.mutations.who_modified(found, token, evidence.record, names),
-        more=sum(map(len, stale.values())) - 1,
-    )
-
-
-def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:
-    """Return the program's names for a tensor or for others that share its memory."""
-    found = set()
-    if known:
-        last = known.rsplit(".", 1)[-1]
-        found = {known, last, f"self.{last}"}
-    storage = storage_of(tensor)
-    for frame in user_frames(sys._getframe(1)):
-        for name, value in variables(frame):
-            if issubclass(type(value), torch.Tensor) and storage and storage_of(value) == storage:
-                found.add(name)
-    return frozenset(name for name in found if name)
-
-
-def missed(call: Call, record: BackwardCall, text: str) -> Finding | None:
-    """Return a finding about ourselves, when the engine raised what was not announced."""
-    finding = base.missed(text, record.site, record)
-    return None if finding is None or finding.code in call.announced else finding
+def missed(text: str, call: Call, look_again: Callable[[], Evidence]) -> Finding | None:
+    """Return a finding where the engine raised what was not announced before the call."""
+    finding = base.missed(text, call.record.site, call.record)
+    if finding is None or finding.code in call.announced:
+        return None
+    return explain(look_again(), finding)
 
 
 def explain_read(error: BaseException, calls: int) -> Finding | None:

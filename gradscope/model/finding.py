@@ -151,11 +151,12 @@ class Finding(Printed):
             return False
         if not self._lines("freed_by", "modified_by") & later._lines("freed_by", "modified_by"):
             return False
+        return self.expects(later.site) or (self.fix is not None and self.fix == later.fix)
+
+    def expects(self, site: Site | None) -> bool:
+        """Return whether this finding says that the call at ``site`` will fail."""
         expected = self._lines("next_read", "failing_node")
-        at = later.site
-        return (at is not None and (at.file, at.line) in expected) or (
-            self.fix is not None and self.fix == later.fix
-        )
+        return site is not None and (site.file, site.line) in expected
 
     def _lines(self, *roles: str) -> set[tuple[str, int]]:
         return {

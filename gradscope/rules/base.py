@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
@@ -139,6 +139,11 @@ def missed(exception_text: str, site: Site | None, call: BackwardCall) -> Findin
         missed=True,
         graph=call.graph,
     )
+
+
+def as_announced(unexpected: Finding, code: str) -> Finding:
+    """Return an error of the engine's as what a finding with this code had warned of."""
+    return replace(unexpected, message=f"the engine raised what {code} has warned of", missed=False)
 
 
 def _example(page: str, heading: str) -> str:

@@ -73,7 +73,8 @@ costs nothing and stops training through that path. Running the forward again co
 Saved tensors of a C++ custom function are seen only while gradscope's hooks are installed (not with
 `--no-hooks`). A graph that was freed before gradscope began to watch is recognised, and the call
 that freed it is not known. Reading `node._saved_…` after a backward raises the same text; that is
-no backward call, and it is explained after the fact.
+no backward call, and it is explained after the fact. So is a graph that another thread, or a
+backward call in a hook, frees after the call has begun: no look before it can see that.
 """
 
 from __future__ import annotations
@@ -120,16 +121,39 @@ def finding(facts: FreedGraph) -> Finding:
     """Return the finding in words."""
     saved = tuple(s for node in facts.nodes for s in node.saved if s.state is SavedState.FREED)
     needed = counted(len(saved), "saved tensor") if saved else "the saved tensors"
+    where = "" if facts.call.site is not None else f", in thread {facts.call.thread!r}"
     return RULE.finding(
         f"{'autograd.grad' if is_grad(facts.call) else 'backward'} through a freed graph",
         facts.call,
         site=head(facts.call, facts.foretold, *facts.made),
-        label=f"needs {needed} of {counted(len(facts.nodes), 'node')}, already freed",
+        label=f"needs {needed} of {counted(len(facts.nodes), 'node')}, already freed{where}",
         related=_related(facts, activation_bytes(saved)),
         nodes=facts.nodes,
         saved=saved,
         fix=_fix(facts),
     )
+
+
+def finding_meanwhile(facts: FreedGraph) -> Finding:
+    """Return the finding for a graph that was whole when ``call`` began, in words."""
+    by = facts.freed_by
+    assert by is not None
+    apart = by.thread != facts.call.thread
+    who = f"in thread {by.thread!r}" if apart else "made inside of this one, in a hook"
+    names = listed(node.name for node in facts.nodes)
+    notes = [*built(facts.made, f"the shared part was built here: {names}")]
+    notes.append(Related("freed_by", by.site, f"freed by {called(by)}, {who}, while this one ran"))
+    order = "run only one of the calls at a time" if apart else "move that call out of the hook"
+    found = RULE.finding(
+        f"another {'thread' if apart else 'call'} freed the graph while backward ran",
+        facts.call,
+        site=head(facts.call, *facts.made),
+        label="began with a whole graph, and lost a part of it meanwhile",
+        related=notes,
+        nodes=facts.nodes,
+        fix=Fix(FixKind.REORDER, f"{order}, or add the losses and call backward once"),
+    )
+    return replace(found, certainty=Certainty.OBSERVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +210,10 @@ def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
         yield Related("freed_by", None, "it was freed before gradscope began to watch")
     else:
         again = ", an earlier run of this line" if same_line else ""
+        apart = by.thread != facts.call.thread
+        where = f" in thread {by.thread!r}" if apart else ""
         how = "" if by.retain_graph else ", which ran without retain_graph=True"
-        yield Related("freed_by", by.site, f"freed by {called(by)}{again}{how}")
+        yield Related("freed_by", by.site, f"freed by {called(by)}{where}{again}{how}")
     stops = facts.nodes[0] if facts.nodes else None
     if stops is not None and stops.site is not None and stops.site not in facts.made:
         message = f"the engine would stop at {stops.name}, built here"

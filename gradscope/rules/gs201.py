@@ -59,13 +59,14 @@ forward pass.
 
 The line of an in-place operation is exact where gradscope saw the version change; where it did not,
 the finding names the two lines between which it happened. Changes through `.data`, through NumPy or
-by another process move no version counter: neither torch nor this rule sees them.
+by another process move no version counter: neither torch nor this rule sees them. A change by a
+hook or another thread while the call runs is told afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
@@ -136,6 +137,19 @@ def finding(facts: StaleTensor) -> Finding:
         nodes=(facts.node,),
         saved=(saved,),
         fix=_fix(facts),
+    )
+
+
+def finding_meanwhile(facts: StaleTensor) -> Finding:
+    """Return the finding for a tensor that was as saved when ``call`` began, in words."""
+    found = finding(replace(facts, modified=ModifiedBetween(None, None)))
+    notes = [one for one in found.related if one.role != "modified_by"]
+    who = "modified while this call ran: by a hook, or by another thread"
+    return replace(
+        found,
+        certainty=Certainty.OBSERVED,
+        message="a saved tensor was modified in place while backward ran",
+        related=(*notes, Related("modified_by", None, who)),
     )
 
 

@@ -161,13 +161,14 @@ def stale_inputs_of_checkpoint(packed: Packed) -> list[Stale]:
         saved: Any = argument
         data = saved.data
         if isinstance(data, Packed):
-            if data.tensor is not None and data.is_stale:
+            if data.tensor is not None and (data.is_stale or data.is_detached):
                 stale.append(Stale(data.tensor, data.version))
         elif isinstance(data, torch.Tensor) and saved.unpack_hook is None:
             try:
                 saved.unpack()
             except RuntimeError as error:
                 versions = _VERSION.search(str(error))
-                if versions:
-                    stale.append(Stale(data, int(versions[2])))
+                if versions or DETACHED_TEXT in str(error):
+                    version = int(versions[2]) if versions else version_of(data)
+                    stale.append(Stale(data, version))
     return stale

@@ -1,0 +1,1 @@
+"""What goes wrong around a program, and what gradscope promises of it; docs/reliability.md is made from these tests."""

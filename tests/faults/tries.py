@@ -1,0 +1,102 @@
+"""How often a fault is tried, and what came of it: the records that docs/reliability.md shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RECORDS = Path(__file__).with_name("records.json")
+"""What the last long run has written; ``python docs/make_reliability.py`` has it written anew."""
+
+WRITE = "GRADSCOPE_FAULT_RECORDS"
+"""The environment variable that names the file which a run of the tests writes."""
+
+GROUPS = ("The process", "The program", "The watch", "The recording", "What is shown")
+
+tried: dict[str, Tries] = {}
+"""What this run has tried and found to hold."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``what`` goes wrong, and what is promised then."""
+
+    group: str
+    what: str
+    promise: str
+    few: int
+    many: int
+
+
+@dataclass
+class Tries:
+    """The tries of one fault: iterate over them, and say of each what came of it."""
+
+    fault: Fault
+    times: int
+    begun: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    def __iter__(self) -> Iterator[random.Random]:
+        """Each try has random numbers of its own; the same in every run."""
+        for number in range(self.times):
+            self.begun += 1
+            yield random.Random(number)
+
+    def came(self, outcome: str) -> None:
+        self.outcomes[outcome] += 1
+
+    def finish(self) -> None:
+        assert sum(self.outcomes.values()) == self.begun == self.times
+        tried[self.fault.what] = self
+
+
+faults: dict[str, Fault] = {}
+
+
+def fault(
+    group: str, what: str, promise: str, *, few: int, many: int
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Mark a test that tries a fault: a ``few`` times, and ``many`` in the long run."""
+    assert group in GROUPS
+    one = faults[what] = Fault(group, what, promise, few, many)
+
+    def mark(test: Callable[..., None]) -> Callable[..., None]:
+        params = [
+            pytest.param((one, few), id="few"),
+            pytest.param((one, many), id="many", marks=pytest.mark.long),
+        ]
+        return pytest.mark.parametrize("tries", params, indirect=True)(test)
+
+    return mark
+
+
+def records(found: dict[str, Tries]) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": one.fault.group,
+            "fault": what,
+            "promise": one.fault.promise,
+            "tried": one.begun,
+            "outcomes": dict(sorted(one.outcomes.items(), key=lambda item: (-item[1], item[0]))),
+        }
+        for what, one in sorted(
+            found.items(), key=lambda item: (GROUPS.index(item[1].fault.group), item[0])
+        )
+    ]
+
+
+def write_records() -> None:
+    """Write what held, where the environment asks for it."""
+    file = os.environ.get(WRITE)
+    if file and tried:
+        text = json.dumps(records(tried), indent=1, ensure_ascii=False)
+        Path(file).write_text(text + "\n", encoding="utf-8")

@@ -99,8 +99,9 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Make the question pages and the gallery again, and fail if they differ from what is there."""
+    """Make the generated pages again, and fail if they differ from what is there."""
     session.run("python", "docs/make_questions.py", "--check")
+    session.run("python", "docs/make_reliability.py", "--check")
     session.run("python", "docs/make_gallery.py", "--check")
 
 

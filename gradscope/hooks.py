@@ -242,6 +242,18 @@ def hide_trace(start: Trace) -> Handle:
     return replace(sys, "gettrace", gettrace)
 
 
+def on_unraisable(take: Callable[[Any], bool]) -> Handle:
+    """Hand what was raised where nothing can be raised to ``take``, and print what it leaves."""
+    original = sys.unraisablehook
+
+    @functools.wraps(original)
+    def unraisablehook(unraisable: Any) -> None:
+        if not take(unraisable):
+            original(unraisable)
+
+    return replace(sys, "unraisablehook", unraisablehook)
+
+
 class DefaultHookFunctions(NamedTuple):
     """The functions by which torch keeps the stack of default saved-tensor hooks of a thread."""
 

@@ -59,6 +59,7 @@ def state_of_python() -> dict[str, object]:
     return {
         "thread start": threading.Thread._bootstrap,  # type: ignore[attr-defined]
         "excepthook": sys.excepthook,
+        "unraisablehook": sys.unraisablehook,
         "profile": sys.getprofile(),
         "trace": sys.gettrace(),
         "asking for the trace": sys.gettrace,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from gradscope.collect.backward import Backward
 from gradscope.collect.default_hooks import DefaultHooks
 from gradscope.collect.identity import read_saved_tensors, register_hooks, unpack
+from gradscope.collect.interruptions import take
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import Notes, raised_by_program
@@ -28,6 +29,7 @@ from gradscope.detect.observers import Observers
 from gradscope.hooks import (
     Handles,
     on_optimizer_step,
+    on_unraisable,
     replace_register_hooks,
     replace_saved_tensors_of_functions,
     replace_unpack,
@@ -109,6 +111,7 @@ class Session:
             )
             self._handles.add(self._hooks.install())
             self._handles.add(self._lines.install())
+        self._handles.add(on_unraisable(take))
         self._handles.add(wrap_engine(self._backward.run))
         self._handles.add(on_optimizer_step(self._before_step, self._after_step))
 

@@ -16,6 +16,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
 from gradscope.collect.evidence import Evidence, Judge
+from gradscope.collect.interruptions import raise_postponed
 from gradscope.collect.ledger import LOOKS
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
@@ -91,13 +92,22 @@ class Backward:
         except BaseException as error:
             if call is not None:
                 self._conclude(call, error, args)
+            self._sweep()
+            raise_postponed()
             erase(error, _OURS)
             raise
         if call is not None:
             self._conclude(call, None, args)
+        self._sweep()
+        raise_postponed()
         return result
 
     @hidden_from_compiler
+    def _sweep(self) -> None:
+        state = self._state
+        if not state.active and state.hooks is not None:
+            state.hooks.sweep()
+
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Begin a call; None if that failed, which must not become the program's failure."""
         calls = self._state.thread.calls

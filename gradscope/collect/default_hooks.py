@@ -30,6 +30,7 @@ class _ThreadState(threading.local):
         self.lifted = False
         self.compiling = False
         self.base: Pair | None = None
+        self.left: Pair | None = None
         self.beneath: Pair | None = None
         self.pushed: list[Pair] = []
 
@@ -118,6 +119,14 @@ class DefaultHooks:
         self._local.pushed[:] = pushed
 
     @hidden_from_compiler
+    def sweep(self) -> None:
+        """Take our pair out once more, after a backward call in which the watch has ended.
+
+        The engine works with a copy of the stack, and brings back the one that it found.
+        """
+        if not self._local.entered and self._is_on_top(self._local.left):
+            self._torch.pop()
+
     def _step_back_if_wanted(self) -> None:
         if dispatch_modes() == 0 and default_hooks_are_enabled():
             self._step_back()
@@ -144,6 +153,7 @@ class DefaultHooks:
             self._torch.pop()
         for pair in state.pushed:  # what the program pushed stays in force, as it pushed it
             self._torch.push(*pair)
+        state.left = state.base
         state.entered = state.aside = state.lifted = False
         state.base = state.beneath = None
         state.pushed.clear()

@@ -35,6 +35,9 @@ class Liftable(Protocol):
     def restore(self, pushed: tuple[Pair, ...]) -> None:
         """Forget the pairs that were entered since."""
 
+    def sweep(self) -> None:
+        """Take the hooks out after a backward call in which the watch has ended."""
+
 
 class Lifting:
     """Decides when the hooks of the watch's own thread are lifted, and counts in their stead.

@@ -4,6 +4,7 @@ saved.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -150,7 +151,7 @@ class Looker:
             token.unseen = OPAQUE
             slices.append(look.index[node])
         elif packs:
-            if self._saving.other_thread:  # each thread counts its nodes from zero
+            if self._saving.other_thread and _of_other_threads(packs):
                 self._tie(look, token, node, known)
             else:
                 self._claim(token, packs)
@@ -294,6 +295,12 @@ class Looker:
             if node is not None and node in look.index:
                 wanted.add(look.index[node])
         return will_run(edges, dependencies_last(edges), wanted, captured_only)
+
+
+def _of_other_threads(packs: Sequence[weakref.ref[Packed]]) -> bool:
+    """Return whether another thread saved one of these: each thread counts its nodes from zero."""
+    own = threading.get_ident()
+    return any(packed is not None and packed.thread != own for packed in (r() for r in packs))
 
 
 def _weight(tensor: torch.Tensor) -> tuple[int, int]:

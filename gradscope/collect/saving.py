@@ -18,6 +18,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import engine_words
+from gradscope.collect.interruptions import postponed, raise_postponed
 from gradscope.collect.ledger import LOOKS, Ledger
 from gradscope.collect.marks import UNKNOWN, UNTIED, Packed
 from gradscope.collect.nodes import CLONE
@@ -70,6 +71,8 @@ class Saving:
     @hidden_from_compiler
     def pack(self, tensor: torch.Tensor) -> Packed:
         """The pack hook. It runs for every saved tensor, so the common case is written out here."""
+        if postponed:
+            raise_postponed()
         try:
             # No frame lies below ours in a thread of C++ (the engine's, or that of torch.jit.fork).
             frame = sys._getframe().f_back

@@ -74,7 +74,8 @@ def fault(
             pytest.param((one, few), id="few"),
             pytest.param((one, many), id="many", marks=pytest.mark.long),
         ]
-        return pytest.mark.parametrize("tries", params, indirect=True)(test)
+        marked: Callable[..., None] = pytest.mark.parametrize("tries", params, indirect=True)(test)
+        return marked
 
     return mark
 

@@ -140,12 +140,20 @@ def _location(site: Site) -> dict[str, Any]:
     }
 
 
+def _encoded(path: str) -> bytes:
+    """Return a path as the system spells it, also one that no file can have."""
+    try:
+        return os.fsencode(path)
+    except ValueError:
+        return path.encode("utf-8", "replace")
+
+
 def _artifact(file: str) -> dict[str, Any]:
     """Return the address of a file, relative if it is below the working directory."""
     short = short_path(file)
     if os.path.isabs(short):
         return {"uri": Path(short).as_uri()}
-    uri = quote_from_bytes(os.fsencode(short.replace(os.sep, "/")), safe="/")
+    uri = quote_from_bytes(_encoded(short.replace(os.sep, "/")), safe="/")
     return {"uri": uri, "uriBaseId": ROOT}
 
 

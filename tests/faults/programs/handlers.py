@@ -5,12 +5,12 @@ import signal
 import torch
 
 
-class Alarm(Exception):
+class AlarmError(Exception):
     pass
 
 
 def ring(number, frame):
-    raise Alarm
+    raise AlarmError
 
 
 signal.signal(signal.SIGUSR1, ring)
@@ -20,7 +20,7 @@ for number in range(20):
     y.register_hook(lambda gradient: signal.raise_signal(signal.SIGUSR1))
     try:
         y.sum().backward()
-    except Alarm:
+    except AlarmError:
         print(number, x.grad)
 (x * x).sum().backward()
 print(x.grad)

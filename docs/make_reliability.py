@@ -1,0 +1,90 @@
+"""Try each fault of ``tests/faults`` many times; write ``reliability.md`` from what came of it.
+
+``python docs/make_reliability.py`` runs the tests, which takes some minutes, keeps their records in
+``tests/faults/records.json`` and writes the page. ``--check`` runs nothing: it fails if the page is
+not what the records say, or if the records are not of the faults that the tests declare.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from changes import report_changes
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "unit")]
+
+PAGE = """# Reliability
+
+What goes wrong around a training run, what gradscope promises of it, and what came of trying it:
+`docs/make_reliability.py` runs the tests in `tests/faults` and makes this page from their records.
+A fault is listed only if every try kept the promise; each change to gradscope tries each fault a
+few times more.
+
+{sections}
+Random programs are another test of the same kind: `python -m tests.oracles.soak --programs 20000`
+runs them plain and watched and compares everything that they compute, raise and leave behind.
+"""
+
+SECTION = """## {group}
+
+| fault | promise | tried | outcome |
+|---|---|---:|---|
+{rows}
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Write the records and the page, or compare them; return the exit status."""
+    from tests.faults.tries import RECORDS, WRITE
+
+    if arguments == ["--check"]:
+        records = json.loads(RECORDS.read_text(encoding="utf-8"))
+        return report_changes({DOCS / "reliability.md": page(records)}) or report_others(records)
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "long", "tests/faults"]
+    ran = subprocess.run(command, cwd=ROOT, env=os.environ | {WRITE: str(RECORDS)}, check=False)
+    if ran.returncode:
+        return ran.returncode
+    records = json.loads(RECORDS.read_text(encoding="utf-8"))
+    (DOCS / "reliability.md").write_text(page(records), encoding="utf-8")
+    return 0
+
+
+def page(records: list[dict[str, Any]]) -> str:
+    """Return the page: a table for each group of faults."""
+    sections = [
+        SECTION.format(group=group, rows="\n".join(map(row, found)))
+        for group, found in groupby(records, lambda record: record["group"])
+    ]
+    return PAGE.format(sections="\n".join(sections))
+
+
+def row(record: dict[str, Any]) -> str:
+    """Return the row of a fault."""
+    came = ", ".join(f"{count:,} {outcome}" for outcome, count in record["outcomes"].items())
+    return f"| {record['fault']} | {record['promise']} | {record['tried']:,} | {came} |"
+
+
+def report_others(records: list[dict[str, Any]]) -> int:
+    """Print the faults that only the records or only the tests have; return 1 if there are any."""
+    from tests.faults.tries import faults
+
+    for file in sorted((ROOT / "tests" / "faults").glob("test_*.py")):
+        importlib.import_module(f"tests.faults.{file.stem}")
+    declared = {(one.group, one.what, one.promise) for one in faults.values()}
+    recorded = {(record["group"], record["fault"], record["promise"]) for record in records}
+    for _, what, _ in sorted(declared ^ recorded):
+        print(f"not in both, the tests and their records: {what}")  # noqa: T201
+    return int(declared != recorded)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,31 @@
+"""Keeps what a signal's handler raised in a destructor of ours, until it can be raised.
+
+A destructor in Python is a place more at which the interpreter runs the handlers of signals, and
+what they raise there is lost: Ctrl-C would do nothing. The next backward call that ends, or the
+next saved tensor, raises it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from gradscope.collect.marks import Packed, Token, Weight
+
+postponed: list[BaseException] = []
+
+_DESTRUCTORS = (Packed.__del__, Token.__del__, Weight.__del__)
+
+
+def take(unraisable: Any) -> bool:
+    """Keep what was raised in a destructor of ours; return whether it was in one."""
+    if unraisable.object not in _DESTRUCTORS or unraisable.exc_value is None:
+        return False
+    postponed.append(unraisable.exc_value)
+    return True
+
+
+def raise_postponed() -> None:
+    """Raise what is kept, in the main thread: only there do handlers run."""
+    if postponed and threading.current_thread() is threading.main_thread():
+        raise postponed.pop()

@@ -1,0 +1,217 @@
+"""A process that is killed, interrupted or loses its disk: what it did so far can be read, and its end is its own."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gradscope.model import Recording
+from gradscope.record.file import load
+from gradscope.record.writer import COMMIT_EVERY
+from tests.faults.tries import Tries, fault
+from tests.zygote import python
+
+ROOT = Path(__file__).parents[2]
+TRAINS = Path(__file__).parent / "programs" / "trains.py"
+READABLE = "the recording is readable, with every call that ended 0.05 s before the last one"
+
+
+def start(folder: Path, *arguments: str, save: Path | None = None) -> subprocess.Popen[str]:
+    command = [python(), "-m", "gradscope", "run", "--output", str(folder / "report.txt")]
+    if save is not None:
+        command += ["--save", str(save)]
+    return subprocess.Popen(
+        [*command, str(TRAINS), *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[list[str], str]:
+    """Read on to the end; ``communicate`` would lose what is read ahead."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        return process.stdout.readlines(), process.stderr.read()
+
+
+def ended(
+    folder: Path, draw: Random, stop: Callable[[subprocess.Popen[str]], None], *arguments: str
+) -> tuple[int, str, Recording]:
+    """Stop a run after a random number of calls; return its status, its errors and the recording."""
+    save = folder / "run.gscope"
+    process = start(folder, *arguments, save=save)
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(draw.randrange(1, 200))]
+    stop(process)
+    whole, errors = finished(process)
+    whole = [*lines, *whole]
+    times = [float(line.split()[1]) for line in whole if line.count(" ") == 1 and line[-1] == "\n"]
+    recording = load(save)
+    count = sum(call.count for call in recording.calls)
+    assert count >= sum(time < times[-2] - COMMIT_EVERY for time in times[:-2])
+    assert count <= len(times) + 1
+    save.unlink()
+    return process.returncode, errors, recording
+
+
+@fault("The process", "SIGKILL at a random moment", READABLE, few=2, many=20)
+def test_sigkill(tries: Tries, tmp_path: Path) -> None:
+    for draw in tries:
+        status, errors, recording = ended(tmp_path, draw, lambda p: p.kill(), "run")
+        assert (status, errors) == (-signal.SIGKILL, "")
+        assert not recording.outcome.finished
+        tries.came("readable")
+
+
+@fault(
+    "The process",
+    "SIGTERM at a random moment",
+    f"the process dies of it, as without gradscope, and {READABLE}",
+    few=1,
+    many=10,
+)
+def test_sigterm(tries: Tries, tmp_path: Path) -> None:
+    for draw in tries:
+        status, errors, recording = ended(tmp_path, draw, lambda p: p.terminate(), "run")
+        assert (status, errors) == (-signal.SIGTERM, "")
+        assert not recording.outcome.finished
+        tries.came("readable")
+
+
+@fault(
+    "The process",
+    "SIGTERM, and the program's own handler calls sys.exit(5)",
+    "the exit status is 5, and the recording is whole",
+    few=1,
+    many=10,
+)
+def test_sigterm_handled(tries: Tries, tmp_path: Path) -> None:
+    for draw in tries:
+        stop = ended(tmp_path, draw, lambda p: p.terminate(), "own handler")
+        assert stop[:2] == (5, "")
+        assert stop[2].outcome.exit_status == 5
+        assert stop[2].outcome.finished
+        tries.came("whole")
+
+
+@fault(
+    "The process",
+    "SIGINT (Ctrl-C) at a random moment",
+    "the process dies of it, the traceback shows the program alone, and the recording is whole",
+    few=2,
+    many=10,
+)
+def test_sigint(tries: Tries, tmp_path: Path) -> None:
+    for draw in tries:
+        status, errors, recording = ended(
+            tmp_path, draw, lambda p: p.send_signal(signal.SIGINT), "run"
+        )
+        assert status == -signal.SIGINT
+        assert errors.endswith("KeyboardInterrupt\n")
+        assert "gradscope/" not in errors
+        assert recording.outcome.exception == "KeyboardInterrupt"
+        assert recording.outcome.finished
+        tries.came("whole")
+
+
+@fault("The process", "os._exit(3) after a random call", READABLE, few=1, many=10)
+def test_os_exit(tries: Tries, tmp_path: Path) -> None:
+    for draw in tries:
+        last = str(draw.randrange(210, 300))
+        status, errors, recording = ended(tmp_path, draw, lambda p: None, "os._exit", last)
+        assert (status, errors) == (3, "")
+        assert not recording.outcome.finished
+        tries.came("readable")
+
+
+@fault(
+    "The process",
+    "the disk is full before the recording ends",
+    "the program runs on, and what is there is readable",
+    few=1,
+    many=10,
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="limits a process through /proc")
+def test_full_disk(tries: Tries, tmp_path: Path) -> None:
+    for draw in tries:
+        save = tmp_path / "run.gscope"
+        process = start(tmp_path, "stop", save=save)
+        assert process.stdout is not None
+        for _ in range(draw.randrange(1, 60)):
+            process.stdout.readline()
+        # A file of this process may not grow: what a full disk does to a recording alone.
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for number in [process.pid, *map(int, children), *_forks_with(save)]:
+            size = save.stat().st_size
+            resource.prlimit(number, resource.RLIMIT_FSIZE, (size, size))
+        rest, errors = finished(process)
+        assert (process.returncode, errors) == (0, "")
+        assert rest[-1] == "done\n"
+        recording = load(save)
+        early = not recording.outcome.finished
+        report = tmp_path / "report.txt"
+        tries.came("ended early" if early else "had room enough")
+        save.unlink()
+        report.unlink()
+
+
+def _forks_with(file: Path) -> list[int]:
+    """The processes that have a file open."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if entry.readlink() == file:
+                found.append(int(entry.parts[2]))
+        except OSError:  # it has ended
+            continue
+    return sorted(set(found))
+
+
+@fault(
+    "The process",
+    "the program removes the folder of its recording",
+    "the program runs on and exits with its own status",
+    few=1,
+    many=5,
+)
+def test_removed_folder(tries: Tries, tmp_path: Path) -> None:
+    for _ in tries:
+        folder = tmp_path / "gone"
+        folder.mkdir()
+        process = start(tmp_path, "remove", str(folder), save=folder / "run.gscope")
+        rest, errors = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert errors == ""
+        assert rest.endswith("done\n")
+        tries.came("ran on")
+
+
+@fault(
+    "The process",
+    "the recording cannot be written where it should go",
+    "one line says so before the program starts, and the exit status is 2",
+    few=1,
+    many=3,
+)
+def test_unwritable_folder(tries: Tries, tmp_path: Path) -> None:
+    places = ["/proc/run.gscope", "missing/run.gscope", "/dev/null/run.gscope"]
+    for place in places[: tries.times]:
+        process = start(tmp_path, "stop", save=Path(place))
+        rest, errors = process.communicate(timeout=60)
+        assert (process.returncode, rest) == (2, "")
+        assert errors.startswith("gradscope: ")
+        assert errors.count("\n") == 1
+        tries.begun += 1
+        tries.came("refused in one line")

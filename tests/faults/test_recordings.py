@@ -1,0 +1,324 @@
+"""A recording that was cut, damaged, foreign, or made to do harm: one clear line or what it says, never more."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import fields, is_dataclass, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from random import Random
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from canned import canned_recording
+from recorded import rewrite
+
+from gradscope import cli
+from gradscope.errors import GradscopeError
+from gradscope.model import SCHEMA, Recording
+from gradscope.record.file import load
+from gradscope.record.writer import RecordingWriter
+from gradscope.render.html import to_html
+from tests.faults.tries import Tries, fault
+
+ONE_LINE = "`report`, `draw`, `fix` and `--html` say so in one line, with exit status 2"
+SHOWN = f"{ONE_LINE}, or show what is there"
+
+
+def written(path: Path, recording: Recording) -> Path:
+    writer = RecordingWriter(path, recording.header)
+    rewrite(writer, recording)
+    writer.finish(recording.outcome, recording.summary)
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return written(tmp_path / "whole.gscope", canned_recording())
+
+
+def gradscope(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    monkeypatch.setattr(sys, "argv", ["gradscope", *map(str, arguments)])
+    try:
+        cli.main()
+    except SystemExit as left:
+        assert isinstance(left.code, int)
+        return left.code
+    return 0
+
+
+Show = Callable[[Path], str]
+
+
+@pytest.fixture
+def show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Show:
+    """Shows a recording in all ways; returns what came of that, the same for all."""
+    page = tmp_path / "page.html"
+    ways: list[tuple[str | Path, ...]] = [
+        ("report",),
+        ("report", "--format", "json"),
+        ("report", "--format", "sarif"),
+        ("report", "--format", "github"),
+        ("report", "--html", page),
+        ("draw",),
+        ("draw", "--output", tmp_path / "graph.svg"),
+        ("fix",),
+    ]
+
+    def in_all_ways(recording: Path) -> str:
+        try:
+            load(recording)
+        except Exception:
+            tried = ways[::4]
+        else:
+            tried = ways
+        found = set()
+        for way in tried:
+            status = gradscope(monkeypatch, *way, recording)
+            out, err = capsys.readouterr()
+            if status == 2:
+                assert out == ""
+                assert err.startswith("gradscope: ")
+                assert err.count("\n") == 1
+            else:
+                assert (status, err) == (0, "")
+            found.add(status)
+        return "shown" if 0 in found else "refused in one line"
+
+    return in_all_ways
+
+
+def cut_lengths(size: int, tries: Tries) -> list[int]:
+    """Every length, where there are tries enough."""
+    if tries.times >= size:
+        tries.times = size
+        return list(range(size))
+    return sorted(Random(0).sample(range(size), tries.times))
+
+
+@fault("The recording", "the file is cut, at every byte", ONE_LINE, few=25, many=1_000_000)
+def test_cut_off(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None:
+    content, cut = whole.read_bytes(), tmp_path / "cut.gscope"
+    for end in cut_lengths(len(content), tries):
+        cut.write_bytes(content[:end])
+        if end % 97 == 0 or tries.times < 1000:
+            came = show(cut)
+        else:  # what the commands say is what this raises
+            with pytest.raises(GradscopeError) as refused:
+                load(cut)
+            came = "refused in one line" if "\n" not in str(refused.value) else "?"
+        assert came == "refused in one line"
+        tries.begun += 1
+        tries.came(came)
+
+
+@fault("The recording", "up to eight bits of the file are flipped", SHOWN, few=15, many=300)
+def test_flipped_bits(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None:
+    content, flipped = whole.read_bytes(), tmp_path / "flipped.gscope"
+    for draw in tries:
+        changed = bytearray(content)
+        for _ in range(1 + draw.randrange(8)):
+            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+        flipped.write_bytes(changed)
+        tries.came(show(flipped))
+
+
+VALUES: tuple[Any, ...] = (0, -1, 1, 10**9, 2**63, 10**400, 0.5, -1e300, "", "x", [], None, True)
+
+
+def nonsense(value: Any, draw: Random) -> Any:
+    """Another value of the same JSON type somewhere in a value."""
+    if isinstance(value, list) and value and draw.randrange(4):
+        at = draw.randrange(len(value))
+        return [*value[:at], nonsense(value[at], draw), *value[at + 1 :]]
+    alike = [other for other in VALUES if type(other) is type(value)]
+    return draw.choice(alike or list(VALUES))
+
+
+@fault(
+    "The recording",
+    "a value in it is of the right type and makes no sense",
+    SHOWN,
+    few=15,
+    many=400,
+)
+def test_nonsense(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None:
+    changed = tmp_path / "nonsense.gscope"
+    for draw in tries:
+        shutil.copy(whole, changed)
+        with closing(sqlite3.connect(changed)) as connection:
+            table = draw.choice(("calls", "graphs", "findings", "timeline", "meta"))
+            rows = connection.execute(f"SELECT key, value FROM {table}").fetchall()
+            key, value = draw.choice([row for row in rows if row[0] != "layout"])
+            packed = isinstance(value, bytes)
+            plain = json.loads(zlib.decompress(value) if packed else value)
+            for _ in range(1 + draw.randrange(3)):
+                plain = nonsense(plain, draw)
+            text = json.dumps(plain)
+            new = zlib.compress(text.encode()) if packed else text
+            connection.execute(f"UPDATE {table} SET value = ? WHERE key = ?", (new, key))
+            connection.commit()
+        tries.came(show(changed))
+
+
+@fault(
+    "The recording",
+    "another program's database, an empty one, a newer format",
+    ONE_LINE,
+    few=3,
+    many=3,
+)
+def test_foreign(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None:
+    newer = tmp_path / "newer.gscope"
+    for number, _ in enumerate(tries):
+        if number < 2:
+            file = tmp_path / f"other{number}.db"
+            with closing(sqlite3.connect(file)) as connection:
+                connection.execute("CREATE TABLE meta (key TEXT, value)" if number else "VACUUM")
+                connection.commit()
+            file.touch()
+        else:
+            file = Path(shutil.copy(whole, newer))
+            with closing(sqlite3.connect(file)) as connection:
+                connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+        assert show(file) == "refused in one line"
+        tries.came("refused in one line")
+
+
+HOSTILE = (
+    "<script>window.harmed = 1</script>",
+    "</script><img src=x onerror=harmed()>",
+    "'); DROP TABLE calls; --",
+    '"]; evil [label="x',
+    "\x1b]0;harmed\x07\x1b[31m",
+    "::error::harmed",
+    "[bold red]harmed[/]",
+    "{{script}} %s {0} \\L",
+    "line\nbreak\rtab\t\u2028\u202e",
+)
+
+
+def with_strings(value: Any, put: Callable[[str], str]) -> Any:
+    """A value of the model with every text in it replaced."""
+    if is_dataclass(value) and not isinstance(value, type):
+        changes = {
+            field.name: with_strings(getattr(value, field.name), put)
+            for field in fields(value)
+            if field.init
+        }
+        return replace(value, **changes)
+    if isinstance(value, tuple):
+        return tuple(with_strings(item, put) for item in value)
+    if isinstance(value, dict):
+        return {
+            put(key) if isinstance(key, str) else key: with_strings(item, put)
+            for key, item in value.items()
+        }
+    return put(value) if type(value) is str else value
+
+
+class Elements(HTMLParser):
+    """Counts the elements of a page, and the attributes that run code."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.running: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.running += [name for name, _ in attrs if name.startswith("on")]
+
+
+@fault(
+    "What is shown",
+    "HTML, SQL, terminal escapes, markup and commands in every text of a recording",
+    "every text is shown as text: nothing runs, no element, colour, table or command comes of it",
+    few=len(HOSTILE),
+    many=len(HOSTILE),
+)
+def test_hostile_texts(
+    tries: Tries,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = Elements(to_html(canned_recording()))
+    for number, _ in enumerate(tries):
+        text = HOSTILE[number]
+        count = 0
+
+        def put(old: str) -> str:
+            nonlocal count
+            count += 1
+            return f"{text}{count}" if old else old  # noqa: B023
+
+        recording = with_strings(canned_recording(), put)
+        file = written(tmp_path / f"{number}.gscope", recording)
+        with closing(sqlite3.connect(file)) as connection:
+            assert connection.execute("SELECT count(*) FROM calls").fetchone()[0] > 1
+        page = to_html(load(file))
+        page.encode("utf-8")
+        found = Elements(page)
+        assert (sorted(set(found.tags)), found.running) == (sorted(set(plain.tags)), [])
+        assert "<" not in text or text not in page
+        svg = tmp_path / "graph.svg"
+        for way in (("report",), ("draw",), ("fix",), ("draw", "--output", svg)):
+            assert gradscope(monkeypatch, *way, file) == 0
+            out, err = capsys.readouterr()
+            assert err == ""
+            assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]", out)
+        names = {element.tag.rpartition("}")[2] for element in ElementTree.parse(svg).iter()}
+        assert names.isdisjoint({"script", "img", "foreignObject"})
+        assert gradscope(monkeypatch, "report", "--format", "github", file) == 0
+        lines = capsys.readouterr().out.removesuffix("\n").split("\n")
+        assert len(lines) == len(recording.findings)
+        assert all(line.startswith("::") for line in lines)
+        for form in ("json", "sarif"):
+            assert gradscope(monkeypatch, "report", "--format", form, file) == 0
+            json.loads(capsys.readouterr().out)
+        tries.came("shown as text")
+
+
+@fault(
+    "What is shown",
+    "HTML in the names of a real program's file and functions, and in what it raises",
+    "the page has no element more, and the program's own text stays as it is",
+    few=1,
+    many=3,
+)
+def test_a_program_with_hostile_names(tries: Tries, tmp_path: Path) -> None:
+    from tests.zygote import python
+
+    script = tmp_path / "<img src=x onerror=alert(1)>'; DROP TABLE calls; --.py"
+    script.write_text(
+        "import torch\n"
+        "x = torch.ones(3, requires_grad=True)\n"
+        "y = (x * x).sum()\ny.backward()\n"
+        "try:\n    y.backward()\nexcept RuntimeError:\n"
+        "    raise ValueError('</script><script>alert(2)</script>') from None\n"
+    )
+    for _ in tries:
+        page, save = tmp_path / "page.html", tmp_path / "run.gscope"
+        command = ("-m", "gradscope", "run", "--html", page, "--save", save, script)
+        done = subprocess.run([python(), *command], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        assert "ValueError: </script><script>alert(2)</script>\n" in done.stderr
+        found = Elements(page.read_text())
+        assert found.tags.count("img") == 0
+        assert found.running == []
+        assert load(save).outcome.exception == "ValueError: </script><script>alert(2)</script>"
+        tries.came("shown as text")

@@ -1,0 +1,137 @@
+"""A watch that is interrupted at any moment, or left behind, leaves nothing and changes nothing."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import torch
+
+import gradscope
+from gradscope.api.watch import current
+from gradscope.record.file import load
+from tests.conftest import state_of_python, state_of_the_host
+from tests.faults.tries import Tries, fault
+
+
+class AlarmError(Exception):
+    """What the program's handler raises."""
+
+
+def ring(*_: object) -> None:
+    raise AlarmError
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    loss = model(torch.ones(3, 4)).pow(2).sum()
+    loss.backward()
+    with suppress(RuntimeError):
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def interrupted(draw: Random, hooks: bool) -> tuple[int, int]:
+    """Interrupt twelve passes, each once at a random moment; return how many raised, and what we noted of ourselves."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    raised = 0
+    with gradscope.watch(hooks=hooks) as scope:
+        for _ in range(12):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, draw.random() * 0.01 + 1e-6)
+                train(model, optimizer)
+                signal.pause()
+            except AlarmError:
+                raised += 1
+        notes = [note for note in scope.recording().summary.notes if "please report" in note]
+    return raised, len(notes)
+
+
+@fault(
+    "The watch",
+    "a signal's handler raises at a random moment, in the program's code, torch's or ours",
+    "the program gets each one, none is printed or lost, nothing of ours is left, no part switched off",
+    few=10,
+    many=300,
+)
+def test_interrupted_at_random_moments(tries: Tries) -> None:
+    before = state_of_the_host(), state_of_python()
+    handler = signal.signal(signal.SIGALRM, ring)
+    try:
+        for number, draw in enumerate(tries):
+            assert interrupted(draw, hooks=number % 4 != 3) == (12, 0)
+            assert current() is None
+            tries.came("each of 12 arrived")
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    assert (state_of_the_host(), state_of_python()) == before
+
+
+@fault(
+    "The watch",
+    "a watch in a generator is collected before it ends, in the midst of a pass",
+    "gradients are the same bit for bit, and nothing of ours is left",
+    few=3,
+    many=100,
+)
+def test_collected_in_a_generator(tries: Tries) -> None:
+    before = state_of_the_host(), state_of_python()
+
+    def watching() -> Iterator[None]:
+        with gradscope.watch():
+            yield
+
+    def gradient(collect_at: int) -> torch.Tensor:
+        kept: list[Iterator[None]] = [watching()]
+        if collect_at >= 0:
+            next(kept[0])
+        x = torch.arange(3.0, requires_grad=True)
+        y = x
+        for number in range(4):
+            if number == collect_at:
+                kept.clear()
+                gc.collect()
+            y = (y * x).sin()
+            y.register_hook(lambda g, n=number + 4: kept.clear() if n == collect_at else None)
+        y.sum().backward()
+        kept.clear()
+        assert x.grad is not None
+        return x.grad
+
+    plain = gradient(-1)
+    for draw in tries:
+        assert torch.equal(gradient(draw.randrange(8)), plain)
+        assert current() is None
+        tries.came("the same")
+    assert (state_of_the_host(), state_of_python()) == before
+
+
+@fault(
+    "The watch",
+    "a watch is entered, never left, and dropped",
+    "the program computes the same, the recording is readable, and leaving later takes all out",
+    few=1,
+    many=10,
+)
+def test_abandoned(tries: Tries, tmp_path: Path) -> None:
+    before = state_of_the_host(), state_of_python()
+    for _ in tries:
+        entered = gradscope.watch(save=tmp_path / "run.gscope")
+        scope = entered.__enter__()
+        leave = entered.__exit__
+        del entered
+        gc.collect()
+        x = torch.arange(3.0, requires_grad=True)
+        (x * x).sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [0.0, 2.0, 4.0]
+        scope.writer.flush()
+        assert sum(call.count for call in load(tmp_path / "run.gscope").calls) == 1
+        leave(None, None, None)
+        assert (state_of_the_host(), state_of_python()) == before
+        tries.came("the same")

@@ -369,6 +369,19 @@ def f(h):
     assert read.effect is HARMLESS
 
 
+@pytest.mark.parametrize("result", ['f(d)["loss"]', "f(d)[0]", "f(d)"])
+def test_what_is_computed_from_a_dict_with_a_built_value_is_built(result: str) -> None:
+    source = f"""
+    for x in xs:
+        d = {{}}
+        h = g(x, h)
+        d["h"] = h
+        y = {result}
+        y.backward()  # <-
+    """
+    assert any(read.backward is not None for read in all_reads(*place(source), ("h",))["h"])
+
+
 def test_backward_under_no_grad_is_a_backward() -> None:
     assert (
         reads("h.backward()  # <-\nwith torch.no_grad():\n    h.backward()\n", "h")["h"].effect

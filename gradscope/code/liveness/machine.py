@@ -85,7 +85,8 @@ class Machine(ABC):
         if not marks or self.gradients_off(stack):
             return NO_MARKS
         return frozenset(
-            m if m.kind is Kind.BUILT else Mark(m.name, Kind.DERIVED, m.read) for m in marks
+            m._replace(rest="") if m.kind is Kind.BUILT else Mark(m.name, Kind.DERIVED, m.read)
+            for m in marks
         )
 
     def gradients_off(self, stack: Stack) -> bool:

@@ -1,6 +1,6 @@
 """A compiled network that gives two heads one trunk."""
 # needs:
-# finds: GS102 GS101 `features`
+# finds: GS102 GS101 `kind`
 
 import torch
 from torch import nn

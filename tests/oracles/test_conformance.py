@@ -66,13 +66,17 @@ class Suite(unittest.TestCase):
 
     def test_6_is_well(self):
         pass
+
+    def test_7_ends_its_process(self):
+        raise KeyboardInterrupt("in the seventh test")
 """
 
 
 def test_what_kills_its_process_hangs_or_changes_is_told(tmp_path: Path) -> None:
     (tmp_path / "suite.py").write_text(SUITE)
     journal = tmp_path / "journal"
-    given = ("--bound", "3", "--ways", "hooks", "--json", journal)
+    log = tmp_path / "log"
+    given = ("--bound", "3", "--ways", "hooks", "--json", journal, "--log", log)
     done = conformance(tmp_path, "suite.py", *given)
     assert done.returncode == 1
     (run,) = Journal(journal, keep=True).read().values()
@@ -84,7 +88,9 @@ def test_what_kills_its_process_hangs_or_changes_is_told(tmp_path: Path) -> None
         "4": "fail",
         "5": "fail",
         "6": "pass",
+        "7": "crash",
     }
+    assert "KeyboardInterrupt: in the seventh test" in log.read_text()
     assert "suite.py: outcomes that changed\n  Suite.test_5_reads_the_mark: pass" in done.stdout
 
 
@@ -95,7 +101,7 @@ def test_a_run_is_resumed_where_it_was(tmp_path: Path) -> None:
     for way in (PLAIN, HOOKS, AGAIN):
         for name in ("1_dies", "2_hangs", "5_reads_the_mark"):
             journal.add("suite.py", way, Ran(f"Suite.test_{name}", "known before"))
-    given = ("--ways", "hooks", "--json", path, "--resume", "--skip", "*pair")
+    given = ("--ways", "hooks", "--json", path, "--resume", "--skip", "*pair", "--skip", "*process")
     done = conformance(tmp_path, "suite.py", *given)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = journal.read()["suite.py"].ran["hooks"]

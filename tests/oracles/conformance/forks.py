@@ -10,8 +10,10 @@ import json
 import os
 import select
 import signal
+import sys
 import tempfile
 import time
+import traceback
 import unittest
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,6 +105,9 @@ class Forks:
                     ends=lambda ran: _write(pipe, ran.as_data()),
                 )
             status = 0
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
         finally:
             os._exit(status)
 

@@ -33,7 +33,7 @@ from gradscope.code.names import is_part
 def subscript(s: Step) -> Result:
     """Take an element of a container, or a slice of it."""
     rest, (container, key) = s.pop(2)
-    if key.constant is MISSING and container.marks:
+    if not isinstance(key.constant, int | str | slice) and container.marks:
         container = container._replace(marks=s.machine.pick(container.marks, s.at))
     if _is_slice(key):
         return s.env, (*rest, Value(marks=sliced(container.marks, key.constant)))
@@ -64,7 +64,7 @@ def _slice(s: Step) -> Result:
         return s.env, (*rest, _slice_of(bounds))
     rest, popped = s.pop_all()
     container, key = popped[0], _slice_of(popped[1:])
-    if key.constant is MISSING and container.marks:
+    if not isinstance(key.constant, int | str | slice) and container.marks:
         container = container._replace(marks=s.machine.pick(container.marks, s.at))
     return s.env, (*rest, Value(marks=sliced(container.marks, key.constant)))
 

@@ -62,12 +62,14 @@ class _Agenda:
         self.queued: set[tuple[Phase, int]] = set()
         self.waiting: list[tuple[Phase, int, int]] = []  # phase, distance, instruction
         self.thrown: dict[tuple[Phase, int], Env] = {}  # the environment that a handler had last
+        self.levels_differ = False  # what a subscript takes depends on the iteration
 
     def arrive(self, phase: Phase, index: int, state: State, distance: int) -> None:
         """Add a state at an instruction, unless all that can come of it is known."""
         for plainer in phase.plainer():
             known = self.states.get((plainer, index))
-            if known is not None and covers(known, state):
+            alike = plainer.level == phase.level or not self.levels_differ
+            if known is not None and alike and covers(known, state):
                 return
         key = (phase, index)
         self.states[key] = join(self.states[key], state) if key in self.states else state
@@ -102,6 +104,7 @@ class Tracker(Machine):
         self.phase: Phase = caller.phase if caller else Phase()
         self.loops: tuple[Loop, ...] = ()
         self.distance: int = caller.distance if caller else 0
+        self.picks = False  # a subscript of what is tracked was met
         self.returned: Marks = NO_MARKS
         self.left: State | None = None  # the environments at all returns, joined
 
@@ -117,6 +120,7 @@ class Tracker(Machine):
             self.phase, self.distance, index = heapq.heappop(agenda.waiting)
             agenda.queued.discard((self.phase, index))
             self._go_on(index, agenda.states[self.phase, index], agenda)
+            agenda.levels_differ = self.picks
 
     def _go_on(self, index: int, state: State, agenda: _Agenda) -> None:
         """Follow the code down to the next instruction that can be reached in several ways."""
@@ -190,6 +194,7 @@ class Tracker(Machine):
         """Leave out the elements that a subscript cannot take; note where that is not known."""
         if self.loops_at_hand is None or not any(map(place_of, marks)):
             return marks
+        self.picks = True
         keys = self.loops_at_hand.keys(self.code, at, self.phase.level, is_top=self.is_top)
         if keys is None:
             self.notes.doubt(mark for mark in marks if place_of(mark))

@@ -76,7 +76,7 @@ def test_what_kills_its_process_hangs_or_changes_is_told(tmp_path: Path) -> None
     (tmp_path / "suite.py").write_text(SUITE)
     journal = tmp_path / "journal"
     log = tmp_path / "log"
-    given = ("--bound", "3", "--ways", "hooks", "--json", journal, "--log", log)
+    given = ("--bound", "6", "--ways", "hooks", "--json", journal, "--log", log)
     done = conformance(tmp_path, "suite.py", *given)
     assert done.returncode == 1
     (run,) = Journal(journal, keep=True).read().values()

@@ -112,8 +112,8 @@ class Knower(Tracker):
     def known(self, path: str) -> Any:
         """Return what a path stands for at this point; MISSING where that is not known."""
         split = names.split(path)
-        if split is None:
-            return MISSING
+        if split is None:  # ".0" is what a comprehension calls the iterator that it is given
+            return self.written.get(path, MISSING)
         root, parts = split
         for count in range(len(parts), -1, -1):
             prefix = root + "".join(parts[:count])

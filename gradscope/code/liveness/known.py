@@ -119,6 +119,9 @@ class Facts(Protocol):
     def is_finite(self, source: Any) -> bool:
         """Return whether it is known how many elements an iterator or container has."""
 
+    def gives(self, owner: Any, method: str) -> bool | None:
+        """Return whether what a method of an object iterates over has any element."""
+
     def running(self, depth: int) -> Any:
         """Return the iterator of a loop of the frame, at a depth of its stack."""
 
@@ -240,6 +243,9 @@ def asked(owner: Any, method: str, arguments: Sequence[Any], facts: Facts) -> An
     """Return what a method of a known text or dict gives."""
     if not all(map(is_plain, arguments)):
         return MISSING
+    gives = facts.gives(owner.value, method) if type(owner) is Opaque else None
+    if gives is not None:
+        return Rest(more=gives)
     if type(owner) is str and method in _OF_TEXT:
         return _tried(getattr(owner, method), *arguments)
     if type(owner) is Opaque and type(owner.value) is dict and method == "get" and arguments:

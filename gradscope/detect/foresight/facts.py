@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from collections import OrderedDict
 from functools import lru_cache
 from types import (
     BuiltinFunctionType,
@@ -19,7 +20,7 @@ import torch
 from gradscope.code import names, source
 from gradscope.code.liveness import MISSING, Opaque, is_plain
 from gradscope.detect.foresight.objects import MISSING as NOT_FOUND
-from gradscope.detect.foresight.objects import Objects, attribute, follow, function_of
+from gradscope.detect.foresight.objects import Objects, attribute, follow, function_of, submodules
 from gradscope.detect.foresight.remaining import SIZED, Again, element_of, left_in
 from gradscope.program.iterators import MISSING as UNREADABLE
 from gradscope.program.iterators import on_stack
@@ -27,6 +28,7 @@ from gradscope.program.layouts import class_bases, class_namespace
 from gradscope.program.sites import USER, owner_of
 
 _MOST_KEYS = 1_000
+_WITH_PARAMETERS = ("parameters", "named_parameters", "state_dict")
 _DESCRIBES = ("__get__", "__set__", "__delete__")
 
 
@@ -98,6 +100,19 @@ class FrameFacts:
         """Return whether it is known how many elements an iterator or container has."""
         least, most = left_in(source.value if type(source) is Opaque else source, self._again)
         return least == most < math.inf
+
+    def gives(self, owner: Any, method: str) -> bool | None:
+        """Return whether what a method of an object iterates over has any element."""
+        if type(owner) in (dict, OrderedDict):
+            return bool(owner) if method in ("items", "keys", "values") else None
+        if not isinstance(owner, torch.nn.Module) or method not in _WITH_PARAMETERS:
+            return None
+        if attribute(owner, method) is not attribute(torch.nn.Module, method):
+            return None  # one of the user's own
+        return any(
+            object.__getattribute__(each, "__dict__")["_parameters"]
+            for _, each in submodules(owner, "")
+        )
 
     def running(self, depth: int) -> Any:
         """Return the iterator of a loop of the frame, at a depth of its stack."""

@@ -163,6 +163,9 @@ class Backward:
             call.pushed = state.hooks.pushed()
         if state.saving.other_thread:
             state.lifting.block()
+        if state.alarms and place in state.alarms and state.alarms[place].rings(frame):
+            call.woken = True
+            state.lifting.leave()
         with DisableTorchFunction():
             roots = [n for n in map(root_node, asked.outputs) if n is not None]
             call.sequence_nr = next_sequence_nr()

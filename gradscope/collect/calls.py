@@ -20,7 +20,7 @@ class Call:
     tensors and bytes that the graph saved while the hooks were lifted; ``repeat`` is what the look
     at a graph without hooks has recognized, while the call runs; ``pushed`` are the program's own
     default hooks when the call began; ``met`` is another call that ran on the same nodes meanwhile,
-    and ``beside`` one in another thread.
+    and ``beside`` one in another thread. ``woken``: an alarm asks for a close look.
     """
 
     __slots__ = (
@@ -47,6 +47,7 @@ class Call:
         "steps",
         "thread",
         "unhooked",
+        "woken",
     )
 
     def __init__(self, number: int, place: Place | None, keep: bool) -> None:
@@ -69,6 +70,7 @@ class Call:
         self.pushed: tuple[Pair, ...] = ()
         self.thread = get_ident()
         self.unhooked = (0, 0)
+        self.woken = False
         self.findings: list[Finding] = []
         self.record = BackwardCall(number, "backward")
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 
+from gradscope.collect.alarms import Alarm
 from gradscope.collect.calls import Call
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
@@ -20,6 +21,7 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.model import Finding
 from gradscope.program.names import Names
+from gradscope.program.sites import Place
 from gradscope.torch_private import next_sequence_nr
 
 _MOST_FORETOLD = 100
@@ -69,6 +71,7 @@ class State:
         self.foreseen: dict[int, Finding] = {}
         self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
         self.running: list[Call] = []
+        self.alarms: dict[Place, Alarm] = {}
         self.calls = self.steps = 0
         self.started = time.perf_counter()
         self.thread = _Thread()

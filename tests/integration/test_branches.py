@@ -267,6 +267,28 @@ ADVICE = {
 """What would have to hold for one of these to fail, where the code cannot tell."""
 
 TAKEN = {
+    "cut_stops_at_start": """\
+cell, h = nn.RNNCell(4, 4), torch.zeros(2, 4)
+for i in range(60):
+    if i < 49:
+        h = h.detach()
+    h = cell(torch.randn(2, 4), h)
+    h.sum().backward()
+""",
+    "cut_stops_late": """\
+cell = nn.RNNCell(4, 4)
+opt = torch.optim.SGD(cell.parameters(), lr=0.1)
+def train(steps, last):
+    state = torch.zeros(2, 4)
+    for i in range(steps):
+        opt.zero_grad()
+        state = cell(torch.randn(2, 4), state)
+        state.sum().backward()
+        opt.step()
+        if i < last:
+            state = state.detach()
+train(60, 40)
+""",
     "flag": """\
 import argparse
 args = argparse.Namespace(aux=True, n=3)

@@ -127,6 +127,8 @@ class Forecaster(Knower):
             self._returns(index, state, instruction)
             return None
         decided = self._decided(instruction, state.stack)
+        if decided is not None and self.is_top and instruction.falls and instruction.jump >= 0:
+            explored.decided.add(index)
         if decided is None:
             for taken in (False, True):
                 self._go(way, index, taken, (*way.conditions, Condition(self.code, index, taken)))

@@ -65,6 +65,7 @@ class Exploration:
         self.coming: list[Coming] = []
         self.lost: list[Conditions] = []  # ways on which nothing refers to it any more
         self.raised: list[Conditions] = []
+        self.decided: set[int] = set()  # branches of the outermost code whose outcome is known
 
     @property
     def is_complete(self) -> bool:

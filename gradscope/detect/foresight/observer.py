@@ -21,6 +21,7 @@ from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.outlook import Outlook, foretell
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
+from gradscope.detect.foresight.turning import next_turn
 from gradscope.detect.observers import Observer
 from gradscope.fixing.gs102 import edits_for
 from gradscope.model import BackwardCall, Finding
@@ -30,6 +31,7 @@ from gradscope.program.tensors import storage_of
 from gradscope.rules import gs102, gs202
 
 _MOST_FORESEEN = 10_000
+_MOST_TURNS = 3  # of branches that are waited for at one call
 _MOST_READ = 12  # tensors for which the code is read in one look
 
 
@@ -39,6 +41,7 @@ class Foresight(Observer):
     def __init__(self, watch: State) -> None:
         super().__init__(watch)
         self._schedule = Schedule()
+        self._turns: dict[Place, int] = {}
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
@@ -55,12 +58,13 @@ class Foresight(Observer):
             or look.stale
         ):
             return ()
-        if not self._schedule.is_due((call.place, len(look.nodes), look.nbytes)):
+        due = self._schedule.is_due((call.place, len(look.nodes), look.nbytes))
+        if not due and not call.woken:
             return ()
         with self._schedule:
             if retains_if_computed(frame):
                 return ()
-            return self._examine(look, record, user_frames(frame))
+            return self._examine(call, look, record, user_frames(frame))
 
     def after_step(
         self, optimizer: Any, place: Place | None, frame: FrameType | None
@@ -94,20 +98,36 @@ class Foresight(Observer):
                 return ()
             return [gs202.finding(needed.facts(place.site, watch.calls, gs202.By.STEP))]
 
-    def _examine(self, look: Look, record: BackwardCall, frames: list[FrameType]) -> list[Finding]:
+    def _set_alarm(self, call: Call, decided: list[tuple[FrameType, int]]) -> None:
+        """Have the call looked at again when a branch that keeps it from harm will turn."""
+        alarms, place = self.watch.alarms, call.place
+        if place is None or self._turns.get(place, 0) >= _MOST_TURNS:
+            return
+        alarm = next_turn(decided) if decided else None
+        if alarm is None:
+            alarms.pop(place, None)
+        elif alarm != alarms.get(place):
+            alarms[place] = alarm
+            self._turns[place] = self._turns.get(place, 0) + 1
+
+    def _examine(
+        self, call: Call, look: Look, record: BackwardCall, frames: list[FrameType]
+    ) -> list[Finding]:
         freeing = Freeing(look)
         if not any(freeing.frees):
             return []
         reached = [held for held in tensors_of(frames) if freeing.trace(held)]
         outlooks: list[tuple[Held, Outlook]] = []
         loops = Loops()
+        decided: list[tuple[FrameType, int]] = []
         for held in _likeliest(reached):
-            outlook = foretell(held, frames, loops)
+            outlook = foretell(held, frames, loops, decided=decided)
             if outlook is None and record.driven and runs_on(frames[0]):
                 reading = read_by_the_next_run(held.paths, frames[0], codes_of(look))
                 outlook = None if reading is None else Outlook(reading)
             if outlook is not None:
                 outlooks.append((held, outlook))
+        self._set_alarm(call, decided)
         coming = _nearest([entry for entry in outlooks if entry[1].comes])
         for chosen in (coming, outlooks):  # what comes in any case matters more
             found = [(held, outlook.reading) for held, outlook in chosen]

@@ -61,12 +61,17 @@ class Outlook:
 
 
 def foretell(
-    held: Held, frames: Sequence[FrameType], loops: Loops, *, at_line: bool = False
+    held: Held,
+    frames: Sequence[FrameType],
+    loops: Loops,
+    *,
+    at_line: bool = False,
+    decided: list[tuple[FrameType, int]] | None = None,
 ) -> Outlook | None:
     """Return what will be done with a tensor, if that runs it backward.
 
     ``frames`` are the user's, innermost first. ``at_line``: the innermost is about to run the line
-    it stands at.
+    it stands at. ``decided`` gets the branches that keep it from coming, by instruction.
     """
     possible = possible_read(held, frames, loops)
     if possible is None:
@@ -75,6 +80,8 @@ def foretell(
     if possible.again or possible.tracked is None or possible.tracked.cached:
         return None if in_doubt else Outlook(possible)
     ahead = _Ahead(held, frames, loops)
+    if decided is not None and not ahead.certain:
+        decided += ahead.decided
     if ahead.never:
         return None
     reading = ahead.reading or possible
@@ -113,6 +120,7 @@ class _Ahead:
         self._frames = frames[:MOST_FRAMES]
         self._coming: list[_Found] = []
         self._lost = False
+        self.decided: list[tuple[FrameType, int]] = []
         self._complete = True
         catches = any(map(_catches, self._frames))
         starts = [_Start({}, frozenset(), {}, MISSING, ())]
@@ -184,6 +192,7 @@ class _Ahead:
         ways = ways_after(forecaster, frame.f_lasti, reads, start.written, start.result, ahead)
         forecaster.explore(way._replace(conditions=start.conditions) for way in ways)
         self._complete = self._complete and explored.is_complete
+        self.decided += [(frame, index) for index in explored.decided]
         self._coming += [_Found(coming, notes, names, depth) for coming in explored.coming]
         self._lost = self._lost or bool(explored.lost) or (catches and bool(explored.raised))
         if depth + 1 == len(self._frames):

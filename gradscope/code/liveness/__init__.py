@@ -10,7 +10,7 @@ from gradscope.code.liveness.calls import (
     site_of,
 )
 from gradscope.code.liveness.flow import MISSING
-from gradscope.code.liveness.forecast import Forecaster, ways_after
+from gradscope.code.liveness.forecast import Forecaster, let_go, ways_after
 from gradscope.code.liveness.known import Facts, Opaque, is_plain
 from gradscope.code.liveness.leaving import left_after
 from gradscope.code.liveness.loops import Loops, iterators_at, loops_at
@@ -45,6 +45,7 @@ __all__ = [
     "is_plain",
     "iterators_at",
     "left_after",
+    "let_go",
     "loops_at",
     "read_of",
     "site_of",

@@ -278,6 +278,11 @@ def _with_call(written: Written) -> Written:
     return written if CALLED in written else {**written, CALLED: True}
 
 
+def let_go(conditions: Conditions) -> Returned:
+    """Return what is left where a function refers to the object no more, and is not followed."""
+    return Returned({}, UNKNOWN, {CALLED: True}, conditions)
+
+
 def _blurred(way: Way) -> Way:
     """Return a way that has forgotten what changes from visit to visit."""
     written = {p: v if v is True and p[0] in "*([" else MISSING for p, v in way.written.items()}

@@ -20,6 +20,7 @@ from gradscope.code.liveness import (
     Notes,
     Returned,
     instruction_at,
+    let_go,
     read_of,
     site_of,
     ways_after,
@@ -194,12 +195,14 @@ class _Ahead:
         self._complete = self._complete and explored.is_complete
         self.decided += [(frame, index) for index in explored.decided]
         self._coming += [_Found(coming, notes, names, depth) for coming in explored.coming]
-        self._lost = self._lost or bool(explored.lost) or (catches and bool(explored.raised))
+        self._lost = self._lost or (catches and bool(explored.raised))
         if depth + 1 == len(self._frames):
-            self._lost = self._lost or bool(forecaster.returns)
+            self._lost = self._lost or bool(explored.lost) or bool(forecaster.returns)
             return []
         outer = self._frames[depth + 1]
-        return [self._left(way, names, frame, outer) for way in forecaster.returns]
+        # What this function has let go of, its callers may still hold.
+        ended = (*forecaster.returns, *(let_go(conditions) for conditions in explored.lost[:1]))
+        return [self._left(way, names, frame, outer) for way in ended]
 
     def _left(
         self, way: Returned, names: Mapping[str, Tracked], frame: FrameType, outer: FrameType

@@ -7,8 +7,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -110,38 +109,6 @@ def erase(error: BaseException, codes: frozenset[Any]) -> None:
             entry.tb_next = following
         entry = following
     error.__traceback__ = first
-
-
-@dataclass(frozen=True, slots=True)
-class EngineCall:
-    """What a backward call asks of the engine. ``accumulates`` is False for ``autograd.grad``."""
-
-    outputs: Sequence[Any]
-    keep_graph: bool
-    create_graph: bool
-    inputs: Sequence[Any]
-    accumulates: bool
-
-    @classmethod
-    def of(
-        cls,
-        t_outputs: Sequence[Any],
-        grad_tensors: Sequence[Any] = (),
-        keep_graph: bool = False,
-        create_graph: bool = False,
-        inputs: Sequence[Any] = (),
-        allow_unreachable: bool = False,
-        accumulate_grad: bool = True,
-    ) -> EngineCall:
-        """Read the arguments of ``_engine_run_backward`` (torch/autograd/graph.py)."""
-        return cls(
-            t_outputs, bool(keep_graph), bool(create_graph), inputs or (), bool(accumulate_grad)
-        )
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it frees all of its graph and hands out nothing but ``.grad``."""
-        return not (self.keep_graph or self.create_graph or self.inputs)
 
 
 def wrap_engine(run: Callable[..., Any]) -> Handle:
@@ -266,13 +233,58 @@ class DefaultHookFunctions(NamedTuple):
     @classmethod
     def now(cls) -> DefaultHookFunctions:
         """Return the functions that are bound now."""
+        push = _AUTOGRAD._push_saved_tensors_default_hooks
+        pop = _AUTOGRAD._pop_saved_tensors_default_hooks
+        top = getattr(_AUTOGRAD, "_top_saved_tensors_default_hooks", None)
+        if top is None:
+            push, pop, top = _KnownStack(push, pop).functions
         return cls(
-            _AUTOGRAD._push_saved_tensors_default_hooks,
-            _AUTOGRAD._pop_saved_tensors_default_hooks,
-            _AUTOGRAD._top_saved_tensors_default_hooks,
+            push,
+            pop,
+            top,
             _AUTOGRAD._saved_tensors_hooks_disable,
             _AUTOGRAD._saved_tensors_hooks_enable,
         )
+
+    def hide_pairs(self) -> bool:
+        """Return whether pairs are in force in this thread that torch does not tell (before 2.5).
+
+        Hooks must be enabled.
+        """
+        if not isinstance(getattr(self.top, "__self__", None), _KnownStack):
+            return False
+        try:
+            self.disable("")  # torch refuses where there is any pair
+        except RuntimeError:
+            return True
+        finally:
+            self.enable()
+        return False
+
+
+class _KnownStack(threading.local):
+    """Knows the pairs that this thread pushed: before 2.5 torch does not tell the innermost."""
+
+    def __init__(self, push: Callable[[Pack, Unpack], None], pop: Callable[[], None]) -> None:
+        self._push, self._pop = push, pop
+        self._pairs: list[Pair] = []
+
+    @property
+    def functions(self) -> tuple[Callable[..., None], Callable[[], None], Callable[..., Any]]:
+        """Return what stands for torch's push, pop and top."""
+        return self.push, self.pop, self.top
+
+    def push(self, pack: Pack, unpack: Unpack) -> None:
+        self._push(pack, unpack)
+        self._pairs.append((pack, unpack))
+
+    def pop(self) -> None:
+        self._pop()
+        if self._pairs:
+            self._pairs.pop()
+
+    def top(self, ignore_is_tracing: bool = False) -> Pair | None:
+        return self._pairs[-1] if self._pairs else None
 
 
 def replace_default_hook_functions(new: DefaultHookFunctions) -> Handle:
@@ -281,7 +293,8 @@ def replace_default_hook_functions(new: DefaultHookFunctions) -> Handle:
     for owner in (_AUTOGRAD, torch.autograd):
         handles.add(replace(owner, "_push_saved_tensors_default_hooks", new.push))
         handles.add(replace(owner, "_pop_saved_tensors_default_hooks", new.pop))
-    handles.add(replace(_AUTOGRAD, "_top_saved_tensors_default_hooks", new.top))
+    if hasattr(_AUTOGRAD, "_top_saved_tensors_default_hooks"):
+        handles.add(replace(_AUTOGRAD, "_top_saved_tensors_default_hooks", new.top))
     handles.add(replace(_AUTOGRAD, "_saved_tensors_hooks_disable", new.disable))
     handles.add(replace(_AUTOGRAD, "_saved_tensors_hooks_enable", new.enable))
     return handles
@@ -372,8 +385,12 @@ def replace_register_hooks(
 
 
 def replace_unpack(unpack: Callable[[Callable[[Any], torch.Tensor], Any], torch.Tensor]) -> Handle:
-    """Send ``SavedTensor.unpack`` through ``unpack(original, saved_tensor)``."""
-    original = _AUTOGRAD.SavedTensor.unpack
+    """Send ``SavedTensor.unpack``, which torch has since 2.13, through ``unpack(original,
+    saved_tensor)``.
+    """
+    original = getattr(_AUTOGRAD.SavedTensor, "unpack", None)
+    if original is None:
+        return Handle(lambda: None)
 
     @itself_hidden_from_compiler
     def unpacked(saved: Any) -> torch.Tensor:

@@ -1,14 +1,19 @@
 """The private names of torch that gradscope reads, in one place; hooks.py has those that it
 changes.
 
+Each is looked up when this file is imported. One that this torch lacks is replaced by something
+that answers nothing, and noted in ``MISSING``: ``gradscope/collect/facts.py`` turns off what needs
+it.
+
 A few attributes are read where they are used, as a call more would cost too much there:
 ``tensor._version``, ``_is_view()``, ``_base`` and ``_use_count()``, ``node._sequence_nr()`` and
-``metadata``, ``storage._cdata``. ``tests/unit/facts.py`` says what each of all these is relied
-on for, and has a probe for it.
+``metadata``, ``storage._cdata``. ``gradscope/collect/facts.py`` says what each of all these is
+relied on for, and has a probe for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar
@@ -17,42 +22,76 @@ import torch
 import torch.utils._contextlib
 import torch.utils.checkpoint
 from torch.autograd import Function
-from torch.autograd.function import BackwardCFunction as BackwardCFunction
 from torch.nn import Module
-from torch.utils._dtype_abbrs import dtype_abbrs as dtype_abbrs
 
 Read = Callable[[torch.Tensor], Any]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+MISSING: list[str] = []
+"""The names that this torch lacks."""
+
+
+def _find(path: str, otherwise: Any) -> Any:
+    """Return what torch has at a dotted path; ``otherwise`` where it has nothing there."""
+    found: Any = torch
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    if found is None:
+        MISSING.append(f"torch.{path}")
+        return otherwise
+    return found
+
+
+def _reader(name: str, otherwise: Callable[[torch.Tensor], Any]) -> Read:
+    """Return what reads an attribute of a tensor without its subclass."""
+    found = vars(_find("_C.TensorBase", object)).get(name)
+    if found is None:
+        MISSING.append(f"torch.Tensor.{name}")
+        return otherwise
+    read: Read = found.__get__
+    return read
+
+
+class _Nothing:
+    """Stands for a class of torch's that is missing: nothing is one of it."""
+
+
 # what runs now
 
-DisableTorchFunction = torch._C.DisableTorchFunction
-current_node = torch._C._current_autograd_node
-function_modes = torch._C._len_torch_function_stack
-dispatch_modes = torch._C._len_torch_dispatch_stack
-next_sequence_nr = torch._C._autograd._get_sequence_nr
+DisableTorchFunction: Any = _find("_C.DisableTorchFunction", contextlib.nullcontext)
+current_node: Callable[[], Any] = _find("_C._current_autograd_node", lambda: None)
+function_modes: Callable[[], int] = _find("_C._len_torch_function_stack", lambda: 0)
+dispatch_modes: Callable[[], int] = _find("_C._len_torch_dispatch_stack", lambda: 0)
+next_sequence_nr: Callable[[], int] = _find("_C._autograd._get_sequence_nr", lambda: 0)
 """The sequence number that the next node of this thread will have."""
 
 # tensors
 
-storage_use_count = torch._C._storage_Use_Count
-_of_tensors = torch._C.TensorBase.__dict__
-read_grad_fn: Read = _of_tensors["grad_fn"].__get__
-read_is_leaf: Read = _of_tensors["is_leaf"].__get__
-read_requires_grad: Read = _of_tensors["requires_grad"].__get__
-read_version: Read = _of_tensors["_version"].__get__
-read_grad: Read = _of_tensors["grad"].__get__
+storage_use_count: Callable[[int], int] = _find("_C._storage_Use_Count", lambda storage: 2**31)
+read_grad_fn = _reader("grad_fn", lambda tensor: tensor.grad_fn)
+read_is_leaf = _reader("is_leaf", lambda tensor: tensor.is_leaf)
+read_requires_grad = _reader("requires_grad", lambda tensor: tensor.requires_grad)
+read_version = _reader("_version", lambda tensor: 0)
+read_grad = _reader("grad", lambda tensor: None)
 
 # nodes and what they saved
 
-FunctionNode = torch._C._FunctionBase
-SavedTensor: Any = torch._C._autograd.SavedTensor
+FunctionNode: Any = _find("_C._FunctionBase", _Nothing)
+BackwardCFunction: Any = _find("autograd.function.BackwardCFunction", _Nothing)
+SavedTensor: Any = _find("_C._autograd.SavedTensor", _Nothing)
 RAW_SAVED = "_raw_saved_"
 """Before the name of a saved tensor: the SavedTensor itself, which nothing unpacks."""
 SAVED = "_saved_"
 """Before the name of a saved tensor: what the engine would get, unpacked and checked."""
+SAVED_TENSORS_ARE_READABLE = hasattr(SavedTensor, "data")
+"""Whether a SavedTensor says what it holds and by which hook, as since torch 2.13."""
 NO_SEQUENCE_NR = 2**64 - 1
 """Torch's sequence number of every AccumulateGrad node."""
+_of_functions = vars(FunctionNode).get("saved_tensors")
+read_saved_by_function: Callable[[Any], Any] = (
+    (lambda ctx: ()) if _of_functions is None else _of_functions.__get__
+)
+"""``ctx.saved_tensors`` of a Python Function, as torch answers it."""
 
 # code
 
@@ -60,7 +99,7 @@ FUNCTION_APPLY: CodeType | None = getattr(
     getattr(Function.apply, "__func__", None), "__code__", None
 )
 """None where it is C code, as in torch 2.15: then it has no frame."""
-MODULE_CALL: CodeType = Module._call_impl.__code__
+MODULE_CALL: CodeType | None = getattr(getattr(Module, "_call_impl", None), "__code__", None)
 CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 CONTEXT_FILE = torch.utils._contextlib.__file__
 LOADER_ITERATORS: tuple[type, ...] = (
@@ -87,12 +126,6 @@ def node_class_of(function: Any) -> Any:
 def function_of(node_class: type) -> Any:
     """Return the ``autograd.Function`` that a class of nodes belongs to; None for C++ nodes."""
     return getattr(node_class, "_forward_cls", None)
-
-
-def raw_saved_tensors(ctx: Any) -> tuple[Any, ...]:
-    """Return the SavedTensors of a Python Function's node, which nothing unpacks."""
-    saved: tuple[Any, ...] = ctx._raw_saved_tensors
-    return saved
 
 
 def has_donated_buffers(node_class: type) -> bool:

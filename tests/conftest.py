@@ -26,21 +26,22 @@ def state_of_the_host() -> dict[str, object]:
     autograd = torch._C._autograd
     names = ("push_saved_tensors_default", "pop_saved_tensors_default", "top_saved_tensors_default")
     state: dict[str, object] = {
-        f"_{name}_hooks": getattr(autograd, f"_{name}_hooks") for name in names
+        f"_{name}_hooks": getattr(autograd, f"_{name}_hooks", None) for name in names
     }
     state |= {
         name: getattr(autograd, name)
         for name in ("_saved_tensors_hooks_disable", "_saved_tensors_hooks_enable")
     }
+    top = getattr(autograd, "_top_saved_tensors_default_hooks", None)  # not before torch 2.5
     state |= {
-        "top hooks": autograd._top_saved_tensors_default_hooks(False),
+        "top hooks": None if top is None else top(False),
         "engine (graph)": torch.autograd.graph._engine_run_backward,
         "engine (autograd)": torch.autograd._engine_run_backward,  # type: ignore[attr-defined]
         "push mode": dispatch._push_mode,
         "pop mode": dispatch._pop_mode,
         "saved_tensors": vars(BackwardCFunction).get("saved_tensors"),
         "register_hooks": vars(autograd.SavedTensor)["register_hooks"],
-        "unpack": vars(autograd.SavedTensor)["unpack"],
+        "unpack": vars(autograd.SavedTensor).get("unpack"),
         "compiled autograd": torch._C._dynamo.compiled_autograd.set_autograd_compiler,
         "steps before": dict(optimizer._global_optimizer_pre_hooks),
         "steps after": dict(optimizer._global_optimizer_post_hooks),
@@ -65,7 +66,7 @@ def state_of_python() -> dict[str, object]:
         "asking for the trace": sys.gettrace,
         "thread trace": threading.gettrace(),
         "monitoring tools": monitoring_tools(),
-        "meta path": list(sys.meta_path),
+        "meta path": [f for f in sys.meta_path if type(f).__module__.startswith("gradscope")],
     }
 
 

@@ -8,14 +8,17 @@ import time
 from dataclasses import replace
 from typing import Any, Protocol
 
+from gradscope.collect import facts
 from gradscope.collect.backward import Backward
 from gradscope.collect.default_hooks import DefaultHooks
+from gradscope.collect.facts import Part
 from gradscope.collect.identity import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.interruptions import take
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.saving import Saving
+from gradscope.collect.slots import readable
 from gradscope.collect.state import State
 from gradscope.detect import hazards
 from gradscope.detect.foresight.freed import ForwardOnFreed
@@ -38,6 +41,7 @@ from gradscope.hooks import (
 from gradscope.model import BackwardCall, Certainty, Finding, Graph, Sample, Site, Summary
 from gradscope.program.names import Names
 from gradscope.program.sites import place_in, user_frame
+from gradscope.program.variables import turn_off
 from gradscope.record.writer import RecordingWriter
 
 _SUMMARY_EVERY = 0.2  # seconds
@@ -62,20 +66,25 @@ class Watcher(Protocol):
 
 
 class Session:
-    """The hooks of the process: put in by the first watch and taken out by the last."""
+    """The hooks of the process: put in by the first watch and taken out by the last.
 
-    def __init__(self, hooks: bool) -> None:
+    ``off`` are the parts that cannot work here.
+    """
+
+    def __init__(self, hooks: bool, off: frozenset[Part] = frozenset()) -> None:
+        hooks = hooks and Part.HOOKS not in off
         self.scopes: list[Watcher] = []
         self.process = os.getpid()
         notes, names = Notes(), Names()
         self.observers = Observers(self.report, notes)
         saving = Saving(Ledger(self.observers, notes), names)
         self._hooks = DefaultHooks(
-            *(saving.pack, saving.unpack, saving.compose),
+            *(saving.pack, readable(saving.unpack), saving.compose),
             before_theirs=lambda: self.state.lifting.leave(),
-            failed=notes.failed,
+            notes=notes,
         )
         self.state = State(saving, names, self.observers, notes, self._hooks if hooks else None)
+        self.state.looks = Part.LOOKS not in off
         self.looker = Looker(self.state)
         self._backward = Backward(self.state, self.looker, hazards, self)
         self._lines = LineWatch(self.state, self.observers)
@@ -92,12 +101,40 @@ class Session:
         self._summarized = 0.0
         self._handles = Handles()
         try:
-            self._install(hooks)
+            self._install(hooks, off)
         except BaseException:
             self._handles.remove()
             raise
 
-    def _install(self, hooks: bool) -> None:
+    @classmethod
+    def begin(cls, hooks: bool) -> Session:
+        """Return a session with all the parts that work here, and note those that do not.
+
+        Nothing that fails in ours becomes the program's failure: without hooks then, or idle.
+        """
+        failing = facts.failing()
+        off = facts.parts_off(failing)
+        notes = [facts.note(failing)] if failing else []
+        if Part.VARIABLES in off:
+            turn_off()
+        fallbacks: tuple[set[Part], ...] = (set(), {Part.HOOKS, Part.LINES}, {Part.WATCH})
+        for less in fallbacks:
+            try:
+                session = cls(hooks, off | less)
+            except Exception as failure:
+                notes.append(
+                    f"installing hooks failed in gradscope ({type(failure).__name__}: {failure}); "
+                    "please report this"
+                )
+                continue
+            for note in notes:
+                session.state.notes.add(note)
+            return session
+        raise AssertionError("a session without any part cannot fail")
+
+    def _install(self, hooks: bool, off: frozenset[Part]) -> None:
+        if Part.WATCH in off:
+            return
         if hooks:
             saving, notes = self.state.saving, self.state.notes
             self._handles.add(
@@ -110,10 +147,12 @@ class Session:
                 replace_unpack(lambda original, saved: unpack(original, saving, saved))
             )
             self._handles.add(self._hooks.install())
-            self._handles.add(self._lines.install())
+            if Part.LINES not in off:
+                self._handles.add(self._lines.install())
         self._handles.add(on_unraisable(take))
         self._handles.add(wrap_engine(self._backward.run))
-        self._handles.add(on_optimizer_step(self._before_step, self._after_step))
+        if Part.STEPS not in off:
+            self._handles.add(on_optimizer_step(self._before_step, self._after_step))
 
     def _register_hooks(self, *args: Any) -> None:
         # What the program's own hooks hold cannot be read without running them.

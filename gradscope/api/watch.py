@@ -277,7 +277,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             )
         if _session is None:
             try:
-                _session = Session(self._hooks)
+                _session = Session.begin(self._hooks)
             except BaseException:
                 scope.writer.close()
                 raise

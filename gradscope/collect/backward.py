@@ -15,6 +15,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
+from gradscope.collect.engine_call import EngineCall
 from gradscope.collect.evidence import Evidence, Judge
 from gradscope.collect.interruptions import raise_postponed
 from gradscope.collect.ledger import LOOKS
@@ -25,9 +26,10 @@ from gradscope.collect.pictures import Pictures
 from gradscope.collect.roots import RootNames, name_of_input
 from gradscope.collect.saving import Saving
 from gradscope.collect.shapes import Shape, Shapes, Signature
+from gradscope.collect.slots import READ_THROUGH
 from gradscope.collect.state import State
 from gradscope.collect.walk import root_node
-from gradscope.hooks import EngineCall, erase
+from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Sample, Site
 from gradscope.program.drivers import is_driven
 from gradscope.program.sites import ENTRANCE, Place, place_in, site_of, user_frame
@@ -163,6 +165,9 @@ class Backward:
             call.pushed = state.hooks.pushed()
         if state.saving.other_thread:
             state.lifting.block()
+        if not state.looks:
+            call.record = self._record(call, asked)
+            return call
         if state.alarms and place in state.alarms and state.alarms[place].rings(frame):
             call.woken = True
             state.lifting.leave()
@@ -235,26 +240,32 @@ class Backward:
             call.unhooked = look.count_unhooked()
             # Else it may hold what only hooks see.
             call.plain = call.plain and state.recognizer.knows(shape.kinds)
-        call.record = BackwardCall(
-            number=call.number,
-            kind="backward" if asked.accumulates else "grad",
-            site=site,
+        call.record = replace(
+            self._record(call, asked),
             roots=roots,
-            retain_graph=call.keep,
-            create_graph=asked.create_graph,
-            inputs=tuple(name_of_input(t, state.names) for t in asked.inputs) or None,
             graph=self._sink.number(shape.number, site) or None,
             nodes=len(look.nodes),
             nodes_run=len(look.nodes) if look.runs is None else sum(look.runs),
             saved_tensors=look.tensors,
             saved_bytes=look.nbytes,
             oldest_generation=look.oldest,
-            parent=call.parent.number if call.parent else None,
-            thread=threading.current_thread().name,
-            started=state.elapsed(),
             driven=frame is not None and is_driven(frame, asked.outputs),
         )
         return graph
+
+    def _record(self, call: Call, asked: EngineCall) -> BackwardCall:
+        """Return what is known of a call before any look at its graph."""
+        return BackwardCall(
+            number=call.number,
+            kind="backward" if asked.accumulates else "grad",
+            site=site_of(call.place),
+            retain_graph=call.keep,
+            create_graph=asked.create_graph,
+            inputs=tuple(name_of_input(t, self._state.names) for t in asked.inputs) or None,
+            parent=call.parent.number if call.parent else None,
+            thread=threading.current_thread().name,
+            started=self._state.elapsed(),
+        )
 
     # after the engine
 
@@ -273,7 +284,9 @@ class Backward:
             state.lifting.block()
         built = call.sequence_nr - state.generations.newest
         repeat = call.repeat
-        if repeat is not None:
+        if not state.looks:
+            pass
+        elif repeat is not None:
             state.lifting.after_repeat(call, repeat, built)
             call.freed_tensors, call.freed_bytes, call.returned_bytes = shape.freed
             ledger.peak_bytes = max(ledger.peak_bytes, ledger.live_bytes + shape.peak)
@@ -284,7 +297,7 @@ class Backward:
         ledger.peak_bytes = ledger.live_bytes
         state.saving.looks_left = LOOKS
         self._write(record, shape)
-        if repeat is None:
+        if repeat is None and state.looks:
             shape.record = record
             shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
             shape.peak = record.peak_bytes - record.live_bytes
@@ -377,4 +390,6 @@ def _signature(place: Place | None, look: Look) -> Signature:
 Backward.run.__code__ = Backward.run.__code__.replace(co_filename=f"{__file__}{ENTRANCE}")
 itself_hidden_from_compiler(Backward.run)
 
-_OURS = frozenset({Backward.run.__code__, Backward._announce.__code__, Saving.unpack.__code__})
+_OURS = frozenset(
+    {Backward.run.__code__, Backward._announce.__code__, Saving.unpack.__code__, READ_THROUGH}
+)

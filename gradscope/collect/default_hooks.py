@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
+from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
@@ -19,6 +22,13 @@ from gradscope.hooks import (
     replace_default_hook_functions,
 )
 from gradscope.torch_private import dispatch_modes, hidden_from_compiler
+
+T = TypeVar("T")
+
+_UNKNOWN_HOOKS = (
+    "saved-tensor hooks were in force when the watch began; this torch does not show them, so the "
+    "watch goes without hooks of its own in that thread (torch 2.5 and later show them)"
+)
 
 
 class _ThreadState(threading.local):
@@ -42,7 +52,7 @@ class DefaultHooks:
     (``compose(pack, unpack)`` makes one pair of both). Ours step aside where torch refuses default
     hooks (``torch.func``), would show their work to the program (a ``TorchDispatchMode``) or
     compiles backward calls. ``before_theirs`` is called when the program pushes a pair while ours
-    are lifted; it has to lower ours. ``failed`` is called when a part of ours fails in a thread.
+    are lifted; it has to lower ours.
     """
 
     def __init__(
@@ -51,12 +61,12 @@ class DefaultHooks:
         unpack: Unpack,
         compose: Callable[[Pack, Unpack], Pair],
         before_theirs: Callable[[], None],
-        failed: Callable[[str, Exception], None],
+        notes: Notes,
     ) -> None:
         self._pair = (pack, unpack)
         self._compose = compose
         self._before_theirs = before_theirs
-        self._failed = failed
+        self._notes = notes
         self._local = _ThreadState()
         self._torch = DefaultHookFunctions.now()
 
@@ -71,8 +81,18 @@ class DefaultHooks:
             self._enable_for_them,
         )
         handles.add(replace_default_hook_functions(theirs))
-        handles.add(around_dispatch_modes(self._step_aside, self._step_back_if_wanted))
-        handles.add(on_compiled_autograd(self._begin_compiling, self._end_compiling))
+        handles.add(
+            around_dispatch_modes(
+                partial(self._attempt, self._step_aside, False),
+                partial(self._attempt, self._step_back_if_wanted, None),
+            )
+        )
+        handles.add(
+            on_compiled_autograd(
+                partial(self._attempt, self._begin_compiling, None),
+                partial(self._attempt, self._end_compiling, None),
+            )
+        )
         handles.add(on_thread_start(self._enter_thread, self._leave_thread))
         self._enter()
         handles.add(Handle(self._leave))
@@ -80,17 +100,21 @@ class DefaultHooks:
 
     @hidden_from_compiler
     def _enter_thread(self) -> None:
-        try:
-            self._enter()
-        except Exception as failure:  # the program's thread must start
-            self._failed("watching a new thread failed in gradscope", failure)
+        self._attempt(self._enter, None)
 
     @hidden_from_compiler
     def _leave_thread(self) -> None:
+        self._attempt(self._leave, None)
+
+    def _attempt(self, work: Callable[[], T], otherwise: T) -> T:
+        """Do some work of ours inside a call of the program's, which must not fail for it."""
         try:
-            self._leave()
+            return work()
         except Exception as failure:
-            self._failed("leaving a thread failed in gradscope", failure)
+            if raised_by_program(failure):
+                raise
+            self._notes.failed("keeping saved-tensor hooks in force failed in gradscope", failure)
+            return otherwise
 
     def lift(self) -> bool:
         """Take our hooks out in this thread until they are lowered; False where the program's are
@@ -134,6 +158,9 @@ class DefaultHooks:
     def _enter(self) -> None:
         state = self._local
         if state.entered or not default_hooks_are_enabled():
+            return
+        if self._torch.hide_pairs():  # ours on top of them would take them out of force
+            self._notes.add(_UNKNOWN_HOOKS)
             return
         state.beneath = self._torch.top(False)
         state.base = self._pair if state.beneath is None else self._compose(*state.beneath)
@@ -199,14 +226,18 @@ class DefaultHooks:
 
     @hidden_from_compiler
     def _push_theirs(self, pack: Pack, unpack: Unpack) -> None:
+        self._torch.push(*self._attempt(partial(self._pair_for, pack, unpack), (pack, unpack)))
+        if self._local.entered:
+            self._local.pushed.append((pack, unpack))
+
+    def _pair_for(self, pack: Pack, unpack: Unpack) -> Pair:
+        """Return the pair to be put in force where the program enters its own."""
         state = self._local
         if not state.entered:
-            self._torch.push(pack, unpack)
-            return
+            return pack, unpack
         if state.lifted:
             self._before_theirs()
-        self._torch.push(*((pack, unpack) if state.aside else self._compose(pack, unpack)))
-        state.pushed.append((pack, unpack))
+        return (pack, unpack) if state.aside else self._compose(pack, unpack)
 
     @hidden_from_compiler
     def _pop_theirs(self) -> None:
@@ -222,17 +253,17 @@ class DefaultHooks:
         return state.pushed[-1] if state.pushed else state.beneath
 
     @hidden_from_compiler
-    def _disable_for_them(self, message: str, fail_if_non_empty: bool = True) -> None:
-        stepped = self._step_aside()
+    def _disable_for_them(self, *args: Any, **kwargs: Any) -> None:
+        stepped = self._attempt(self._step_aside, False)
         try:
-            self._torch.disable(message, fail_if_non_empty)
+            self._torch.disable(*args, **kwargs)
         except RuntimeError:
             if stepped:
-                self._step_back()
+                self._attempt(self._step_back, None)
             raise
 
     @hidden_from_compiler
     def _enable_for_them(self) -> None:
         self._torch.enable()
         if dispatch_modes() == 0:
-            self._step_back()
+            self._attempt(self._step_back, None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,14 +31,18 @@ MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation"
 )
 
-_HINT = (
-    "Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
-    "with torch.autograd.set_detect_anomaly(True, check_nan=False)."
-)
-_HINT_OF_ANOMALY_MODE = (
-    "Hint: the backtrace further above shows the operation that failed to compute its gradient. "
-    "The variable in question was changed in there or anywhere later. Good luck!"
-)
+
+@functools.cache
+def _dialect(anomaly_mode: bool) -> tuple[str, bool]:
+    """Return the hint that this torch ends with, and whether it names nodes in full, as it did
+    before it left ``Backward0`` out.
+    """
+    found = re.search(
+        r"which is output 0 of (\w+),.* instead\. (Hint: .*)",
+        _error_of_a_changed_result(),
+        re.DOTALL,
+    )
+    return ("", False) if found is None else (found[2], found[1].endswith("Backward0"))
 
 
 def modified_in_place(packed: Packed) -> str:
@@ -45,7 +52,7 @@ def modified_in_place(packed: Packed) -> str:
     """
     tensor = packed.tensor
     assert tensor is not None
-    hint = _HINT_OF_ANOMALY_MODE if torch.is_anomaly_enabled() else _HINT
+    hint, _ = _dialect(torch.is_anomaly_enabled())
     return (
         f"{MODIFIED}: [{_type_and_sizes(tensor)}]{_output_of(packed)} "
         f"is at version {version_of(tensor)}; expected version {packed.version} instead. {hint}"
@@ -86,7 +93,11 @@ def _engine_name(name: str) -> str:
     """Spell a node's name as the engine's messages do: SinBackward0 is Sin, PowBackward1 is
     Pow1.
     """
-    parts = re.fullmatch(r"(.*)Backward(\d*)", name)
+    parts = (
+        None
+        if _dialect(torch.is_anomaly_enabled())[1]
+        else re.fullmatch(r"(.*)Backward(\d*)", name)
+    )
     return parts[1] + parts[2].removesuffix("0") if parts else name
 
 
@@ -99,12 +110,31 @@ def _type_and_sizes(tensor: torch.Tensor) -> str:
     return f"{spelled.removesuffix(' [0]') or tensor.type()} {list(shape)}"
 
 
-def _spelled(tensor: torch.Tensor) -> str:
-    """Return what the engine's error has in brackets for this tensor, which is changed for that."""
+def _error_of_a_changed_result() -> str:
+    """Return what the engine says when the result that a node saved was changed in place."""
+    with _asking():
+        result = torch.ones((), requires_grad=True, device="cpu").tanh()
+        node: Any = result.grad_fn
+        result.add_(0)
+        try:
+            node._saved_result  # noqa: B018 - asked for the sake of its error
+        except RuntimeError as error:
+            return str(error)
+    return ""
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
     with (
         torch.enable_grad(),
-        torch.autograd.graph.disable_saved_tensors_hooks("gradscope asks torch for a type's name"),
+        torch.autograd.graph.disable_saved_tensors_hooks("gradscope asks torch for its words"),
     ):
+        yield
+
+
+def _spelled(tensor: torch.Tensor) -> str:
+    """Return what the engine's error has in brackets for this tensor, which is changed for that."""
+    with _asking():
         try:
             product = tensor * torch.ones((), requires_grad=True, device=tensor.device)
             node: Any = product.grad_fn

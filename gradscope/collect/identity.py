@@ -7,16 +7,13 @@ from typing import Any
 
 import torch
 
+from gradscope.collect import slots
 from gradscope.collect.engine_words import PACK_HOOK_MODIFIES
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.saving import Saving
 from gradscope.program.tensors import version_of
-from gradscope.torch_private import (
-    hidden_from_compiler,
-    itself_hidden_from_compiler,
-    raw_saved_tensors,
-)
+from gradscope.torch_private import hidden_from_compiler, itself_hidden_from_compiler
 
 
 @itself_hidden_from_compiler
@@ -31,7 +28,7 @@ def read_saved_tensors(ctx: Any, original: Callable[[Any], Any], notes: Notes) -
     if not isinstance(values, tuple):
         return values
     try:
-        saved = raw_saved_tensors(ctx)
+        saved = slots.saved(ctx, "tensors")
         if len(saved) != len(values):
             return values
         return _restored(values, saved)
@@ -62,7 +59,7 @@ def register_hooks(
     unpack: Callable[[Any], torch.Tensor],
 ) -> None:
     """Put the hooks of ``SavedTensor.register_hooks`` inside ours, which are on it already."""
-    packed = saved.data
+    packed = slots.held_by(saved)
     if not isinstance(packed, Packed) or packed.theirs is not None or packed.tensor is None:
         original(saved, pack, unpack)
         return
@@ -79,7 +76,7 @@ def register_hooks(
 @itself_hidden_from_compiler
 def unpack(original: Callable[[Any], torch.Tensor], saving: Saving, saved: Any) -> torch.Tensor:
     """Return the very tensor that was saved from ``SavedTensor.unpack``, as checkpoints expect."""
-    packed = saved.data
+    packed = slots.held_by(saved)
     if isinstance(packed, Packed) and packed.original and packed.tensor is not None:
         return saving.unpack(packed)
     return original(saved)

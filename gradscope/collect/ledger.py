@@ -155,6 +155,7 @@ def _is_last_owner(packed: Packed) -> bool:
     """
     tensor: Any = packed.tensor
     with DisableTorchFunction():
-        if storage_use_count(tensor.untyped_storage()._cdata) > 2:
+        storage = tensor.untyped_storage()  # held while it is counted: before 2.13 only we do
+        if storage_use_count(storage._cdata) > 2:
             return False
         return not packed.original or (sys.getrefcount(tensor) <= 3 and tensor._use_count() <= 1)

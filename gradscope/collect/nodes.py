@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.collect import slots
 from gradscope.collect.marks import Packed, Stale
 from gradscope.program.tensors import PLAIN, is_leaf, version_of
 from gradscope.torch_private import (
@@ -19,7 +19,6 @@ from gradscope.torch_private import (
     dispatch_modes,
 )
 
-FREED_TEXT = "Trying to backward through the graph a second time"
 DETACHED_TEXT = "Trying to use a saved tensor that has been detached in-place"
 CLONE = "CloneBackward0"
 
@@ -65,7 +64,7 @@ def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
     found = []
     for name in kind.names:
         try:
-            value = getattr(node, RAW_SAVED + name)
+            value = slots.saved(node, name)
         except RuntimeError:  # the engine's own error for a list of saved tensors that was freed
             continue
         if isinstance(value, tuple | list):
@@ -83,19 +82,16 @@ def was_freed(node: Node, kind: Kind) -> bool:
     """Return whether the node saved something that is gone now. Never runs an unpack hook."""
     for name in kind.names:
         try:
-            value = getattr(node, RAW_SAVED + name)
+            value = slots.saved(node, name)
             gone = not isinstance(value, tuple | list) and value is not None and value.data is None
             if gone and value.unpack_hook is None:
                 getattr(node, SAVED + name)
         except RuntimeError as error:
-            if FREED_TEXT in str(error):
+            if slots.FREED_TEXT in str(error):
                 return True
         except AttributeError:
             continue
     return False
-
-
-_VERSION = re.compile(r"is at version (\d+); expected version (\d+) instead")
 
 
 def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
@@ -109,7 +105,7 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
         return found  # the program's mode would see the unpacking
     for name in kind.names:
         try:
-            value = getattr(node, RAW_SAVED + name)
+            value = slots.saved(node, name)
         except RuntimeError:  # a freed list
             continue
         saved = [
@@ -120,9 +116,9 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
         try:
             read = getattr(node, "saved_tensors" if kind.is_function else SAVED + name)
         except RuntimeError as error:
-            versions = _VERSION.search(str(error))
-            if versions:
-                found.append(Stale(saved[0].data, int(versions[2]), name))
+            versions = slots.versions_in(error)
+            if versions is not None:
+                found.append(Stale(saved[0].data, versions[1], name))
         else:
             if type(read) in PLAIN and _was_detached(saved[0], read):
                 found.append(Stale(read, version_of(read), name))
@@ -155,10 +151,7 @@ def stale_inputs_of_checkpoint(packed: Packed) -> list[Stale]:
         return []
     frame = unpack.__closure__[code.co_freevars.index("frame")].cell_contents
     stale = []
-    for argument in getattr(frame, "saved_args", ()):
-        if not isinstance(argument, SavedTensor):
-            continue
-        saved: Any = argument
+    for saved in _inputs_of(frame):
         data = saved.data
         if isinstance(data, Packed):
             if data.tensor is not None and (data.is_stale or data.is_detached):
@@ -167,8 +160,18 @@ def stale_inputs_of_checkpoint(packed: Packed) -> list[Stale]:
             try:
                 saved.unpack()
             except RuntimeError as error:
-                versions = _VERSION.search(str(error))
-                if versions or DETACHED_TEXT in str(error):
-                    version = int(versions[2]) if versions else version_of(data)
+                versions = slots.versions_in(error)
+                if versions is not None or DETACHED_TEXT in str(error):
+                    version = version_of(data) if versions is None else versions[1]
                     stale.append(Stale(data, version))
     return stale
+
+
+def _inputs_of(frame: Any) -> list[Any]:
+    """Return the saved tensors of a checkpoint's frame; before torch 2.13 a node that is in no
+    graph saved them.
+    """
+    saver = getattr(getattr(frame, "input_saver", None), "grad_fn", None)
+    if saver is not None:
+        return [each for each in slots.saved(saver, "tensors") if each is not None]
+    return [each for each in getattr(frame, "saved_args", ()) if isinstance(each, SavedTensor)]

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.collect import slots
 from gradscope.collect.generations import Generations
 from gradscope.collect.marks import Packed, Token
 from gradscope.collect.nodes import Kind, kind_of, stale_by_engine
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN
-from gradscope.torch_private import RAW_SAVED, SAVED
+from gradscope.torch_private import SAVED
 
 _MOST_NODES = 50_000  # of one graph
 _MOST_KINDS = 5_000
@@ -153,7 +154,7 @@ def _saved(node: Node, kind: Kind) -> Iterator[torch.Tensor]:
     code must not run, and RuntimeError for a list that was freed.
     """
     for name in kind.names:
-        value = getattr(node, RAW_SAVED + name)
+        value = slots.saved(node, name)
         for saved in value if isinstance(value, tuple | list) else (value,):
             data: Any = None if saved is None else saved.data
             if isinstance(data, Packed):

@@ -23,6 +23,7 @@ from gradscope.collect.ledger import LOOKS, Ledger
 from gradscope.collect.marks import UNKNOWN, UNTIED, Packed
 from gradscope.collect.nodes import CLONE
 from gradscope.collect.notes import raised_by_program
+from gradscope.collect.slots import readable
 from gradscope.program.names import Names
 from gradscope.program.routes import Route, Routes
 from gradscope.program.sites import Place, place_of
@@ -316,7 +317,7 @@ class Saving:
                 error.__traceback__ = error.__traceback__.tb_next
                 raise
 
-        return pack, unpack
+        return pack, readable(unpack)
 
 
 def _runs(frame: FrameType | None, code: CodeType | None) -> bool:

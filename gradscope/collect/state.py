@@ -56,6 +56,8 @@ class State:
         self.hooked = hooks is not None
         self.hooks = hooks
         self.active = True
+        self.looks = True
+        """Whether graphs can be looked at on this torch."""
         self.names = names
         self.listener = listener
         self.notes = notes

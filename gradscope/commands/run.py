@@ -80,11 +80,13 @@ def run(target: Target, options: RunOptions) -> int:
                     for view in views:
                         view.write_if_possible(recording, console if live else None)
                 elif live:
-                    _print_unwatched(options, console)
+                    _print_unwatched(options, console, ended.failure)
                 else:
                     show(recording, console, None)
                 if ended.scope is None and save is not None:
                     save.unlink(missing_ok=True)
+                if ended.failure is not None and (ended.scope is not None or not live):
+                    _tell(ended.failure)
             except KeyboardInterrupt:  # not the program's: a second Ctrl-C cuts the report short
                 die_of_interrupt()
     except GradscopeError as error:
@@ -92,6 +94,11 @@ def run(target: Target, options: RunOptions) -> int:
             raise
         SafeStream(sys.stderr).write(f"gradscope: {error}\n")
         return ended.outcome.exit_status
+    except Exception as failure:  # of ours: the program has ended, and its exit status stands
+        if ended is None:
+            raise
+        _tell(failure)
+        return ended.outcome.exit_status or 0
     if ended.interrupted:
         die_of_interrupt()
     return ended.outcome.exit_status or int(_fails(recording.findings, options.fail_on))
@@ -164,10 +171,24 @@ class _Live:
         self._print_report(recording, console, None if saved is None else str(saved), printed)
 
 
-def _print_unwatched(options: RunOptions, console: Console) -> None:
-    """Print the report of a program that never imported torch."""
+def _tell(failure: Exception) -> None:
+    """Say in one line what failed in gradscope; the program is not told."""
+    SafeStream(sys.stderr).write(f"gradscope: {_words(failure)}\n")
+
+
+def _words(failure: Exception) -> str:
+    error = f"{type(failure).__name__}: {failure}"
+    return f"a part of gradscope failed ({error}); see `gradscope doctor`, and please report this"
+
+
+def _print_unwatched(options: RunOptions, console: Console, failure: Exception | None) -> None:
+    """Print the report of a program that never imported torch, or could not be watched."""
     files = [str(file) for file in (options.save, options.html, options.draw) if file is not None]
-    text = "gradscope: the program never imported torch: there was nothing to watch"
+    text = (
+        "gradscope: the program never imported torch: there was nothing to watch"
+        if failure is None
+        else f"gradscope: the program ran unwatched: {_words(failure)}"
+    )
     if files:
         text += f", and {' and '.join(files)} {'were' if len(files) > 1 else 'was'} not written"
     print_line(console, text)

@@ -16,7 +16,7 @@ from gradscope.collect.evidence import Evidence
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import OPAQUE, Stale, token_of
-from gradscope.collect.nodes import FREED_TEXT
+from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
 from gradscope.collect.walk import edges_of, root_node

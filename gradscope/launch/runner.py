@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended; ``scope`` is None if it never imported torch."""
+    """How a program ended.
+
+    ``scope`` is None if it never imported torch, or if watching it failed: then ``failure`` is why.
+    """
 
     outcome: Outcome
     scope: Scope | None
     interrupted: bool = False
+    failure: Exception | None = None
 
 
 def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope]]) -> Ended:
@@ -42,25 +46,26 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
     stay the program's: its exit handlers and destructors have yet to run. A forked child that comes
     to its end leaves the interpreter from here.
 
-    Raise GradscopeError if the program cannot be found or read, or if ``watch`` raised it.
+    Raise GradscopeError if the program cannot be found or read, or if ``watch`` raised it. Any
+    other failure of ours leaves the program alone: it runs on unwatched.
     """
     process = os.getpid()
     watching = ExitStack()
     scopes: list[Scope] = []
-    failures: list[GradscopeError] = []
+    failures: list[Exception] = []
 
     def start() -> None:
         if os.getpid() != process:
             return
         try:
             scopes.append(watching.enter_context(watch()))
-        except GradscopeError as failure:  # raised at the end: the program must not fail for it
+        except Exception as failure:  # told at the end: the program must not fail for it
             failures.append(failure)
 
     program = prepare(target)
     watching.callback(when_torch_is_imported(start))
     try:
-        ending = _run_to_its_end(program, target, scopes)
+        ending = _run_to_its_end(program, target, scopes, failures)
     except GradscopeError:
         watching.close()
         raise
@@ -69,15 +74,27 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
             die_of_interrupt()
         raise SystemExit(ending.exit_status)
     outcome = Outcome(ending.exit_status, ending.exception, finished=True, ended=time.time())
-    for scope in scopes:
-        scope.finish(outcome)
-    watching.close()
-    if failures:
+    try:
+        for scope in scopes:
+            scope.finish(outcome)
+        watching.close()
+    except GradscopeError:
+        raise
+    except Exception as failure:
+        failures.append(failure)
+    if failures and isinstance(failures[0], GradscopeError):
         raise failures[0]
-    return Ended(outcome, scopes[0] if scopes else None, ending.interrupted)
+    return Ended(
+        outcome,
+        scopes[0] if scopes else None,
+        ending.interrupted,
+        failures[0] if failures else None,
+    )
 
 
-def _run_to_its_end(program: Program, target: Target, scopes: list[Scope]) -> Ending:
+def _run_to_its_end(
+    program: Program, target: Target, scopes: list[Scope], failures: list[Exception]
+) -> Ending:
     """Run the program and its threads; print what Python prints of the exception that ends it."""
     error = _run(program)
     if _was_not_found(error):
@@ -89,10 +106,13 @@ def _run_to_its_end(program: Program, target: Target, scopes: list[Scope]) -> En
     if scopes and _is_stop(error):
         error = None
     for scope in scopes:
-        if error is None:
-            scope.look_back(program.main)
-        else:
-            scope.explain(error)
+        try:
+            if error is None:
+                scope.look_back(program.main)
+            else:
+                scope.explain(error)
+        except Exception as failure:  # the program's own end comes first
+            failures.append(failure)
     ending = conclude(error)
     del error  # and with it the frames that it came through: Python has let go of them by now
     if isinstance(target, Script) and not ending.by_exit:

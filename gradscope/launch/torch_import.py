@@ -54,4 +54,8 @@ class _TorchFinder(MetaPathFinder):
         del loader.exec_module
         loader.exec_module(module)
         self.remove()
+        # As the import system is about to note itself. Until then another thread that asks for
+        # torch, as C++ code of torch does, would wait for this one.
+        if module.__spec__ is not None:
+            module.__spec__._initializing = False  # type: ignore[attr-defined]
         self.then()

@@ -16,8 +16,13 @@ from gradscope.program.tensors import is_leaf, storage_of
 from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
 
-_MODULE = Variable(MODULE_CALL, "self")
+_MODULE = None if MODULE_CALL is None else Variable(MODULE_CALL, "self")
 _DEEPEST = 60  # frames looked at for a module
+
+
+def _module_in(frame: FrameType) -> Any:
+    """Return the module whose call runs in a frame."""
+    return None if _MODULE is None else _MODULE.of(frame)
 
 
 class Names:
@@ -34,7 +39,9 @@ class Names:
         while frame is not None and depth < _DEEPEST:
             code = frame.f_code
             if code is MODULE_CALL:
-                module = _MODULE.of(frame)
+                module = _module_in(frame)
+                if module is None:
+                    return None
                 known = self._modules.get(id(module))
                 if known is None or known[0]() is not module:
                     self._learn(frame, module)
@@ -80,7 +87,7 @@ class Names:
         depth = 0
         while above is not None and depth < _DEEPEST:
             if above.f_code is MODULE_CALL:
-                outermost, caller = _MODULE.of(above), above.f_back
+                outermost, caller = _module_in(above) or outermost, above.f_back
             above = above.f_back
             depth += 1
         while caller is not None and owner_of(caller.f_code) != USER:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,6 @@ from torch.autograd.graph import Node
 
 from gradscope.torch_private import (
     DisableTorchFunction,
-    dtype_abbrs,
     function_modes,
     read_grad,
     read_grad_fn,
@@ -22,6 +22,9 @@ from gradscope.torch_private import (
 
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
 """Types whose attributes can be read without running code of the program's."""
+
+_LETTERS = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
+_KIND = re.compile(r"^(float|int|uint|complex|bfloat)(?=\d)")
 
 _Get = Callable[[Tensor], Any]
 
@@ -112,4 +115,5 @@ def dtype_label(tensor: Tensor) -> str:
     """Return the dtype in the short spelling of torch's own tools: ``f32``."""
     with DisableTorchFunction():
         dtype = tensor.dtype
-    return dtype_abbrs.get(dtype, str(dtype).removeprefix("torch."))
+    name = str(dtype).removeprefix("torch.").replace("_", "")
+    return _KIND.sub(lambda kind: _LETTERS[kind[0]], name) if name != "bool" else "b8"

@@ -1,4 +1,6 @@
-"""What gradscope relies on in torch and CPython beyond their documentation, each with a probe.
+"""What gradscope relies on beside what a watch itself probes (gradscope/collect/facts.py).
+
+A probe here runs the engine, or what fails without the fact is only less exact.
 
 When a new version breaks something, the probe that fails names the fact, and the fact names the
 files that rely on it. All were seen with torch 2.13 on Python 3.11.
@@ -6,7 +8,6 @@ files that rely on it. All were seen with torch 2.13 on Python 3.11.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import sys
 import threading
@@ -87,19 +88,6 @@ def _pack_result_dies_with_the_saved_tensor() -> bool:
     return bool(marks) and alive and all(mark() is None for mark in marks)
 
 
-def _number_in_a_pack_hook_is_the_node_being_built() -> bool:
-    numbers: list[int] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        numbers.append(private.next_sequence_nr() - 1)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        product = _leaf() * _leaf()
-    node: Any = product.grad_fn
-    return numbers == [node._sequence_nr()] * 2
-
-
 def _raw_saved_tensors_read_without_unpacking() -> bool:
     product = _leaf() * _leaf()
     node: Any = product.grad_fn
@@ -124,13 +112,6 @@ def _saved_attribute_raises_when_freed() -> bool:
     return _raises(lambda: getattr(node, private.SAVED + "self"), FREED)
 
 
-def _saved_attribute_raises_when_stale() -> bool:
-    factor = torch.ones(2)
-    node = (_leaf() * factor).grad_fn
-    factor += 1
-    return _raises(lambda: getattr(node, private.SAVED + "other"), MODIFIED)
-
-
 def _only_saved_attribute_allows_detached() -> bool:
     first = _leaf().exp()
     product = first * 2 * first
@@ -140,60 +121,6 @@ def _only_saved_attribute_allows_detached() -> bool:
     first.detach_()
     same = getattr(node, private.SAVED + "other") is first
     return before and same and _raises(saved.unpack, DETACHED)
-
-
-def _metadata_lives_with_the_node() -> bool:
-    class Mark:
-        pass
-
-    mark = Mark()
-    gone = weakref.ref(mark)
-    product = _leaf().exp()
-    node: Any = product.grad_fn
-    node.metadata["gradscope.probe"] = mark
-    del node, mark
-    node = product.grad_fn
-    kept = "gradscope.probe" in node.metadata
-    del node, product
-    return kept and gone() is None
-
-
-def _leaf_nodes_have_the_largest_number() -> bool:
-    node: Any = _leaf().exp().grad_fn
-    leaf: Any = node.next_functions[0][0]
-    return bool(leaf._sequence_nr() == private.NO_SEQUENCE_NR) and leaf.name().endswith("Grad")
-
-
-def _default_hooks_are_a_stack() -> bool:
-    autograd: Any = torch._C._autograd
-    pair = (lambda tensor: tensor, lambda value: value)
-    before = autograd._top_saved_tensors_default_hooks(True)
-    autograd._push_saved_tensors_default_hooks(*pair)
-    top = autograd._top_saved_tensors_default_hooks(True)
-    autograd._pop_saved_tensors_default_hooks()
-    return top[0] is pair[0] and autograd._top_saved_tensors_default_hooks(True) is before
-
-
-def _views_name_their_base() -> bool:
-    tensor = torch.ones(2, 2)
-    view = tensor.t()
-    return bool(view._is_view()) and view._base is tensor and not tensor._is_view()
-
-
-def _versions_count_changes() -> bool:
-    tensor = torch.ones(2)
-    version = tensor._version
-    tensor.detach().add_(1)
-    return tensor._version == version + 1
-
-
-def _storages_count_their_owners() -> bool:
-    tensor: Any = torch.ones(2)
-    storage = tensor.untyped_storage()
-    alone = private.storage_use_count(storage._cdata)
-    other = tensor.detach()
-    shared = private.storage_use_count(storage._cdata)
-    return bool(alone == 2 and shared == 3 and tensor._use_count() == 1 and other is not None)
 
 
 def _function_frames_know_their_class() -> bool:
@@ -273,24 +200,6 @@ def _compiled_autograd_is_switched_in_one_place() -> bool:
     return switched == [True, False]
 
 
-def _destructors_run_at_once() -> bool:
-    done: list[int] = []
-
-    class Probe:
-        def __del__(self) -> None:
-            done.append(1)
-
-    gc_was_on = gc.isenabled()
-    gc.disable()
-    try:
-        probe: Probe | None = Probe()
-        probe = None
-    finally:
-        if gc_was_on:
-            gc.enable()
-    return done == [1] and probe is None
-
-
 def _loaders_show_how_many_batches_are_left() -> bool:
     """Check what is read of a loader's iterator, at each of its batches."""
     found = []
@@ -319,18 +228,6 @@ def _iterators_are_read_where_they_lie() -> bool:
         return bool(used)
 
     return found(None)
-
-
-def _positions_give_columns() -> bool:
-    def line() -> float:
-        return 1 + 2.5
-
-    spans = [p for p in line.__code__.co_positions() if p[2] is not None and p[3] is not None]
-    return bool(spans)
-
-
-def _threads_begin_in_bootstrap() -> bool:
-    return hasattr(threading.Thread, "_bootstrap")
 
 
 def _variables_are_read_where_they_lie() -> bool:
@@ -367,17 +264,6 @@ def _warnings_skip_frames_of_the_import_machinery() -> bool:
     return caught[0].filename == __file__
 
 
-def _variables_of_a_frame_are_read_unseen() -> bool:
-    def step(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        cell = [number]
-        mine = locals()
-        found = dict(local_variables(sys._getframe()))
-        return mine, found | {"kept": (lambda: cell)()}
-
-    mine, found = step(3)
-    return mine["number"] == found["number"] == 3 and mine["cell"] is found["cell"]
-
-
 _TORCH, _PYTHON = "torch", "CPython"
 
 FACTS = (
@@ -395,12 +281,6 @@ FACTS = (
     ),
     Fact(
         _TORCH,
-        "in a pack hook the last sequence number is that of the node being built",
-        ("collect/saving.py",),
-        _number_in_a_pack_hook_is_the_node_being_built,
-    ),
-    Fact(
-        _TORCH,
         "node._raw_saved_x.data is the saved tensor, and None once it was freed",
         ("collect/nodes.py", "collect/recognition.py"),
         _raw_saved_tensors_read_without_unpacking,
@@ -413,51 +293,9 @@ FACTS = (
     ),
     Fact(
         _TORCH,
-        "node._saved_x raises the engine's own error when the saved tensor is stale",
-        ("collect/nodes.py", "collect/recognition.py"),
-        _saved_attribute_raises_when_stale,
-    ),
-    Fact(
-        _TORCH,
         "SavedTensor.unpack raises the engine's own error for an input detached in place since",
         ("collect/nodes.py",),
         _only_saved_attribute_allows_detached,
-    ),
-    Fact(
-        _TORCH,
-        "node.metadata is a dict that lives and dies with the C++ node",
-        ("collect/marks.py", "collect/looker.py"),
-        _metadata_lives_with_the_node,
-    ),
-    Fact(
-        _TORCH,
-        "the nodes of leaves all have the largest sequence number",
-        ("collect/looker.py", "detect/leaks/spans.py"),
-        _leaf_nodes_have_the_largest_number,
-    ),
-    Fact(
-        _TORCH,
-        "default hooks are a stack of one thread with push, pop and top",
-        ("hooks.py",),
-        _default_hooks_are_a_stack,
-    ),
-    Fact(
-        _TORCH,
-        "a view says so and names its base",
-        ("program/tensors.py", "collect/ledger.py"),
-        _views_name_their_base,
-    ),
-    Fact(
-        _TORCH,
-        "a tensor and its detached aliases share a version counter",
-        ("collect/saving.py", "collect/looker.py", "collect/mutations.py"),
-        _versions_count_changes,
-    ),
-    Fact(
-        _TORCH,
-        "a storage counts its owners, of which its Python object is one",
-        ("collect/ledger.py",),
-        _storages_count_their_owners,
     ),
     Fact(
         _TORCH,
@@ -497,39 +335,15 @@ FACTS = (
     ),
     Fact(
         _PYTHON,
-        "an object is destroyed at once when its last reference goes",
-        ("collect/marks.py",),
-        _destructors_run_at_once,
-    ),
-    Fact(
-        _PYTHON,
         "the variables of a running frame can be read without its f_locals",
         ("program/variables.py",),
         _variables_are_read_where_they_lie,
     ),
     Fact(
         _PYTHON,
-        "the variables of a frame can be read without the dict that locals() returns",
-        ("program/variables.py",),
-        _variables_of_a_frame_are_read_unseen,
-    ),
-    Fact(
-        _PYTHON,
         "the stack of a frame that waits for a call lies behind its variables",
         ("program/iterators.py",),
         _iterators_are_read_where_they_lie,
-    ),
-    Fact(
-        _PYTHON,
-        "code objects give the columns of each instruction",
-        ("code/places.py",),
-        _positions_give_columns,
-    ),
-    Fact(
-        _PYTHON,
-        "a thread begins in Thread._bootstrap",
-        ("hooks.py",),
-        _threads_begin_in_bootstrap,
     ),
     Fact(
         _PYTHON,

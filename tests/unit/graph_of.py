@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gradscope.collect.slots import saved
 from gradscope.model import Edge, Graph, Node, NodeState, Root, SavedState, SavedTensor
 
 _NAMES = {
@@ -101,18 +102,18 @@ def _node(
             variable=name,
             variable_label=f"{name or ''} {label(variable)}".strip(),
         )
-    saved = []
+    found = []
     for attribute in dir(node):
         if not attribute.startswith("_raw_saved_"):
             continue
-        value = getattr(node, attribute)
+        value = saved(node, attribute.removeprefix("_raw_saved_"))
         for raw in value if isinstance(value, tuple) else (value,):
             name = attribute.removeprefix("_raw_saved_")
             tensor = raw.data if raw is not None else None
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()
                 owner = known.get(id(tensor))
-                saved.append(
+                found.append(
                     SavedTensor(
                         name,
                         tuple(tensor.shape),
@@ -125,11 +126,11 @@ def _node(
                     )
                 )
             elif freed_by is not None and raw is not None:
-                saved.append(SavedTensor(name, (), "?", "cpu", 0, state=SavedState.FREED))
+                found.append(SavedTensor(name, (), "?", "cpu", 0, state=SavedState.FREED))
     state = NodeState.BUFFERLESS
-    if saved:
+    if found:
         state = (
-            NodeState.FREED if any(s.state is SavedState.FREED for s in saved) else NodeState.LIVE
+            NodeState.FREED if any(s.state is SavedState.FREED for s in found) else NodeState.LIVE
         )
     nr = node._sequence_nr()
     module, kind = modules.of(nr) if modules else (None, None)
@@ -139,7 +140,7 @@ def _node(
         node.name(),
         state,
         nr,
-        tuple(saved),
+        tuple(found),
         None,
         module,
         kind,

@@ -234,8 +234,17 @@ class Loop:
 
 
 def top() -> object:
-    """The innermost pair of default hooks, asked of torch itself."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+    """The innermost pair of default hooks, asked of torch itself; before 2.5, whether there is one."""
+    autograd = torch._C._autograd
+    if hasattr(autograd, "_top_saved_tensors_default_hooks"):
+        return autograd._top_saved_tensors_default_hooks(True)
+    try:
+        autograd._saved_tensors_hooks_disable("")
+    except RuntimeError:
+        return True
+    finally:
+        autograd._saved_tensors_hooks_enable()
+    return None
 
 
 def lifting_of(scope: Scope) -> Lifting:

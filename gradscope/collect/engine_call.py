@@ -1,0 +1,39 @@
+"""What a backward call asks of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCall:
+    """What a backward call asks of the engine. ``accumulates`` is False for ``autograd.grad``."""
+
+    outputs: Sequence[Any]
+    keep_graph: bool
+    create_graph: bool
+    inputs: Sequence[Any]
+    accumulates: bool
+
+    @classmethod
+    def of(
+        cls,
+        t_outputs: Sequence[Any],
+        grad_tensors: Sequence[Any] = (),
+        keep_graph: bool = False,
+        create_graph: bool = False,
+        inputs: Sequence[Any] = (),
+        allow_unreachable: bool = False,
+        accumulate_grad: bool = True,
+    ) -> EngineCall:
+        """Read the arguments of ``_engine_run_backward`` (torch/autograd/graph.py)."""
+        return cls(
+            t_outputs, bool(keep_graph), bool(create_graph), inputs or (), bool(accumulate_grad)
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it frees all of its graph and hands out nothing but ``.grad``."""
+        return not (self.keep_graph or self.create_graph or self.inputs)

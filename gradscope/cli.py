@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from gradscope._version import __version__
+from gradscope.commands import doctor as doctor_command
 from gradscope.commands import draw as draw_command
 from gradscope.commands import explain as explain_command
 from gradscope.commands import fix as fix_command
@@ -220,6 +221,16 @@ def explain(
 def rules() -> Job:
     """List all findings."""
     return explain_command.rules
+
+
+@app.command()
+def doctor(format: FormatOption = Format.TEXT) -> Job:  # noqa: A002
+    """
+    Say what works in this environment, what does not, and what to do about it.
+
+    The exit status is 1 if no program can be watched here.
+    """
+    return partial(doctor_command.doctor, format)
 
 
 def main() -> None:

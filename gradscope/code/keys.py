@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gradscope.code import changes, places, source
+from gradscope.code.names import is_part
 from gradscope.model import Site
 
 ALL: Any = object()
@@ -28,6 +29,9 @@ _OPERATIONS: Mapping[type[ast.operator], _Operation] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+
+
+_Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 class _UnknownError(Exception):
@@ -49,12 +53,14 @@ class LoopAtHand:
 class Here:
     """A place at which a function stands: the loops around it, innermost first, and its values.
 
-    ``value`` raises LookupError for what is not known.
+    ``value`` raises LookupError for what is not known. ``names_given`` returns the names that a
+    method of an object gives, each with something else; None where they are not known.
     """
 
     site: Site
     loops: tuple[LoopAtHand, ...]
     value: Callable[[str], Any]
+    names_given: Callable[[str, str], Sequence[str] | None]
 
 
 def keys_taken(at: Site, here: Here | None, level: int) -> Any:
@@ -105,6 +111,10 @@ class _Keys:
 
     def _choices(self, name: str) -> Any:
         line = self._node.lineno
+        inner = _comprehensions_around(self._node, self._file)
+        given = [g for each in inner for g in each.generators if _part_of(g.target, name)]
+        if given:
+            return self._in_comprehension(inner, given[0], name)
         around = [loop.node for loop in self._here.loops] if self._here is not None else []
         for loop in loops_around(self._file, line):
             if loop not in around and isinstance(loop, ast.For) and _part_of(loop.target, name):
@@ -126,6 +136,40 @@ class _Keys:
                 return _given(at_hand, part[0])
             return [self._value(name)]
         return self._stored_in_between(name, stores)
+
+    def _in_comprehension(
+        self, inner: Sequence[_Comprehension], given: ast.comprehension, name: str
+    ) -> Any:
+        """Return what a comprehension, which begins anew and leaves nothing out, gives."""
+        if len(inner) > 1 or len(inner[0].generators) > 1 or given.ifs:
+            raise _UnknownError
+        part, iterated = _part_of(given.target, name)[0], ast.unparse(given.iter)
+        container = ast.unparse(self._node.value)
+        own = {container: "", f"{container}.keys()": "", f"{container}.items()": "[0]"}
+        if own.get(iterated) == part:
+            return ALL
+        match given.iter:
+            case ast.Tuple(elts=elements) | ast.List(elts=elements) if not part:
+                return [self._computed(each, {}) for each in elements]
+            case ast.Call(func=ast.Attribute(value=owner, attr=method), args=[], keywords=[]):
+                known = self._names_given(ast.unparse(owner), method) if part == "[0]" else None
+            case _:
+                known = None
+        if known is None:
+            raise _UnknownError
+        return known
+
+    def _names_given(self, owner: str, method: str) -> Sequence[str] | None:
+        if self._here is None:
+            return None
+        here, region = self._here.site, source.function_around(self._here.site)
+        outer = self._here.loops[-1].node if self._here.loops else None
+        for statement in source.statements_of(region):
+            ahead = statement.lineno >= here.line or (outer is not None and _in(statement, outer))
+            targets = changes.targets_of(statement) if ahead else ()
+            if any(target == owner or is_part(owner, target) for target in targets):
+                return None
+        return self._here.names_given(owner, method)
 
     def _stored_in_between(self, name: str, stores: list[ast.stmt]) -> Sequence[Any]:
         """Return what a variable that is no loop's will be: as it is, or counted on."""
@@ -216,6 +260,16 @@ class _Keys:
         if type(found) is not int:
             raise _UnknownError
         return found
+
+
+def _comprehensions_around(node: ast.AST, file: str) -> list[_Comprehension]:
+    """Return the comprehensions that an expression is in."""
+    statement = source.enclosing(file, getattr(node, "lineno", 0))[-1:]
+    return [
+        each
+        for each in ast.walk(statement[0] if statement else node)
+        if isinstance(each, _Comprehension) and any(inner is node for inner in ast.walk(each))
+    ]
 
 
 def loops_around(file: str, line: int) -> list[source.Loop]:

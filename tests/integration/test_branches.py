@@ -417,6 +417,32 @@ for i in range(4):
         raise ValueError("loss")
     assert loss.item() < 1e9
 """,
+    "moved_to_another_key": """\
+seen = {"now": None, "before": None}
+def remember(module, args, output):
+    seen["before"], seen["now"] = seen["now"], output
+net[0].register_forward_hook(remember)
+for i in range(3):
+    loss = net(torch.randn(2, 4)).pow(2).mean()
+    if seen["before"] is not None:
+        loss = loss + (seen["now"].mean(0) - seen["before"].exp().mean(0)).pow(2).sum()
+    loss.backward()
+""",
+    "average_by_the_names_of_a_module": """\
+from torch.func import functional_call
+teacher = {k: v.detach().clone() for k, v in net.named_parameters()}
+for i in range(3):
+    x = torch.randn(2, 4)
+    loss = (net(x) - functional_call(net, teacher, (x + 0.05,))).pow(2).mean()
+    loss.backward()
+    teacher = {k: 0.9 * teacher[k] + 0.1 * v for k, v in net.named_parameters()}
+""",
+    "each_by_its_own_key": """\
+states = {k: torch.randn(2, 4) for k in ("a", "b")}
+for i in range(3):
+    states = {k: net(states[k]).tanh() for k in states}
+    sum(states[k].sum() for k in states).backward()
+""",
 }
 """These fail, and every way on leads there: a warning comes before."""
 

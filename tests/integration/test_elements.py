@@ -336,6 +336,21 @@ for t in range(6):
     ps.append(one())
     (-torch.log(ps[t])).backward()
 """,
+    "left_out_of_a_comprehension": """\
+ps = {"a": one(), "b": one()}
+ps["a"].log().backward()
+torch.stack([ps[k] for k in ps if k != "a"]).log().sum().backward()
+""",
+    "not_named_in_a_comprehension": """\
+ps = {"a": one(), "b": one()}
+ps["a"].log().backward()
+torch.stack([ps[k] for k in ("b",)]).log().sum().backward()
+""",
+    "not_named_by_a_module": """\
+ps = {"other": one(), **{k: one() for k, _ in net.named_parameters()}}
+ps["other"].log().backward()
+torch.stack([ps[k] for k, _ in net.named_parameters()]).log().sum().backward()
+""",
     "random_choice_without_repeat": """\
 random.seed(3)
 ps = probs(50)

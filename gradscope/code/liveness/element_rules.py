@@ -11,6 +11,7 @@ from gradscope.code.liveness.parts import (
     ANYWHERE,
     blurred,
     given_one_by_one,
+    place_of,
     put,
     rearranged,
     sliced,
@@ -44,13 +45,17 @@ def subscript(s: Step) -> Result:
 
 
 def of_part(whole: Value, path: str) -> Marks:
-    """Return the marks of ``whole`` that may be of its part ``path``."""
+    """Return the marks of ``whole`` that may be of its part ``path``.
+
+    The name that the object had at the start tells only as long as nothing else tells its place: it
+    may have moved, as in ``kept['last'] = kept['now']``.
+    """
     if not path or not whole.marks:
         return whole.marks
     return frozenset(
         m
         for m in whole.marks
-        if not is_part(m.name, whole.path) or m.name == path or is_part(m.name, path)
+        if place_of(m) or not is_part(m.name, whole.path) or m.name == path or is_part(m.name, path)
     )
 
 

@@ -9,11 +9,12 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.nn import Module
 
 from gradscope.code.keys import ALL, Here, LoopAtHand, keys_taken, loops_around
 from gradscope.code.liveness import ANYWHERE, iterators_at, loops_at, site_of
 from gradscope.detect.foresight.objects import MISSING as NOT_FOUND
-from gradscope.detect.foresight.objects import Objects
+from gradscope.detect.foresight.objects import Objects, names_of_parameters
 from gradscope.program.containers import Contents
 from gradscope.program.iterators import MISSING, coming, on_stack
 from gradscope.program.layouts import derives
@@ -22,6 +23,7 @@ from gradscope.program.sites import place_in
 _MOST_OBJECTS = 4_000
 _MOST_ITEMS = 64
 _DEEPEST = 4
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _CONTAINERS = (list, tuple, dict, deque)
 
 
@@ -87,7 +89,8 @@ class LoopsOfFrame:
 
     def keys(self, code: CodeType, at: int, level: int, *, is_top: bool) -> Collection[str] | None:
         """Return the parts that a subscript can take from here on; None where that is not known."""
-        found = keys_taken(site_of(code, at), self._here() if is_top else None, level)
+        own = is_top or (code.co_name in _COMPREHENSIONS and code in self._frame.f_code.co_consts)
+        found = keys_taken(site_of(code, at), self._here() if own else None, level)
         return {ANYWHERE} if found is ALL else found
 
     def _here(self) -> Here | None:
@@ -103,7 +106,12 @@ class LoopsOfFrame:
             LoopAtHand(loop, self._known[depths[loop]].items if loop in depths else None)
             for loop in loops
         )
-        return Here(site, tuple(around), self._value)
+        return Here(site, tuple(around), self._value, self._names_given)
+
+    def _names_given(self, path: str, method: str) -> list[str] | None:
+        found = self._objects.find(path)
+        is_known = method == "named_parameters" and isinstance(found, Module)
+        return names_of_parameters(found) if is_known else None
 
     def _value(self, path: str) -> Any:
         found = self._objects.find(path)

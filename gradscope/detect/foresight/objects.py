@@ -95,6 +95,19 @@ def submodules(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.
         yield path + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts), each
 
 
+def names_of_parameters(module: torch.nn.Module) -> list[str] | None:
+    """Return the names that ``named_parameters()`` gives; None where the user's code decides."""
+    plain = ("named_parameters", "_named_members", "named_modules")
+    if any(attribute(module, name) is not attribute(torch.nn.Module, name) for name in plain):
+        return None
+    found: dict[int, str] = {}
+    for prefix, each in torch.nn.Module.named_modules(module):
+        for name, parameter in object.__getattribute__(each, "__dict__")["_parameters"].items():
+            if parameter is not None:
+                found.setdefault(id(parameter), f"{prefix}.{name}" if prefix else name)
+    return [*found.values()]
+
+
 def function_of(found: Any) -> tuple[CodeType, bool] | None:
     """Return the user's code behind a function, and whether ``no_grad`` decorates it."""
     no_grad = False

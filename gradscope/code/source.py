@@ -193,6 +193,16 @@ def runs_a_part(site: Site) -> bool:
     )
 
 
+def inputs_at(site: Site) -> ast.expr | None:
+    """Return what a backward call at a site names as its inputs, as written."""
+    call = call_at(site)
+    if call is None:
+        return None
+    named = (keyword.value for keyword in call.keywords if keyword.arg == "inputs")
+    second = call.args[1] if called_name(call) == "grad" and len(call.args) > 1 else None
+    return next(named, second)
+
+
 def root_name(site: Site) -> str:
     """Return the variable or attribute that the backward call at a site starts from."""
     call = call_at(site)

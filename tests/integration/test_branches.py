@@ -20,6 +20,18 @@ opt = torch.optim.SGD(net.parameters(), lr=0.1)
 """
 
 NOT_TAKEN = {
+    "stops_at_an_input": """\
+h = net(torch.randn(2, 4)).exp()
+h.sum().backward()
+(g,) = torch.autograd.grad((h * 2).tanh().sum(), h)
+""",
+    "stops_at_a_new_input": """\
+h = torch.zeros(2, 4)
+for i in range(3):
+    x = torch.randn(2, 4, requires_grad=True)
+    h = (net(x) + h).exp()
+    h.sum().backward(inputs=[x])
+""",
     "later_iteration": """\
 for i in range(4):
     out = net(torch.randn(2, 4))
@@ -442,6 +454,16 @@ states = {k: torch.randn(2, 4) for k in ("a", "b")}
 for i in range(3):
     states = {k: net(states[k]).tanh() for k in states}
     sum(states[k].sum() for k in states).backward()
+""",
+    "inputs_behind_what_is_freed": """\
+h = net(torch.randn(2, 4)).exp()
+h.sum().backward()
+torch.autograd.grad((h ** 2).sum(), list(net.parameters()))
+""",
+    "the_same_inputs_again": """\
+loss = net(torch.randn(2, 4)).pow(2).sum()
+loss.backward(inputs=[net[0].bias], retain_graph=False)
+loss.backward(inputs=[net[0].weight])
 """,
 }
 """These fail, and every way on leads there: a warning comes before."""

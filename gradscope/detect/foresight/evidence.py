@@ -44,8 +44,6 @@ def shared_graph(
     if not found:
         return None
     held, reading = min(found, key=_rank)
-    if source.runs_a_part(reading.backward) and not held.root:
-        return None
     here = place_in(reading.frame).site
     made = _made(watch, look, held.freed)
     link = _link(reading, made)

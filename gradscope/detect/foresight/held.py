@@ -83,6 +83,16 @@ class Freeing:
         below = reachable(self._edges, roots, cut=cut)
         return any(hasattr(self.look.nodes[i], "variable") for i in below)
 
+    def comes_to(self, held: Held, tensor: torch.Tensor) -> bool:
+        """Return whether a way from the held tensor to another runs a node that will be freed."""
+        behind = (edge.target for i in held.freed for edge in self._edges[i])
+        found = reachable(self._edges, behind)
+        node = node_of(tensor)
+        if node is not None:
+            return self.look.index.get(node) in found
+        nodes = (self.look.nodes[i] for i in found)
+        return any(getattr(each, "variable", None) is tensor for each in nodes)
+
     def leaves(self, held: Held) -> list[torch.Tensor]:
         """Return the leaves that the part about to be freed leads to."""
         below = (self.look.nodes[i] for i in reachable(self._edges, held.freed))

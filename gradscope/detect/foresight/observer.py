@@ -17,6 +17,7 @@ from gradscope.collect.state import State
 from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.evidence import shared_graph
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
+from gradscope.detect.foresight.inputs import may_stop_before
 from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.outlook import Outlook, foretell
 from gradscope.detect.foresight.schedule import Schedule
@@ -125,7 +126,7 @@ class Foresight(Observer):
             if outlook is None and record.driven and runs_on(frames[0]):
                 reading = read_by_the_next_run(held.paths, frames[0], codes_of(look))
                 outlook = None if reading is None else Outlook(reading)
-            if outlook is not None:
+            if outlook is not None and not may_stop_before(outlook.reading, held, freeing):
                 outlooks.append((held, outlook))
         self._set_alarm(call, decided)
         coming = _nearest([entry for entry in outlooks if entry[1].comes])

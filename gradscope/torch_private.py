@@ -59,6 +59,7 @@ class _Nothing:
 # what runs now
 
 DisableTorchFunction: Any = _find("_C.DisableTorchFunction", contextlib.nullcontext)
+DisableTorchDispatch: Any = _find("_C._DisableTorchDispatch", contextlib.nullcontext)
 current_node: Callable[[], Any] = _find("_C._current_autograd_node", lambda: None)
 function_modes: Callable[[], int] = _find("_C._len_torch_function_stack", lambda: 0)
 dispatch_modes: Callable[[], int] = _find("_C._len_torch_dispatch_stack", lambda: 0)
@@ -126,6 +127,11 @@ def node_class_of(function: Any) -> Any:
 def function_of(node_class: type) -> Any:
     """Return the ``autograd.Function`` that a class of nodes belongs to; None for C++ nodes."""
     return getattr(node_class, "_forward_cls", None)
+
+
+def inputs_of(node: Any) -> int:
+    """Return how many gradients a node takes; 0 where torch does not tell."""
+    return len(getattr(node, "_input_metadata", ()))
 
 
 def has_donated_buffers(node_class: type) -> bool:

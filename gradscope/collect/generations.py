@@ -24,9 +24,9 @@ class Generations:
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        self.newest = 0
-        """The sequence number at which the last call ended: every node with a smaller one was built
-        before that.
+        self.newest = next_sequence_nr()
+        """The sequence number at which the last call ended, or the watch began: every node with a
+        smaller one was built before that.
         """
         self.latest = 0
         """The number of that call."""

@@ -19,9 +19,12 @@ from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Stale, Token
 from gradscope.collect.nodes import (
     CLONE,
     Kind,
+    foreach_was_freed,
     held,
+    is_foreach,
     kind_of,
     known_kinds,
+    slices_were_freed,
     stale_by_engine,
     stale_inputs_of_checkpoint,
     was_freed,
@@ -84,7 +87,8 @@ class Looker:
             if token is None or token.census is not census:
                 token = metadata[KEY] = self._mark(look, node, slices)
             else:
-                if token.freed_by is None and (token.unseen or token.is_function):
+                asked = token.unseen or token.is_function or token.probed
+                if asked and token.freed_by is None:
                     self._recheck(token, node)
                 if kind.__name__ == "CompiledFunctionBackward":
                     look.compiled.append(i)
@@ -149,6 +153,8 @@ class Looker:
                 pending[sequence_nr] = packs
             token.packs = ()
             token.unseen = OPAQUE
+            if sequence_nr < self._generations.newest and slices_were_freed(node):
+                token.freed_by = BEFORE_WATCH
             slices.append(look.index[node])
         elif packs:
             if self._saving.other_thread and _of_other_threads(packs):
@@ -157,6 +163,8 @@ class Looker:
                 self._claim(token, packs)
         elif known.names:
             self._tie(look, token, node, known)
+        elif is_foreach(node, known):  # the hooks saw nothing of it: it may have saved nothing
+            token.probed = True
         if sequence_nr < self._generations.newest:
             token.generation = self._generations.of(sequence_nr)
         return token
@@ -277,7 +285,9 @@ class Looker:
         if kind.is_function:  # asked: it may have saved nothing, and fail even so
             freed = was_freed(node, kind)
         elif kind.is_slices:
-            freed = call.completed and not call.keep
+            freed = not call.keep and (call.completed or slices_were_freed(node))
+        elif kind.is_unnamed:
+            freed = not call.keep and call.completed and foreach_was_freed(node)
         else:
             freed = not held(node, kind)
         if freed:

@@ -14,9 +14,12 @@ from gradscope.torch_private import (
     CHECKPOINT_FILE,
     RAW_SAVED,
     SAVED,
+    DisableTorchDispatch,
+    DisableTorchFunction,
     FunctionNode,
     SavedTensor,
     dispatch_modes,
+    inputs_of,
 )
 
 DETACHED_TEXT = "Trying to use a saved tensor that has been detached in-place"
@@ -26,7 +29,15 @@ CLONE = "CloneBackward0"
 class Kind:
     """What a Python type of nodes tells of its nodes."""
 
-    __slots__ = ("is_compiled", "is_function", "is_leaf", "is_slices", "names", "saves")
+    __slots__ = (
+        "is_compiled",
+        "is_function",
+        "is_leaf",
+        "is_slices",
+        "is_unnamed",
+        "names",
+        "saves",
+    )
 
     def __init__(self, kind: type) -> None:
         self.names = tuple(a[len(RAW_SAVED) :] for a in dir(kind) if a.startswith(RAW_SAVED))
@@ -36,6 +47,8 @@ class Kind:
         """An in-place operation on a view. It wraps the operation's own node, unseen, and drops it
         when freed.
         """
+        self.is_unnamed = kind.__name__ == "CppFunction"
+        """A node of C++ that Python cannot ask what it saved."""
         self.is_function = issubclass(kind, FunctionNode)
         self.is_compiled = self.is_function and kind.__name__ == "CompiledFunctionBackward"
 
@@ -91,6 +104,43 @@ def was_freed(node: Node, kind: Kind) -> bool:
                 return True
         except AttributeError:
             continue
+    return False
+
+
+_DIMENSIONS = 65  # one more than torch's operations take
+
+
+def is_foreach(node: Node, kind: Kind) -> bool:
+    """Return whether this is a foreach operation of torch's that shows nothing of what it saved."""
+    return kind.is_unnamed and node.name().startswith("Foreach")
+
+
+def slices_were_freed(node: Node) -> bool:
+    """Return whether a CopySlices has dropped the node that it wraps.
+
+    It shows nothing of that, but is the first thing that torch checks when it is called. The
+    gradient given has a shape that torch refuses next, before the wrapped node runs.
+    """
+    with DisableTorchDispatch():
+        return _refuses(node, torch.empty((0,) * _DIMENSIONS, device="meta"))
+
+
+def foreach_was_freed(node: Node) -> bool:
+    """Return whether the node of a foreach operation, which has run, can run no more.
+
+    With no gradient it computes nothing, but torch checks first whether what it saved is there.
+    """
+    count = inputs_of(node)
+    return count > 0 and _refuses(node, *[None] * count)
+
+
+def _refuses(node: Any, *gradients: torch.Tensor | None) -> bool:
+    """Return whether a node, called with no engine and so with no hooks, says that it was freed."""
+    with DisableTorchDispatch(), DisableTorchFunction():
+        try:
+            node(*gradients)
+        except RuntimeError as error:
+            return slots.FREED_TEXT in str(error)
     return False
 
 

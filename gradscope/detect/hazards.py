@@ -15,7 +15,7 @@ from gradscope.collect.calls import Call
 from gradscope.collect.evidence import Evidence
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
-from gradscope.collect.marks import OPAQUE, Stale, token_of
+from gradscope.collect.marks import Stale, token_of
 from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
@@ -68,11 +68,6 @@ def examine(evidence: Evidence) -> list[Finding]:
     first = next((i for i in order if i in needed or i in stale or i in donated), None)
     if first is None:
         return []
-    for i in order[: order.index(first)]:
-        token = look.tokens[i]
-        if token.unseen == OPAQUE and look.will_run(i) and not keeps:
-            # It runs, and is freed, before the engine stops; afterwards it could not be asked.
-            token.freed_by = call
     if first in needed:
         return [gs101.finding(_freed_graph(evidence, [i for i in order if i in needed]))]
     if first in stale:

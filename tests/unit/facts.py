@@ -8,6 +8,7 @@ files that rely on it. All were seen with torch 2.13 on Python 3.11.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import threading
@@ -95,6 +96,56 @@ def _raw_saved_tensors_read_without_unpacking() -> bool:
     before = type(saved.data) is Tensor and saved.unpack_hook is None
     torch.autograd.backward(product.sum())
     return before and getattr(node, private.RAW_SAVED + "self").data is None
+
+
+def _said_by_a_slice(node: Any) -> str:
+    try:
+        node(torch.empty((0,) * 65, device="meta"))
+    except RuntimeError as error:
+        return str(error)
+    return "it ran"
+
+
+def _slices_check_first_whether_they_were_freed() -> bool:
+    """A node of the program's own is wrapped, which must not run."""
+    ran: list[Tensor] = []
+
+    class Filled(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.mark_dirty(x)
+            return x.fill_(2)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Tensor:
+            ran.extend(grads)
+            return grads[0] * 0
+
+    said = []
+    for size in ((), (0,), (1,), (2, 3)):
+        base = _leaf(*size) * 1
+        Filled.apply(base.view_as(base))  # type: ignore[no-untyped-call]
+        node = base.grad_fn
+        said.append(FREED not in _said_by_a_slice(node) != "it ran" and not ran)
+        base.sum().backward()
+        said.append(FREED in _said_by_a_slice(node) and len(ran) == 1)
+        ran.clear()
+    return all(said)
+
+
+def _foreach_checks_first_whether_it_was_freed() -> bool:
+    leaves, said = [_leaf(), _leaf()], []
+    for outputs, saves in (
+        (torch._foreach_mul(leaves, leaves), True),
+        (torch._foreach_exp(leaves), True),
+        (torch._foreach_neg(leaves), False),
+    ):
+        node: Any = outputs[0].grad_fn
+        outputs[0].sum().backward()
+        said.append(type(node).__name__ == "CppFunction" and node.name().startswith("Foreach"))
+        again = functools.partial(node, *[None] * private.inputs_of(node))
+        said.append(_raises(again, FREED) is saves)
+    return all(said)
 
 
 def _raises(read: Callable[[], object], text: str) -> bool:
@@ -284,6 +335,18 @@ FACTS = (
         "node._raw_saved_x.data is the saved tensor, and None once it was freed",
         ("collect/nodes.py", "collect/recognition.py"),
         _raw_saved_tensors_read_without_unpacking,
+    ),
+    Fact(
+        _TORCH,
+        "CopySlices, when called, first says that it was freed, then refuses what cannot be a gradient",
+        ("collect/nodes.py",),
+        _slices_check_first_whether_they_were_freed,
+    ),
+    Fact(
+        _TORCH,
+        "a foreach node, when called with no gradient, first says that it was freed",
+        ("collect/nodes.py",),
+        _foreach_checks_first_whether_it_was_freed,
     ),
     Fact(
         _TORCH,

@@ -538,3 +538,38 @@ def test_what_cannot_be_known_is_no_warning(name: str, tmp_path: Path) -> None:
     assert found[-1] == ("GS101", Severity.ERROR)
     assert {severity for _, severity in found[:-1]} <= {Severity.ADVICE}
     assert len(found) == 1 or any(note.startswith("if ") for note in notes)
+
+
+STORES = {
+    "never_run": (
+        "if net is None: loss = loss + out.pow(2).sum()",
+        "loss = out.sum()",
+    ),
+    "run": (
+        "if i >= 0: loss = loss + out.pow(2).sum()",
+        "if i >= 0: loss = loss + out.pow(2).sum()",
+    ),
+    "a_later_iteration": ("if i > 10: loss = out.max()", "loss = out.sum()"),
+}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_holder_is_told_from_a_line_that_was_run(name: str, tmp_path: Path) -> None:
+    line, expected = STORES[name]
+    path = tmp_path / "program.py"
+    body = f"""\
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    loss = out.sum()
+    {line}
+    loss.backward()
+    if net[0].weight.grad.norm() > 1e9:
+        loss.backward()
+"""
+    path.write_text(HEAD + body, encoding="utf-8")
+    with gradscope.watch() as scope:
+        runpy.run_path(str(path), run_name="__main__")
+    (found,) = scope.findings
+    (held,) = (note for note in found.related if note.message.endswith("from here on"))
+    assert held.site is not None
+    assert path.read_text(encoding="utf-8").splitlines()[held.site.line - 1].strip() == expected

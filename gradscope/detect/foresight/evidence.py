@@ -11,13 +11,15 @@ from gradscope.code import changes, places, source
 from gradscope.code.liveness import Effect, assignment_sites
 from gradscope.code.names import owner_of as owner_of_name
 from gradscope.collect.look import Look
+from gradscope.collect.marks import token_of
 from gradscope.collect.state import State
 from gradscope.detect.built import built_at, node_at
 from gradscope.detect.foresight.held import Freeing, Held
 from gradscope.detect.foresight.reading import Reading
 from gradscope.model import BackwardCall, Site
 from gradscope.program.layouts import derives
-from gradscope.program.sites import place_in
+from gradscope.program.sites import place_in, site_of
+from gradscope.program.tensors import node_of
 from gradscope.program.variables import local_variables
 from gradscope.rules.gs102 import SharedGraph
 
@@ -26,6 +28,7 @@ _MOST_MADE = 3
 _MOST_OTHERS = 5
 _OF_PARAMETERS = ("parameters", "named_parameters", "state_dict", "weight", "bias")
 _STEPS = ("step", "minimize")
+_CONDITIONS = (ast.If, ast.Match, ast.Try, ast.While, ast.For)
 _ADDS = changes.ADDS | changes.ADDS_IF_DROPPED
 
 
@@ -46,7 +49,7 @@ def shared_graph(
     held, reading = min(found, key=_rank)
     here = place_in(reading.frame).site
     made = _made(watch, look, held.freed)
-    link = _link(reading, made)
+    link = _link(reading, _places_of(watch, look, held), made)
     loop = source.loop_around(here)
     again = reading.backward == site or reading.again or reading.read.after_back_edge
     same_root = held.root and held.own == _root_of(record)
@@ -60,7 +63,7 @@ def shared_graph(
         read=reading.read.site,
         next_call=reading.backward,
         link=link,
-        others=_others(found, reading, made),
+        others=_others(watch, look, found, reading, made),
         same_root=same_root,
         again=again,
         carried=_is_carried(reading, loop),
@@ -80,12 +83,16 @@ def shared_graph(
 
 
 def _others(
-    found: list[tuple[Held, Reading]], chosen: Reading, made: tuple[Site, ...]
+    watch: State,
+    look: Look,
+    found: list[tuple[Held, Reading]],
+    chosen: Reading,
+    made: tuple[Site, ...],
 ) -> tuple[tuple[str, Site | None], ...]:
     """Return the other holders with the same fate, and where they were assigned."""
     links = {
-        r.name: _link(r, made)
-        for _, r in found
+        r.name: _link(r, _places_of(watch, look, held), made)
+        for held, r in found
         if r.name != chosen.name and r.backward == chosen.backward
     }
     return tuple(sorted(links.items()))[:_MOST_OTHERS]
@@ -114,8 +121,23 @@ def _made(watch: State, look: Look, freed: list[int]) -> tuple[Site, ...]:
     return tuple(sites)[:_MOST_MADE]
 
 
-def _link(reading: Reading, made: tuple[Site, ...]) -> Site | None:
-    """Return where the holder was assigned last: in its frame, or where it is read."""
+def _places_of(watch: State, look: Look, held: Held) -> tuple[Site, ...]:
+    """Return where the held tensor itself was computed."""
+    if held.own is not None:
+        site = built_at(look, watch.generations, held.own)
+    else:
+        node = node_of(held.tensor)
+        token = token_of(node) if node is not None else None
+        site = site_of(token.place) if token is not None else None
+    return () if site is None else (site,)
+
+
+def _link(reading: Reading, own: tuple[Site, ...], made: tuple[Site, ...]) -> Site | None:
+    """Return where the holder was assigned last: in its frame, or where it is read.
+
+    ``own`` and ``made`` are lines that were run. A line under a condition may not have been, unless
+    it is the only one that assigns.
+    """
     code = reading.frame.f_code
     here = place_in(reading.frame).site
     container = reading.name.partition("[")[0]
@@ -124,15 +146,34 @@ def _link(reading: Reading, made: tuple[Site, ...]) -> Site | None:
         stored = _stored_in(reading)
         if stored is not None or not sites:
             return stored
-    lines = {site.line for site in made}
     loop = source.loop_around(here)
+    likely = [s for s in sites if len(sites) == 1 or not _is_conditional(s, here)]
     choices = (
-        [s for s in sites if s.line in lines],
-        [s for s in sites if loop is not None and source.spans(loop, s.line)],
-        [s for s in sites if s.line <= here.line],
-        sites,
+        [s for s in sites if _is_among(s, own)],
+        [s for s in sites if _is_among(s, made)],
+        [s for s in likely if loop is not None and source.spans(loop, s.line)],
+        [s for s in likely if s.line <= here.line],
+        likely,
     )
-    return next(choice[-1] for choice in choices if choice)
+    return next((choice[-1] for choice in choices if choice), None)
+
+
+def _is_among(site: Site, places: tuple[Site, ...]) -> bool:
+    """Return whether something was computed in the statement at a site."""
+    statement = source.statement_at(site)
+    return any(
+        place.file == site.file
+        and (place.line == site.line or (statement and source.spans(statement, place.line)))
+        for place in places
+    )
+
+
+def _is_conditional(site: Site, here: Site) -> bool:
+    """Return whether a condition, which does not hold the place at hand, decides whether the
+    statement at a site runs.
+    """
+    around = (s for s in source.enclosing(site.file, site.line) if not source.spans(s, here.line))
+    return any(isinstance(each, _CONDITIONS) for each in around)
 
 
 def _stored_in(reading: Reading) -> Site | None:

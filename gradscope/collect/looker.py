@@ -157,7 +157,8 @@ class Looker:
                 token.freed_by = BEFORE_WATCH
             slices.append(look.index[node])
         elif packs:
-            if self._saving.other_thread and _of_other_threads(packs):
+            # The node may be another thread's with the same number: it is asked where it can be.
+            if self._saving.other_thread and (known.names or _of_other_threads(packs)):
                 self._tie(look, token, node, known)
             else:
                 self._claim(token, packs)

@@ -218,7 +218,11 @@ def on_unraisable(take: Callable[[Any], bool]) -> Handle:
         if not take(unraisable):
             original(unraisable)
 
-    return replace(sys, "unraisablehook", unraisablehook)
+    handles = Handles()
+    if original is sys.__unraisablehook__:  # programs ask whether it is still Python's own
+        handles.add(replace(sys, "__unraisablehook__", unraisablehook))
+    handles.add(replace(sys, "unraisablehook", unraisablehook))
+    return handles
 
 
 class DefaultHookFunctions(NamedTuple):

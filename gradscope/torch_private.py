@@ -116,7 +116,15 @@ _NOT_COMPILING = frozenset(
 
 def is_compiler(code: CodeType) -> bool:
     """Return whether code of the compiler is at work, or about to."""
-    return code.co_filename.startswith(COMPILER_FOLDER) and code.co_qualname not in _NOT_COMPILING
+    if not code.co_filename.startswith(COMPILER_FOLDER):
+        return False
+    return code.co_qualname not in _NOT_COMPILING or _compiles_frames()
+
+
+def _compiles_frames() -> bool:
+    """Return whether the compiler is asked about each frame that begins; not told before 2.7."""
+    asked = getattr(_compiler, "get_eval_frame_callback", lambda: None)()
+    return asked is not None and asked is not False
 
 
 def node_class_of(function: Any) -> Any:

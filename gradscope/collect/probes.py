@@ -50,8 +50,7 @@ class _Pushed:
 def engine_is_bound_in_two_modules() -> bool:
     """Check that _engine_run_backward is bound in torch.autograd and in torch.autograd.graph."""
     modules: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
-    first, second = (module._engine_run_backward for module in modules)
-    return callable(first) and first is second
+    return all(callable(module._engine_run_backward) for module in modules)
 
 
 class _Mark:

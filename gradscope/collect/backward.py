@@ -110,6 +110,7 @@ class Backward:
         if not state.active and state.hooks is not None:
             state.hooks.sweep()
 
+    @hidden_from_compiler
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Begin a call; None if that failed, which must not become the program's failure."""
         calls = self._state.thread.calls

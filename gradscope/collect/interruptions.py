@@ -11,12 +11,14 @@ import threading
 from typing import Any
 
 from gradscope.collect.marks import Packed, Token, Weight
+from gradscope.torch_private import hidden_from_compiler
 
 postponed: list[BaseException] = []
 
 _DESTRUCTORS = (Packed.__del__, Token.__del__, Weight.__del__)
 
 
+@hidden_from_compiler
 def take(unraisable: Any) -> bool:
     """Keep what was raised in a destructor of ours; return whether it was in one."""
     if unraisable.object not in _DESTRUCTORS or unraisable.exc_value is None:
@@ -25,6 +27,7 @@ def take(unraisable: Any) -> bool:
     return True
 
 
+@hidden_from_compiler
 def raise_postponed() -> None:
     """Raise what is kept, in the main thread: only there do handlers run."""
     if postponed and threading.current_thread() is threading.main_thread():

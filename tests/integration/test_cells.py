@@ -13,7 +13,7 @@ import linecache
 import logging
 import pdb
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 
 import pytest
@@ -45,6 +45,15 @@ def in_a_debugger(cells: Sequence[str], module: ModuleType) -> None:
     typed = "".join(f"!exec({cell!r})\n" for cell in cells) + "continue\n"
     debugger = pdb.Pdb(stdin=io.StringIO(typed), stdout=io.StringIO(), nosigint=True, readrc=False)
     debugger.runctx("x = 1\ny = 2", module.__dict__, module.__dict__)
+
+
+@pytest.fixture(autouse=True)
+def no_loop_runs() -> Iterator[None]:
+    """Playwright, in another test of this process, leaves its event loop running."""
+    running = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    yield
+    asyncio._set_running_loop(running)
 
 
 def in_an_event_loop(cells: Sequence[str], module: ModuleType) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.property.operations import FORWARD, IN_PLACE
-from tests.property.programs import BACKWARD, GRAD, OTHER, random_program, run
+from tests.property.operations import IN_PLACE
+from tests.property.programs import BACKWARD, FORWARD, GRAD, OTHER, random_program, run
 
 COUNT = 300
 

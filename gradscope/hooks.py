@@ -196,9 +196,7 @@ def trace_thread(start: Trace, inside: Trace, frames: Iterable[FrameType]) -> Ha
 
 
 def hide_trace(start: Trace) -> Handle:
-    """Have ``sys.gettrace`` return None while ``start`` traces: programs ask whether they are
-    debugged.
-    """
+    """Have ``sys.gettrace`` hide ``start``: programs ask whether they are debugged."""
 
     @hidden_from_compiler
     @functools.wraps(_gettrace)
@@ -389,9 +387,7 @@ def replace_register_hooks(
 
 
 def replace_unpack(unpack: Callable[[Callable[[Any], torch.Tensor], Any], torch.Tensor]) -> Handle:
-    """Send ``SavedTensor.unpack``, which torch has since 2.13, through ``unpack(original,
-    saved_tensor)``.
-    """
+    """Send ``SavedTensor.unpack`` (torch 2.13 and later) through ``unpack(original, saved)``."""
     original = getattr(_AUTOGRAD.SavedTensor, "unpack", None)
     if original is None:
         return Handle(lambda: None)

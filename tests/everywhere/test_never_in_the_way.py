@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
-import random
 import subprocess
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ BOUNDARIES = {
     "gradscope.collect.backward:Backward._prepare",
     "gradscope.collect.backward:Backward._conclude",
     "gradscope.collect.saving:Saving.pack",
+    "gradscope.collect.saving:Saving.unpack",
+    "gradscope.detect.foresight.lines:LineWatch._start",
+    "gradscope.detect.foresight.lines:LineWatch._event",
 }
 """What torch or Python calls itself: there is nothing of ours around it, the guard is inside."""
 
@@ -109,7 +112,8 @@ def check_raising(target: str, plain: subprocess.CompletedProcess[str], tmp_path
     assert "Traceback" not in done.stderr, done.stderr
 
 
-SAMPLE = random.Random(0).sample(targets(), 24)
+SAMPLE = [target for target in targets() if zlib.crc32(target.encode()) % 40 == 0]
+"""The same ones also when others are added."""
 
 
 @pytest.mark.parametrize("target", SAMPLE)

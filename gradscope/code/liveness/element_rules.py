@@ -52,10 +52,14 @@ def of_part(whole: Value, path: str) -> Marks:
     """
     if not path or not whole.marks:
         return whole.marks
+    is_key = path.endswith("]")  # a method of the object is none of what it holds
     return frozenset(
         m
         for m in whole.marks
-        if place_of(m) or not is_part(m.name, whole.path) or m.name == path or is_part(m.name, path)
+        if (is_key and place_of(m))
+        or not is_part(m.name, whole.path)
+        or m.name == path
+        or is_part(m.name, path)
     )
 
 

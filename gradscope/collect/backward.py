@@ -285,13 +285,11 @@ class Backward:
             state.lifting.block()
         built = call.sequence_nr - state.generations.newest
         repeat = call.repeat
-        if not state.looks:
-            pass
-        elif repeat is not None:
+        if repeat is not None:
             state.lifting.after_repeat(call, repeat, built)
             call.freed_tensors, call.freed_bytes, call.returned_bytes = shape.freed
             ledger.peak_bytes = max(ledger.peak_bytes, ledger.live_bytes + shape.peak)
-        else:
+        elif state.looks:
             self._count(call)
         record = self._complete(call, error)
         ledger.highest_bytes = max(ledger.highest_bytes, ledger.peak_bytes)

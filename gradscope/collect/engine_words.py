@@ -12,6 +12,7 @@ import torch
 
 from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import DETACHED_TEXT, held, kind_of
+from gradscope.collect.slots import MODIFIED
 from gradscope.program.tensors import node_of, shape_of, version_of
 from gradscope.torch_private import SAVED, current_node
 
@@ -25,10 +26,6 @@ PACK_HOOK_MODIFIES = (
     "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack "
     "hook cannot be modified by in-place operations as this can lead to unexpected side-effects. "
     "Please open an issue if you need to perform in-place operations on the input to a pack hook."
-)
-
-MODIFIED = (
-    "one of the variables needed for gradient computation has been modified by an inplace operation"
 )
 
 

@@ -23,7 +23,7 @@ from gradscope.collect.ledger import LOOKS, Ledger
 from gradscope.collect.marks import UNKNOWN, UNTIED, Packed
 from gradscope.collect.nodes import CLONE
 from gradscope.collect.notes import raised_by_program
-from gradscope.collect.slots import readable
+from gradscope.collect.slots import MODIFIED, readable
 from gradscope.program.names import Names
 from gradscope.program.routes import Route, Routes
 from gradscope.program.sites import Place, place_of
@@ -273,7 +273,7 @@ class Saving:
             if raised_by_program(failure):
                 raise
             self.ledger.notes.failed("wording an error of torch's failed in gradscope", failure)
-            return engine_words.MODIFIED
+            return MODIFIED
         finally:
             self._checking = True
 

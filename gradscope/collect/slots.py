@@ -28,9 +28,8 @@ from gradscope.torch_private import (
 
 FREED_TEXT = "Trying to backward through the graph a second time"
 _VERSION = re.compile(r"is at version (\d+); expected version (\d+) instead")
-_MODIFIED = (
-    "one of the variables needed for gradient computation has been modified by an inplace "
-    "operation: a saved tensor "
+MODIFIED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation"
 )
 
 
@@ -180,7 +179,9 @@ class _Adopted:
         version = read_version(tensor)
         if version != self._expected:
             words = f"is at version {version}; expected version {self._expected} instead"
-            raise RuntimeError(_VERSION.sub(words, self._text or _MODIFIED + words))
+            raise RuntimeError(
+                _VERSION.sub(words, self._text or f"{MODIFIED}: a saved tensor {words}")
+            )
         return tensor
 
 

@@ -199,7 +199,7 @@ class Scope:
 
 
 def _edits(finding: Finding) -> tuple[Edit, ...]:
-    return finding.fix.edits if finding.fix is not None else ()
+    return tuple(edit for fix in finding.fixes for edit in fix.edits)
 
 
 def _worded(finding: Finding) -> str:

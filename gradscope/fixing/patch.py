@@ -77,17 +77,21 @@ def bare(line: str) -> str:
 
 
 def apply(source: Source, edits: Iterable[Edit]) -> Change:
-    """Return the source with all edits made; each is of another line that the source has."""
+    """Return the source with all edits made; each is of other lines that the source has."""
     by_line = {edit.line: edit for edit in edits}
+    replaced = {line for edit in by_line.values() for line in edit.lines}
     usual = next((_end(line) for line in source.lines if _end(line)), "\n")
     lines: list[str] = []
     origin: list[int] = []
     for number, line in enumerate(source.lines, 1):
-        new = (
-            [line] if number not in by_line else _replaced(line, by_line[number].replacement, usual)
-        )
-        lines += new
-        origin += [number] * len(new)
+        if number in by_line:
+            edit = by_line[number]
+            new = _replaced(source.lines[edit.last - 1], edit.replacement, usual)
+            origin += _origin(source.lines[number - 1 : edit.last], new, number)
+            lines += new
+        elif number not in replaced:
+            lines.append(line)
+            origin.append(number)
     return Change(source, Source(source.file, tuple(lines), source.encoding), tuple(origin))
 
 
@@ -95,10 +99,23 @@ def _end(line: str) -> str:
     return line[len(bare(line)) :]
 
 
-def _replaced(line: str, replacement: str, usual: str) -> list[str]:
-    """Return the lines that replace one, with the file's ends; its last may have none."""
+def _replaced(last: str, replacement: str, usual: str) -> list[str]:
+    """Return the lines that replace some, with the file's ends; the last has that of theirs."""
     new = re.split(r"\r\n|\r|\n", replacement) if replacement else []
-    return [text + (usual if at + 1 < len(new) else _end(line)) for at, text in enumerate(new)]
+    return [text + (usual if at + 1 < len(new) else _end(last)) for at, text in enumerate(new)]
+
+
+def _origin(old: Sequence[str], new: Sequence[str], first: int) -> list[int]:
+    """Return the number of the old line that each new one is, or else comes from."""
+    lines = [line.strip() for line in old], [line.strip() for line in new]
+    origin = [0] * len(new)
+    for match in difflib.SequenceMatcher(None, *lines, autojunk=False).get_matching_blocks():
+        for step in range(match.size):
+            origin[match.b + step] = first + match.a + step
+    known = first
+    for at, number in enumerate(origin):
+        known = origin[at] = number or known
+    return origin
 
 
 def shown_lines(edits: Iterable[Edit]) -> set[int]:
@@ -106,7 +123,7 @@ def shown_lines(edits: Iterable[Edit]) -> set[int]:
     return {
         line
         for edit in edits
-        for line in range(edit.line - CONTEXT, edit.line + CONTEXT + 1)
+        for line in range(edit.line - CONTEXT, edit.last + CONTEXT + 1)
         if line > 0
     }
 

@@ -68,7 +68,7 @@ def plan(recording: Recording, chosen: str | None = None) -> Plan:
         problem = (_overlap(edits, taken) or sources.problem(edits)) if edits else ""
         settled.append(replace(proposal, problem=problem))
         if edits and not problem:
-            taken |= {(edit.file, edit.line): proposal.number for edit in edits}
+            taken |= dict.fromkeys(_lines(edits), proposal.number)
     edits = tuple(edit for proposal in settled if proposal.applies for edit in proposal.fix.edits)
     files = dict.fromkeys(edit.file for edit in edits)
     changes = tuple(
@@ -83,11 +83,11 @@ def plan(recording: Recording, chosen: str | None = None) -> Plan:
 
 
 def _proposals(findings: Iterable[Finding]) -> list[Proposal]:
-    """Return the findings grouped by fix: what is predicted and then happens has one."""
+    """Return the findings grouped by what is changed: a prediction and its failure have one."""
     groups: dict[object, list[Finding]] = {}
     for place, finding in enumerate(findings):
         if finding.fix is not None:
-            key = finding.fix if finding.fix.edits else (finding.fix, place)
+            key = finding.fix.edits or (finding.fix, place)
             groups.setdefault(key, []).append(finding)
     return [
         Proposal(number, tuple(sorted(group, key=lambda f: f.severity.rank)), fix)
@@ -115,11 +115,15 @@ def _chosen(proposals: list[Proposal], chosen: str | None) -> list[Proposal]:
 
 
 def _overlap(edits: Iterable[Edit], taken: Mapping[tuple[str, int], int]) -> str:
-    lines = [(edit.file, edit.line) for edit in edits]
-    first = min((taken[line] for line in lines if line in taken), default=None)
+    first = min((taken[line] for line in _lines(edits) if line in taken), default=None)
     if first is None:
         return ""
     return f"waits for fix {first}, which changes the same lines: apply that one and record again"
+
+
+def _lines(edits: Iterable[Edit]) -> list[tuple[str, int]]:
+    """Return the lines that edits replace, each as often as one does."""
+    return [(edit.file, line) for edit in edits for line in edit.lines]
 
 
 class _Sources:
@@ -138,7 +142,8 @@ class _Sources:
 
     def problem(self, edits: tuple[Edit, ...]) -> str:
         """Return why the edits cannot be applied; empty if they can be."""
-        if len({(edit.file, edit.line) for edit in edits}) < len(edits):
+        lines = _lines(edits)
+        if len(set(lines)) < len(lines):
             return "cannot be applied: it has two edits of one line"
         files = dict.fromkeys(edit.file for edit in edits)
         problems = (self._problem(f, [edit for edit in edits if edit.file == f]) for f in files)
@@ -156,7 +161,7 @@ class _Sources:
         except (SyntaxError, ValueError):
             return f"{file} is not Python source any more; record again"
         lines = tuple(bare(line) for line in now.lines)
-        is_inside = max(edit.line for edit in edits) <= len(recorded)
+        is_inside = max(edit.last for edit in edits) <= len(recorded)
         if not is_inside or not same_lines(lines, recorded, shown_lines(edits)):
             return f"{file} has changed at these lines since the recording; record again"
         try:

@@ -9,6 +9,7 @@ from gradscope.model.calls import Outcome as Outcome
 from gradscope.model.calls import Recording as Recording
 from gradscope.model.calls import Sample as Sample
 from gradscope.model.calls import Summary as Summary
+from gradscope.model.finding import Applicability as Applicability
 from gradscope.model.finding import Cause as Cause
 from gradscope.model.finding import Certainty as Certainty
 from gradscope.model.finding import Edit as Edit

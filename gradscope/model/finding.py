@@ -54,6 +54,23 @@ class FixKind(StrEnum):
         return cls.OTHER  # a kind of a later version
 
 
+class Applicability(StrEnum):
+    """How safe a fix is to apply, in the words that compilers use.
+
+    Machine-applicable: proven on this run. Maybe incorrect: it changes what is trained. Has
+    placeholders: it needs a decision.
+    """
+
+    MACHINE_APPLICABLE = "machine-applicable"
+    MAYBE_INCORRECT = "maybe-incorrect"
+    HAS_PLACEHOLDERS = "has-placeholders"
+    UNSPECIFIED = "unspecified"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Applicability:
+        return cls.UNSPECIFIED  # a word of a later version
+
+
 @dataclass(frozen=True, slots=True)
 class Related:
     """Another place that a finding names.
@@ -69,20 +86,41 @@ class Related:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replace line ``line`` (from 1) of ``file`` by ``replacement``: one line, several, or none."""
+    """Replace the lines ``line`` (from 1) to ``end_line`` of ``file`` by those of ``replacement``.
+
+    An empty ``replacement`` deletes them. ``end_line`` 0 means the one line.
+    """
 
     file: str
     line: int
     replacement: str
+    end_line: int = 0
+
+    @property
+    def last(self) -> int:
+        """The last of the lines that it replaces."""
+        return max(self.line, self.end_line)
+
+    @property
+    def lines(self) -> range:
+        """The numbers of the lines that it replaces."""
+        return range(self.line, self.last + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What an expert would do: ``kind`` for machines, ``message`` for people, ``edits`` if any."""
+    """What an expert would do: ``kind`` for machines, ``message`` for people, ``edits`` if any.
+
+    ``effects`` are sentences on what it means for the training, and ``reason`` is why it is
+    proposed, in half a sentence.
+    """
 
     kind: FixKind
     message: str
     edits: tuple[Edit, ...] = ()
+    applicability: Applicability = Applicability.UNSPECIFIED
+    effects: tuple[str, ...] = ()
+    reason: str = ""
 
 
 Cause: TypeAlias = tuple[str, str, Site | None, tuple[tuple[str, Site | None], ...]]
@@ -96,7 +134,8 @@ class Finding(Printed):
     ``missed`` marks an error of the engine that gradscope did not announce before: a fault of
     gradscope, shown as such. ``silent``: the backward call that it predicts raises nothing, and
     computes a wrong gradient. Of a prediction that a call will fail, ``came_true`` says that the
-    call did, and ``withdrawn`` why it did not.
+    call did, and ``withdrawn`` why it did not. ``alternatives`` are what else could be done than
+    ``fix``, the better first.
     """
 
     code: str
@@ -119,6 +158,12 @@ class Finding(Printed):
     silent: bool = False
     came_true: bool = False
     withdrawn: str = ""
+    alternatives: tuple[Fix, ...] = ()
+
+    @property
+    def fixes(self) -> tuple[Fix, ...]:
+        """All that could be done: ``fix``, and the alternatives to it."""
+        return (() if self.fix is None else (self.fix,)) + self.alternatives
 
     @property
     def predicts_error(self) -> bool:

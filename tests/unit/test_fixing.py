@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.patch import Source, apply, decoded, read, split, unified_diff
+from gradscope.fixing.patch import Source, apply, bare, decoded, read, split, unified_diff
 from gradscope.fixing.proposals import Plan, plan
 from gradscope.fixing.write import write
 from gradscope.model import (
@@ -28,7 +29,7 @@ from gradscope.model import (
 TEXT = "".join(f"line {number}\n" for number in range(1, 13))
 
 
-def changed(text: str, *edits: tuple[int, str]) -> str:
+def changed(text: str, *edits: tuple[int, str] | tuple[int, str, int]) -> str:
     return "".join(
         apply(Source("f.py", split(text)), [Edit("f.py", *edit) for edit in edits]).after.lines
     )
@@ -44,11 +45,14 @@ def changed(text: str, *edits: tuple[int, str]) -> str:
         ("a\nb", [(2, "b\nB")], "a\nb\nB"),
         ("a\r\nb", [(2, "b\nB")], "a\r\nb\r\nB"),
         ("a\x0cb\nc\n", [(2, "C")], "a\x0cb\nC\n"),
+        ("a\nb\nc\nd\n", [(2, "B", 3)], "a\nB\nd\n"),
+        ("a\nb\nc\nd\n", [(1, "", 3), (4, "D\nd")], "D\nd\n"),
+        ("a\r\nb\r\nc", [(2, "x\ny", 3)], "a\r\nx\r\ny"),
         ("\u00e4 = '\u2028'\nb\n", [(2, "B")], "\u00e4 = '\u2028'\nB\n"),
     ],
 )
 def test_lines_are_those_of_python_and_keep_their_ends(
-    text: str, edits: list[tuple[int, str]], expected: str
+    text: str, edits: list[tuple[int, str] | tuple[int, str, int]], expected: str
 ) -> None:
     assert changed(text, *edits) == expected
 
@@ -58,6 +62,20 @@ def test_new_lines_are_known_by_the_line_that_they_stand_for() -> None:
         Source("f.py", split("a\nb\nc\nd\n")), [Edit("f.py", 2, "b\nB"), Edit("f.py", 3, "")]
     )
     assert [change.old_line(line) for line in range(1, 5)] == [1, 2, 2, 4]
+
+
+def test_the_lines_of_an_edit_keep_the_numbers_of_those_that_they_were() -> None:
+    source = Source("f.py", split("a\nb\nc\nd\ne\n"))
+    change = apply(source, [Edit("f.py", 2, "with x:\n    b\n    c\nlast", 4)])
+    assert [bare(line) for line in change.after.lines] == [
+        "a",
+        "with x:",
+        "    b",
+        "    c",
+        "last",
+        "e",
+    ]
+    assert [change.old_line(line) for line in range(1, 7)] == [1, 2, 2, 3, 3, 5]
 
 
 @pytest.mark.parametrize(
@@ -112,9 +130,7 @@ def planned(
     for each in findings:
         fix = each.fix
         if fix is not None:
-            fix = Fix(
-                fix.kind, fix.message, tuple(Edit(file, e.line, e.replacement) for e in fix.edits)
-            )
+            fix = replace(fix, edits=tuple(replace(e, file=file) for e in fix.edits))
         there.append(
             Finding(each.code, each.name, each.severity, each.certainty, "m", each.site, fix=fix)
         )
@@ -147,6 +163,23 @@ def test_of_two_fixes_of_one_line_the_second_waits(tmp_path: Path) -> None:
     assert found.proposals[1].problem.startswith("waits for fix 1")
     expected = TEXT.replace("line 5", "fixed").replace("line 11", "apart")
     assert "".join(found.changes[0].after.lines) == expected
+
+
+def test_an_edit_of_several_lines_takes_all_of_them(tmp_path: Path) -> None:
+    wide = Fix(FixKind.NO_GRAD, "under no_grad", (Edit("f.py", 3, "wide", 5),))
+    found = planned(tmp_path, finding("GS305", 3, wide), finding("GS102", 5, ONE))
+    assert [proposal.applies for proposal in found.proposals] == [True, False]
+    twice = replace(wide, edits=(*wide.edits, Edit("f.py", 4, "again")))
+    assert (
+        "two edits of one line"
+        in planned(tmp_path, finding("GS305", 3, twice)).proposals[0].problem
+    )
+
+
+def test_one_change_that_is_explained_in_two_ways_is_made_once(tmp_path: Path) -> None:
+    later = replace(ONE, effects=("`a` would get no gradient",), reason="it is a constant")
+    found = planned(tmp_path, finding("GS102", 5, ONE), finding("GS101", 5, later))
+    assert [len(proposal.findings) for proposal in found.proposals] == [2]
 
 
 @pytest.mark.parametrize("chosen", ["2", "gs302", "GS302"])

@@ -15,8 +15,14 @@ from canned import canned_recording, clean_recording, empty_recording, unfinishe
 from canned.recordings import TWO_LOSS
 
 from gradscope.model import (
+    Applicability,
     BackwardCall,
+    Certainty,
     Edge,
+    Edit,
+    Finding,
+    Fix,
+    FixKind,
     Graph,
     Header,
     Node,
@@ -26,6 +32,7 @@ from gradscope.model import (
     Root,
     Sample,
     SavedTensor,
+    Severity,
     Summary,
 )
 from gradscope.render.html import page as page_module
@@ -62,6 +69,27 @@ def chain(length: int, **module: str) -> Graph:
         for i in range(length)
     )
     return Graph(nodes, tuple(Edge(i, i + 1) for i in range(length - 1)), (Root(0, "loss"),))
+
+
+def test_an_edit_brings_all_lines_that_it_replaces() -> None:
+    edit, other = Edit("a.py", 1, "new", 2), Edit("a.py", 3, "")
+    finding = Finding(
+        "GS305",
+        "name",
+        Severity.ADVICE,
+        Certainty.OBSERVED,
+        "message",
+        None,
+        fix=Fix(FixKind.NO_GRAD, "m", (edit,), Applicability.MAYBE_INCORRECT, ("e",), "r"),
+        alternatives=(Fix(FixKind.DETACH, "other", (other,)),),
+    )
+    found = Recording(
+        Header("", "", "", "a.py"), findings=(finding,), sources={"a.py": "one\ntwo\nthree\n"}
+    )
+    (shown,) = page_data(found, ())["findings"]
+    assert shown["fix"]["edits"] == [["a.py", 1, "one\ntwo", "new", 2]]
+    assert (shown["fix"]["applicability"], shown["fix"]["effects"]) == ("maybe-incorrect", ["e"])
+    assert shown["alternatives"][0]["edits"] == [["a.py", 3, "three", "", 3]]
 
 
 @pytest.mark.parametrize("make", RECORDINGS)

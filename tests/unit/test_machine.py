@@ -145,7 +145,14 @@ def test_json_tells_a_finding_in_full() -> None:
     assert (freed["nodes"], freed["bytes"]) == (["TanhBackward0", "AddmmBackward0"], 45_568)
     assert (freed["backward_call"], freed["count"], freed["missed"]) == (2007, 1, False)
     assert freed["fix"]["kind"] == "sum_losses"
-    assert freed["fix"]["edits"][1] == {"file": "train.py", "line": 63, "replacement": ""}
+    assert freed["fix"]["edits"][1] == {
+        "file": "train.py",
+        "line": 63,
+        "replacement": "",
+        "end_line": 63,
+    }
+    assert (freed["fix"]["applicability"], freed["fix"]["effects"]) == ("unspecified", [])
+    assert freed["alternatives"] == []
 
 
 def test_json_keeps_calls_folded_and_marks_what_is_unknown() -> None:
@@ -251,6 +258,17 @@ def test_sarif_has_places_related_places_and_fixes() -> None:
     }
     assert first["insertedContent"]["text"] == "    (loss_animal + loss_age).backward()\n"
     assert "insertedContent" not in second
+
+
+def test_sarif_has_every_fix_and_the_lines_that_it_replaces() -> None:
+    fix = Fix(FixKind.NO_GRAD, "first", (Edit("a.py", 3, "new", 5),))
+    other = Fix(FixKind.DETACH, "second", (Edit("a.py", 1, "x"),))
+    words = Fix(FixKind.OTHER, "third")
+    result = only_result(with_finding(fix=fix, alternatives=(words, other)))
+    assert [each["description"]["text"] for each in result["fixes"]] == ["first", "second"]
+    (replacement,) = result["fixes"][0]["artifactChanges"][0]["replacements"]
+    region = {"startLine": 3, "startColumn": 1, "endLine": 6, "endColumn": 1}
+    assert replacement["deletedRegion"] == region
 
 
 def test_sarif_addresses_are_relative_below_the_working_directory(

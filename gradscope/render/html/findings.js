@@ -188,7 +188,7 @@ function findingBody(finding) {
 function fixBox(fix) {
   const edits = fix.edits.flatMap(([file, line, before, after]) => [
     el("span", { class: "row where" }, `${shortFile(file)}:${line}`),
-    before ? el("span", { class: "row minus" }, `- ${before.trim()}`) : "",
+    ...(before ? before.split("\n") : []).map((text) => el("span", { class: "row minus" }, `- ${text.trim()}`)),
     ...(after ? after.split("\n") : []).map((text) => el("span", { class: "row plus" }, `+ ${text.trim()}`)),
   ]);
   return el(

@@ -111,8 +111,8 @@ def _plain(value: Any, sources: Sources) -> Json:
         case Site():
             return sources.snippet(value)
         case Edit():
-            line = sources.line(value.file, value.line)
-            return [value.file, value.line, line, value.replacement]
+            before = [sources.line(value.file, number) for number in value.lines]
+            return [value.file, value.line, "\n".join(before), value.replacement, value.last]
         case tuple():
             return [_plain(part, sources) for part in value]
         case Related() | Fix():

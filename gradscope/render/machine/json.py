@@ -6,7 +6,7 @@ import json
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from gradscope.model import SCHEMA, BackwardCall, Finding, Recording, Root, Site
+from gradscope.model import SCHEMA, BackwardCall, Edit, Finding, Recording, Root, Site
 
 _ELSEWHERE = {Finding: {"graph", "graph_nodes"}, Root: {"node"}}
 """Fields that point into the graphs of a recording, which are no part of the report."""
@@ -52,8 +52,10 @@ def plain(value: Any) -> Any:
 
 
 def _complete(value: Any) -> Any:
-    """Return the value with the end of a site and the last number of a single call put in."""
+    """Return the value with its end put in: of a site, an edit of one line, a single call."""
     match value:
+        case Edit(last=last):
+            return replace(value, end_line=last)
         case Site(line=line, column=column, end_line=end_line, end_column=end_column):
             return replace(value, end_line=end_line or line, end_column=end_column or column)
         case BackwardCall(number=number, last_number=last):

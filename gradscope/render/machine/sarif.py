@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
 
-from gradscope.model import Edit, Finding, Recording, Severity, Site
+from gradscope.model import Edit, Finding, Fix, Recording, Severity, Site
 from gradscope.render.text.terminal import short_path
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
@@ -103,18 +103,20 @@ def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
             "withdrawn": finding.withdrawn,
         },
     }
-    if finding.fix is not None and finding.fix.edits:
-        files = dict.fromkeys(edit.file for edit in finding.fix.edits)
-        changes = [
-            {
-                "artifactLocation": _artifact(file),
-                "replacements": [_replacement(e) for e in finding.fix.edits if e.file == file],
-            }
-            for file in files
-        ]
-        description = {"text": finding.fix.message}
-        result["fixes"] = [{"description": description, "artifactChanges": changes}]
-    return result
+    fixes = [_fix(fix) for fix in finding.fixes if fix.edits]
+    return result | {"fixes": fixes} if fixes else result
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    files = dict.fromkeys(edit.file for edit in fix.edits)
+    changes = [
+        {
+            "artifactLocation": _artifact(file),
+            "replacements": [_replacement(e) for e in fix.edits if e.file == file],
+        }
+        for file in files
+    ]
+    return {"description": {"text": fix.message}, "artifactChanges": changes}
 
 
 def _fingerprint(finding: Finding) -> str:
@@ -165,8 +167,8 @@ def _folder_uri() -> str:
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:
-    """Return a change of a whole line with its end; what replaces it brings its own."""
-    deleted = {"startLine": edit.line, "startColumn": 1, "endLine": edit.line + 1, "endColumn": 1}
+    """Return a change of whole lines with their ends; what replaces it brings its own."""
+    deleted = {"startLine": edit.line, "startColumn": 1, "endLine": edit.last + 1, "endColumn": 1}
     if not edit.replacement:
         return {"deletedRegion": deleted}
     return {"deletedRegion": deleted, "insertedContent": {"text": edit.replacement + "\n"}}

@@ -20,7 +20,7 @@ from gradscope.model.listing import Listing
 from gradscope.model.paths import Path
 from gradscope.program import layouts, referrers
 from gradscope.program.reach import ON_DEMAND, Walk
-from gradscope.program.tensors import node_of
+from gradscope.program.tensors import held_node, node_of
 from gradscope.program.tracked import tensors_with_graph
 from gradscope.program.variables import frames_of_threads
 
@@ -129,7 +129,7 @@ class _SharedGraph:
 
     def share_of(self, other: Tensor) -> str:
         """``graph`` when ``other`` keeps all of it, ``part of graph``, or nothing."""
-        walked = self._walk(node_of(other))
+        walked = self._walk(held_node(other))
         if self._root in walked:
             return "graph"
         if not self._nodes.keys().isdisjoint(walked):

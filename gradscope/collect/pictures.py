@@ -56,12 +56,12 @@ class Pictures:
         return len(look.nodes) <= _MOST_NODES and (in_time or self._taken < _FREE_PICTURES)
 
     def _take(self, look: Look, roots: tuple[Root, ...], frame: FrameType | None) -> Graph:
-        before = time.perf_counter()
+        before = time.thread_time()
         names = self._state.names
         names.learn_variables(user_frames(frame))
         graph = picture(
             look.nodes, look.index, roots, names=names, left=look.left, runs=look.will_run
         )
         self._taken += 1
-        self._seconds += time.perf_counter() - before
+        self._seconds += time.thread_time() - before
         return graph

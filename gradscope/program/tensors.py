@@ -38,8 +38,35 @@ def node_of(tensor: Tensor) -> Node | None:
     return node
 
 
+def held_node(tensor: Tensor) -> Node | None:
+    """Return the node that a variable's tensor leads to, and leave the tensor as it is.
+
+    A view whose base was changed in place since has no node yet: torch would build it to answer,
+    with a number of this thread and moment, and so change the order in which nodes run later. Its
+    base's node, to which the new one will lead, stands for it.
+    """
+    if not _may_be_outdated(tensor):
+        return node_of(tensor)
+    base = tensor._base
+    return None if base is None else node_of(base)
+
+
+def _may_be_outdated(tensor: Tensor) -> bool:
+    """Return whether torch may have to build a node when it is asked for that of this tensor."""
+    with DisableTorchFunction():
+        if not tensor._is_view() or tensor.is_inference() or not version_of(tensor):
+            return False
+        base = tensor._base
+        return base is not None and base.requires_grad
+
+
 def is_leaf(tensor: Tensor) -> bool:
-    """Return ``tensor.is_leaf``; False for a view that torch refuses to use any more."""
+    """Return ``tensor.is_leaf``; False for a view that torch refuses to use any more.
+
+    A view whose base was changed in place is not asked, see ``held_node``: it has a node, or will.
+    """
+    if _may_be_outdated(tensor):
+        return False
     try:
         return bool(_read(tensor, read_is_leaf))
     except RuntimeError:

@@ -19,7 +19,7 @@ from gradscope.detect.foresight.reading import Reading
 from gradscope.model import BackwardCall, Site
 from gradscope.program.layouts import derives
 from gradscope.program.sites import place_in, site_of
-from gradscope.program.tensors import node_of
+from gradscope.program.tensors import held_node
 from gradscope.program.variables import local_variables
 from gradscope.rules.gs102 import SharedGraph
 
@@ -126,7 +126,7 @@ def _places_of(watch: State, look: Look, held: Held) -> tuple[Site, ...]:
     if held.own is not None:
         site = built_at(look, watch.generations, held.own)
     else:
-        node = node_of(held.tensor)
+        node = held_node(held.tensor)
         token = token_of(node) if node is not None else None
         site = site_of(token.place) if token is not None else None
     return () if site is None else (site,)

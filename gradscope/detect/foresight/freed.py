@@ -28,7 +28,7 @@ from gradscope.detect.observers import Observer
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.program.drivers import runs_on
 from gradscope.program.sites import place_in, site_of, user_frames
-from gradscope.program.tensors import node_of
+from gradscope.program.tensors import held_node
 from gradscope.rules import gs103
 
 _MOST_NODES = 2_000  # that may be touched in one look
@@ -222,14 +222,14 @@ def _builds(reading: Reading) -> bool:
 
 def _number(held: Held) -> int:
     """Return the sequence number of the node of a tensor; nodes are never renumbered."""
-    node = node_of(held.tensor)
+    node = held_node(held.tensor)
     return -1 if node is None else node._sequence_nr()
 
 
 def _freed_in(held: Held) -> list[tuple[str, Token]]:
     """Return the nodes of a tensor's graph that have lost what they saved, the nearest first."""
     found = []
-    for node in Walker(_MOST_NODES).walk([node_of(held.tensor)]):
+    for node in Walker(_MOST_NODES).walk([held_node(held.tensor)]):
         token = token_of(node)
         if token is not None and token.freed_by is not None:
             found.append((node.name(), token))

@@ -14,7 +14,7 @@ from gradscope.collect.walk import Walker, dependencies_last, edges_of, reachabl
 from gradscope.detect.needs import will_free
 from gradscope.model.paths import Path
 from gradscope.program.reach import Budget, visit
-from gradscope.program.tensors import node_of
+from gradscope.program.tensors import held_node
 
 BUDGET = Budget(max_objects=4_000, max_seconds=0.01, max_depth=10, max_items=64)
 _MOST_NODES = 2_000  # that may be touched in one look
@@ -63,7 +63,7 @@ class Freeing:
 
     def trace(self, held: Held) -> bool:
         """Fill in what the tensor leads to; return whether any of it will be freed."""
-        start = node_of(held.tensor)
+        start = held_node(held.tensor)
         if start is None:
             return False
         held.own = self.look.index.get(start)
@@ -87,7 +87,7 @@ class Freeing:
         """Return whether a way from the held tensor to another runs a node that will be freed."""
         behind = (edge.target for i in held.freed for edge in self._edges[i])
         found = reachable(self._edges, behind)
-        node = node_of(tensor)
+        node = held_node(tensor)
         if node is not None:
             return self.look.index.get(node) in found
         nodes = (self.look.nodes[i] for i in found)

@@ -192,7 +192,7 @@ class LineWatch(Observer):
         thread, watch = self._thread, self.watch
         if thread.handle is None:  # a frame of before, found by another tool's trace
             return
-        started = time.perf_counter()
+        started = time.thread_time()  # a busy machine must not change what is found
         self._events += 1
         self._compare()
         if event == "line":
@@ -211,7 +211,7 @@ class LineWatch(Observer):
             thread.code, thread.offset = (
                 (None, -1) if outer is None else (outer.f_code, outer.f_lasti)
             )
-        self._seconds += time.perf_counter() - started
+        self._seconds += time.thread_time() - started
         idle = not watch.ledger.live_tensors and not self._waiting
         if idle or not watch.active or self._is_spent():
             self._turn_off()

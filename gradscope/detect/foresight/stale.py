@@ -23,7 +23,7 @@ from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.outlook import foretell
 from gradscope.detect.foresight.reading import Reading
 from gradscope.model import Site
-from gradscope.program.tensors import node_of
+from gradscope.program.tensors import held_node
 from gradscope.rules import gs202
 
 _MOST_NODES = 2_000  # that may be touched in one look
@@ -100,7 +100,7 @@ class StaleGraphs:
 
     def _stale_in(self, held: Held) -> _Stale:
         found = _Stale()
-        for node in self._walker.walk([node_of(held.tensor)]):
+        for node in self._walker.walk([held_node(held.tensor)]):
             for packed in () if node.name() in self._tolerant else self._saved_by(node):
                 if packed.tensor is not None and self._is_changed(packed):
                     found.tensors[self._name_of(packed.tensor)] = None

@@ -12,7 +12,7 @@ from torch import Tensor
 from gradscope.code.stores import find_calls, find_store
 from gradscope.model import Site
 from gradscope.model.paths import Path
-from gradscope.program.tensors import is_leaf, node_of
+from gradscope.program.tensors import held_node, is_leaf
 from gradscope.program.tracked import contexts, tracked
 from gradscope.torch_private import DisableTorchFunction
 
@@ -49,7 +49,7 @@ def _through_ctx() -> Cycle | None:
 
 def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
     """True when the tensor is an output of the very Function on whose ctx it was stored."""
-    name = type(node_of(tensor)).__name__.removesuffix("Backward")
+    name = type(held_node(tensor)).__name__.removesuffix("Backward")
     return bool(name) and name in path.origin.function.split(".")
 
 

@@ -17,7 +17,7 @@ from gradscope.model import Site
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program.reach import Budget, visit
 from gradscope.program.sites import Place
-from gradscope.program.tensors import node_of, version_of
+from gradscope.program.tensors import held_node
 from gradscope.program.variables import variables
 from gradscope.torch_private import DisableTorchFunction
 
@@ -125,17 +125,11 @@ def _tensors(frames: Sequence[FrameType], budget: Budget) -> _Found:
         known = found.get(id(tensor))
         if known is not None:
             known[2].append(path)
-        elif (node := _grad_fn(tensor)) is not None:
+        elif (node := held_node(tensor)) is not None:
             found[id(tensor)] = (tensor, node, [path])
 
     visit(frames, budget, take)
     return found
-
-
-def _grad_fn(tensor: Tensor) -> Node | None:
-    if tensor._is_view() and version_of(tensor):
-        return None  # torch would build a node to answer
-    return node_of(tensor)
 
 
 def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group]:

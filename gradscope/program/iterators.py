@@ -124,7 +124,8 @@ def _is_plain(iterator: Any) -> bool:
 
 def _of_chain(iterator: Any, deep: int) -> Coming:
     found: list[tuple[str, Any]] = []
-    inside = gc.get_referents(iterator)
+    # From Python 3.12 on the class is among them.
+    inside = [part for part in gc.get_referents(iterator) if part is not itertools.chain]
     if not inside:
         return Coming([])
     for part in inside:

@@ -92,7 +92,10 @@ def test_without_the_function_that_shows_default_hooks_nothing_is_lost(tmp_path:
     name = "torch._C._autograd:_top_saved_tensors_default_hooks"  # not there before torch 2.5
     alone = ran("missing", name, "plain", PROGRAM)
     done, notes = watched("missing", name, tmp_path)
-    assert (done.returncode, done.stdout, notes) == (alone.returncode, alone.stdout, [])
+    assert (done.returncode, done.stdout) == (alone.returncode, alone.stdout)
+    raised = done.stderr.splitlines()  # where torch's own checkpoints need the function
+    assert [note for note in notes if note not in raised] == []
+    assert raised[-1:] == alone.stderr.splitlines()[-1:]
 
 
 def targets() -> list[str]:

@@ -87,9 +87,10 @@ def element_of(found: Any, ahead: int) -> Any:
     if kind in (list, tuple, range):
         return found[ahead] if ahead < len(found) else MISSING
     if kind in _INDEXED:
-        state = found.__reduce__()
-        index = (state[2] if len(state) > 2 else 0) + ahead
-        return element_of(state[1][0], index) if state[1] else MISSING
+        _, of, *place = found.__reduce__()
+        # From Python 3.12 on what is left of a range is a range of its own, without a place.
+        index = (place[0] if place and place[0] is not None else 0) + ahead
+        return element_of(of[0], index) if of else MISSING
     if kind is enumerate:
         inner, number = found.__reduce__()[1]
         return number + ahead, element_of(inner, ahead)

@@ -81,8 +81,8 @@ def _make_way(path: Path) -> Path:
 
 def write(connection: sqlite3.Connection, batch: Mapping[Key, Any]) -> None:
     """Write all of ``batch`` or, on an error, nothing; a value of None deletes that of a key."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    try:  # from the first statement on: a signal's handler may raise between any two
+        connection.execute("BEGIN IMMEDIATE")
         for (table, key), value in batch.items():
             connection.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (key, value))
         connection.execute("COMMIT")
@@ -203,12 +203,13 @@ def read(connection: sqlite3.Connection) -> Recording:
 
 def _tables(connection: sqlite3.Connection) -> dict[str, dict[Any, Any]]:
     """Return all tables as of one moment, each in the order of its keys."""
-    connection.execute("BEGIN")
     try:
+        connection.execute("BEGIN")
         wanted = "SELECT key, value FROM {} WHERE value IS NOT NULL ORDER BY key"
         return {table: dict(connection.execute(wanted.format(table))) for table in TABLES}
     finally:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def _unpack(value: Any) -> bytes:

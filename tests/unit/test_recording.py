@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
@@ -34,7 +35,7 @@ from gradscope.model import (
 from gradscope.record import codec
 from gradscope.record import graphs as graphs_module
 from gradscope.record import writer as writer_module
-from gradscope.record.file import load
+from gradscope.record.file import load, write
 from gradscope.record.writer import RecordingWriter
 
 
@@ -53,6 +54,31 @@ def test_what_a_run_handed_over_is_read_again(
     assert live == renumbered(whole, numbers)
     if path:
         assert load(path) == live
+
+
+class Interrupted(sqlite3.Connection):
+    """A connection in which a signal's handler raises right after a statement of a kind."""
+
+    after = ""
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        cursor = super().execute(sql, *args)
+        if self.after and sql.startswith(self.after):
+            self.after = ""
+            raise KeyboardInterrupt
+        return cursor
+
+
+@pytest.mark.parametrize("after", ["BEGIN", "INSERT", "COMMIT"])
+def test_an_interrupt_between_two_statements_leaves_no_transaction_open(after: str) -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None, factory=Interrupted)
+    connection.execute("CREATE TABLE calls (key INTEGER PRIMARY KEY, value)")
+    connection.after = after
+    with pytest.raises(KeyboardInterrupt):
+        write(connection, {("calls", 1): "x"})
+    write(connection, {("calls", 2): "y"})
+    assert (2, "y") in connection.execute("SELECT * FROM calls").fetchall()
+    connection.close()
 
 
 def test_a_run_that_did_not_finish_is_read_as_such(tmp_path: Path) -> None:

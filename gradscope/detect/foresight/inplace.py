@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -112,7 +113,8 @@ class InPlace(Observer):
                 else:
                     over = len(frames) == 1
             if over:
-                self._changes.remove(change)
+                with suppress(ValueError):  # another thread may have come to a line first
+                    self._changes.remove(change)
         self._lines.wait(self, bool(self._changes))
         return findings
 

@@ -163,6 +163,7 @@ class Session:
         """Take every hook out."""
         self.state.active = False
         self._handles.remove()
+        self.state.saving.leave_late = self._hooks.leave_late
         self.state.restore_stack()
 
     def _is_idle(self) -> bool:

@@ -151,6 +151,24 @@ class DefaultHooks:
         if not self._local.entered and self._is_on_top(self._local.left):
             self._torch.pop()
 
+    @hidden_from_compiler
+    def leave_late(self) -> None:
+        """Take our pair out of this thread, after the watch has ended in another one.
+
+        What the program has entered since is not known here, so only a pair on top is taken out.
+        """
+        self._attempt(self._leave_late, None)
+
+    def _leave_late(self) -> None:
+        state = self._local
+        pair = state.base if state.entered else state.left
+        if pair is not None and self._is_on_top(pair):
+            self._torch.pop()
+            state.left = pair
+            state.entered = state.aside = state.lifted = False
+            state.base = state.beneath = None
+            state.pushed.clear()
+
     def _step_back_if_wanted(self) -> None:
         if dispatch_modes() == 0 and default_hooks_are_enabled():
             self._step_back()

@@ -61,6 +61,8 @@ class Saving:
         self.looks_left = LOOKS
         self.other_thread = False
         """Whether another thread than the watch's own has saved a tensor."""
+        self.leave_late: Callable[[], None] | None = None
+        """Set when the watch has ended: takes our pair out of a thread out of its reach."""
         self._checking = True
         self._last_sequence_nr = self._last_thread = -1
         self._last_place: Place | None = None
@@ -74,6 +76,8 @@ class Saving:
         """The pack hook. It runs for every saved tensor, so the common case is written out here."""
         if postponed:
             raise_postponed()
+        if self.leave_late is not None:
+            self.leave_late()
         try:
             # No frame lies below ours in a thread of C++ (the engine's, or that of torch.jit.fork).
             frame = sys._getframe().f_back

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -112,6 +113,45 @@ def test_collected_in_a_generator(tries: Tries) -> None:
         assert torch.equal(gradient(draw.randrange(8)), plain)
         assert current() is None
         tries.came("the same")
+    assert (state_of_the_host(), state_of_python()) == before
+
+
+@fault(
+    "The watch",
+    "a watch is left in another thread than it was entered in, while workers it has seen go on",
+    "the next tensor that is saved in a thread takes our pair out of it; the program's own pairs stay",
+    few=1,
+    many=10,
+)
+def test_left_in_another_thread(tries: Tries) -> None:
+    before = state_of_the_host(), state_of_python()
+    seen: list[torch.Tensor] = []
+
+    def pass_through(tensor: torch.Tensor) -> torch.Tensor:
+        seen.append(tensor)
+        return tensor
+
+    def train() -> tuple[list[float], object]:
+        x = torch.arange(3.0, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(pass_through, lambda kept: kept):
+            z = x * x
+        (z * x).sum().backward()
+        assert x.grad is not None
+        return x.grad.tolist(), top(False)
+
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None)
+    for _ in tries:
+        with ThreadPoolExecutor(1) as worker, ThreadPoolExecutor(1) as other:
+            watching = gradscope.watch()
+            watching.__enter__()
+            assert worker.submit(train).result()[0] == [0.0, 3.0, 12.0]
+            train()
+            other.submit(watching.__exit__, None, None, None).result()
+            seen.clear()
+            for run in (train, worker.submit(train).result):
+                assert run() == ([0.0, 3.0, 12.0], None)
+            assert len(seen) == 4
+        tries.came("nothing is left")
     assert (state_of_the_host(), state_of_python()) == before
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from gradscope.collect.marks import Packed, Token, Weight
+from gradscope.collect.marks import LeafToken, Packed, Token, Weight
 from gradscope.torch_private import hidden_from_compiler
 
 postponed: list[BaseException] = []
 
-_DESTRUCTORS = (Packed.__del__, Token.__del__, Weight.__del__)
+_DESTRUCTORS = tuple(each.__del__ for each in (Packed, Token, LeafToken, Weight))
 
 
 @hidden_from_compiler

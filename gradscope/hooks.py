@@ -20,7 +20,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from gradscope.torch_private import hidden_from_compiler, itself_hidden_from_compiler
+from gradscope.torch_private import (
+    KnownStack,
+    hidden_from_compiler,
+    is_compiling,
+    itself_hidden_from_compiler,
+)
 
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
 Unpack: TypeAlias = Callable[[Any], torch.Tensor]
@@ -137,12 +142,12 @@ def on_optimizer_step(before: Callable[[Any], None], after: Callable[[Any], None
 
     @hidden_from_compiler
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_compiling():  # a compiled step has no Python to call
+        if not is_compiling():  # a compiled step has no Python to call
             before(optimizer)
 
     @hidden_from_compiler
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             after(optimizer)
 
     handles = Handles()
@@ -235,58 +240,36 @@ class DefaultHookFunctions(NamedTuple):
     @classmethod
     def now(cls) -> DefaultHookFunctions:
         """Return the functions that are bound now."""
-        push = _AUTOGRAD._push_saved_tensors_default_hooks
-        pop = _AUTOGRAD._pop_saved_tensors_default_hooks
+        push: Any = _AUTOGRAD._push_saved_tensors_default_hooks
+        pop: Any = _AUTOGRAD._pop_saved_tensors_default_hooks
         top = getattr(_AUTOGRAD, "_top_saved_tensors_default_hooks", None)
+        disable = _AUTOGRAD._saved_tensors_hooks_disable
+        enable = _AUTOGRAD._saved_tensors_hooks_enable
         if top is None:
-            push, pop, top = _KnownStack(push, pop).functions
-        return cls(
-            push,
-            pop,
-            top,
-            _AUTOGRAD._saved_tensors_hooks_disable,
-            _AUTOGRAD._saved_tensors_hooks_enable,
-        )
+            known = KnownStack(push, pop, functools.partial(_has_pairs, disable, enable))
+            push, pop, top = known.push, known.pop, known.top
+        return cls(push, pop, top, disable, enable)
 
     def hide_pairs(self) -> bool:
         """Return whether pairs are in force in this thread that torch does not tell (before 2.5).
 
         Hooks must be enabled.
         """
-        if not isinstance(getattr(self.top, "__self__", None), _KnownStack):
-            return False
-        try:
-            self.disable("")  # torch refuses where there is any pair
-        except RuntimeError:
-            return True
-        finally:
-            self.enable()
+        known = getattr(self.top, "__self__", None)
+        return isinstance(known, KnownStack) and _has_pairs(self.disable, self.enable)
+
+
+def _has_pairs(disable: Callable[[str], None], enable: Callable[[], None]) -> bool:
+    """Return whether any pair is in force in this thread: torch then refuses to disable hooks."""
+    if not default_hooks_are_enabled():
         return False
-
-
-class _KnownStack(threading.local):
-    """Knows the pairs that this thread pushed: before 2.5 torch does not tell the innermost."""
-
-    def __init__(self, push: Callable[[Pack, Unpack], None], pop: Callable[[], None]) -> None:
-        self._push, self._pop = push, pop
-        self._pairs: list[Pair] = []
-
-    @property
-    def functions(self) -> tuple[Callable[..., None], Callable[[], None], Callable[..., Any]]:
-        """Return what stands for torch's push, pop and top."""
-        return self.push, self.pop, self.top
-
-    def push(self, pack: Pack, unpack: Unpack) -> None:
-        self._push(pack, unpack)
-        self._pairs.append((pack, unpack))
-
-    def pop(self) -> None:
-        self._pop()
-        if self._pairs:
-            self._pairs.pop()
-
-    def top(self, ignore_is_tracing: bool = False) -> Pair | None:
-        return self._pairs[-1] if self._pairs else None
+    try:
+        disable("")
+    except RuntimeError:
+        return True
+    finally:
+        enable()
+    return False
 
 
 def replace_default_hook_functions(new: DefaultHookFunctions) -> Handle:

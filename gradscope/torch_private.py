@@ -14,8 +14,12 @@ relied on for, and has a probe for it.
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
+import sys
+import threading
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -50,6 +54,46 @@ def _reader(name: str, otherwise: Callable[[torch.Tensor], Any]) -> Read:
         return otherwise
     read: Read = found.__get__
     return read
+
+
+class KnownStack(threading.local):
+    """The stack of default saved-tensor hooks, for torch before 2.5, which does not show it.
+
+    It knows the pairs that were pushed through it, and asks torch how many are in force now:
+    inside the engine torch has a stack of its own, and a compiler puts back an earlier one.
+    """
+
+    def __init__(
+        self,
+        push: Callable[[Any, Any], None],
+        pop: Callable[[], None],
+        has_pairs: Callable[[], bool],
+    ) -> None:
+        self._push, self._pop, self._has_pairs = push, pop, has_pairs
+        self._pairs: list[tuple[Any, Any]] = []  # the last that was pushed at each depth
+        self._depth = 0
+
+    def push(self, pack: Any, unpack: Any) -> None:
+        """Put a pair in force."""
+        self._push(pack, unpack)
+        self._pairs[self._depth : self._depth + 1] = [(pack, unpack)]
+        self._depth += 1
+
+    def pop(self) -> None:
+        """Take the innermost pair out of force."""
+        self._pop()
+        self._depth = max(0, self._depth - 1)
+
+    def top(self, ignore_is_tracing: bool = False) -> tuple[Any, Any] | None:
+        """Return the innermost pair; None where there is none, or none that is known."""
+        depth = 0
+        while depth < len(self._pairs) and self._has_pairs():
+            self._pop()
+            depth += 1
+        for pair in self._pairs[:depth]:
+            self._push(*pair)
+        self._depth = depth
+        return self._pairs[depth - 1] if depth else None
 
 
 class _Nothing:
@@ -121,6 +165,18 @@ def is_compiler(code: CodeType) -> bool:
     return code.co_qualname not in _NOT_COMPILING or _compiles_frames()
 
 
+_tracing_context: Callable[[], Any] = getattr(
+    getattr(getattr(torch, "_guards", None), "TracingContext", None), "try_get", lambda: None
+)
+
+
+def is_compiling() -> bool:
+    """Return whether code runs in order to be compiled; before torch 2.6 the public function tells
+    only of an export.
+    """
+    return torch.compiler.is_compiling() or _tracing_context() is not None
+
+
 def _compiles_frames() -> bool:
     """Return whether the compiler is asked about each frame that begins; not told before 2.7."""
     asked = getattr(_compiler, "get_eval_frame_callback", lambda: None)()
@@ -138,8 +194,16 @@ def function_of(node_class: type) -> Any:
 
 
 def inputs_of(node: Any) -> int:
-    """Return how many gradients a node takes; 0 where torch does not tell."""
-    return len(getattr(node, "_input_metadata", ()))
+    """Return how many gradients a node takes (one at least); 0 where torch does not tell."""
+    known = getattr(node, "_input_metadata", None)
+    if known is not None:
+        return len(known)
+    try:
+        node()  # with too few it does not run, and before torch 2.6 that alone tells their number
+    except TypeError as error:
+        found = re.search(r"expected (\d+) argument", str(error))
+        return int(found[1]) if found else 0
+    return 0
 
 
 def has_donated_buffers(node_class: type) -> bool:
@@ -148,10 +212,14 @@ def has_donated_buffers(node_class: type) -> bool:
 
     metadata = getattr(function_of(node_class), "metadata", None)
     donated = getattr(metadata, "bw_donated_idxs", None)
-    return bool(torch._functorch.config.donated_buffer) and donated not in (None, [])
+    donates = getattr(torch._functorch.config, "donated_buffer", False)  # not before torch 2.6
+    return bool(donates) and donated not in (None, [])
 
 
 _compiler: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+_skip_code: Callable[[CodeType], None] | None = getattr(_compiler, "skip_code", None)
+_HIDES_CALLEES = hasattr(_compiler, "_FrameExecStrategy")  # not before torch 2.7
+_WRAPPERS = (staticmethod, classmethod, functools._lru_cache_wrapper)
 
 
 def hidden_from_compiler(function: _Function) -> _Function:
@@ -171,8 +239,33 @@ def itself_hidden_from_compiler(function: _Function) -> _Function:
 
 
 def _hide(function: _Function, *, callees: bool) -> _Function:
-    if hasattr(_compiler, "_FrameExecStrategy"):  # not before torch 2.7
+    if _HIDES_CALLEES:
         skip, default = _compiler._FrameAction.SKIP, _compiler._FrameAction.DEFAULT
         strategy = _compiler._FrameExecStrategy(skip, skip if callees else default)
         _compiler.set_code_exec_strategy(function.__code__, strategy)
+    elif _skip_code is not None:
+        _skip_code(function.__code__)
     return function
+
+
+@functools.cache
+def hide_package_from_compiler(package: str) -> None:
+    """Hide all functions of a package, where the compiler cannot be kept from what one calls."""
+    if _HIDES_CALLEES or _skip_code is None:
+        return
+    modules = (m for n, m in list(sys.modules.items()) if n.partition(".")[0] == package)
+    waiting: list[Any] = [each for module in modules for each in vars(module).values()]
+    met: set[int] = set()
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, CodeType):
+            _skip_code(each)
+            waiting += each.co_consts
+        elif isinstance(each, property):
+            waiting.append(each.fget)
+        elif isinstance(each, _WRAPPERS):
+            waiting.append(each.__wrapped__)
+        elif isinstance(each, FunctionType | type) and id(each) not in met:
+            met.add(id(each))
+            if str(each.__module__).partition(".")[0] == package:
+                waiting += vars(each).values() if isinstance(each, type) else [each.__code__]

@@ -43,6 +43,7 @@ from gradscope.program.names import Names
 from gradscope.program.sites import place_in, user_frame
 from gradscope.program.variables import turn_off
 from gradscope.record.writer import RecordingWriter
+from gradscope.torch_private import hide_package_from_compiler
 
 _SUMMARY_EVERY = 0.2  # seconds
 
@@ -135,6 +136,7 @@ class Session:
     def _install(self, hooks: bool, off: frozenset[Part]) -> None:
         if Part.WATCH in off:
             return
+        hide_package_from_compiler(__name__.partition(".")[0])
         if hooks:
             saving, notes = self.state.saving, self.state.notes
             self._handles.add(

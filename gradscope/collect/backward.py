@@ -11,7 +11,6 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, Protocol
 
-import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
@@ -36,6 +35,7 @@ from gradscope.program.sites import ENTRANCE, Place, place_in, site_of, user_fra
 from gradscope.torch_private import (
     DisableTorchFunction,
     hidden_from_compiler,
+    is_compiling,
     itself_hidden_from_compiler,
     next_sequence_nr,
 )
@@ -84,7 +84,7 @@ class Backward:
 
     def run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for torch's ``_engine_run_backward``; leave no frame in a traceback."""
-        if not self._state.active or torch.compiler.is_compiling():
+        if not self._state.active or is_compiling():
             return original(*args, **kwargs)
         call = self._prepare(args, kwargs)
         try:

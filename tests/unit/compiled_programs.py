@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.needs import DONATES_BUFFERS, TRACES_PAST_HOOKS
+
 Calls = Iterator[tuple[Tensor, dict[str, Any]]]
 PROGRAMS: list[Callable[[], Calls]] = []
+
+
+NEEDS = {
+    "retained_with_donated_buffers": (DONATES_BUFFERS,),
+    "checkpoint_around": (TRACES_PAST_HOOKS,),
+}
+"""What of torch's a program needs, by its name."""
 
 
 def program(calls: Callable[[], Calls]) -> Callable[[], Calls]:
@@ -25,6 +35,13 @@ def leaf(*size: int) -> Tensor:
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Tensor]:
     made: Callable[..., Tensor] = torch.compile(function, backend="aot_eager", **options)
     return made
+
+
+def compiling_autograd(backend: str) -> AbstractContextManager[None]:
+    module: Any = torch._dynamo.compiled_autograd  # named without an underscore before torch 2.6
+    enable = getattr(module, "_enable", None) or module.enable
+    context: AbstractContextManager[None] = enable(torch.compile(backend=backend))
+    return context
 
 
 def layer(x: Tensor, w: Tensor) -> Tensor:
@@ -188,7 +205,7 @@ def checkpoint_around() -> Calls:
 @program
 def compiled_autograd() -> Calls:
     v, w = leaf(8, 4), leaf(4, 4)
-    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
+    with compiling_autograd("aot_eager"):
         yield from twice(compiled(layer)(torch.randn(8, 4), w) * v)
         saved = v.exp()
         doubled = saved * 2

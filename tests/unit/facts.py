@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.autograd.graph
 import torch.utils.data
+from compiled_programs import compiling_autograd
 from torch import Tensor
 from torch.autograd import Function
 
@@ -27,6 +28,7 @@ import gradscope.torch_private as private
 from gradscope.detect.foresight.remaining import left_in
 from gradscope.program.iterators import on_stack
 from gradscope.program.variables import Variable, local_variables
+from tests.needs import DETACHED_IS_TOLD
 
 FREED = "Trying to backward through the graph a second time"
 MODIFIED = "has been modified by an inplace operation"
@@ -41,6 +43,8 @@ class Fact:
     statement: str
     used_in: tuple[str, ...]
     probe: Callable[[], bool]
+    of_names: tuple[str, ...] = ()
+    """Names of torch's that the fact is about: where one is missing there is another way, or a known loss."""
 
 
 def _leaf(*size: int) -> Tensor:
@@ -244,7 +248,7 @@ def _compiled_autograd_is_switched_in_one_place() -> bool:
 
     owner.set_autograd_compiler = switch
     try:
-        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        with compiling_autograd("eager"):
             pass
     finally:
         owner.set_autograd_compiler = original
@@ -335,6 +339,7 @@ FACTS = (
         "node._raw_saved_x.data is the saved tensor, and None once it was freed",
         ("collect/nodes.py", "collect/recognition.py"),
         _raw_saved_tensors_read_without_unpacking,
+        ("_C._autograd.SavedTensor.data",),  # else collect/slots.py unpacks through our own hook
     ),
     Fact(
         _TORCH,
@@ -359,6 +364,7 @@ FACTS = (
         "SavedTensor.unpack raises the engine's own error for an input detached in place since",
         ("collect/nodes.py",),
         _only_saved_attribute_allows_detached,
+        (DETACHED_IS_TOLD,),  # else only hooks see it
     ),
     Fact(
         _TORCH,
@@ -383,6 +389,7 @@ FACTS = (
         "a code object can be marked so that torch.compile passes over it and what it calls",
         ("torch_private.py",),
         _compilers_pass_over_code_by_its_strategy,
+        ("_C._dynamo.eval_frame.set_code_exec_strategy",),  # else each function is marked alone
     ),
     Fact(
         _TORCH,

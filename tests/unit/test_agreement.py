@@ -14,6 +14,7 @@ from compiled_programs import Calls
 import gradscope
 from gradscope.api.watch import Scope
 from gradscope.model import Certainty, NodeState, Severity
+from tests.needs import needs
 
 WORDS = {
     "GS101": ("backward through the graph a second time",),
@@ -21,7 +22,10 @@ WORDS = {
     "GS201": ("modified by an inplace operation", "detached in-place"),
 }
 WRONG = {"GS101": NodeState.FREED, "GS201": NodeState.STALE}
-PROGRAMS = [*compiled_programs.PROGRAMS, *function_programs.PROGRAMS]
+PROGRAMS = [
+    pytest.param(p, marks=needs(*compiled_programs.NEEDS.get(p.__name__, ())), id=p.__name__)
+    for p in (*compiled_programs.PROGRAMS, *function_programs.PROGRAMS)
+]
 MODES = ("unwatched", "hooks", "light")
 
 
@@ -49,7 +53,7 @@ def announced(scope: Scope | None) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_all_agree(program: Callable[[], Calls], mode: str) -> None:
     watch = gradscope.watch(hooks=mode == "hooks")
     raised = 0

@@ -51,12 +51,25 @@ def test_a_subclass_sees_only_what_the_program_does() -> None:
     assert "backward" in plain
 
 
+def pads(layout: torch.layout) -> bool:
+    """Whether torch pads nested tensors of this layout: before 2.5 not the jagged ones."""
+    try:
+        torch.nested.to_padded_tensor(
+            torch.nested.as_nested_tensor([torch.ones(1)], layout=layout), 0
+        )
+    except NotImplementedError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("hooks", [True, False])
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_nested_tensors_switch_nothing_off(layout: torch.layout, hooks: bool) -> None:
     with warnings.catch_warnings(), gradscope.watch(hooks=hooks) as scope:
         warnings.simplefilter("ignore")
         x = torch.rand(3, 3, requires_grad=True)
+        if not pads(layout):
+            pytest.skip(f"this torch does not pad {layout}")
         for _ in range(3):
             both = torch.nested.as_nested_tensor([x, x[:1]], layout=layout)
             out = torch.nested.to_padded_tensor(both * both, 0.0)

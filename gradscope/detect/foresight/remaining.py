@@ -21,6 +21,7 @@ from torch.utils.data import (
 )
 
 from gradscope.code.liveness import MISSING
+from gradscope.program.iterators import on_stack
 from gradscope.program.tensors import shape_of
 from gradscope.program.variables import local_variables
 from gradscope.torch_private import LOADER_ITERATORS
@@ -106,10 +107,14 @@ def _of_generator(generator: Any, again: Again) -> Left:
     code = generator.gi_code
     known: dict[str, Any] = dict(local_variables(generator.gi_frame))
     if code is BatchSampler.__iter__.__code__:
-        if "sampler_iter" not in known:
-            return _UNKNOWN
-        least, most = left_in(known["sampler_iter"], again)
         size, drops = known["self"].batch_size, known["self"].drop_last
+        if "sampler_iter" not in known:  # it loops over the sampler, as before torch 2.6
+            if not generator.gi_suspended:
+                return _UNKNOWN
+            if known["idx_in_batch"] != size:  # this batch was the last, and the loop is over
+                return 0, 0
+            known["sampler_iter"] = on_stack(generator.gi_frame, 0)
+        least, most = left_in(known["sampler_iter"], again)
         if drops:
             return least // size, most // size
         return _up(least / size), _up(most / size)

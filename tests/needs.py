@@ -1,0 +1,30 @@
+"""Skips a test on a torch that lacks what its program or its expectation is about, and says what that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch._functorch.config
+
+DETACHED_IS_TOLD = "_C._autograd.SavedTensor.unpack"
+"""Without hooks, whether a saved input was detached in place is not told where this is missing."""
+DONATES_BUFFERS = "_functorch.config.donated_buffer"
+"""Compiled code gives the memory of what it saved to its own backward."""
+TRACES_PAST_HOOKS = "_C._autograd._saved_tensors_hooks_set_tracing"
+"""What is compiled is traced without the program's own saved-tensor hooks; else the compiler fails on them."""
+
+
+def has(path: str) -> bool:
+    """Whether torch has something at a dotted path."""
+    found: Any = torch
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found is not None
+
+
+def needs(*paths: str) -> pytest.MarkDecorator:
+    """Skip where torch has nothing at one of these dotted paths."""
+    missing = [f"torch.{path}" for path in paths if not has(path)]
+    return pytest.mark.skipif(bool(missing), reason=f"this torch has no {' and no '.join(missing)}")

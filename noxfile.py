@@ -5,6 +5,9 @@ So nothing is installed twice, and a session starts at once. Only ``matrix`` and
 environments of their own.
 """
 
+import pathlib
+import shutil
+
 import nox
 
 nox.needs_version = ">=2024.4.15"
@@ -26,6 +29,21 @@ FRAMEWORKS = (
     "torchrl",
     "transformers",
 )
+
+MATRIX = (
+    ("3.11", "2.4.1"),
+    ("3.12", "2.6.0"),
+    ("3.12", "2.8.0"),
+    ("3.13", "2.10.0"),
+    ("3.12", "2.12.1"),
+    ("3.11", "2.13.0"),
+    ("3.12", "2.13.0"),
+    ("3.13", "2.13.0"),
+    ("3.12", "2.14.1"),
+    ("3.13", "2.15.0"),
+    ("3.14", "2.15.0"),
+)
+"""Which Python tries which torch; nox leaves out a Python that the machine lacks, and says so."""
 
 nox.options.sessions = ["lint", "types", "contracts", "tests"]
 
@@ -111,9 +129,22 @@ def benchmarks(session: nox.Session) -> None:
     session.run("python", "benchmarks/overhead.py", *session.posargs)
 
 
-@nox.session(venv_backend="venv", python=["3.11", "3.12", "3.13"])
-@nox.parametrize("torch", ["2.13.0", "2.14.1", "2.15.0"])
+@nox.session(venv_backend="venv", reuse_venv=False)
+@nox.parametrize(("python", "torch"), MATRIX)
 def matrix(session: nox.Session, torch: str) -> None:
-    """Run the tests with a torch and a Python, in a new environment of several gigabytes each."""
-    session.install(f"torch=={torch}", ".[test]")
-    session.run("pytest", *(session.posargs or ("-q", "-n", "2", "--dist", "worksteal")))
+    """Run everything with each torch and Python, each in an environment of several gigabytes.
+
+    Each is removed at its end. The results stay in ``docs/compatibility``, and the page that shows
+    them is made anew; arguments after ``--`` go to ``tests.oracles.compatibility``.
+    """
+    tools = pathlib.Path(session.create_tmp(), "tools.txt")
+    pins = pathlib.Path("constraints.txt").read_text(encoding="utf-8").splitlines()
+    tools.write_text("\n".join(pin for pin in pins if not pin.startswith("torch==")))
+    result = pathlib.Path("docs", "compatibility", f"{torch}-{session.python}.json")
+    try:
+        session.install(f"torch=={torch}", "-c", str(tools), ".[test]")
+        command = ("python", "-m", "tests.oracles.compatibility", "--json", str(result))
+        session.run(*command, *session.posargs, success_codes=[0, 1])  # the page shows failures
+    finally:
+        shutil.rmtree(session.virtualenv.location)
+    session.run("python", "docs/make_compatibility.py", external=True)

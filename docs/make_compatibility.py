@@ -1,0 +1,162 @@
+"""Write ``compatibility.md`` from the results that ``nox -s matrix`` leaves in ``compatibility/``.
+
+``--check`` writes nothing: it fails if the page is not what the results say.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from changes import report_changes
+
+HEADS = (
+    "torch",
+    "Python",
+    "tests passed",
+    "skipped",
+    "failed",
+    "programs run",
+    "the same watched",
+    "findings alike",
+    "random programs",
+    "that differ",
+)
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS / "compatibility"
+PINNED = "2.13.0", "3.11"
+"""The torch and the Python that all others are compared with: constraints.txt has this torch."""
+
+REASONS = json.loads((RESULTS / "reasons.json").read_text(encoding="utf-8"))
+"""Why programs differ and tests are skipped: by program, or by the reason of a skip."""
+
+PAGE = """# Compatibility
+
+gradscope runs with **torch {first} to {last}** and **Python {python_first} to {python_last}**. No
+version is refused: `gradscope doctor` says whether what gradscope relies on holds on yours, and
+what does not hold turns off just the parts that need it.
+
+`nox -s matrix` makes an environment for each row and runs three things in it: the whole suite, the
+annotated programs of `tests/cases` and `tests/corpus` (each plain and watched, which must print and
+end the same), and random programs against the engine (what is called certain is raised, what is
+raised was called first). `docs/make_compatibility.py` makes this page from the results.
+
+| {heads} |
+|---|---|---:|---:|---:|---:|---:|---:|---:|---:|
+{rows}
+
+"Findings alike" counts the programs for which every finding is the same as with torch {pinned} and
+Python {pinned_python}: certainty, line, and the lines of its notes. A dash stands for what was not
+run.
+
+## What a version lacks
+
+{lacks}
+
+## Differences
+
+{differences}
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page or compare it; return the exit status."""
+    made = page(results())
+    if arguments == ["--check"]:
+        return report_changes({DOCS / "compatibility.md": made})
+    (DOCS / "compatibility.md").write_text(made, encoding="utf-8")
+    return 0
+
+
+def results() -> list[dict[str, Any]]:
+    """Return the results of all environments, the oldest torch first."""
+    files = (path for path in RESULTS.glob("*.json") if path.name != "reasons.json")
+    return sorted((json.loads(path.read_text(encoding="utf-8")) for path in files), key=versions)
+
+
+def versions(result: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the versions of torch and of Python, as they are ordered."""
+    torch, python = (tuple(map(int, result[name].split("."))) for name in ("torch", "python"))
+    return torch, python
+
+
+def minor(result: dict[str, Any]) -> str:
+    """Return Python's version without the last number."""
+    return str(result["python"].rpartition(".")[0])
+
+
+def page(found: list[dict[str, Any]]) -> str:
+    """Return the page."""
+    (pinned,) = (one for one in found if (one["torch"], minor(one)) == PINNED)
+    pythons = sorted({minor(one) for one in found}, key=lambda version: int(version[2:]))
+    return PAGE.format(
+        first=".".join(found[0]["torch"].split(".")[:2]),
+        last=".".join(found[-1]["torch"].split(".")[:2]),
+        python_first=pythons[0],
+        python_last=pythons[-1],
+        heads=" | ".join(HEADS),
+        pinned=PINNED[0],
+        pinned_python=PINNED[1],
+        rows="\n".join(row(one, pinned) for one in found),
+        lacks="\n".join(lack(one, pinned) for one in found if lack(one, pinned)) or "Nothing.",
+        differences="\n".join(difference(one, pinned) for one in found if unlike(one, pinned))
+        or "None.",
+    )
+
+
+def row(one: dict[str, Any], pinned: dict[str, Any]) -> str:
+    """Return the row of an environment; a dash stands for what was not run there."""
+    cells = [one["torch"], one["python"], *["-"] * 8]
+    if "suite" in one:
+        suite = one["suite"]
+        cells[2:5] = suite["passed"], sum(suite["skipped"].values()), len(suite["failed"])
+    if "cases" in one:
+        run = one["cases"]["run"]
+        cells[5:8] = run, run - len(one["cases"]["differing"]), run - len(unlike(one, pinned))
+    if "random" in one:
+        cells[8:] = one["random"]["programs"], one["random"]["faults"]
+    return f"| {' | '.join(f'{c:,}' if isinstance(c, int) else c for c in cells)} |"
+
+
+def unlike(one: dict[str, Any], pinned: dict[str, Any]) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the findings that only the pinned torch and only this one has, by program."""
+    found = {}
+    for name, findings in one.get("cases", {"findings": {}})["findings"].items():
+        others = pinned["cases"]["findings"].get(name, findings)
+        if findings != others:
+            found[name] = (
+                [finding for finding in others if finding not in findings],
+                [finding for finding in findings if finding not in others],
+            )
+    return found
+
+
+def title(one: dict[str, Any]) -> str:
+    """Return what an environment is called."""
+    return f"torch {one['torch']}, Python {one['python']}"
+
+
+def lack(one: dict[str, Any], pinned: dict[str, Any]) -> str:
+    """Return what does not hold in an environment, and the tests that are skipped only there."""
+    rows = [f"- it is not so that {fact}" for fact in one["facts_that_fail"]]
+    for reason, count in sorted(one.get("suite", {"skipped": {}})["skipped"].items()):
+        if reason not in pinned["suite"]["skipped"]:
+            tests = "a test" if count == 1 else f"{count} tests"
+            rows.append(f"- {reason} ({tests} skipped)")
+    return "\n".join([f"**{title(one)}**", "", *rows, ""]) if rows else ""
+
+
+def difference(one: dict[str, Any], pinned: dict[str, Any]) -> str:
+    """Return what an environment finds otherwise, with the reason."""
+    rows = [f"**{title(one)}**", ""]
+    for name, (without, more) in unlike(one, pinned).items():
+        said = [f"not `{finding}`" for finding in without] + [f"`{finding}`" for finding in more]
+        rows.append(f"- `{name}`: {', '.join(said)}. {REASONS[name]}")
+    return "\n".join([*rows, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -185,26 +185,32 @@ def fix(
     file: RecordingArgument,
     finding: Annotated[
         str | None,
-        _option(
-            "Only this fix: its number in the list, or the code of a finding.", metavar="WHICH"
-        ),
+        _option("Only this finding: its number in the list, or its code.", metavar="WHICH"),
     ] = None,
     verify: Annotated[
-        bool, _option("Run the program with and without the fix, and compare.", "--verify")
+        bool, _option("Run the program without and with each fix, and compare.", "--verify")
     ] = False,
-    write: Annotated[bool, _option("Change the files if the fix holds.", "--write")] = False,
+    pick: Annotated[
+        list[int] | None,
+        _count("Take fix N of a finding, not the recommended one; repeatable."),
+    ] = None,
+    write: Annotated[
+        bool, _option("Change the files if the recommended or picked fix holds.", "--write")
+    ] = False,
     stop_after: Annotated[
         int | None,
         _count("End each run after N backward calls (default: 100, or as the findings need)."),
     ] = None,
-    timeout: Annotated[float, _count("End each run after S seconds.", metavar="S")] = 600,
+    timeout: Annotated[float, _count("End after S seconds in all.", metavar="S")] = 600,
 ) -> Job:
     """
     Show what to do about the findings of a saved recording, in words and as a diff.
 
     The exit status is 1 if --verify or --write was asked for and the fix did not hold.
     """
-    return partial(fix_command.fix, file, FixOptions(finding, verify, write, stop_after, timeout))
+    picks = tuple(pick or ())
+    options = FixOptions(finding, verify, write, stop_after, timeout, picks)
+    return partial(fix_command.fix, file, options)
 
 
 @app.command()

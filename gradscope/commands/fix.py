@@ -27,38 +27,44 @@ class FixOptions:
     write: bool = False
     stop_after: int | None = None
     timeout: float = 600
+    picks: tuple[int, ...] = ()
 
 
 def fix(file: Path, options: FixOptions) -> int:
     """Show the fixes of a recording as a diff, and try them out or write them if asked to."""
-    from gradscope.fixing import proposals, verify
+    from gradscope.fixing import proposals
+    from gradscope.fixing.runs import Bounds
+    from gradscope.fixing.verify import default_calls, try_out
     from gradscope.record.file import load
-    from gradscope.render.text.fixes import print_plan, print_verdict
+    from gradscope.render.text.fixes import print_changes, print_plan
+    from gradscope.render.text.trials import print_trial
 
     recording = load(file)
     console = console_on(sys.stdout, highlight=False)
     if not recording.findings and options.finding is None:
         print_line(console, f"nothing to fix: no finding in {file}")
         return 0
-    plan = proposals.plan(recording, options.finding)
+    plan = proposals.plan(recording, options.finding, options.picks)
+    tries = options.verify or options.write
     print_plan(plan, console)
-    if not (options.verify or options.write):
-        if plan.changes:
+    if not tries:
+        print_changes(plan, console)
+        if plan.can_be_tried:
             _print_next_of_fix(file, options, console)
         return 0
-    if not plan.changes:
+    if not plan.can_be_tried:
         print_line(console, "nothing to try out: no fix here can be applied as an edit")
         return 1
-    calls = options.stop_after or verify.default_calls(plan.applied)
-    bounds = verify.Bounds(calls, options.timeout)
+    bounds = Bounds(options.stop_after or default_calls(plan.proposals), options.timeout)
     try:
-        verdict = verify.verify(plan, recording, bounds, _telling(console))
+        trial = try_out(plan, recording, bounds, _telling(console), options.picks)
     except KeyboardInterrupt:
         die_of_interrupt()
-    print_verdict(verdict, " ".join((recording.header.script, *recording.header.argv)), console)
-    if not verdict.holds:
+    print_changes(trial.verdict.plan, console)
+    print_trial(trial, " ".join((recording.header.script, *recording.header.argv)), console)
+    if not trial.verdict.holds:
         return 1
-    return _write_fix(plan, console) if options.write else 0
+    return _write_fix(trial.verdict.plan, console) if options.write else 0
 
 
 def _write_fix(plan: Plan, console: Console) -> int:
@@ -83,6 +89,7 @@ def _telling(console: Console) -> Callable[[str], None]:
 
 def _print_next_of_fix(file: Path, options: FixOptions, console: Console) -> None:
     only = f" --finding {options.finding}" if options.finding else ""
+    only += "".join(f" --pick {number}" for number in options.picks)
     command = f"gradscope fix {shlex.quote(str(file))}{only}"
     print_line(console, f"next: {command} --verify")
     print_line(console, f"      {command} --write")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, Source, apply, bare, read, same_lines, shown_lines, split
-from gradscope.model import Edit, Finding, Fix, FixKind, Recording
+from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
 from gradscope.units import listed
 
 CODE = "<string>"
@@ -15,18 +15,53 @@ CODE = "<string>"
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to fix a finding, by its number among all of the list; ``problem`` is why its edits
+    cannot be applied.
+    """
+
+    number: int
+    fix: Fix
+    problem: str = ""
+
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether it has edits that apply to the files as they are."""
+        return bool(self.fix.edits) and not self.problem
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The first line that it changes; no file where it changes none."""
+        return (self.fix.edits[0].file, self.fix.edits[0].line) if self.fix.edits else ("", 0)
+
+    @property
+    def rank(self) -> int:
+        """How safe it is: 0 for one that changes nothing that is trained."""
+        return 0 if self.fix.applicability is Applicability.MACHINE_APPLICABLE else 1
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
-    """One fix and its findings, the gravest first; ``problem`` is why it does not apply."""
+    """What can be done about some findings, the gravest first, and which of it is ``chosen``.
+
+    ``problem`` is why that does not apply.
+    """
 
     number: int
     findings: tuple[Finding, ...]
-    fix: Fix
+    candidates: tuple[Candidate, ...]
+    chosen: Candidate
     problem: str = ""
 
     @property
     def finding(self) -> Finding:
         """The finding that the fix is shown for."""
         return self.findings[0]
+
+    @property
+    def fix(self) -> Fix:
+        """The fix that is chosen."""
+        return self.chosen.fix
 
     @property
     def applies(self) -> bool:
@@ -52,21 +87,45 @@ class Plan:
         """The proposals whose edits are in the changes."""
         return tuple(proposal for proposal in self.proposals if proposal.applies)
 
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether any candidate has edits that apply."""
+        return any(c.can_be_tried for proposal in self.proposals for c in proposal.candidates)
 
-def plan(recording: Recording, chosen: str | None = None) -> Plan:
+
+def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] = ()) -> Plan:
     """Return what can be done about the findings, or about those that ``chosen`` names by number or
-    code.
+    code, with the first candidate of each, or that of ``picks``.
 
-    Raise GradscopeError if there is no such finding.
+    Raise GradscopeError if there is no such finding, or no such candidate.
     """
-    proposals = _chosen(_proposals(recording.findings), chosen)
     sources = _Sources(recording)
+    proposals = _chosen(_proposals(recording.findings, sources), chosen)
+    known = {c.number: p.number for p in proposals for c in p.candidates}
+    for pick in picks:
+        if pick not in known:
+            numbers = listed(map(str, known), most=len(known))
+            there = f"choose one of {numbers}" if known else "there is none"
+            raise GradscopeError(f"there is no fix {pick}: {there}")
+        if any(known[pick] == known[other] for other in picks if other != pick):
+            raise GradscopeError("pick one fix for a finding, not two")
+    return _settled(proposals, set(picks), sources)
+
+
+def replanned(recording: Recording, old: Plan, picks: Iterable[int]) -> Plan:
+    """Return the plan with these candidates instead."""
+    return _settled(old.proposals, set(picks), _Sources(recording))
+
+
+def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) -> Plan:
     taken: dict[tuple[str, int], int] = {}
     settled = []
     for proposal in proposals:
-        edits = proposal.fix.edits
-        problem = (_overlap(edits, taken) or sources.problem(edits)) if edits else ""
-        settled.append(replace(proposal, problem=problem))
+        picked = (c for c in proposal.candidates if c.number in picks)
+        candidate = next(picked, proposal.chosen)
+        edits = candidate.fix.edits
+        problem = (_overlap(edits, taken) or candidate.problem) if edits else ""
+        settled.append(replace(proposal, chosen=candidate, problem=problem))
         if edits and not problem:
             taken |= dict.fromkeys(_lines(edits), proposal.number)
     edits = tuple(edit for proposal in settled if proposal.applies for edit in proposal.fix.edits)
@@ -82,18 +141,32 @@ def plan(recording: Recording, chosen: str | None = None) -> Plan:
     return Plan(tuple(settled), changes, notes)
 
 
-def _proposals(findings: Iterable[Finding]) -> list[Proposal]:
+def _proposals(findings: Iterable[Finding], sources: _Sources) -> list[Proposal]:
     """Return the findings grouped by what is changed: a prediction and its failure have one."""
     groups: dict[object, list[Finding]] = {}
     for place, finding in enumerate(findings):
         if finding.fix is not None:
             key = finding.fix.edits or (finding.fix, place)
             groups.setdefault(key, []).append(finding)
-    return [
-        Proposal(number, tuple(sorted(group, key=lambda f: f.severity.rank)), fix)
-        for number, group in enumerate(groups.values(), 1)
-        if (fix := group[0].fix) is not None
-    ]
+    proposals: list[Proposal] = []
+    count = 0
+    for number, found in enumerate(groups.values(), 1):
+        group = tuple(sorted(found, key=lambda finding: finding.severity.rank))
+        candidates = []
+        for fix in _fixes(group):
+            count += 1
+            problem = sources.problem(fix.edits) if fix.edits else ""
+            candidates.append(Candidate(count, fix, problem))
+        proposals.append(Proposal(number, group, tuple(candidates), candidates[0]))
+    return proposals
+
+
+def _fixes(findings: Iterable[Finding]) -> list[Fix]:
+    """Return the fixes of some findings, in their order; of those that change the same, one."""
+    fixes: dict[object, Fix] = {}
+    for fix in (fix for finding in findings for fix in finding.fixes):
+        fixes.setdefault(fix.edits or (fix.kind, fix.message), fix)
+    return list(fixes.values())
 
 
 def _chosen(proposals: list[Proposal], chosen: str | None) -> list[Proposal]:

@@ -1,146 +1,47 @@
-"""Tries a fix out: runs the program with and without it, and compares what was seen."""
+"""Tries fixes out: runs the program with and without each, compares, and chooses one that holds."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import pickle
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from gradscope.errors import GradscopeError
-from gradscope.fixing.patch import Change, bare, read
-from gradscope.fixing.proposals import CODE, Plan, Proposal
+from gradscope.fixing.gradients import Key, Line
+from gradscope.fixing.lines import units_of
+from gradscope.fixing.patch import Change
+from gradscope.fixing.proposals import Candidate, Plan, Proposal, replanned
+from gradscope.fixing.runs import Bounds, Loss, Run, check, run
+from gradscope.fixing.training import Change as TrainingChange
+from gradscope.fixing.training import Comparison, Difference, Unit, said_by, trained_by
 from gradscope.model import Finding, Recording, Severity
-from gradscope.record.file import load
 
 LEAST_CALLS = 100
 """Backward calls of each run, unless another number is given or the findings need more."""
 
-MEAN_OF = 10
-"""Most calls at either end of a run whose losses are averaged."""
-
-_PACKAGES = str(Path(__file__).resolve().parents[2])
-_START = """\
-import sys
-sys.path.insert(0, {0!r})
-from gradscope.launch.trial import main
-sys.path.remove({0!r})
-sys.exit(main({1!r}))
-"""
-_MOST_OUTPUT = 64 << 10
-_GRACE = 5  # seconds
+_REFERENCE_CALLS = 24
+_LEAST_SECONDS = 1.0
+"""A run that would get less time than this is not started."""
 
 _Key = tuple[str, str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Where each of the two runs ends: after so many backward calls, or after so many seconds."""
-
-    calls: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What the process of a run gets: the program, changed sources, files to write to."""
-
-    script: str
-    argv: tuple[str, ...]
-    code: str | None
-    hooks: bool
-    stop_after: int
-    recording: Path
-    losses: Path
-    sources: dict[str, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """The values that the backward calls of one line started from, and that line in the run."""
-
-    file: str
-    line: int
-    text: str
-    values: tuple[float, ...]
-
-    @property
-    def averaged(self) -> int:
-        """How many calls at either end ``first`` and ``last`` average."""
-        return max(1, min(MEAN_OF, len(self.values) // 4))
-
-    @property
-    def first(self) -> float:
-        """The loss at the beginning."""
-        return sum(self.values[: self.averaged]) / self.averaged
-
-    @property
-    def last(self) -> float:
-        """The loss at the end."""
-        return sum(self.values[-self.averaged :]) / self.averaged
-
-    @property
-    def word(self) -> str:
-        """What became of the loss."""
-        if len(self.values) < 2:
-            return "one call only"
-        if not math.isfinite(self.last):
-            return "is not finite"
-        return "falls" if self.last < self.first else "does not fall"
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What a run showed; ``exit_status`` is None if time ran out, ``output`` the end of it."""
-
-    recording: Recording | None
-    losses: tuple[Loss, ...]
-    exit_status: int | None
-    output: str
-
-    @property
-    def calls(self) -> int:
-        """How many backward calls it made."""
-        if self.recording is None:
-            return 0
-        # The totals of a killed run are a little older than its calls.
-        return max(
-            [
-                self.recording.summary.backward_calls,
-                *(call.last_number for call in self.recording.calls),
-            ]
-        )
-
-    @property
-    def exception(self) -> str:
-        """What it raised, in one line."""
-        text = self.recording.outcome.exception if self.recording is not None else None
-        return text.splitlines()[0] if text else ""
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """What was found in it."""
-        return self.recording.findings if self.recording is not None else ()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verdict:
-    """Both runs, and what follows from them."""
+    """The runs without and with a plan's changes, and what follows from them.
+
+    ``reference`` is the run without the fix in which the call that fails goes on, where that call
+    failed. ``picked`` are the numbers of the candidates that the user chose.
+    """
 
     plan: Plan
     bounds: Bounds
     before: Run
     after: Run
+    reference: Run | None = None
+    picked: frozenset[int] = frozenset()
 
     def met(self, proposal: Proposal) -> Finding | None:
         """Return the finding as the program has it now; None where it did not show this time."""
@@ -154,9 +55,16 @@ class Verdict:
 
     def before_of(self, loss: Loss) -> Loss | None:
         """Return the loss of the same line in the unchanged program."""
+        return self._same(loss, self.before.losses)
+
+    def beside(self, loss: Loss) -> Loss | None:
+        """Return the loss of the same line where nothing failed, if that is known."""
+        return self._same(loss, self.reference.losses if self.reference is not None else ())
+
+    def _same(self, loss: Loss, among: Iterable[Loss]) -> Loss | None:
         change = next((c for c in self.plan.changes if c.file == loss.file), None)
         line = loss.line if change is None else change.old_line(loss.line)
-        return next((b for b in self.before.losses if (b.file, b.line) == (loss.file, line)), None)
+        return next((one for one in among if (one.file, one.line) == (loss.file, line)), None)
 
     @property
     def new(self) -> tuple[Finding, ...]:
@@ -182,11 +90,98 @@ class Verdict:
         return self.after.exit_status not in (None, 0) and ends[0] != ends[1]
 
     @property
+    def is_worse(self) -> bool:
+        """Whether the changed program has a finding that is more than advice, and is new."""
+        return any(finding.severity is not Severity.ADVICE for finding in self.new)
+
+    @cached_property
+    def units(self) -> Mapping[Line, Unit]:
+        """The losses of the unchanged program that the calls of the changed one stand for."""
+        runs = [r for r in (self.before, self.reference) if r is not None]
+        lines = {call.line for r in runs for call in r.training.calls}
+        after = {call.line for call in self.after.training.calls}
+        return units_of(after, lines, self.plan.changes)
+
+    def unit_of(self, line: Line) -> Unit:
+        """Return the losses of the unchanged program that a call stands for."""
+        return self.units.get(line, frozenset({line}))
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """What was trained, without the fix and with it."""
+        reference = self.reference.training if self.reference is not None else None
+        is_exact = "inplace operation" not in self.before.exception
+        return Comparison(
+            self.before.training, reference, self.after.training, self.unit_of, is_exact
+        )
+
+    @cached_property
+    def refused(self) -> tuple[Difference, ...]:
+        """What the fix does to the training that no fix may do, or none that does not say so."""
+        return tuple(one for one in self.comparison.differences if not self._is_allowed(one))
+
+    def _is_allowed(self, difference: Difference) -> bool:
+        """Return whether a fix may change this.
+
+        It may take a loss from a parameter that another one still trains, if the loss belongs to
+        other optimizers, or if it says so; and may bring one in if it says so and was picked.
+        """
+        effects = [effect for p in self.plan.applied for effect in p.fix.effects]
+        names = self.comparison.names
+        says_so = all(said_by(effects, names.get(key, "")) for key in difference.keys)
+        picked = any(p.chosen.number in self.picked for p in self.plan.applied)
+        match difference.change:
+            case TrainingChange.LOST:
+                homes = self.comparison.base.homes().get(difference.loss, set())
+                return says_so or not any(key[0] in homes for key in difference.keys)
+            case TrainingChange.GAINED | TrainingChange.OTHER:
+                return says_so and picked
+        return False
+
+    @cached_property
+    def trained(self) -> Mapping[Key, Unit]:
+        """The losses that train each parameter with the fix."""
+        return trained_by(self.after.training, self.unit_of)
+
+    def holds_for(self, proposal: Proposal) -> bool:
+        """Whether the hazard of one proposal showed and is gone, and nothing else went wrong."""
+        gone = self.met(proposal) is not None and self.left(proposal) is None
+        sound = not self.fails and not self.is_worse and not self.refused
+        return proposal.applies and gone and self.reached and sound
+
+    @property
     def holds(self) -> bool:
-        """Whether the fix works: every hazard showed and is gone, and nothing else went wrong."""
-        gone = all(self.met(p) is not None and self.left(p) is None for p in self.plan.applied)
-        grave = any(finding.severity is not Severity.ADVICE for finding in self.new)
-        return gone and self.reached and not self.fails and not grave
+        """Whether the fixes work: every hazard showed and is gone, and nothing else went wrong."""
+        return all(map(self.holds_for, self.plan.applied))
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate and what trying it out has shown; None where it was not tried.
+
+    ``proposal`` is that of the plan that was tried.
+    """
+
+    candidate: Candidate
+    proposal: Proposal
+    verdict: Verdict | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it works."""
+        return self.verdict is not None and self.verdict.holds_for(self.proposal)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """All that was tried, and the ``verdict`` on the recommended or picked candidates together."""
+
+    tried: tuple[Tried, ...]
+    verdict: Verdict
+
+    def is_recommended(self, candidate: Candidate) -> bool:
+        """Whether a candidate is one of those that the verdict is on."""
+        return any(p.chosen.number == candidate.number for p in self.verdict.plan.applied)
 
 
 def default_calls(proposals: Sequence[Proposal]) -> int:
@@ -196,100 +191,101 @@ def default_calls(proposals: Sequence[Proposal]) -> int:
     )
 
 
-def verify(
-    plan: Plan, recording: Recording, bounds: Bounds, tell: Callable[[str], None]
-) -> Verdict:
-    """Run the recorded program as it is and with the changes of the plan; ``tell`` is called with
-    what begins.
+class _Trials:
+    """Runs the program with the changes of many plans, and with the same changes once only."""
 
-    Raise GradscopeError if the recording does not show how the program was started, or its
-    directory is gone.
+    def __init__(
+        self,
+        recording: Recording,
+        bounds: Bounds,
+        picked: Iterable[int],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._recording = recording
+        self._bounds = bounds
+        self._picked = frozenset(picked)
+        self._tell = tell
+        self._end = time.monotonic() + bounds.seconds
+        self._done: dict[Any, Verdict] = {}
+        tell("runs the program as it is")
+        self._before = run(recording, (), self._within(2))
+        self._reference: Run | None = None
+        failed = self._before.training.failed
+        if failed is not None and self._left > _LEAST_SECONDS:
+            tell("runs it with nothing freed")
+            calls = min(bounds.calls, max(_REFERENCE_CALLS, 2 * failed.number + 8))
+            bounded = Bounds(calls, self._within(4).seconds)
+            self._reference = run(recording, (), bounded, reference=True)
+
+    @property
+    def _left(self) -> float:
+        return self._end - time.monotonic()
+
+    def _within(self, runs: int) -> Bounds:
+        """Return the bounds of a run if this many are still to come."""
+        return Bounds(self._bounds.calls, max(self._left, _LEAST_SECONDS) / max(runs, 1))
+
+    def verdict(self, plan: Plan, to_come: int, names: str) -> Verdict | None:
+        """Return what the program does with a plan's changes; None where no time is left."""
+        key = tuple((change.file, change.after.data) for change in plan.changes)
+        after = self._done[key].after if key in self._done else None
+        if after is None:
+            if self._left < _LEAST_SECONDS and self._done:
+                return None
+            self._tell(f"runs the program with {names}")
+            after = run(self._recording, plan.changes, self._within(to_come))
+        verdict = Verdict(plan, self._bounds, self._before, after, self._reference, self._picked)
+        self._done[key] = verdict
+        return verdict
+
+
+def try_out(
+    plan: Plan,
+    recording: Recording,
+    bounds: Bounds,
+    tell: Callable[[str], None],
+    picks: Sequence[int] = (),
+) -> Trial:
+    """Run the recorded program as it is and with each candidate, all within ``bounds.seconds``;
+    ``tell`` is called with what begins.
+
+    Of a finding's candidates the first that holds is taken, one that is machine-applicable before
+    others, or the one of ``picks``. The candidates of other findings that are tried with it are
+    those taken so far. Raise GradscopeError if the program cannot be run again.
     """
-    header = recording.header
-    if not header.cwd or not header.script:
-        raise GradscopeError(
-            "the recording does not say how the program was started: record it again, then --verify"
-        )
-    if not os.path.isdir(header.cwd):
-        raise GradscopeError(
-            f"cannot run {header.script}: {header.cwd}, where it was started, is not there any more"
-        )
-    tell("runs the program as it is")
-    before = _run(recording, (), bounds)
-    tell("runs the program with the fix")
-    return Verdict(plan, bounds, before, _run(recording, plan.changes, bounds))
-
-
-def _run(recording: Recording, changes: Sequence[Change], bounds: Bounds) -> Run:
-    header = recording.header
-    sources = {change.file: change.after.data for change in changes if change.file != CODE}
-    code = next(
-        ("".join(change.after.lines) for change in changes if change.file == CODE), header.code
-    )
-    with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
-        place = Path(folder)
-        files = place / "run.gscope", place / "losses"
-        job = Job(header.script, header.argv, code, header.hooks, bounds.calls, *files, sources)
-        (place / "job").write_bytes(pickle.dumps(job))
-        with (place / "output").open("wb") as output:
-            status = _call(
-                _START.format(_PACKAGES, str(place / "job")), header.cwd, output, bounds.seconds
+    check(recording)
+    trials = _Trials(recording, bounds, picks, tell)
+    taken = {p.number: p.chosen.number for p in plan.proposals}
+    waiting = sum(len(_to_try(proposal, picks)) for proposal in plan.proposals)
+    found: list[Tried] = []
+    for proposal in plan.proposals:
+        tried: list[Tried] = []
+        for candidate in _to_try(proposal, picks):
+            chosen = taken | {proposal.number: candidate.number}
+            with_it = replanned(recording, plan, chosen.values())
+            mine = next(p for p in with_it.proposals if p.number == proposal.number)
+            verdict = (
+                trials.verdict(with_it, waiting, f"fix {candidate.number}")
+                if mine.applies
+                else None
             )
-        text = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
-        found = None
-        with suppress(GradscopeError):  # a program that never imports torch leaves none
-            found = load(files[0])
-        losses = (
-            _losses(files[1], {change.file: change for change in changes})
-            if files[1].exists()
-            else ()
-        )
-    return Run(found, losses, status, text)
+            waiting -= 1
+            tried.append(Tried(candidate, mine, verdict))
+        held = sorted((t for t in tried if t.holds), key=lambda t: t.candidate.rank)
+        first = next(iter(held or [t for t in tried if t.verdict is not None]), None)
+        if first is not None:
+            taken[proposal.number] = first.candidate.number
+        found += tried
+    best = replanned(recording, plan, taken.values())
+    verdict = trials.verdict(best, 1, "these fixes")
+    if verdict is None:  # no time was left for what is chosen together
+        verdict = next(t.verdict for t in reversed(found) if t.verdict is not None)
+    return Trial(tuple(found), verdict)
 
 
-def _call(code: str, folder: str, output: Any, seconds: float) -> int | None:
-    """Run Python code in a process; return its exit status, None where it was killed."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,  # so that what it started can be ended with it
-    )
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if process.poll() is None:
-            with suppress(subprocess.TimeoutExpired, OSError, ValueError):
-                process.send_signal(signal.SIGINT)  # so that it can write its recording to the end
-                process.wait(_GRACE)
-        if process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
-            process.wait()
-
-
-def _losses(file: Path, changes: dict[str, Change]) -> tuple[Loss, ...]:
-    """Return what the child wrote, by the lines of the calls; the last line may be cut off."""
-    values: dict[tuple[str, int], list[float]] = {}
-    for row in file.read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError, TypeError):
-            name, line, value = json.loads(row)
-            values.setdefault((name, line), []).append(value)
-    return tuple(
-        Loss(name, line, _text(name, line, changes), tuple(v)) for (name, line), v in values.items()
-    )
-
-
-def _text(file: str, line: int, changes: dict[str, Change]) -> str:
-    """Return a line of the program as it ran; empty where it cannot be read."""
-    lines: Sequence[str] = ()
-    with suppress(OSError, ValueError, SyntaxError):
-        lines = changes[file].after.lines if file in changes else read(file).lines
-    return bare(lines[line - 1]).strip() if 0 < line <= len(lines) else ""
+def _to_try(proposal: Proposal, picks: Sequence[int]) -> list[Candidate]:
+    picked = [c for c in proposal.candidates if c.number in picks]
+    return [c for c in picked or proposal.candidates if c.can_be_tried]
 
 
 def _keys(findings: Any, changes: Sequence[Change]) -> set[_Key]:

@@ -1,0 +1,231 @@
+"""Runs a recorded program once more, with or without changes, in a process of its own."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import GradscopeError
+from gradscope.fixing.gradients import Training, read_training
+from gradscope.fixing.patch import Change, bare, read
+from gradscope.fixing.proposals import CODE
+from gradscope.model import Finding, Recording
+from gradscope.record.file import load
+
+MEAN_OF = 10
+"""Most calls at either end of a run whose losses are averaged."""
+
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+_START = """\
+import sys
+sys.path.insert(0, {0!r})
+from gradscope.launch.trial import main
+sys.path.remove({0!r})
+sys.exit(main({1!r}))
+"""
+_MOST_OUTPUT = 64 << 10
+_GRACE = 5  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a run ends: after so many backward calls, or after so many seconds."""
+
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the process of a run gets: the program, changed sources, files to write to.
+
+    ``reference``: calls that would fail go on, as far as they can.
+    """
+
+    script: str
+    argv: tuple[str, ...]
+    code: str | None
+    hooks: bool
+    stop_after: int
+    recording: Path
+    notes: Path
+    sources: dict[str, bytes]
+    reference: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The values that the backward calls of one line started from, and that line in the run."""
+
+    file: str
+    line: int
+    text: str
+    values: tuple[float, ...]
+
+    @property
+    def averaged(self) -> int:
+        """How many calls at either end ``first`` and ``last`` average."""
+        return max(1, min(MEAN_OF, len(self.values) // 4))
+
+    @property
+    def first(self) -> float:
+        """The loss at the beginning."""
+        return sum(self.values[: self.averaged]) / self.averaged
+
+    @property
+    def last(self) -> float:
+        """The loss at the end."""
+        return sum(self.values[-self.averaged :]) / self.averaged
+
+    @property
+    def word(self) -> str:
+        """What became of the loss."""
+        if len(self.values) < 2:
+            return "one call only"
+        if not math.isfinite(self.last):
+            return "is not finite"
+        return "falls" if self.last < self.first else "does not fall"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run showed; ``exit_status`` is None if time ran out, ``output`` the end of it."""
+
+    recording: Recording | None
+    losses: tuple[Loss, ...]
+    exit_status: int | None
+    output: str
+    training: Training = field(default_factory=Training)
+
+    @property
+    def calls(self) -> int:
+        """How many backward calls it made."""
+        if self.recording is None:
+            return 0
+        # The totals of a killed run are a little older than its calls.
+        return max(
+            [
+                self.recording.summary.backward_calls,
+                *(call.last_number for call in self.recording.calls),
+            ]
+        )
+
+    @property
+    def exception(self) -> str:
+        """What it raised, in one line."""
+        text = self.recording.outcome.exception if self.recording is not None else None
+        return text.splitlines()[0] if text else ""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found in it."""
+        return self.recording.findings if self.recording is not None else ()
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that its graphs held."""
+        return self.recording.summary.peak_saved_bytes if self.recording is not None else 0
+
+
+def check(recording: Recording) -> None:
+    """Raise GradscopeError if the program of a recording cannot be run again."""
+    header = recording.header
+    if not header.cwd or not header.script:
+        raise GradscopeError(
+            "the recording does not say how the program was started: record it again, then --verify"
+        )
+    if not os.path.isdir(header.cwd):
+        raise GradscopeError(
+            f"cannot run {header.script}: {header.cwd}, where it was started, is not there any more"
+        )
+
+
+def run(
+    recording: Recording, changes: Sequence[Change], bounds: Bounds, *, reference: bool = False
+) -> Run:
+    """Run the program of a recording with changes to its sources."""
+    header = recording.header
+    sources = {change.file: change.after.data for change in changes if change.file != CODE}
+    code = next(
+        ("".join(change.after.lines) for change in changes if change.file == CODE), header.code
+    )
+    with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
+        place = Path(folder)
+        files = place / "run.gscope", place / "notes"
+        job = Job(
+            header.script,
+            header.argv,
+            code,
+            header.hooks,
+            bounds.calls,
+            *files,
+            sources,
+            reference,
+        )
+        (place / "job").write_bytes(pickle.dumps(job))
+        with (place / "output").open("wb") as output:
+            status = _call(
+                _START.format(_PACKAGES, str(place / "job")), header.cwd, output, bounds.seconds
+            )
+        text = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
+        found = None
+        with suppress(GradscopeError):  # a program that never imports torch leaves none
+            found = load(files[0])
+        training = read_training(files[1])
+    losses = _losses(training, {change.file: change for change in changes})
+    return Run(found, losses, status, text, training)
+
+
+def _call(code: str, folder: str, output: Any, seconds: float) -> int | None:
+    """Run Python code in a process; return its exit status, None where it was killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,  # so that what it started can be ended with it
+    )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            with suppress(subprocess.TimeoutExpired, OSError, ValueError):
+                process.send_signal(signal.SIGINT)  # so that it can write its recording to the end
+                process.wait(_GRACE)
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+            process.wait()
+
+
+def _losses(training: Training, changes: dict[str, Change]) -> tuple[Loss, ...]:
+    """Return the values of the calls that started from a single number, by their lines."""
+    values: dict[tuple[str, int], list[float]] = {}
+    for call in training.calls:
+        if call.value is not None:
+            values.setdefault(call.line, []).append(call.value)
+    return tuple(
+        Loss(name, line, text_at(name, line, changes), tuple(v))
+        for (name, line), v in values.items()
+    )
+
+
+def text_at(file: str, line: int, changes: dict[str, Change]) -> str:
+    """Return a line of the program as it ran; empty where it cannot be read."""
+    lines: Sequence[str] = ()
+    with suppress(OSError, ValueError, SyntaxError):
+        lines = changes[file].after.lines if file in changes else read(file).lines
+    return bare(lines[line - 1]).strip() if 0 < line <= len(lines) else ""

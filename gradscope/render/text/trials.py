@@ -1,0 +1,291 @@
+"""What trying fixes out has shown, as text: a table of all, the reasons, the chosen in detail."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gradscope.fixing.proposals import Proposal
+from gradscope.fixing.runs import Loss, Run
+from gradscope.fixing.verify import Trial, Tried, Verdict
+from gradscope.model import Finding
+from gradscope.render.text.fixes import at, kind_of
+from gradscope.render.text.terminal import (
+    plain,
+    print_lines,
+    print_message,
+    prose,
+    short_path,
+    shorten,
+    signs,
+    wrapped,
+)
+from gradscope.render.text.training import refusal, who_trains_what
+from gradscope.units import counted, nbytes, seconds
+
+_MOST_OUTPUT_LINES = 15
+_LEAST_COLUMN = 24
+_LABEL = 9
+
+
+def print_trial(trial: Trial, script: str, console: Console) -> None:
+    """Print what the runs have shown: all that was tried, then what is chosen of it."""
+    verdict = trial.verdict
+    until = (
+        f"{counted(verdict.bounds.calls, 'backward call')} each, and for"
+        f" {verdict.bounds.seconds:g} seconds in all"
+    )
+    several = len(trial.tried) > 1
+    what = "each fix" if several else "the fix"
+    print_lines(console, [Text("tried out", style="bold")])
+    _row("runs", f"{script} as it is, and with {what}, for at most {until}", console)
+    if several:
+        _tables(trial, console)
+        for tried in trial.tried:
+            if not tried.holds and not trial.is_recommended(tried.candidate):
+                _row(f"fix {tried.candidate.number}", f"not verified: {_why_of(tried)}", console)
+        numbers = ", ".join(str(p.chosen.number) for p in verdict.plan.applied)
+        print_lines(console, [Text(f"with fix {numbers}", style="bold")])
+    _details(verdict, console)
+    end = Text("the fix holds", style="bold green")
+    if not verdict.holds:
+        end = Text(f"not verified: {why(verdict)}", style="bold red")
+    print_lines(console, wrapped(end, console.width, console))
+
+
+def _details(verdict: Verdict, console: Console) -> None:
+    for proposal in verdict.plan.applied:
+        _row("hazard", _hazard(verdict, proposal), console)
+    for finding in verdict.new:
+        what = f"{finding.severity} {finding.code}{at(finding, console)}: {finding.message}"
+        _row("new", what, console)
+    before, after = _end(verdict.before, verdict), _end(verdict.after, verdict)
+    _row("ends", f"{after} (before, {before})", console)
+    trained = who_trains_what(verdict, signs(console).arrow)
+    if trained:
+        _row("trains", "; ".join(trained), console)
+    _losses(verdict, console)
+    _row("memory", _memory(verdict), console)
+    if verdict.fails:
+        _output(verdict.after, console)
+
+
+# the table: a column for each candidate
+
+
+def _tables(trial: Trial, console: Console) -> None:
+    """Print the candidates side by side, as many as the terminal has room for."""
+    room = max((console.width - _LABEL - 2) // (_LEAST_COLUMN + 2), 1)
+    for start in range(0, len(trial.tried), room):
+        shown = trial.tried[start : start + room]
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+        table.add_column(width=_LABEL)
+        for tried in shown:
+            table.add_column(_head(tried, trial, console), overflow="fold", ratio=1)
+        rows: dict[str, Callable[[Tried], Text]] = {
+            "edit": lambda tried: Text(_place(tried)),
+            "hazard": lambda tried: Text(_hazard_cell(tried)),
+            "new": lambda tried: Text(_new_cell(tried)),
+            "trains": lambda tried: _trains_cell(tried, console),
+            "loss": lambda tried: Text(_loss_cell(tried, console)),
+            "memory": lambda tried: Text(_memory_cell(tried)),
+            "per call": lambda tried: Text(_time_cell(tried)),
+            "verdict": _verdict_cell,
+        }
+        for name, cell in rows.items():
+            table.add_row(Text(f"  {name}", style="dim"), *map(cell, shown))
+        with console.capture() as capture:
+            console.print(table)
+        lines = [Text.from_ansi(line.rstrip()) for line in capture.get().splitlines()]
+        print_lines(console, [Text(), *lines])
+    print_lines(console, [Text()])
+
+
+def _head(tried: Tried, trial: Trial, console: Console) -> Text:
+    head = Text(f"fix {tried.candidate.number}", style="bold")
+    if trial.is_recommended(tried.candidate) and tried.holds:
+        head.append(" (recommended)", style="bold green")
+    return head
+
+
+def _place(tried: Tried) -> str:
+    file, line = tried.candidate.place
+    return f"{kind_of(tried.candidate.fix)}, {short_path(file)}:{line}"
+
+
+def _hazard_cell(tried: Tried) -> str:
+    if tried.verdict is None:
+        return "not tried"
+    if tried.verdict.met(tried.proposal) is None:
+        return "did not show this time"
+    return "gone" if tried.verdict.left(tried.proposal) is None else "still there"
+
+
+def _new_cell(tried: Tried) -> str:
+    found = tried.verdict.new if tried.verdict is not None else ()
+    return ", ".join(dict.fromkeys(f"{each.severity} {each.code}" for each in found)) or "none"
+
+
+def _trains_cell(tried: Tried, console: Console) -> Text:
+    lines = who_trains_what(tried.verdict, signs(console).arrow) if tried.verdict else ()
+    return prose("\n".join(lines), console) if not lines else _stacked(lines, console)
+
+
+def _stacked(lines: Sequence[str], console: Console) -> Text:
+    return Text("\n").join(prose(line, console) for line in lines)
+
+
+def _loss_cell(tried: Tried, console: Console) -> str:
+    verdict = tried.verdict
+    if verdict is None or not verdict.after.losses:
+        return "not known"
+    arrow = signs(console).arrow
+    shown = []
+    for loss in verdict.after.losses:
+        text = f"{_number(loss.first)} {arrow} {_number(loss.last)}"
+        beside = verdict.beside(loss)
+        if beside is not None and len(beside.values) > 1 < len(loss.values):
+            same = min(len(beside.values), len(loss.values))
+            mine, other = _first(loss, same), _first(beside, same)
+            text += (
+                f" ({_number(mine.last)} at call {same}, {_number(other.last)} with nothing freed)"
+            )
+        shown.append(text)
+    return "\n".join(shown)
+
+
+def _first(loss: Loss, count: int) -> Loss:
+    return Loss(loss.file, loss.line, loss.text, loss.values[:count])
+
+
+def _memory_cell(tried: Tried) -> str:
+    return _memory(tried.verdict) if tried.verdict is not None else ""
+
+
+def _time_cell(tried: Tried) -> str:
+    of = tried.verdict.after.training.seconds_of_a_call if tried.verdict is not None else None
+    return "not known" if of is None else seconds(of)
+
+
+def _verdict_cell(tried: Tried) -> Text:
+    if tried.holds:
+        return Text("holds", style="bold green")
+    return Text("not tried" if tried.verdict is None else "not verified", style="bold red")
+
+
+def _why_of(tried: Tried) -> str:
+    """Return the first reason why a candidate is not verified."""
+    if tried.verdict is None:
+        return tried.proposal.problem or "no time was left for it; give more (--timeout)"
+    return why(tried.verdict, (tried.proposal,))
+
+
+# what is chosen, in detail
+
+
+def _row(name: str, value: str, console: Console) -> None:
+    print_message(Text(f"  {name:<7} ", style="dim"), value, console)
+
+
+def _hazard(verdict: Verdict, proposal: Proposal) -> str:
+    codes = " and ".join(dict.fromkeys(finding.code for finding in proposal.findings))
+    met, left = verdict.met(proposal), verdict.left(proposal)
+    if met is None:
+        calls = counted(verdict.before.calls, "backward call")
+        return f"{codes}: did not show without the fix either, in {calls}"
+    if left is not None:
+        return f"still there: {left.code}{_when(left)} (before{_when(met)})"
+    calls = counted(verdict.after.calls, "backward call")
+    return f"gone: {codes}, in {calls} (before{_when(met)})"
+
+
+def _when(finding: Finding) -> str:
+    return f", at backward call {finding.backward_call:,}" if finding.backward_call else ""
+
+
+def _end(run: Run, verdict: Verdict) -> str:
+    calls = counted(run.calls, "backward call")
+    if run.exit_status is None:
+        return f"stopped after {verdict.bounds.seconds:g} seconds and {calls}"
+    if run.exception:
+        return f"raised {run.exception.partition(':')[0]} after {calls}"
+    if run.exit_status < 0:
+        return f"killed by signal {-run.exit_status} after {calls}"
+    if run.exit_status == 0:
+        how = "stopped" if run.calls >= verdict.bounds.calls else "by itself,"
+        return f"{how} after {calls}"
+    return f"with exit status {run.exit_status} after {calls}"
+
+
+def _losses(verdict: Verdict, console: Console) -> None:
+    """Print the course of each loss with the fix, and how it was measured."""
+    losses = verdict.after.losses
+    if not losses:
+        _row("loss", "not known: no backward() started from a single number", console)
+    for loss in losses:
+        of = f"`{loss.text}`" if loss.text else "the loss"
+        course = _course(loss, verdict, signs(console).arrow)
+        _row("loss", f"{of} ({short_path(loss.file)}:{loss.line}): {course}", console)
+
+
+def _course(loss: Loss, verdict: Verdict, arrow: str) -> str:
+    """Return the course of a loss, and of the same without the fix, if it has as many values."""
+    if len(loss.values) < 2:
+        return f"{_number(loss.first)} in one call, which tells no course"
+    measured = counted(len(loss.values), "call")
+    if loss.averaged > 1:
+        measured = f"mean of the first {loss.averaged} and the last {loss.averaged} of {measured}"
+    course = f"{_number(loss.first)} {arrow} {_number(loss.last)} ({measured}): {loss.word}"
+    same = verdict.before_of(loss)
+    if same is None or len(same.values) != len(loss.values):
+        return course
+    return f"{course}; without the fix {_number(same.first)} {arrow} {_number(same.last)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+def _memory(verdict: Verdict) -> str:
+    runs = [run.recording for run in (verdict.before, verdict.after)]
+    if runs[1] is not None and not runs[1].header.hooks:
+        return "not counted without hooks"
+    first, last = (nbytes(run.summary.peak_saved_bytes if run else 0) for run in runs)
+    before = ", as before" if first == last else f" (before, {first})"
+    return f"graphs held at most {last}{before}"
+
+
+def _output(run: Run, console: Console) -> None:
+    """Print the end of what a failed run has printed."""
+    lines = run.output.rstrip().splitlines()[-_MOST_OUTPUT_LINES:]
+    if lines:
+        _row("output", "the last lines of the run with the fix:", console)
+    for line in lines:
+        shown = shorten(plain(line, console), console.width - 4, signs(console).ellipsis)
+        print_lines(console, [Text(f"    {shown}", style="dim")])
+
+
+def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
+    """Return the first reason why the fix is not verified."""
+    for proposal in proposals or verdict.plan.applied:
+        if verdict.met(proposal) is None:
+            return (
+                "the hazard did not show this time without the fix either, so its absence says"
+                " nothing"
+            )
+        if verdict.left(proposal) is not None:
+            return f"the hazard of finding {proposal.number} is still there"
+    if verdict.refused:
+        return refusal(verdict.refused[0], verdict)
+    if verdict.fails:
+        return "with the fix the program fails in another way"
+    if not verdict.reached:
+        return (
+            "with the fix the program did not get as far as to where the hazard was; give it more"
+            " time (--timeout)"
+        )
+    return "with the fix there is another finding"

@@ -99,13 +99,16 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run showed; ``exit_status`` is None if time ran out, ``output`` the end of it."""
+    """What a run showed; ``exit_status`` is None if time ran out, ``output`` the end of it, and
+    ``seconds`` how long it might take.
+    """
 
     recording: Recording | None
     losses: tuple[Loss, ...]
     exit_status: int | None
     output: str
     training: Training = field(default_factory=Training)
+    seconds: float = 0
 
     @property
     def calls(self) -> int:
@@ -183,7 +186,7 @@ def run(
             found = load(files[0])
         training = read_training(files[1])
     losses = _losses(training, {change.file: change for change in changes})
-    return Run(found, losses, status, text, training)
+    return Run(found, losses, status, text, training, bounds.seconds)
 
 
 def _call(code: str, folder: str, output: Any, seconds: float) -> int | None:

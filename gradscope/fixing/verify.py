@@ -221,19 +221,22 @@ class _Trials:
     def _left(self) -> float:
         return self._end - time.monotonic()
 
-    def _within(self, runs: int) -> Bounds:
-        """Return the bounds of a run if this many are still to come."""
-        return Bounds(self._bounds.calls, max(self._left, _LEAST_SECONDS) / max(runs, 1))
+    def _within(self, share: int) -> Bounds:
+        """Return the bounds of a run that may take this part of the time that is left."""
+        return Bounds(self._bounds.calls, max(self._left / share, _LEAST_SECONDS))
 
     def verdict(self, plan: Plan, to_come: int, names: str) -> Verdict | None:
-        """Return what the program does with a plan's changes; None where no time is left."""
+        """Return what the program does with a plan's changes; None where no time is left.
+
+        Of that the run gets a half at most, if this is not the last of ``to_come``.
+        """
         key = tuple((change.file, change.after.data) for change in plan.changes)
         after = self._done[key].after if key in self._done else None
         if after is None:
             if self._left < _LEAST_SECONDS and self._done:
                 return None
             self._tell(f"runs the program with {names}")
-            after = run(self._recording, plan.changes, self._within(to_come))
+            after = run(self._recording, plan.changes, self._within(min(to_come, 2)))
         verdict = Verdict(plan, self._bounds, self._before, after, self._reference, self._picked)
         self._done[key] = verdict
         return verdict

@@ -123,8 +123,8 @@ def test_verify_tells_hazard_end_loss_and_memory(tmp_path: Path) -> None:
     assert (tmp_path / "train.py").read_text() == CARRIED
     words = " ".join(tried.stdout.partition("tried out")[2].split())
     assert (
-        "train.py 30 as it is, and with the fix, each for at most 100 backward calls and 600 seconds"
-        in words
+        "train.py 30 as it is, and with the fix, for at most 100 backward calls each,"
+        " and for 600 seconds in all" in words
     )
     assert "gone: GS101 and GS102, in 30 backward calls (before, at backward call 1)" in words
     assert (
@@ -176,7 +176,11 @@ def test_a_run_that_does_not_end_is_ended(tmp_path: Path) -> None:
         "fix", recorded(tmp_path, "train.py", "30"), "--verify", "--timeout", "8", cwd=tmp_path
     )
     assert tried.returncode == 0, tried.stdout + tried.stderr
-    assert "stopped after 8 seconds and 3 backward calls" in " ".join(tried.stdout.split())
+    ended = re.search(
+        r"stopped after (\d) seconds and 3 backward calls", " ".join(tried.stdout.split())
+    )
+    assert ended is not None
+    assert int(ended[1]) <= 8
 
 
 def test_an_edit_in_an_imported_module_of_a_package_run_with_m(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ function findingBody(finding) {
     el(
       "div",
       { class: "aside" },
-      finding.fix ? fixBox(finding.fix) : "",
+      finding.fix ? fixBox(finding.fix, finding.alternatives) : "",
       el(
         "dl",
         { class: "facts" },
@@ -185,19 +185,50 @@ function findingBody(finding) {
   ];
 }
 
-function fixBox(fix) {
+/** The fix to choose, with its reason, effects and edits, and below what else could be done. */
+function fixBox(fix, alternatives) {
+  return el(
+    "div",
+    { class: "fix" },
+    el("h3", {}, "Fix", safety(fix)),
+    el("p", {}, prose(fix.message)),
+    meaning(fix),
+    editsOf(fix),
+    alternatives.length
+      ? [el("h3", { class: "instead" }, "Instead"), ...alternatives.map(alternative)]
+      : "",
+  );
+}
+
+const safety = (fix) =>
+  fix.applicability === "unspecified" ? "" : el("span", { class: "safety" }, fix.applicability);
+
+const meaning = (fix) => [
+  fix.reason ? el("p", { class: "why" }, "Why: ", prose(fix.reason)) : "",
+  fix.effects.length ? el("ul", {}, fix.effects.map((effect) => el("li", {}, prose(effect)))) : "",
+];
+
+/** One alternative in a line; what it says in full and its edits are folded. */
+function alternative(fix) {
+  const kind = fix.kind.replaceAll("_", " ");
+  const line = fix.effects.join("; ") || fix.message;
+  return el(
+    "details",
+    {},
+    el("summary", {}, el("span", {}, el("b", {}, kind), safety(fix), " ", ...prose(line))),
+    el("p", {}, prose(fix.message)),
+    meaning(fix),
+    editsOf(fix),
+  );
+}
+
+function editsOf(fix) {
   const edits = fix.edits.flatMap(([file, line, before, after]) => [
     el("span", { class: "row where" }, `${shortFile(file)}:${line}`),
     ...(before ? before.split("\n") : []).map((text) => el("span", { class: "row minus" }, `- ${text.trim()}`)),
     ...(after ? after.split("\n") : []).map((text) => el("span", { class: "row plus" }, `+ ${text.trim()}`)),
   ]);
-  return el(
-    "div",
-    { class: "fix" },
-    el("h3", {}, "Fix"),
-    el("p", {}, prose(fix.message)),
-    edits.length ? el("pre", { tabindex: "0" }, edits) : "",
-  );
+  return edits.length ? el("pre", { tabindex: "0" }, edits) : "";
 }
 
 const callWithNumber = (number) =>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradscope.model import Finding, Recording, Severity
+from gradscope.render.choices import alternative, reasons
 from gradscope.render.text.terminal import short_path
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "notice"}
@@ -36,6 +37,8 @@ def _whole_message(finding: Finding) -> str:
         lines.append(f"withdrawn: {finding.withdrawn}")
     if finding.fix is not None:
         lines.append(f"help: {finding.fix.message}")
+        lines += [f"{word}: {text}" for word, text in reasons(finding.fix)]
+    lines += [f"or: {alternative(other)}" for other in finding.alternatives]
     return "\n".join(lines)
 
 

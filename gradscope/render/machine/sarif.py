@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote_from_bytes
 
 from gradscope.model import Edit, Finding, Fix, Recording, Severity, Site
+from gradscope.render.choices import alternative, reasons, safety_of
 from gradscope.render.text.terminal import short_path
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
@@ -79,6 +80,8 @@ def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
     message = f"{finding.message}: {finding.label}" if finding.label else finding.message
     if finding.fix is not None:
         message += f"\n{finding.fix.message}"
+        message += "".join(f"\n{word}: {text}" for word, text in reasons(finding.fix))
+    message += "".join(f"\nor: {alternative(other)}" for other in finding.alternatives)
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": order[finding.code],
@@ -116,7 +119,10 @@ def _fix(fix: Fix) -> dict[str, Any]:
         }
         for file in files
     ]
-    return {"description": {"text": fix.message}, "artifactChanges": changes}
+    said = [f"{word}: {text}" for word, text in reasons(fix)]
+    safety = [f"applicability: {safety_of(fix)}"] if safety_of(fix) else []
+    description = "\n".join([fix.message, *said, *safety])
+    return {"description": {"text": description}, "artifactChanges": changes}
 
 
 def _fingerprint(finding: Finding) -> str:

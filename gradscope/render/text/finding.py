@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import Certainty, Finding, Severity, Site
+from gradscope.render.choices import alternative, reasons
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
 from gradscope.render.text.terminal import (
     place_of,
@@ -68,6 +69,10 @@ def print_finding(
         return
     if finding.fix is not None:
         print_message(Text("help", style="bold green").append(": "), finding.fix.message, console)
+        for word, text in reasons(finding.fix):
+            print_message(Text.assemble((word, "bold cyan"), ": "), text, console)
+        for other in finding.alternatives:
+            print_message(Text("  or: ", style="green"), alternative(other), console)
     explain = f"{_EXPLAIN_INDENT}explain: gradscope explain {plain(finding.code, console)}"
     print_lines(console, [Text(explain, style="dim"), Text()])
 

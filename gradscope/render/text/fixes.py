@@ -7,7 +7,8 @@ from rich.text import Text
 
 from gradscope.fixing.patch import Change, unified_diff
 from gradscope.fixing.proposals import Candidate, Plan, Proposal
-from gradscope.model import Applicability, Finding, Fix
+from gradscope.model import Finding
+from gradscope.render.choices import reasons, safety_of
 from gradscope.render.text.finding import tag
 from gradscope.render.text.snippets import location
 from gradscope.render.text.terminal import (
@@ -68,37 +69,17 @@ def _candidate(
     fix = candidate.fix
     is_chosen = candidate.number == proposal.chosen.number
     lead = f"fix {candidate.number}" if several else "fix"
-    _note(lead, "bold green" if is_chosen else "green", fix.message, console)
-    if fix.reason:
-        _note("why", "bold cyan", fix.reason, console)
-    for effect in fix.effects:
-        _note("effect", "bold cyan", effect, console)
+    safety = f" ({safety_of(fix)})" if safety_of(fix) else ""
+    _note(lead, "bold green" if is_chosen else "green", fix.message + safety, console)
+    for word, text in reasons(fix):
+        _note(word, "bold cyan", text, console)
     if is_chosen and proposal.changes_training and not fix.effects:
         _note("note", "bold cyan", _TRAINING, console)
-    if said_of(fix):
-        _note("safety", "bold cyan", said_of(fix), console)
     problem = proposal.problem if is_chosen else candidate.problem
     if not fix.edits:
         _note("note", "bold cyan", "no edit is known that does this: it is yours to make", console)
     elif problem:
         _note("note", "bold cyan", f"this fix {problem}", console)
-
-
-_SAFETY = {
-    Applicability.MACHINE_APPLICABLE: "machine-applicable: it changes nothing that is trained",
-    Applicability.MAYBE_INCORRECT: "maybe-incorrect: it changes what is trained",
-    Applicability.HAS_PLACEHOLDERS: "has-placeholders: it needs a decision of yours",
-}
-
-
-def said_of(fix: Fix) -> str:
-    """Return how safe a fix is, in words; empty where that is not known."""
-    return _SAFETY.get(fix.applicability, "")
-
-
-def kind_of(fix: Fix) -> str:
-    """Return what a fix does, in a word or two."""
-    return fix.kind.value.replace("_", " ")
 
 
 def _title(number: str, finding: Finding, console: Console) -> None:

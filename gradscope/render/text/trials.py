@@ -13,7 +13,8 @@ from gradscope.fixing.proposals import Proposal
 from gradscope.fixing.runs import Loss, Run
 from gradscope.fixing.verify import Trial, Tried, Verdict
 from gradscope.model import Finding
-from gradscope.render.text.fixes import at, kind_of
+from gradscope.render.choices import kind_of
+from gradscope.render.text.fixes import at
 from gradscope.render.text.terminal import (
     plain,
     print_lines,
@@ -29,7 +30,7 @@ from gradscope.units import counted, nbytes, seconds
 
 _MOST_OUTPUT_LINES = 15
 _LEAST_COLUMN = 24
-_LABEL = 9
+_LABEL = 11
 
 
 def print_trial(trial: Trial, script: str, console: Console) -> None:
@@ -80,12 +81,13 @@ def _details(verdict: Verdict, console: Console) -> None:
 def _tables(trial: Trial, console: Console) -> None:
     """Print the candidates side by side, as many as the terminal has room for."""
     room = max((console.width - _LABEL - 2) // (_LEAST_COLUMN + 2), 1)
+    width = (console.width - _LABEL - 2) // min(room, len(trial.tried)) - 2
     for start in range(0, len(trial.tried), room):
         shown = trial.tried[start : start + room]
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
         table.add_column(width=_LABEL)
         for tried in shown:
-            table.add_column(_head(tried, trial, console), overflow="fold", ratio=1)
+            table.add_column(_head(tried, trial), overflow="fold", width=width)
         rows: dict[str, Callable[[Tried], Text]] = {
             "edit": lambda tried: Text(_place(tried)),
             "hazard": lambda tried: Text(_hazard_cell(tried)),
@@ -105,7 +107,7 @@ def _tables(trial: Trial, console: Console) -> None:
     print_lines(console, [Text()])
 
 
-def _head(tried: Tried, trial: Trial, console: Console) -> Text:
+def _head(tried: Tried, trial: Trial) -> Text:
     head = Text(f"fix {tried.candidate.number}", style="bold")
     if trial.is_recommended(tried.candidate) and tried.holds:
         head.append(" (recommended)", style="bold green")
@@ -122,7 +124,9 @@ def _hazard_cell(tried: Tried) -> str:
         return "not tried"
     if tried.verdict.met(tried.proposal) is None:
         return "did not show this time"
-    return "gone" if tried.verdict.left(tried.proposal) is None else "still there"
+    if tried.verdict.left(tried.proposal) is not None:
+        return "still there"
+    return "gone" if tried.verdict.reached else "not reached in time"
 
 
 def _new_cell(tried: Tried) -> str:
@@ -132,11 +136,7 @@ def _new_cell(tried: Tried) -> str:
 
 def _trains_cell(tried: Tried, console: Console) -> Text:
     lines = who_trains_what(tried.verdict, signs(console).arrow) if tried.verdict else ()
-    return prose("\n".join(lines), console) if not lines else _stacked(lines, console)
-
-
-def _stacked(lines: Sequence[str], console: Console) -> Text:
-    return Text("\n").join(prose(line, console) for line in lines)
+    return Text("\n").join(prose(line, console) for line in lines or ("not known",))
 
 
 def _loss_cell(tried: Tried, console: Console) -> str:
@@ -151,9 +151,8 @@ def _loss_cell(tried: Tried, console: Console) -> str:
         if beside is not None and len(beside.values) > 1 < len(loss.values):
             same = min(len(beside.values), len(loss.values))
             mine, other = _first(loss, same), _first(beside, same)
-            text += (
-                f" ({_number(mine.last)} at call {same}, {_number(other.last)} with nothing freed)"
-            )
+            here = "" if same == len(loss.values) else f"at call {same} {_number(mine.last)}, "
+            text += f" ({here}{_number(other.last)} with nothing freed)"
         shown.append(text)
     return "\n".join(shown)
 
@@ -163,7 +162,7 @@ def _first(loss: Loss, count: int) -> Loss:
 
 
 def _memory_cell(tried: Tried) -> str:
-    return _memory(tried.verdict) if tried.verdict is not None else ""
+    return _memory(tried.verdict).removeprefix("graphs held at most ") if tried.verdict else ""
 
 
 def _time_cell(tried: Tried) -> str:
@@ -210,7 +209,7 @@ def _when(finding: Finding) -> str:
 def _end(run: Run, verdict: Verdict) -> str:
     calls = counted(run.calls, "backward call")
     if run.exit_status is None:
-        return f"stopped after {verdict.bounds.seconds:g} seconds and {calls}"
+        return f"stopped after {run.seconds:.0f} seconds and {calls}"
     if run.exception:
         return f"raised {run.exception.partition(':')[0]} after {calls}"
     if run.exit_status < 0:

@@ -55,6 +55,11 @@ def fix(file: Path, options: FixOptions) -> int:
     if not plan.can_be_tried:
         print_line(console, "nothing to try out: no fix here can be applied as an edit")
         return 1
+    for number in options.picks:
+        if not plan.candidate(number).can_be_tried:
+            words = f"nothing to try out: fix {number} has no edit that can be applied"
+            print_line(console, words)
+            return 1
     bounds = Bounds(options.stop_after or default_calls(plan.proposals), options.timeout)
     try:
         trial = try_out(plan, recording, bounds, _telling(console), options.picks)

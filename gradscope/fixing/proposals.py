@@ -87,6 +87,10 @@ class Plan:
         """The proposals whose edits are in the changes."""
         return tuple(proposal for proposal in self.proposals if proposal.applies)
 
+    def candidate(self, number: int) -> Candidate:
+        """Return a candidate by its number."""
+        return next(c for p in self.proposals for c in p.candidates if c.number == number)
+
     @property
     def can_be_tried(self) -> bool:
         """Whether any candidate has edits that apply."""

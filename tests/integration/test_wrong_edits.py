@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gradscope.commands.fix import FixOptions, fix
+from gradscope.errors import GradscopeError
 from gradscope.fixing.proposals import plan
 from gradscope.fixing.runs import Bounds
 from gradscope.fixing.verify import Trial, Tried, try_out
@@ -79,3 +82,83 @@ def test_wrong_edits_are_refused_and_right_ones_hold(
     assert found.verdict.holds
     first_right = len(wrong) + 1
     assert [p.chosen.number for p in found.verdict.plan.proposals] == [first_right]
+
+
+def test_what_a_fix_brings_in_holds_only_if_it_says_so_and_is_picked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hazard = HAZARDS["peers that zero after each step"]
+    says = ("`A.*` would newly get gradient from `loss_b`",)
+    recording = recorded(tmp_path, hazard.program, hazard.wrong[0].edit, says=says)
+    assert not tried(recording, monkeypatch).verdict.holds
+    assert tried(recording, monkeypatch, 1).verdict.holds
+
+
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """``gradscope fix`` on a GAN: its fix 1 stops the generator, fix 2 has no edit, fix 3 is right."""
+    gan = HAZARDS["gan"]
+    recording = recorded(tmp_path, gan.program, gan.wrong[0].edit, gan.right[0])
+    (error,) = recording.findings
+    words = Fix(FixKind.RECOMPUTE, "compute it again")
+    error = replace(error, alternatives=(words, *error.alternatives))
+    recording = replace(recording, findings=(error,))
+    monkeypatch.setattr("gradscope.record.file.load", lambda file: recording)
+    monkeypatch.setattr(sys, "executable", python())
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+    def run(**options: object) -> tuple[int, str]:
+        status = fix(Path("run.gscope"), FixOptions(stop_after=8, **options))  # type: ignore[arg-type]
+        return status, capsys.readouterr().out
+
+    return run
+
+
+def test_the_first_that_holds_is_recommended_and_written(command: Command, tmp_path: Path) -> None:
+    status, text = command(write=True)
+    assert status == 0, text
+    assert "fix 3 (recommended)" in text
+    assert "fix 2: compute it again" in text
+    rows = {line.split()[0] for line in text.splitlines() if line.strip()}
+    assert {"edit", "hazard", "new", "trains", "loss", "memory", "per", "verdict"} <= rows
+    assert "not verified: `G.*` would not be trained by `g_loss`" in " ".join(text.split())
+    assert text.endswith(f"the fix holds\nwritten: {tmp_path / 'train.py'}\n")
+    written = (tmp_path / "train.py").read_text()
+    assert "bce(D(fake.detach()), zero)" in written
+    assert "bce(D(fake), one)" in written
+
+
+def test_what_is_picked_is_tried_alone_and_not_written_if_it_does_not_hold(
+    command: Command, tmp_path: Path
+) -> None:
+    status, text = command(write=True, picks=(1,))
+    assert status == 1
+    assert "+    g_loss = bce(D(fake.detach()), one)" in text
+    assert (
+        "not verified: `G.*` would not be trained by `g_loss` (train.py:14) any more"
+        in " ".join(text.split())
+    )
+    assert (tmp_path / "train.py").read_text() == HAZARDS["gan"].program
+
+
+def test_a_pick_is_shown_without_being_tried(command: Command) -> None:
+    status, text = command(picks=(3,))
+    assert status == 0
+    assert "+    d_loss = bce(D(torch.randn(8, 4) + 3), one) + bce(D(fake.detach()), zero)" in text
+    assert text.endswith("--pick 3 --verify\n      gradscope fix run.gscope --pick 3 --write\n")
+
+
+def test_a_pick_that_cannot_be_is_refused_in_a_sentence(command: Command) -> None:
+    with pytest.raises(GradscopeError, match=r"^there is no fix 9: choose one of 1, 2, 3$"):
+        command(picks=(9,), verify=True)
+    with pytest.raises(GradscopeError, match="pick one fix for a finding, not two"):
+        command(picks=(1, 3))
+    status, text = command(picks=(2,), verify=True)
+    assert status == 1
+    assert text.endswith("nothing to try out: fix 2 has no edit that can be applied\n")

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.model import (
+    Applicability,
     BackwardCall,
     Certainty,
     Edit,
@@ -269,6 +270,36 @@ def test_sarif_has_every_fix_and_the_lines_that_it_replaces() -> None:
     (replacement,) = result["fixes"][0]["artifactChanges"][0]["replacements"]
     region = {"startLine": 3, "startColumn": 1, "endLine": 6, "endColumn": 1}
     assert replacement["deletedRegion"] == region
+
+
+CHOICE = Fix(
+    FixKind.DETACH,
+    "detach `fake`",
+    (Edit("a.py", 1, "x"),),
+    Applicability.MAYBE_INCORRECT,
+    ("`G.*` would get nothing",),
+    "why so",
+)
+SUM = Fix(FixKind.SUM_LOSSES, "add them", (), Applicability.MACHINE_APPLICABLE)
+
+
+def test_a_fix_has_its_reason_and_effects_and_each_alternative_a_line() -> None:
+    told = ["why: why so", "effect: `G.*` would get nothing"]
+    others = ["or: sum losses (machine-applicable): add them"]
+    found = with_finding(fix=CHOICE, alternatives=(SUM,))
+    assert only_result(found)["message"]["text"].splitlines()[1:] == [
+        "detach `fake`",
+        *told,
+        *others,
+    ]
+    (fix,) = only_result(found)["fixes"]
+    assert fix["description"]["text"].splitlines() == [
+        "detach `fake`",
+        *told,
+        "applicability: maybe-incorrect",
+    ]
+    ((_, _, message),) = commands(found)
+    assert message.splitlines()[1:] == ["help: detach `fake`", *told, *others]
 
 
 def test_sarif_addresses_are_relative_below_the_working_directory(

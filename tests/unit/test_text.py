@@ -18,6 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gradscope.model import (
+    Applicability,
     BackwardCall,
     Certainty,
     Finding,
@@ -204,6 +205,30 @@ def test_what_was_printed_before_takes_one_line(width: int) -> None:
         assert line.endswith(f", seen {found.count} times") or found.count == 1
         assert cell_len(line) <= width or width == 40
     assert lines[1 + len(recording.findings)] == ""
+
+
+CHOICE = Fix(
+    FixKind.DETACH,
+    "detach `fake`",
+    (),
+    Applicability.MAYBE_INCORRECT,
+    ("`G.*` would get nothing",),
+    "why so",
+)
+SUM = Fix(FixKind.SUM_LOSSES, "add them", (), Applicability.MACHINE_APPLICABLE)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_fix_has_its_reason_and_effects_and_each_alternative_a_line(width: int) -> None:
+    text = "\n".join(shown(finding(None, fix=CHOICE, alternatives=(SUM, CHOICE)), {}, width))
+    told = text.partition("help: ")[2].partition("      explain")[0]
+    assert " ".join(told.split()) == (
+        "detach `fake` why: why so effect: `G.*` would get nothing"
+        " or: sum losses (machine-applicable): add them"
+        " or: detach (maybe-incorrect): `G.*` would get nothing"
+    )
+    assert max(map(cell_len, told.splitlines())) <= width
+    assert "\n  or: sum losses" in told
 
 
 def test_long_messages_are_wrapped_under_themselves() -> None:

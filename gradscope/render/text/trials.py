@@ -71,6 +71,9 @@ def _details(verdict: Verdict, console: Console) -> None:
         _row("trains", "; ".join(trained), console)
     _losses(verdict, console)
     _row("memory", _memory(verdict), console)
+    of = verdict.after.training.seconds_of_a_call
+    if of is not None:
+        _row("time", f"{seconds(of)} from one backward call to the next", console)
     if verdict.fails:
         _output(verdict.after, console)
 

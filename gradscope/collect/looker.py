@@ -36,6 +36,7 @@ from gradscope.program.tensors import is_leaf, is_parameter
 from gradscope.torch_private import NO_SEQUENCE_NR
 
 _MOST_NODES = 300_000  # looked at in one call
+_OF_NUMBERS = frozenset({torch.bool, torch.int64, torch.float64, torch.complex128})
 _NOTHING: list[weakref.ref[Packed]] = []
 
 
@@ -221,9 +222,8 @@ class Looker:
             look.fresh.update(token.unhooked)
         token.packs = packs
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
-        # A Python number that was wrapped into a tensor bypasses the hooks, and cannot be modified.
         token.probed = any(
-            data.ndim > 0 or lifted or not self._hooked
+            not _may_be_number(data) or lifted or not self._hooked
             for _, data in unseen
             if isinstance(data, torch.Tensor)
         )
@@ -322,6 +322,14 @@ def _weight(tensor: torch.Tensor) -> tuple[int, int]:
         ):  # sparse and opaque tensors have no storage of their own
             return tensor.data_ptr(), tensor.nbytes
     return 0, 0
+
+
+def _may_be_number(saved: torch.Tensor) -> bool:
+    """Return whether this looks like a Python number that torch has made a tensor of.
+
+    Such a one bypasses the hooks, and nobody can modify it.
+    """
+    return not saved.ndim and saved.dtype in _OF_NUMBERS and not saved.requires_grad
 
 
 def _is_clone(packed: Packed) -> bool:

@@ -77,15 +77,16 @@ Computing it after the step costs one more forward pass where a part of it was s
 ## Known limits
 
 It is announced where the code shows that backward is called on what is held; else GS201 follows
-when the call is made. Steps of `torch.optim` optimizers are always seen. Other operations are seen
-while graphs of a new shape are built, when the code is watched line by line: never with
-`--no-hooks`, where a debugger traces the program, or inside a compiled region. A write through
-`.data` is seen in the same places, by comparing what the saved tensors hold before and after a line
-that uses some tensor's `.data`: only on the CPU, and of tensors of more than a megabyte samples are
-compared, so a few elements written there may go unseen. An attribute that was given a `.data`
-earlier, NumPy, and optimizers of other libraries that write through `.data` in code of their own go
-unseen too. It is not announced for ReLU and others that need no more than a sign or a size of what
-they saved.
+when the call is made. It is a warning only where every way on leads to that call: where a condition
+is not known yet, it is advice that names the condition. Steps of `torch.optim` optimizers are
+always seen. Other operations are seen while graphs of a new shape are built, when the code is
+watched line by line: never with `--no-hooks`, where a debugger traces the program, or inside a
+compiled region. A write through `.data` is seen in the same places, by comparing what the saved
+tensors hold before and after a line that uses some tensor's `.data`: only on the CPU, and of
+tensors of more than a megabyte samples are compared, so a few elements written there may go unseen.
+An attribute that was given a `.data` earlier, NumPy, and optimizers of other libraries that write
+through `.data` in code of their own go unseen too. It is not announced for ReLU and others that
+need no more than a sign or a size of what they saved.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ from enum import Enum
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import place, rule
+from gradscope.rules.gs102 import unless_certain
 from gradscope.units import counted, listed
 
 RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Certainty.PREDICTED)
@@ -119,11 +121,13 @@ class By(Enum):
     DATA = "data"
 
 
+_WILL = {"still": "still to be", "will": "will"}
+_MAY = {"still": "that may still be", "will": "would"}
 _MESSAGES = {
-    By.STEP: "the optimizer changed what a graph still to be run backward has saved",
-    By.OPERATION: "an operation in place changed what a graph still to be run backward has saved",
+    By.STEP: "the optimizer changed what a graph {still} run backward has saved",
+    By.OPERATION: "an operation in place changed what a graph {still} run backward has saved",
     By.DATA: "a write through .data changed what a graph has saved: "
-    "backward will compute a wrong gradient, without an error",
+    "backward {will} compute a wrong gradient, without an error",
 }
 
 
@@ -133,7 +137,7 @@ class StaleSoon:
 
     ``nodes`` saved them, ``made`` are the lines where they did; ``read`` is where the holder is
     used next, ``next_call`` the backward call that comes of it, ``after`` the number of the last
-    backward call.
+    backward call. ``conditions`` are as in ``SharedGraph``.
     """
 
     changed_at: Site
@@ -145,6 +149,7 @@ class StaleSoon:
     next_call: Site
     after: int
     by: By = By.STEP
+    conditions: tuple[str, ...] | None = None
 
 
 def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
@@ -153,7 +158,7 @@ def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
     is_step = facts.by is By.STEP
     modified = counted(len(facts.tensors), "parameter") if is_step else names
     found = RULE.finding(
-        _MESSAGES[facts.by],
+        _MESSAGES[facts.by].format_map(_MAY if facts.conditions is not None else _WILL),
         site=facts.changed_at,
         after=facts.after,
         label=f"modified {modified} that the graph of `{facts.holder}` needs",
@@ -162,7 +167,8 @@ def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
         saved=facts.tensors,
         fix=fix or _reorder(facts),
     )
-    return replace(found, silent=facts.by is By.DATA)
+    found = replace(found, silent=facts.by is By.DATA)
+    return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
 
 
 def _names(facts: StaleSoon) -> str:
@@ -176,10 +182,12 @@ def _related(facts: StaleSoon, names: str) -> Iterator[Related]:
     what = "this step modified" if facts.by is By.STEP else "this modified"
     unseen = " through `.data`, which torch does not see: no version counter moved"
     yield Related("modified_by", facts.changed_at, f"{what} {names}{unseen if is_hidden else ''}")
-    yield Related("next_read", facts.read, f"`{facts.holder}` is used here")
+    if_so = unless_certain(facts.conditions)
+    yield Related("next_read", facts.read, f"{if_so}`{facts.holder}` is used here")
     if facts.next_call != facts.read:
         fate = "compute a wrong gradient" if is_hidden else "fail"
-        yield Related("failing_node", facts.next_call, f"the backward call here will {fate}")
+        what = f"{if_so}the backward call here will {fate}"
+        yield Related("failing_node", facts.next_call, what)
 
 
 def _reorder(facts: StaleSoon) -> Fix:

@@ -134,7 +134,8 @@ class InPlace(Observer):
         needed = graphs.needed(frames, at_line=True)
         if needed is None:
             return []
-        self._told.add(change.statement.site)
+        if needed.conditions is None:  # else it may yet become certain
+            self._told.add(change.statement.site)
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
         facts = needed.facts(change.statement.site, watch.calls, by)
         if not change.hidden:

@@ -43,18 +43,21 @@ class _Stale:
 
 
 class Needed(NamedTuple):
-    """A graph that went stale and that the code will run backward all the same."""
+    """A graph that went stale and that the code will run backward all the same, or may: under
+    conditions then.
+    """
 
     reading: Reading
     tensors: tuple[str, ...]
     nodes: tuple[str, ...]
     made: tuple[Site, ...]
+    conditions: tuple[str, ...] | None
 
     def facts(self, changed_at: Site, after: int, by: gs202.By) -> gs202.StaleSoon:
         """Return the facts of the finding: changed at a place, after so many backward calls."""
         name, read, backward = self.reading.name, self.reading.read.site, self.reading.backward
         found = self.tensors, self.nodes, self.made
-        return gs202.StaleSoon(changed_at, name, *found, read, backward, after, by)
+        return gs202.StaleSoon(changed_at, name, *found, read, backward, after, by, self.conditions)
 
 
 class StaleGraphs:
@@ -78,11 +81,13 @@ class StaleGraphs:
         self._walker = Walker(_MOST_NODES)
 
     def needed(self, frames: Sequence[FrameType], *, at_line: bool = False) -> Needed | None:
-        """Return the first graph that the code will run backward all the same.
+        """Return the first graph that the code will run backward all the same; if there is none,
+        the first that it may.
 
         ``at_line`` is as in ``foretell``.
         """
         loops = Loops()
+        possible: Needed | None = None
         for held in tensors_of(frames):
             stale = self._stale_in(held)
             if not stale.nodes:
@@ -90,13 +95,17 @@ class StaleGraphs:
             outlook = foretell(held, frames, loops, at_line=at_line)
             if outlook is None or source.runs_a_part(outlook.reading.backward):
                 continue
-            return Needed(
+            needed = Needed(
                 outlook.reading,
                 tuple(stale.tensors)[:_MOST_NAMED],
                 tuple(stale.nodes)[:_MOST_NAMED],
                 tuple(stale.made)[:_MOST_MADE],
+                None if outlook.comes else outlook.conditions,
             )
-        return None
+            if outlook.comes:
+                return needed
+            possible = possible or needed
+        return possible
 
     def _stale_in(self, held: Held) -> _Stale:
         found = _Stale()

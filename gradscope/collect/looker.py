@@ -161,6 +161,7 @@ class Looker:
             # The node may be another thread's with the same number: it is asked where it can be.
             if self._saving.other_thread and (known.names or _of_other_threads(packs)):
                 self._tie(look, token, node, known)
+                token.probed = token.probed or is_foreach(node, known)
             else:
                 self._claim(token, packs)
         elif known.names:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -129,3 +131,20 @@ def test_a_single_number_saved_unseen_is_known_to_be_stale(dtype: torch.dtype) -
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
     assert certain(scope) == [("GS201", False)]
+
+
+def test_a_foreach_operation_of_a_thread_whose_numbers_another_thread_has_too() -> None:
+    leaves = [torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)]
+
+    def in_a_thread(work: Callable[[], Any]) -> Any:
+        with ThreadPoolExecutor(1) as pool:  # a new thread counts its nodes from zero
+            return pool.submit(work).result()
+
+    with gradscope.watch() as scope:
+        kept = in_a_thread(lambda: leaves[0].exp().exp().exp())
+        first, _ = in_a_thread(lambda: torch._foreach_mul(leaves, leaves))
+        in_a_thread(first.sum().backward)
+        with pytest.raises(RuntimeError, match=SECOND_TIME):
+            first.sum().backward()
+        kept.sum().backward()
+    assert certain(scope) == [("GS101", False)]

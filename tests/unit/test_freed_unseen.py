@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
@@ -135,16 +134,13 @@ def test_a_single_number_saved_unseen_is_known_to_be_stale(dtype: torch.dtype) -
 
 def test_a_foreach_operation_of_a_thread_whose_numbers_another_thread_has_too() -> None:
     leaves = [torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)]
-
-    def in_a_thread(work: Callable[[], Any]) -> Any:
-        with ThreadPoolExecutor(1) as pool:  # a new thread counts its nodes from zero
-            return pool.submit(work).result()
-
-    with gradscope.watch() as scope:
-        kept = in_a_thread(lambda: leaves[0].exp().exp().exp())
-        first, _ = in_a_thread(lambda: torch._foreach_mul(leaves, leaves))
-        in_a_thread(first.sum().backward)
+    # New threads count their nodes from zero.
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other, gradscope.watch() as scope:
+        kept = one.submit(lambda: leaves[0].exp().exp().exp()).result()
+        first, _ = other.submit(lambda: torch._foreach_mul(leaves, leaves)).result()
+        weight = torch.ones(2)
+        other.submit(first.backward, weight).result()
         with pytest.raises(RuntimeError, match=SECOND_TIME):
-            first.sum().backward()
+            first.backward(weight)
         kept.sum().backward()
     assert certain(scope) == [("GS101", False)]

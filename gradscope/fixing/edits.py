@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import ast
+import symtable
 
 from gradscope.code import places, source
+from gradscope.fixing.patch import Source, apply
 from gradscope.model import Edit, Site
+
+
+class CannotBeWrittenError(Exception):
+    """The edit cannot be written down, or would be wrong."""
 
 
 def checked(*edits: Edit) -> tuple[Edit, ...]:
     """Return the edits if each file can be parsed with all of them; none otherwise."""
     for file in {edit.file for edit in edits}:
-        by_line = {edit.line: edit.replacement for edit in edits if edit.file == file}
-        lines = [line.rstrip("\r\n") for line in source.parsed(file).lines]
-        changed = (by_line.get(number, line) for number, line in enumerate(lines, 1))
-        deleted = {number for number, replacement in by_line.items() if not replacement}
-        text = "\n".join(line for number, line in enumerate(changed, 1) if number not in deleted)
+        own = [edit for edit in edits if edit.file == file]
+        lines = [line for edit in own for line in edit.lines]
+        before = Source(file, tuple(source.parsed(file).lines))
+        if len(set(lines)) < len(lines) or max(lines) > len(before.lines):
+            return ()
+        after = apply(before, own).after
         try:
-            ast.parse(text)
+            symtable.symtable("".join(after.lines), file, "exec")
         except (SyntaxError, ValueError):
             return ()
     return edits

@@ -3,142 +3,301 @@
 A place is a site: its statement is meant, or the call that begins and ends where the site does. An
 expression is given by its text (``fake``, ``self.memory``, ``state[0]``). What cannot be written,
 or would not parse, is no edit. Edits of several calls are put together by ``joined``.
+
+They are written through LibCST, which is imported with the first of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import functools
+from collections.abc import Callable, Container, Sequence
+from typing import ParamSpec
 
+from gradscope.fixing.edits import checked
 from gradscope.model import Edit, Site
 
+P = ParamSpec("P")
 
+
+def _written(write: Callable[P, tuple[Edit, ...]]) -> Callable[P, tuple[Edit, ...]]:
+    """Return the function with nothing for what cannot be written.
+
+    It runs in the user's program, and a finding without an edit is one all the same.
+    """
+
+    @functools.wraps(write)
+    def edits(*args: P.args, **kwargs: P.kwargs) -> tuple[Edit, ...]:
+        try:
+            return write(*args, **kwargs)
+        except Exception:
+            return ()
+
+    return edits
+
+
+@_written
 def joined(*parts: tuple[Edit, ...]) -> tuple[Edit, ...]:
     """Return all edits as one change; none if a part is empty or two parts change one line."""
-    return ()
+    return checked(*(edit for part in parts for edit in part)) if all(parts) else ()
 
 
+@_written
 def detach_reads(at: Site, text: str) -> tuple[Edit, ...]:
-    """Write ``text.detach()`` wherever the statement at a place reads ``text``."""
-    return ()
+    """Write ``text.detach()`` wherever the statement at a place reads ``text``.
+
+    Where ``text`` may be None or a number as well, it is detached only if it is a tensor.
+    """
+    from gradscope.fixing import values
+
+    return values.read_with(at, text, ".detach()")
 
 
+@_written
 def detach_stored(at: Site, text: str = "", *, elements: bool = False) -> tuple[Edit, ...]:
     """Store the value detached: of an assignment, ``append(x)``, a walrus, an argument, a return.
 
-    ``text`` is the target, where the statement has several. A branch that is a number stays as it
-    is. ``elements``: the value is a tuple or a list of tensors.
+    ``text`` is the target or the part of the value that is meant. A branch that is a number stays
+    as it is. ``elements``: the value is a tuple or a list of tensors.
     """
-    return ()
+    from gradscope.fixing import values
+
+    return values.stored_with(at, ".detach()", text, elements=elements)
 
 
+@_written
+def detach_to_leaf(at: Site, text: str = "") -> tuple[Edit, ...]:
+    """Store ``value.detach().requires_grad_()``: a leaf that is trained."""
+    from gradscope.fixing import values
+
+    return values.stored_with(at, ".detach().requires_grad_()", text)
+
+
+@_written
 def detach_after(at: Site, names: Sequence[str], *, elements: bool = False) -> tuple[Edit, ...]:
-    """Put ``name = name.detach()`` after the statement at a place, for each name."""
-    return ()
+    """Put ``name = name.detach()`` after the statement at a place, for each name.
+
+    ``elements``: what the names hold is a tuple of tensors.
+    """
+    from gradscope.fixing import moves
+
+    return moves.detach_after(at, names, elements=elements)
 
 
-def detach_returned(at: Site, text: str = "") -> tuple[Edit, ...]:
-    """Detach what the ``return`` at a place gives, or the part of it that is ``text``."""
-    return ()
+@_written
+def detach_at_head(at: Site, names: Sequence[str], *, elements: bool = False) -> tuple[Edit, ...]:
+    """Put ``name = name.detach()`` at the head of the loop at or around a place."""
+    from gradscope.fixing import moves
+
+    return moves.detach_first(at, names, elements=elements)
 
 
+@_written
 def no_grad(first: Site, last: Site | None = None) -> tuple[Edit, ...]:
-    """Put a statement, or all from the first to the last of a block, under ``torch.no_grad()``."""
-    return ()
+    """Put a statement, or all from the first to the last of a block, under ``torch.no_grad()``.
+
+    A function at ``first`` gets ``torch.no_grad()`` as its decorator.
+    """
+    from gradscope.fixing import moves
+
+    return moves.under_no_grad(first, last)
 
 
+@_written
 def item_added(at: Site, total: str) -> tuple[Edit, ...]:
     """Add ``value.item()`` to a total where the statement at a place adds a tensor."""
-    return ()
+    from gradscope.fixing import values
+
+    return values.item_added(at, total)
 
 
-def item_stored(at: Site) -> tuple[Edit, ...]:
+@_written
+def item_stored(at: Site, text: str = "") -> tuple[Edit, ...]:
     """Store ``value.item()``: of an assignment, ``append(x)``, a value in a dict."""
-    return ()
+    from gradscope.fixing import values
+
+    return values.stored_with(at, ".item()", text)
 
 
+@_written
+def stored_as(at: Site, function: str, text: str = "") -> tuple[Edit, ...]:
+    """Store ``function(value)``: ``failures.append(str(error))``."""
+    from gradscope.fixing import values
+
+    return values.called_with(at, function, text)
+
+
+@_written
 def backward_of(call: Site, loss: str) -> tuple[Edit, ...]:
     """Call backward on another loss."""
-    return ()
+    from gradscope.fixing import calls
+
+    return calls.backward_of(call, loss)
 
 
+@_written
 def sum_losses(first: Site, second: Site) -> tuple[Edit, ...]:
     """Make one backward call of two: ``(first + second).backward()`` where all is computed."""
-    return ()
+    from gradscope.fixing import calls
+
+    return calls.sum_losses(first, second)
 
 
+@_written
 def sum_of_loop(call: Site, elements: str) -> tuple[Edit, ...]:
     """Make one backward call of the sum of what a loop runs over."""
-    return ()
+    from gradscope.fixing import calls
+
+    return calls.sum_of_loop(call, elements)
 
 
+@_written
 def move_before(at: Site, target: Site) -> tuple[Edit, ...]:
     """Move the statement at a place before another, with the comments above it."""
-    return ()
+    from gradscope.fixing import moves
+
+    return moves.moved(at, target, after=False)
 
 
+@_written
 def move_after(at: Site, target: Site) -> tuple[Edit, ...]:
     """Move the statement at a place after another, with the comments above it."""
-    return ()
+    from gradscope.fixing import moves
+
+    return moves.moved(at, target, after=True)
 
 
+@_written
 def recompute(at: Site, names: Sequence[str]) -> tuple[Edit, ...]:
-    """Move what makes the names into the loop around a place, or else its function."""
-    return ()
+    """Compute the names in the loop at or around a place, or else in its function.
+
+    What makes them moves there; where it is used elsewhere as well, it is computed twice.
+    """
+    from gradscope.fixing import again
+
+    return again.recomputed(at, names)
 
 
+@_written
 def recompute_in(function: Site, store: Site) -> tuple[Edit, ...]:
     """Move an attribute's store (``self.mix = …`` in ``__init__``) to the head of a method."""
-    return ()
+    from gradscope.fixing import again
+
+    return again.recomputed_in(function, store)
 
 
+@_written
 def forward_again(call: Site, stale: Sequence[str] = ()) -> tuple[Edit, ...]:
-    """Compute the loss of a backward call anew before the call, and what is ``stale`` for it."""
-    return ()
+    """Compute the loss of a backward call anew before it, from the names that are ``stale`` on."""
+    from gradscope.fixing import again
+
+    return again.forward_again(call, stale)
 
 
+@_written
 def with_flag(call: Site, flag: str) -> tuple[Edit, ...]:
-    """Pass ``retain_graph=True`` or ``create_graph=True``; a False that is there becomes True."""
-    return ()
+    """Pass ``retain_graph=True`` or ``create_graph=True``, in the place of what is passed now."""
+    from gradscope.fixing import calls
+
+    return calls.with_keyword(call, flag, "True")
 
 
+@_written
+def with_keyword(call: Site, name: str, value: str) -> tuple[Edit, ...]:
+    """Pass ``name=value`` in a call, in the place of what is passed now."""
+    from gradscope.fixing import calls
+
+    return calls.with_keyword(call, name, value)
+
+
+@_written
 def without_flag(call: Site, flag: str) -> tuple[Edit, ...]:
     """Leave ``retain_graph=True`` or ``create_graph=True`` out of a call."""
-    return ()
+    from gradscope.fixing import calls
+
+    return calls.without_flag(call, flag)
 
 
+@_written
 def clone_reads(at: Site, text: str) -> tuple[Edit, ...]:
     """Write ``text.clone()`` wherever the statement at a place reads ``text``."""
-    return ()
+    from gradscope.fixing import values
+
+    return values.read_with(at, text, ".clone()")
 
 
+@_written
 def clone_stored(at: Site, text: str = "") -> tuple[Edit, ...]:
     """Store a clone: ``append(x)`` becomes ``append(x.clone())``."""
-    return ()
+    from gradscope.fixing import values
+
+    return values.stored_with(at, ".clone()", text)
 
 
+@_written
+def clone_before(at: Site, name: str) -> tuple[Edit, ...]:
+    """Put ``name = name.clone()`` before the statement that changes it in place."""
+    from gradscope.fixing import in_place
+
+    return in_place.clone_before(at, name)
+
+
+@_written
 def out_of_place(at: Site, methods: Container[str]) -> tuple[Edit, ...]:
     """Write ``x += y`` as ``x = x + y`` and ``x.relu_()`` as ``x = x.relu()``.
 
-    ``methods`` are those that a tensor has.
+    ``methods`` are those that a tensor has. Only of a variable that nothing else knows.
     """
-    return ()
+    from gradscope.fixing import in_place
+
+    return in_place.out_of_place(at, methods)
 
 
+@_written
+def assigned_instead(at: Site) -> tuple[Edit, ...]:
+    """Write ``x.copy_(y)`` as ``x = y``: what a graph saved of the old tensor stays."""
+    from gradscope.fixing import in_place
+
+    return in_place.assigned_instead(at)
+
+
+@_written
+def not_in_place(at: Site) -> tuple[Edit, ...]:
+    """Leave ``inplace=True`` out of the call at a place."""
+    from gradscope.fixing import in_place
+
+    return in_place.not_in_place(at)
+
+
+@_written
 def reset_at_head(at: Site, name: str, value: str = "") -> tuple[Edit, ...]:
-    """Put ``name = value`` at the head of the loop around a place; by default its first value."""
-    return ()
+    """Put ``name = value`` at the head of the loop at or around a place.
+
+    By default the value is its first one.
+    """
+    from gradscope.fixing import again
+
+    return again.reset_at_head(at, name, value)
 
 
+@_written
 def drop_after(at: Site, name: str) -> tuple[Edit, ...]:
     """Let go of what a name holds, after the statement at a place (``del x``, ``x.y = None``)."""
-    return ()
+    from gradscope.fixing import again
+
+    return again.dropped_after(at, name)
 
 
+@_written
 def rebuild_cache(store: Site) -> tuple[Edit, ...]:
-    """Make the value anew each time: the store is taken out of its ``if x is None:``."""
-    return ()
+    """Make a cached value anew each time: no ``if x is None:`` or early ``return`` comes before."""
+    from gradscope.fixing import again
+
+    return again.rebuilt(store)
 
 
+@_written
 def without_decorator(at: Site) -> tuple[Edit, ...]:
-    """Take the decorator at a line off its function, or the cache's off the function there."""
-    return ()
+    """Take the decorator at a line off its function, or the one that caches its results."""
+    from gradscope.fixing import again
+
+    return again.uncached(at)

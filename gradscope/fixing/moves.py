@@ -1,0 +1,244 @@
+"""Puts statements in, moves them, and has what was computed once computed again."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+
+import libcst as cst
+
+from gradscope.code import changes, source
+from gradscope.fixing import spots
+from gradscope.fixing.blocks import Line
+from gradscope.fixing.drafts import Draft
+from gradscope.fixing.edits import CannotBeWrittenError
+from gradscope.fixing.values import statement, torch_name
+from gradscope.model import Edit, Site
+
+LEAVES = (ast.Return, ast.Raise, ast.Break, ast.Continue, ast.Await, ast.Yield, ast.YieldFrom)
+DECLARES = (ast.Global, ast.Nonlocal)
+
+
+def put_after(at: Site, lines: Sequence[str], names: Iterable[str]) -> tuple[Edit, ...]:
+    """Put statements that store names after the one at a place."""
+    found, draft = statement(at), Draft(at.file)
+    if isinstance(found, ast.Return | ast.Raise | ast.Break | ast.Continue):
+        raise CannotBeWrittenError
+    if isinstance(found, (*source.LOOPS, *spots.SCOPES)):
+        raise CannotBeWrittenError
+    if not all(_may_store(name, at) for name in names):
+        raise CannotBeWrittenError
+    draft.after(found, *lines)
+    return draft.edits()
+
+
+def _may_store(name: str, at: Site) -> bool:
+    """Return whether a statement at a place may store a name: it means no outer variable."""
+    function = source.function_around(at)
+    if not name.isidentifier() or isinstance(function, ast.Module):
+        return True
+    if isinstance(function, spots.FUNCTIONS) and name in spots.arguments_of(function):
+        return True
+    own = list(source.statements_of(function))
+    declared = any(isinstance(each, DECLARES) and name in each.names for each in own)
+    return declared or any(changes.stores(each, name) for each in own) or _walrus(own, name)
+
+
+def _walrus(statements: Sequence[ast.stmt], name: str) -> bool:
+    return any(
+        isinstance(node, ast.NamedExpr) and node.target.id == name
+        for each in statements
+        for node in spots.own_nodes(each)
+    )
+
+
+def detaching(names: Sequence[str], *, elements: bool) -> list[str]:
+    """Return the statements that detach variables."""
+    lines: dict[str, None] = {}
+    for name in names:
+        owner, _, element = name.rpartition("[")
+        if elements and owner and element[:-1].isdigit():
+            name = owner
+        cut = f"tuple(t.detach() for t in {name})" if elements else f"{name}.detach()"
+        lines[f"{name} = {cut}"] = None
+    return list(lines)
+
+
+def detach_after(at: Site, names: Sequence[str], *, elements: bool) -> tuple[Edit, ...]:
+    """Detach variables after the statement at a place."""
+    lines = detaching(names, elements=elements)
+    return put_after(at, lines, [line.partition(" = ")[0] for line in lines])
+
+
+def detach_first(at: Site, names: Sequence[str], *, elements: bool) -> tuple[Edit, ...]:
+    """Detach variables at the head of the loop around a place, where they hold anything yet."""
+    loop, draft = loop_at(at), Draft(at.file)
+    lines = detaching(names, elements=elements)
+    head = Site(at.file, loop.body[0].lineno)
+    guarded = []
+    for line in lines:
+        name = line.partition(" = ")[0]
+        if not _may_store(name, at):
+            raise CannotBeWrittenError
+        other = spots.alternatives(name, head)
+        if other == {"None"}:
+            guarded.append(f"if {name} is not None:\n{draft.file.indent}{line}")
+        elif other:
+            test = f"{torch_name(at.file)}.is_tensor({name})"
+            guarded.append(f"if {test}:\n{draft.file.indent}{line}")
+        else:
+            guarded.append(line)
+    put_at_head(draft, loop.body, guarded)
+    return draft.edits()
+
+
+def loop_at(at: Site) -> source.Loop:
+    """Return the loop that begins at a place, or that is around it."""
+    found = spots.statement_at(at)
+    loop = found if isinstance(found, source.LOOPS) else source.loop_around(at)
+    if loop is None:
+        raise CannotBeWrittenError
+    return loop
+
+
+def put_at_head(draft: Draft, body: list[ast.stmt], lines: Iterable[str | Line]) -> None:
+    """Put statements at the head of a block: behind a docstring and what is declared global."""
+    at = 0
+    first = body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        at = 1 if isinstance(first.value.value, str) else 0
+    while at < len(body) and isinstance(body[at], DECLARES):
+        at += 1
+    if at == len(body):
+        draft.after(body[-1], *lines)
+    else:
+        draft.before(body[at], *lines)
+
+
+def put_before(draft: Draft, at: ast.stmt, lines: Iterable[str | Line]) -> None:
+    """Put statements before one, but never above the ``global`` declaration of their names."""
+    made = draft.lines(lines)
+    names = {name for line in made for name in _names_in(line)}
+    site = Site(draft.file.file, at.lineno)
+    function = source.function_around(site)
+    late = [
+        each
+        for each in source.statements_of(function)
+        if isinstance(each, DECLARES) and names & set(each.names) and each.lineno >= at.lineno
+    ]
+    if not late:
+        draft.before(at, *made)
+    elif late[-1] in spots.block_with(draft.file.file, at):
+        draft.after(late[-1], *made)
+    else:
+        raise CannotBeWrittenError
+
+
+def _names_in(line: Line) -> set[str]:
+    text = cst.Module([line.with_changes(leading_lines=())]).code
+    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+
+
+def under_no_grad(first: Site, last: Site | None) -> tuple[Edit, ...]:
+    """Put statements of one block under ``torch.no_grad()``; of a function, its decorator."""
+    begin = statement(first)
+    end = statement(last) if last is not None else begin
+    draft = Draft(first.file, begin.lineno, end.lineno)
+    if begin is end and isinstance(begin, spots.FUNCTIONS):
+        return _decorated(draft, begin)
+    block = spots.block_with(first.file, begin)
+    if end not in block or block.index(end) < block.index(begin):
+        raise CannotBeWrittenError
+    region = block[block.index(begin) : block.index(end) + 1]
+    for node in (node for each in region for node in ast.walk(each)):
+        if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.Global | ast.Nonlocal):
+            raise CannotBeWrittenError
+    if isinstance(begin, ast.Import | ast.ImportFrom | ast.ClassDef):
+        raise CannotBeWrittenError
+    item = cst.WithItem(cst.parse_expression(f"{_torch(draft)}.no_grad()"))
+
+    def wrap(lines: Sequence[Line]) -> cst.BaseCompoundStatement:
+        return cst.With([item], cst.IndentedBlock(lines))
+
+    draft.wrap(begin, end, wrap)
+    return draft.edits()
+
+
+def _decorated(draft: Draft, function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[Edit, ...]:
+    if isinstance(function, ast.AsyncFunctionDef):
+        raise CannotBeWrittenError
+    decorator = cst.Decorator(cst.parse_expression(f"{_torch(draft)}.no_grad()"))
+
+    def make(updated: cst.FunctionDef) -> cst.FunctionDef:
+        return updated.with_changes(decorators=[*updated.decorators, decorator])
+
+    draft.change(function, make)
+    return draft.edits()
+
+
+def _torch(draft: Draft) -> str:
+    """Return the name of torch in a file; it is imported where only parts of it are."""
+    try:
+        return torch_name(draft.file.file)
+    except CannotBeWrittenError:
+        for node in source.tree(draft.file.file).body:
+            module = node.module if isinstance(node, ast.ImportFrom) else ""
+            if (module or "").partition(".")[0] == "torch":
+                draft.before(node, "import torch")
+                return "torch"
+        raise
+
+
+def moved(at: Site, target: Site, *, after: bool) -> tuple[Edit, ...]:
+    """Move a statement before or after another, with the comments above it."""
+    draft, found, goal = Draft(at.file), statement(at), statement(target)
+    if at.file != target.file or found is goal or _contains(found, goal):
+        raise CannotBeWrittenError
+    if source.function_around(at) is not source.function_around(target):
+        raise CannotBeWrittenError
+    if any(isinstance(node, LEAVES) for node in ast.walk(found)):
+        raise CannotBeWrittenError
+    _check_data(found, goal, at)
+    line = draft.cut(found)
+    if after:
+        draft.after(goal, line)
+    else:
+        put_before(draft, goal, [line])
+    return draft.edits()
+
+
+def _contains(outer: ast.AST, inner: ast.AST) -> bool:
+    return any(node is inner for node in ast.walk(outer))
+
+
+def _check_data(found: ast.stmt, goal: ast.stmt, at: Site) -> None:
+    """See that no variable means another value when a statement is moved to another."""
+    low, high = sorted((found.lineno, goal.lineno))
+    function = source.function_around(at)
+    between = [s for s in source.statements_of(function) if low <= s.lineno <= high]
+    between = [s for s in between if not _contains(found, s) and not _contains(s, found)]
+    stored, read = stored_names(found), read_names(found)
+    for each in between:
+        if stored & (read_names(each) | stored_names(each)) or read & stored_names(each):
+            raise CannotBeWrittenError
+
+
+def stored_names(node: ast.AST) -> set[str]:
+    """Return the variables that a statement binds, and what is in it."""
+    return {
+        each.id
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+    }
+
+
+def read_names(node: ast.AST) -> set[str]:
+    """Return the variables that a statement reads, and what is in it."""
+    found = {
+        each.id
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+    }
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        found.add(node.target.id)
+    return found

@@ -1,0 +1,275 @@
+"""Changes a value where it is read or stored: detached, cloned, as a number."""
+
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from gradscope.code import changes, places, source
+from gradscope.fixing import spots
+from gradscope.fixing.drafts import Draft
+from gradscope.fixing.edits import CannotBeWrittenError
+from gradscope.model import Edit, Site
+
+_SAFE = cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.List | cst.Dict | cst.SimpleString
+_STORES = changes.ADDS | {"add", "update", "push"}
+
+
+def suffixed(node: cst.BaseExpression, suffix: str) -> cst.BaseExpression:
+    """Return ``node.suffix``, with parentheses if it needs them; ``.a().b()`` are two calls."""
+    if not isinstance(node, _SAFE) and not node.lpar:
+        node = node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    for call in filter(None, suffix.split(".")):
+        made = cst.parse_expression(f"x.{call}")
+        assert isinstance(made, cst.Call)
+        assert isinstance(made.func, cst.Attribute)
+        node = made.with_changes(func=made.func.with_changes(value=node))
+    return node
+
+
+def statement(at: Site) -> ast.stmt:
+    """Return the statement at a place."""
+    found = spots.statement_at(at)
+    if found is None:
+        raise CannotBeWrittenError
+    return found
+
+
+def read_with(at: Site, text: str, suffix: str) -> tuple[Edit, ...]:
+    """Put a suffix after every read of an expression in a statement."""
+    draft = Draft(at.file)
+    found = spots.reads(statement(at), text)
+    if not found:
+        raise CannotBeWrittenError
+    for node in found:
+        _put(draft, node, suffix, spots.alternatives(text, at))
+    return draft.edits()
+
+
+def _put(draft: Draft, node: ast.expr, suffix: str, other: set[str]) -> None:
+    """Put a suffix after a read; where it may be no tensor, only if it is one."""
+
+    def make(updated: cst.BaseExpression) -> cst.BaseExpression:
+        with_suffix = suffixed(updated, suffix)
+        if not other:
+            return with_suffix
+        text = cst.Module([]).code_for_node(updated).strip()
+        is_other = f"{text} is None"
+        if other != {"None"}:
+            is_other = f"not {torch_name(draft.file.file)}.is_tensor({text})"
+        code = cst.parse_expression(f"(x if {is_other} else y)")
+        assert isinstance(code, cst.IfExp)
+        return code.with_changes(body=updated.with_changes(lpar=[], rpar=[]), orelse=with_suffix)
+
+    draft.change(node, make)
+
+
+def torch_name(file: str) -> str:
+    """Return the name by which a file knows torch."""
+    for node in source.tree(file).body:
+        for alias in node.names if isinstance(node, ast.Import) else ():
+            if alias.name == "torch" or (alias.name.startswith("torch.") and not alias.asname):
+                return alias.asname or "torch"
+    raise CannotBeWrittenError
+
+
+def stored_with(
+    at: Site, suffix: str, text: str = "", *, elements: bool = False
+) -> tuple[Edit, ...]:
+    """Put a suffix after what the statement or the call at a place stores, or its elements."""
+    draft = Draft(at.file)
+    for value in stored_values(at, text):
+        is_display = isinstance(value, ast.Tuple | ast.List | ast.ListComp | ast.GeneratorExp)
+        if elements and not is_display:
+            _put_around(draft, value, f"tuple(each{suffix} for each in x)")
+        else:
+            _put_in(draft, value, suffix)
+    return draft.edits()
+
+
+def _put_around(draft: Draft, value: ast.expr, template: str) -> None:
+    """Put a value in the place of the ``x`` of a template."""
+    code = cst.parse_expression(template)
+
+    def make(updated: cst.BaseExpression) -> cst.CSTNode:
+        names = [n for n in _names(code) if n.value == "x"]
+        return code.deep_replace(names[-1], updated)
+
+    draft.change(value, make)
+
+
+def _names(node: cst.CSTNode) -> list[cst.Name]:
+    inside = [name for child in node.children for name in _names(child)]
+    return [node, *inside] if isinstance(node, cst.Name) else inside
+
+
+def _put_in(draft: Draft, value: ast.expr, suffix: str) -> None:
+    """Put a suffix after a value: in each branch that is no number, but never after a number."""
+    match value:
+        case ast.IfExp(body=body, orelse=other):
+            for branch in (body, other):
+                if not isinstance(branch, ast.Constant):
+                    _put_in(draft, branch, suffix)
+        case ast.ListComp(elt=inner) | ast.SetComp(elt=inner) | ast.GeneratorExp(elt=inner):
+            _put_in(draft, inner, suffix)
+        case ast.DictComp(value=inner):
+            _put_in(draft, inner, suffix)
+        case ast.Call(func=ast.Name(id="tuple" | "list"), args=[ast.GeneratorExp() as inner]):
+            _put_in(draft, inner, suffix)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            for part in parts:
+                _put_in(draft, part, suffix)
+        case ast.BoolOp() | ast.Compare() | ast.Constant() | ast.JoinedStr():
+            raise CannotBeWrittenError
+        case ast.BinOp(left=left, right=right) if _has_branch(left) or _has_branch(right):
+            for part in (left, right):
+                if not isinstance(part, ast.Constant):
+                    _put_in(draft, part, suffix)
+        case ast.NamedExpr(value=inner) | ast.Starred(value=inner):
+            _put_in(draft, inner, suffix)
+        case _:
+            if _has_branch(value) and not isinstance(value, ast.Call | ast.Attribute):
+                raise CannotBeWrittenError
+            site = Site(draft.file.file, value.lineno)
+            is_read = isinstance(value, ast.Name | ast.Attribute | ast.Subscript)
+            other_kinds = spots.alternatives(ast.unparse(value), site) if is_read else set()
+            _put(draft, value, suffix, other_kinds)
+
+
+def _has_branch(value: ast.expr) -> bool:
+    """Return whether a value is computed from a number in one of its branches."""
+    match value:
+        case ast.IfExp(body=body, orelse=other):
+            return isinstance(body, ast.Constant) or isinstance(other, ast.Constant)
+        case ast.BinOp(left=left, right=right):
+            return _has_branch(left) or _has_branch(right)
+        case ast.UnaryOp(operand=operand):
+            return _has_branch(operand)
+    return False
+
+
+def stored_values(at: Site, text: str) -> list[ast.expr]:
+    """Return the values that are stored at a place: of the target, or of the reads, ``text``."""
+    found = statement(at)
+    inner = _inner_store(found, at)
+    if inner is not None:
+        return _with_text(inner, text)
+    match found:
+        case ast.Assign(targets=targets, value=value):
+            return _assigned(targets, value, text)
+        case ast.AnnAssign(value=ast.expr() as value) | ast.AugAssign(value=value):
+            return [value]
+        case ast.Return(value=ast.expr() as value):
+            return _with_text([value], text)
+    raise CannotBeWrittenError
+
+
+def _inner_store(found: ast.stmt, at: Site) -> list[ast.expr] | None:
+    """Return the values of a store inside an expression: a walrus, or what a container is given."""
+    calls = [n for n in spots.own_nodes(found) if isinstance(n, ast.Call) and _adds(n)]
+    if at.end_column:
+        calls = [n for n in calls if places.is_at(n, at)] or calls
+    if len(calls) == 1 and not isinstance(found, ast.Assign | ast.AugAssign | ast.AnnAssign):
+        return list(calls[0].args[-1:]) or [keyword.value for keyword in calls[0].keywords[-1:]]
+    named = [n for n in spots.own_nodes(found) if isinstance(n, ast.NamedExpr)]
+    if len(named) == 1 and not isinstance(found, ast.Assign | ast.AugAssign | ast.AnnAssign):
+        return [named[0].value]
+    return None
+
+
+def _adds(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in _STORES
+
+
+def _with_text(values: list[ast.expr], text: str) -> list[ast.expr]:
+    """Return the reads of a text in values, or all of the values where no text is given."""
+    if not text:
+        if any(isinstance(each, ast.Tuple | ast.List | ast.Dict | ast.Starred) for each in values):
+            raise CannotBeWrittenError
+        return values
+    found = [node for value in values for node in spots.reads(ast.Expr(value), text)]
+    if not found:
+        raise CannotBeWrittenError
+    return found
+
+
+def _assigned(targets: list[ast.expr], value: ast.expr, text: str) -> list[ast.expr]:
+    wanted = spots.same_text(text)
+    for target in targets:
+        if isinstance(target, ast.Tuple | ast.List):
+            texts = [ast.unparse(each) for each in target.elts]
+            is_same = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(texts)
+            if isinstance(value, ast.Tuple | ast.List) and is_same and wanted in texts:
+                return [value.elts[texts.index(wanted)]]
+            raise CannotBeWrittenError
+        if not wanted or ast.unparse(target) == wanted:
+            added = _added_element(value)
+            if added is not None:
+                return [added]
+            if isinstance(value, ast.Dict) and not wanted:
+                raise CannotBeWrittenError
+            return [value]
+    return _with_text([value], text)
+
+
+def _added_element(value: ast.expr) -> ast.expr | None:
+    """Return the one element that ``history + [h]`` adds to a list."""
+    for part in (value.left, value.right) if isinstance(value, ast.BinOp) else ():
+        if isinstance(part, ast.List | ast.Tuple) and len(part.elts) == 1:
+            return part.elts[0]
+    return None
+
+
+def called_with(at: Site, function: str, text: str = "") -> tuple[Edit, ...]:
+    """Store ``function(value)`` instead of the value."""
+    draft = Draft(at.file)
+    for value in stored_values(at, text):
+        _put_around(draft, value, f"{function}(x)")
+    return draft.edits()
+
+
+def item_added(at: Site, total: str) -> tuple[Edit, ...]:
+    """Add numbers to a total: ``total += loss.item()``."""
+    draft, wanted = Draft(at.file), spots.same_text(total)
+    match statement(at):
+        case ast.AugAssign(target=target, op=ast.Add() | ast.Sub(), value=value) if (
+            ast.unparse(target) == wanted
+        ):
+            _as_number(draft, value, wanted)
+        case ast.Assign(value=value) | ast.AnnAssign(value=ast.BinOp() as value):
+            if not any(True for _ in _terms(value, wanted)):
+                raise CannotBeWrittenError
+            for term in _terms(value, wanted):
+                _as_number(draft, term, wanted)
+        case _:
+            raise CannotBeWrittenError
+    return draft.edits()
+
+
+def _terms(value: ast.expr, total: str) -> list[ast.expr]:
+    """Return what a sum adds to a total."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add | ast.Sub):
+        sides = (value.left, value.right)
+        if any(_reads(side, total) for side in sides):
+            return [t for s in sides for t in (_terms(s, total) if _reads(s, total) else [s])]
+    return []
+
+
+def _reads(value: ast.expr, text: str) -> bool:
+    return any(isinstance(n, ast.expr) and ast.unparse(n) == text for n in ast.walk(value))
+
+
+def _as_number(draft: Draft, value: ast.expr, total: str) -> None:
+    """Take the number of a value: of the tensor in ``0.1 * loss``."""
+    match value:
+        case ast.BinOp(left=ast.Constant(), op=ast.Mult(), right=inner):
+            _as_number(draft, inner, total)
+        case ast.BinOp(left=inner, op=ast.Mult() | ast.Div(), right=ast.Constant()):
+            _as_number(draft, inner, total)
+        case ast.IfExp():
+            _put_in(draft, value, ".item()")
+        case ast.Call(func=ast.Attribute(attr="item") | ast.Name(id="float" | "int")):
+            raise CannotBeWrittenError
+        case ast.Call(func=ast.Attribute(attr="detach"), args=[]) | ast.expr():
+            _put_in(draft, value, ".item()")

@@ -12,7 +12,7 @@ from gradscope.fixing import spots
 from gradscope.fixing.blocks import Line
 from gradscope.fixing.drafts import Draft
 from gradscope.fixing.edits import CannotBeWrittenError
-from gradscope.fixing.moves import LEAVES, loop_at, put_at_head, read_names, stored_names
+from gradscope.fixing.moves import LEAVES, loop_at, put_at_head
 from gradscope.fixing.values import statement
 from gradscope.model import Edit, Site
 
@@ -92,8 +92,8 @@ def recomputed_in(function: Site, store: Site) -> tuple[Edit, ...]:
     if function.file != store.file or home is goal:
         raise CannotBeWrittenError
     own = (_own_name(home), _own_name(goal))
-    locals_ = spots.arguments_of(home) | {n for s in home.body for n in stored_names(s)}
-    if own[0] != own[1] or (read_names(found) & locals_) - {own[0]}:
+    locals_ = spots.arguments_of(home) | {n for s in home.body for n in spots.stored_names(s)}
+    if own[0] != own[1] or (spots.read_names(found) & locals_) - {own[0]}:
         raise CannotBeWrittenError
     if any(isinstance(node, LEAVES) for node in ast.walk(found)):
         raise CannotBeWrittenError
@@ -127,8 +127,8 @@ def forward_again(call: Site, stale: Sequence[str]) -> tuple[Edit, ...]:
     draft.before(found, *lines)
     last = chain[-1]
     between = before[before.index(last) + 1 :]
-    names = stored_names(last)
-    if len(chain) > 1 and not any(names & read_names(each) for each in between):
+    names = spots.stored_names(last)
+    if len(chain) > 1 and not any(names & spots.read_names(each) for each in between):
         draft.remove(last)  # nothing uses what it computed the first time
     return draft.edits()
 
@@ -154,10 +154,10 @@ def _wanted(call: Site, found: ast.stmt) -> set[str]:
     """Return the variables that a backward call starts from."""
     at = spots.call_at(call)
     if at is None:
-        return read_names(found)
+        return spots.read_names(found)
     if isinstance(at.func, ast.Attribute) and at.func.attr == "backward" and not at.args:
-        return read_names(at.func.value)
-    return {name for each in at.args[:1] for name in read_names(each)}
+        return spots.read_names(at.func.value)
+    return {name for each in at.args[:1] for name in spots.read_names(each)}
 
 
 def _chain(before: list[ast.stmt], wanted: set[str], stale: set[str]) -> list[ast.stmt]:
@@ -165,17 +165,17 @@ def _chain(before: list[ast.stmt], wanted: set[str], stale: set[str]) -> list[as
     slice_: list[ast.stmt] = []
     needed = set(wanted)
     for each in reversed(before):
-        stored = stored_names(each)
+        stored = spots.stored_names(each)
         if stored & needed and isinstance(each, ast.Assign | ast.AnnAssign | ast.With):
             slice_.append(each)
-            needed = (needed - stored) | read_names(each)
+            needed = (needed - stored) | spots.read_names(each)
     chain: list[ast.stmt] = []
     made: set[str] = set()
     for each in reversed(slice_):
-        starts = stored_names(each) & stale if stale else _calls_a_variable(each)
-        if starts or read_names(each) & made:
+        starts = spots.stored_names(each) & stale if stale else _calls_a_variable(each)
+        if starts or spots.read_names(each) & made:
             chain.append(each)
-            made |= stored_names(each)
+            made |= spots.stored_names(each)
     return chain
 
 

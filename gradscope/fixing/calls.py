@@ -11,7 +11,6 @@ from gradscope.code import changes, source
 from gradscope.fixing import spots
 from gradscope.fixing.drafts import Draft
 from gradscope.fixing.edits import CannotBeWrittenError
-from gradscope.fixing.moves import read_names, stored_names
 from gradscope.fixing.values import statement
 from gradscope.model import Edit, Site
 
@@ -198,9 +197,9 @@ def sum_losses(first: Site, second: Site) -> tuple[Edit, ...]:
     total = " + ".join(_summand(loss, draft) for loss in losses)
     block = spots.block_with(first.file, statements[0])
     between = block[block.index(statements[0]) + 1 : block.index(statements[1])]
-    made = {name for each in between for name in stored_names(each)}
-    late = bool(read_names(losses[1]) & made) or any(map(_changes_data, between))
-    if late and (read_names(losses[0]) & made or any(map(_uses_gradients, between))):
+    made = {name for each in between for name in spots.stored_names(each)}
+    late = bool(spots.read_names(losses[1]) & made) or any(map(_changes_data, between))
+    if late and (spots.read_names(losses[0]) & made or any(map(_uses_gradients, between))):
         raise CannotBeWrittenError
     stays, goes = (1, 0) if late else (0, 1)
     _start_from(draft, calls[stays], total)

@@ -10,6 +10,7 @@ import libcst as cst
 from gradscope.code import changes, source
 from gradscope.fixing import spots
 from gradscope.fixing.blocks import Line
+from gradscope.fixing.calls import call_at, drop_flag
 from gradscope.fixing.drafts import Draft
 from gradscope.fixing.edits import CannotBeWrittenError
 from gradscope.fixing.values import statement, torch_name
@@ -19,9 +20,9 @@ LEAVES = (ast.Return, ast.Raise, ast.Break, ast.Continue, ast.Await, ast.Yield, 
 DECLARES = (ast.Global, ast.Nonlocal)
 
 
-def put_after(at: Site, lines: Sequence[str], names: Iterable[str]) -> tuple[Edit, ...]:
+def put_after(draft: Draft, at: Site, lines: Sequence[str], names: Iterable[str]) -> None:
     """Put statements that store names after the one at a place."""
-    found, draft = statement(at), Draft(at.file)
+    found = statement(at)
     if isinstance(found, ast.Return | ast.Raise | ast.Break | ast.Continue):
         raise CannotBeWrittenError
     if isinstance(found, (*source.LOOPS, *spots.SCOPES)):
@@ -29,7 +30,6 @@ def put_after(at: Site, lines: Sequence[str], names: Iterable[str]) -> tuple[Edi
     if not all(_may_store(name, at) for name in names):
         raise CannotBeWrittenError
     draft.after(found, *lines)
-    return draft.edits()
 
 
 def _may_store(name: str, at: Site) -> bool:
@@ -64,10 +64,16 @@ def detaching(names: Sequence[str], *, elements: bool) -> list[str]:
     return list(lines)
 
 
-def detach_after(at: Site, names: Sequence[str], *, elements: bool) -> tuple[Edit, ...]:
-    """Detach variables after the statement at a place."""
+def detach_after(
+    at: Site, names: Sequence[str], *, elements: bool, without: str
+) -> tuple[Edit, ...]:
+    """Detach variables after the statement at a place; its call goes ``without`` a flag."""
+    draft = Draft(at.file)
     lines = detaching(names, elements=elements)
-    return put_after(at, lines, [line.partition(" = ")[0] for line in lines])
+    put_after(draft, at, lines, [line.partition(" = ")[0] for line in lines])
+    if without:
+        drop_flag(draft, call_at(at), without, required=True)
+    return draft.edits()
 
 
 def detach_first(at: Site, names: Sequence[str], *, elements: bool) -> tuple[Edit, ...]:
@@ -217,28 +223,9 @@ def _check_data(found: ast.stmt, goal: ast.stmt, at: Site) -> None:
     function = source.function_around(at)
     between = [s for s in source.statements_of(function) if low <= s.lineno <= high]
     between = [s for s in between if not _contains(found, s) and not _contains(s, found)]
-    stored, read = stored_names(found), read_names(found)
+    stored, read = spots.stored_names(found), spots.read_names(found)
     for each in between:
-        if stored & (read_names(each) | stored_names(each)) or read & stored_names(each):
+        if stored & (
+            spots.read_names(each) | spots.stored_names(each)
+        ) or read & spots.stored_names(each):
             raise CannotBeWrittenError
-
-
-def stored_names(node: ast.AST) -> set[str]:
-    """Return the variables that a statement binds, and what is in it."""
-    return {
-        each.id
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
-    }
-
-
-def read_names(node: ast.AST) -> set[str]:
-    """Return the variables that a statement reads, and what is in it."""
-    found = {
-        each.id
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
-    }
-    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-        found.add(node.target.id)
-    return found

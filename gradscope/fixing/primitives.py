@@ -73,14 +73,17 @@ def detach_to_leaf(at: Site, text: str = "") -> tuple[Edit, ...]:
 
 
 @_written
-def detach_after(at: Site, names: Sequence[str], *, elements: bool = False) -> tuple[Edit, ...]:
+def detach_after(
+    at: Site, names: Sequence[str], *, elements: bool = False, without: str = ""
+) -> tuple[Edit, ...]:
     """Put ``name = name.detach()`` after the statement at a place, for each name.
 
-    ``elements``: what the names hold is a tuple of tensors.
+    ``elements``: what the names hold is a tuple of tensors. ``without``: a flag that is left out of
+    the call at the place, as ``retain_graph``.
     """
     from gradscope.fixing import moves
 
-    return moves.detach_after(at, names, elements=elements)
+    return moves.detach_after(at, names, elements=elements, without=without)
 
 
 @_written
@@ -107,7 +110,15 @@ def item_added(at: Site, total: str) -> tuple[Edit, ...]:
     """Add ``value.item()`` to a total where the statement at a place adds a tensor."""
     from gradscope.fixing import values
 
-    return values.item_added(at, total)
+    return values.added_with(at, total, ".item()")
+
+
+@_written
+def detach_added(at: Site, total: str) -> tuple[Edit, ...]:
+    """Add ``value.detach()`` to a total where the statement at a place adds a tensor."""
+    from gradscope.fixing import values
+
+    return values.added_with(at, total, ".detach()")
 
 
 @_written

@@ -238,3 +238,24 @@ def blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
             block = getattr(child, name, None)
             if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
                 yield block
+
+
+def stored_names(node: ast.AST) -> set[str]:
+    """Return the variables that a statement binds, and what is in it."""
+    return {
+        each.id
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+    }
+
+
+def read_names(node: ast.AST) -> set[str]:
+    """Return the variables that a statement reads, and what is in it."""
+    found = {
+        each.id
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+    }
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        found.add(node.target.id)
+    return found

@@ -152,9 +152,12 @@ def _has_branch(value: ast.expr) -> bool:
 def stored_values(at: Site, text: str) -> list[ast.expr]:
     """Return the values that are stored at a place: of the target, or of the reads, ``text``."""
     found = statement(at)
-    inner = _inner_store(found, at)
-    if inner is not None:
-        return _with_text(inner, text)
+    is_plain = isinstance(found, ast.Assign | ast.AugAssign | ast.AnnAssign)
+    if (text or not is_plain) and (named := _walrus(found, text)) is not None:
+        return [named.value]
+    added = None if is_plain else _given_to_a_container(found, at)
+    if added is not None:
+        return _with_text(added, text)
     match found:
         case ast.Assign(targets=targets, value=value):
             return _assigned(targets, value, text)
@@ -165,17 +168,21 @@ def stored_values(at: Site, text: str) -> list[ast.expr]:
     raise CannotBeWrittenError
 
 
-def _inner_store(found: ast.stmt, at: Site) -> list[ast.expr] | None:
-    """Return the values of a store inside an expression: a walrus, or what a container is given."""
+def _walrus(found: ast.stmt, text: str) -> ast.NamedExpr | None:
+    """Return the walrus of a statement that stores to the name, or its only one."""
+    named = [n for n in spots.own_nodes(found) if isinstance(n, ast.NamedExpr)]
+    named = [each for each in named if each.target.id == text or not text]
+    return named[0] if len(named) == 1 else None
+
+
+def _given_to_a_container(found: ast.stmt, at: Site) -> list[ast.expr] | None:
+    """Return what the one call in a statement that adds to a container gives it."""
     calls = [n for n in spots.own_nodes(found) if isinstance(n, ast.Call) and _adds(n)]
     if at.end_column:
         calls = [n for n in calls if places.is_at(n, at)] or calls
-    if len(calls) == 1 and not isinstance(found, ast.Assign | ast.AugAssign | ast.AnnAssign):
-        return list(calls[0].args[-1:]) or [keyword.value for keyword in calls[0].keywords[-1:]]
-    named = [n for n in spots.own_nodes(found) if isinstance(n, ast.NamedExpr)]
-    if len(named) == 1 and not isinstance(found, ast.Assign | ast.AugAssign | ast.AnnAssign):
-        return [named[0].value]
-    return None
+    if len(calls) != 1:
+        return None
+    return list(calls[0].args[-1:]) or [keyword.value for keyword in calls[0].keywords[-1:]]
 
 
 def _adds(call: ast.Call) -> bool:
@@ -229,19 +236,19 @@ def called_with(at: Site, function: str, text: str = "") -> tuple[Edit, ...]:
     return draft.edits()
 
 
-def item_added(at: Site, total: str) -> tuple[Edit, ...]:
-    """Add numbers to a total: ``total += loss.item()``."""
+def added_with(at: Site, total: str, suffix: str) -> tuple[Edit, ...]:
+    """Put a suffix after what is added to a total: ``total += loss.item()``."""
     draft, wanted = Draft(at.file), spots.same_text(total)
     match statement(at):
         case ast.AugAssign(target=target, op=ast.Add() | ast.Sub(), value=value) if (
             ast.unparse(target) == wanted
         ):
-            _as_number(draft, value, wanted)
+            _put_in_term(draft, value, suffix)
         case ast.Assign(value=value) | ast.AnnAssign(value=ast.BinOp() as value):
             if not any(True for _ in _terms(value, wanted)):
                 raise CannotBeWrittenError
             for term in _terms(value, wanted):
-                _as_number(draft, term, wanted)
+                _put_in_term(draft, term, suffix)
         case _:
             raise CannotBeWrittenError
     return draft.edits()
@@ -260,16 +267,14 @@ def _reads(value: ast.expr, text: str) -> bool:
     return any(isinstance(n, ast.expr) and ast.unparse(n) == text for n in ast.walk(value))
 
 
-def _as_number(draft: Draft, value: ast.expr, total: str) -> None:
-    """Take the number of a value: of the tensor in ``0.1 * loss``."""
+def _put_in_term(draft: Draft, value: ast.expr, suffix: str) -> None:
+    """Put a suffix after a term: after the tensor of ``0.1 * loss``."""
     match value:
         case ast.BinOp(left=ast.Constant(), op=ast.Mult(), right=inner):
-            _as_number(draft, inner, total)
+            _put_in_term(draft, inner, suffix)
         case ast.BinOp(left=inner, op=ast.Mult() | ast.Div(), right=ast.Constant()):
-            _as_number(draft, inner, total)
-        case ast.IfExp():
-            _put_in(draft, value, ".item()")
+            _put_in_term(draft, inner, suffix)
         case ast.Call(func=ast.Attribute(attr="item") | ast.Name(id="float" | "int")):
             raise CannotBeWrittenError
-        case ast.Call(func=ast.Attribute(attr="detach"), args=[]) | ast.expr():
-            _put_in(draft, value, ".item()")
+        case _:
+            _put_in(draft, value, suffix)

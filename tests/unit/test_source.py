@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gradscope.code import changes, names, source, statements
-from gradscope.fixing.edits import checked, is_alone, line_alone
-from gradscope.model import Edit, Site
+from gradscope.fixing.edits import checked
+from gradscope.model import Edit
 
 PROGRAM = """\
 class Trainer:
@@ -119,10 +119,3 @@ def test_edits_are_offered_only_if_the_file_still_parses(file: str) -> None:
     assert checked(Edit(file, 4, "")) == ()
     assert checked(Edit(file, 7, "")) == (Edit(file, 7, ""),)
     assert checked() == ()
-
-
-def test_a_statement_is_alone_on_its_lines(file: str) -> None:
-    assert line_alone(Site(file, 7)) is not None
-    assert line_alone(Site(file, 6)) is None
-    loop = source.enclosing(file, 5)[-1]
-    assert is_alone(file, loop)

@@ -36,7 +36,7 @@ def recomputed(at: Site, names: Sequence[str]) -> tuple[Edit, ...]:
     body: list[ast.stmt] = region.body
     stores = _only_stores(scope, names, region)
     lines = [
-        draft.copy(each) if _is_used_before(each, scope, region) else draft.cut(each)
+        draft.copy(each) if _is_used(each, scope, [region, *stores]) else draft.cut(each)
         for each in stores
     ]
     put_at_head(draft, body, lines)
@@ -68,10 +68,10 @@ def _only_stores(scope: ast.AST, names: Sequence[str], region: ast.AST) -> list[
     return sorted(found, key=lambda each: (each.lineno, each.col_offset))
 
 
-def _is_used_before(store: ast.stmt, scope: ast.AST, region: ast.AST) -> bool:
-    """Return whether what a statement stores is used outside the region as well."""
+def _is_used(store: ast.stmt, scope: ast.AST, apart_from: Sequence[ast.AST]) -> bool:
+    """Return whether what a statement stores is read anywhere but in some parts of its scope."""
     names = changes.targets_of(store)
-    left_out = {id(node) for part in (region, store) for node in ast.walk(part)}
+    left_out = {id(node) for part in apart_from for node in ast.walk(part)}
     return any(
         isinstance(node, ast.Name | ast.Attribute)
         and isinstance(node.ctx, ast.Load)
@@ -97,7 +97,7 @@ def recomputed_in(function: Site, store: Site) -> tuple[Edit, ...]:
         raise CannotBeWrittenError
     if any(isinstance(node, LEAVES) for node in ast.walk(found)):
         raise CannotBeWrittenError
-    is_used = _is_used_before(found, source.tree(store.file), goal)
+    is_used = _is_used(found, source.tree(store.file), [goal, found])
     line = draft.copy(found) if is_used else draft.cut(found)
     put_at_head(draft, goal.body, [line])
     return draft.edits()
@@ -210,7 +210,9 @@ def _first_value(at: Site, name: str, loop: source.Loop) -> str:
     match made:
         case ast.Constant() | ast.List(elts=[]) | ast.Dict(keys=[]):
             return ast.unparse(made)
-        case ast.Call(func=ast.Attribute(attr="zeros" | "tensor")) | ast.Call(args=[]):
+        case ast.Call(func=ast.Attribute(attr="zeros" | "tensor")):
+            return ast.unparse(made)
+        case ast.Call(func=ast.Name(id="list" | "dict" | "set" | "float"), args=[]):
             return ast.unparse(made)
     raise CannotBeWrittenError
 

@@ -136,9 +136,18 @@ def right_above(lines: Sequence[cst.EmptyLine]) -> Sequence[cst.EmptyLine]:
 def _wrapped(wrap: Wrap, inside: Sequence[_Item]) -> Line:
     """Return one statement for several, with the comments above the first of them."""
     first = inside[0].line
-    lines = [first.with_changes(leading_lines=()), *(item.line for item in inside[1:])]
-    made = wrap(lines)
+    lines = [first.with_changes(leading_lines=()), *(_blank(item.line) for item in inside[1:])]
+    made = wrap([_ended(line) for line in lines])
     return made.with_changes(leading_lines=first.leading_lines)
+
+
+def _blank(line: Line) -> Line:
+    """Return a line with the empty lines above it left empty where it is indented further."""
+    above = [
+        each.with_changes(indent=False) if each.comment is None else each
+        for each in line.leading_lines
+    ]
+    return line.with_changes(leading_lines=above)
 
 
 def _joined(items: Sequence[_Item]) -> list[Line]:

@@ -164,6 +164,14 @@ def loss_of(call: ast.Call) -> ast.expr:
     raise CannotBeWrittenError
 
 
+def _form(call: ast.Call) -> str:
+    """Return what calls backward on a loss: the same for two losses that can be added."""
+    owner = getattr(call.func, "value", None)
+    if owner is loss_of(call):
+        return ""
+    return ast.unparse(owner.func if not call.args and isinstance(owner, ast.Call) else call.func)
+
+
 def _scaled(owner: ast.expr) -> ast.expr:
     """Return ``loss`` of ``scaler.scale(loss)``."""
     match owner:
@@ -222,11 +230,7 @@ def _check_pair(
         names = {keyword.arg for keyword in call.keywords}
         if names - {"retain_graph"}:
             raise CannotBeWrittenError
-    forms = []
-    for call in calls:
-        loss = loss_of(call)
-        forms.append(ast.unparse(call.func).replace(ast.unparse(loss), "loss", 1))
-    if forms[0] != forms[1]:
+    if _form(calls[0]) != _form(calls[1]):
         raise CannotBeWrittenError
 
 

@@ -18,7 +18,7 @@ from gradscope.model.paths import Kind
 from gradscope.program import layouts
 from gradscope.program.layouts import Layout
 from gradscope.program.sites import USER, owner_of
-from gradscope.program.tensors import grad_of, is_leaf, requires_grad
+from gradscope.program.tensors import grad_of, is_held_leaf, requires_grad
 from gradscope.program.variables import is_module_level, local_variables
 
 Held = tuple[Kind, Any, Any]
@@ -107,7 +107,7 @@ def look_at(tensor: torch.Tensor) -> tuple[bool, bool]:
     more = len(gc.get_referents(tensor)) > 1
     if not requires_grad(tensor):
         return False, more
-    if not is_leaf(tensor):
+    if not is_held_leaf(tensor):
         return True, more
     return False, more or _grad_with_graph(tensor) is not None
 
@@ -202,7 +202,7 @@ def _of_tensor(contents: Contents, holder: torch.Tensor) -> list[Held]:
             held += contents.attributes(part)
         elif type(part) is collections.OrderedDict:
             held += [("hook", "_backward_hooks", hook) for _, hook in contents.items(part)]
-    grad = _grad_with_graph(holder) if is_leaf(holder) else None
+    grad = _grad_with_graph(holder) if is_held_leaf(holder) else None
     return held if grad is None else [*held, ("attribute", "grad", grad)]
 
 

@@ -12,7 +12,7 @@ from torch.nn import Module
 
 from gradscope.program.containers import layout_of
 from gradscope.program.sites import USER, owner_of
-from gradscope.program.tensors import is_leaf, storage_of
+from gradscope.program.tensors import is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
 
@@ -76,7 +76,7 @@ class Names:
                 if (
                     issubclass(type(value), torch.Tensor)
                     and not name.startswith("_")
-                    and is_leaf(value)
+                    and is_held_leaf(value)
                 ):
                     self._remember(value, name)
 

@@ -60,13 +60,19 @@ def _may_be_outdated(tensor: Tensor) -> bool:
         return base is not None and base.requires_grad
 
 
-def is_leaf(tensor: Tensor) -> bool:
-    """Return ``tensor.is_leaf``; False for a view that torch refuses to use any more.
+def is_held_leaf(tensor: Tensor) -> bool:
+    """Return whether a variable's tensor is a leaf, and leave the tensor as it is.
 
     A view whose base was changed in place is not asked, see ``held_node``: it has a node, or will.
     """
-    if _may_be_outdated(tensor):
-        return False
+    return not _may_be_outdated(tensor) and is_leaf(tensor)
+
+
+def is_leaf(tensor: Tensor) -> bool:
+    """Return ``tensor.is_leaf``; False for a view that torch refuses to use any more.
+
+    Of a saved tensor: torch asks the same before it uses it.
+    """
     try:
         return bool(_read(tensor, read_is_leaf))
     except RuntimeError:
@@ -112,7 +118,7 @@ def storage_of(tensor: Tensor) -> int:
 def is_parameter(tensor: Tensor) -> bool:
     """Return whether it is a leaf that requires grad, or a view of one: memory not the graph's."""
     with DisableTorchFunction():
-        if is_leaf(tensor):
+        if is_held_leaf(tensor):
             return tensor.requires_grad
         base = tensor._base if tensor._is_view() else None
         return base is not None and base.is_leaf and base.requires_grad

@@ -130,7 +130,7 @@ def digest(tensors: Sequence[Tensor | None]) -> str:
         if tensor is not None:
             tensor = tensor.detach().as_subclass(Tensor)
             state.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            state.update(tensor.resolve_conj().contiguous().numpy().tobytes())
+            state.update(tensor.contiguous().numpy(force=True).tobytes())
     return state.hexdigest()
 
 

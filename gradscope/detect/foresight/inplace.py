@@ -23,7 +23,7 @@ from gradscope.detect.observers import Observer
 from gradscope.fixing.gs202 import fix_for, fix_for_hidden
 from gradscope.model import Finding, Site
 from gradscope.program.sites import Place, user_frames
-from gradscope.program.tensors import is_leaf, is_parameter, requires_grad
+from gradscope.program.tensors import is_held_leaf, is_parameter, requires_grad
 from gradscope.rules import gs202
 
 _TRIES = 3  # lines of one frame: at the first, a result may not have its name yet
@@ -155,4 +155,4 @@ def _is_computed(packed: Packed) -> bool:
     tensor = packed.tensor
     if tensor is None or not packed.original:
         return True
-    return requires_grad(tensor) and not is_leaf(tensor)
+    return requires_grad(tensor) and not is_held_leaf(tensor)

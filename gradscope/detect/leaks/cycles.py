@@ -12,7 +12,7 @@ from torch import Tensor
 from gradscope.code.stores import find_calls, find_store
 from gradscope.model import Site
 from gradscope.model.paths import Path
-from gradscope.program.tensors import held_node, is_leaf
+from gradscope.program.tensors import held_node, is_held_leaf
 from gradscope.program.tracked import contexts, tracked
 from gradscope.torch_private import DisableTorchFunction
 
@@ -57,7 +57,7 @@ def _through_hooks() -> Cycle | None:
     counts: Counter[CodeType] = Counter()
     for each in tracked(Tensor):
         with DisableTorchFunction():
-            installed = None if is_leaf(each) else each._backward_hooks
+            installed = None if is_held_leaf(each) else each._backward_hooks
         for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
             if isinstance(hook, FunctionType) and _closes_over(hook, each):
                 counts[hook.__code__] += 1
@@ -85,5 +85,5 @@ def _through_grad() -> Cycle | None:
     count = 0
     for each in tracked(Tensor):
         with DisableTorchFunction():
-            count += is_leaf(each) and each.grad is not None and each.grad.requires_grad
+            count += is_held_leaf(each) and each.grad is not None and each.grad.requires_grad
     return Cycle("grad", ".grad", None, count) if count else None

@@ -1,6 +1,7 @@
 """detach_() on a tensor that a node saved: torch has an error of its own for it."""
 
 import torch
+import torch.utils.checkpoint
 from _show import show, small
 
 x = small(4).requires_grad_()
@@ -25,3 +26,11 @@ for _ in range(3):
     state.sum().backward()
     state.detach_()
 show("state", state, x.grad)
+
+h = (x * 2).add_(1)
+out = torch.utils.checkpoint.checkpoint(lambda t: t * t.exp(), h, use_reentrant=False)
+h.detach_()
+try:
+    out.sum().backward()
+except RuntimeError as error:
+    print(error)

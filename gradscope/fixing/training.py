@@ -105,7 +105,8 @@ class Comparison:
         for optimizer in range(len(self.base.optimizers)):
             base, after = self.base.steps_of(optimizer), self.after.steps_of(optimizer)
             pairs = list(zip(base, after, strict=False))
-            if base and not after and len(self.after.calls) >= base[0].after:
+            came = len(self.after.calls) - (self.after.failed is None)
+            if base and not after and came >= base[0].after:
                 found += self._of_missing_step(base[0])
             every = dict.fromkeys(key for pair in pairs for step in pair for key in step.calls)
             for key in every:

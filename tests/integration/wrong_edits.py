@@ -547,6 +547,40 @@ for step in range(5):
         ),
         right=({"loss = (s + b).pow(2).sum()": "loss = (w.exp() + b).pow(2).sum()"},),
     ),
+    "functional gradients between": Hazard(
+        GAN.replace("oD.zero_grad()", "torch.func.grad(lambda x: x.exp().sum())(torch.ones(2))"),
+        wrong=(
+            Wrong({"g_loss = bce(D(fake), one)": "g_loss = bce(D(fake.detach()), one)"}, G_UNTRAINED),
+            Wrong(
+                {"d_loss.backward()": "d_loss = g_loss.detach().requires_grad_()\n    d_loss.backward()"},
+                ("`D.*`", "not be trained", "`d_loss`"),
+            ),
+        ),
+        right=({"oG.step()": "oG.step()\n    fake = fake.detach()"},),
+    ),
+    "leak": Hazard(
+        START
+        + """\
+net = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+history = []
+for step in range(40):
+    loss = net(torch.randn(5, 3)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    history.append(loss)
+""",
+        wrong=(
+            Wrong(
+                {
+                    "loss = net(torch.randn(5, 3)).pow(2).mean()": "loss = net(torch.randn(5, 3)).pow(2).mean().detach().requires_grad_()"
+                },
+                ("`net.*`", "not be trained", "`loss`", "`optimizer.step()`"),
+            ),
+        ),
+        right=({"history.append(loss)": "history.append(loss.item())"},),
+    ),
     "peers that say what they do": Hazard(
         START
         + """\

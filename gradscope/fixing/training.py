@@ -67,6 +67,14 @@ class Comparison:
         )
         return self.reference if passed else self.before
 
+    def homes_of(self, loss: Line) -> set[int]:
+        """Return the optimizers that step next after a loss of the unchanged program."""
+        known = self.base.homes().get(loss)
+        if known is not None:
+            return known
+        after = self.after.homes()
+        return {one for line, of in after.items() if loss in self.units(line) for one in of}
+
     @cached_property
     def names(self) -> Mapping[Key, str]:
         """The names of the parameters, in whichever run they were found."""
@@ -250,13 +258,19 @@ class Comparison:
         failed = self.before.failed
         if failed is None or self.base is not self.before:
             return []
-        trained = {key for step in self.after.steps for key in step.calls}
+        trained = trained_by(self.after, self.units)
+        own = self.homes_of(failed.line)
         stepping = {step.optimizer: step.line for step in self.after.steps}
-        return [
-            Difference(Change.UNTRAINED, (key,), failed.line, None, (), (1, 0))
-            for key in sorted(failed.reached)
-            if key not in trained and key[0] in stepping
-        ]
+        found = []
+        for key in sorted(key for key in failed.reached if key[0] in stepping):
+            losses = trained.get(key, frozenset())
+            rest = tuple(sorted(losses))
+            if not losses:
+                found.append(Difference(Change.UNTRAINED, (key,), failed.line, None, (), (1, 0)))
+            elif failed.line not in losses and key[0] in own:
+                step = stepping[key[0]]
+                found.append(Difference(Change.LOST, (key,), failed.line, step, rest, (1, 0)))
+        return found
 
     def _without_optimizer(self) -> list[Difference]:
         """Return the leaves of a program without optimizers that get no gradient any more."""

@@ -132,7 +132,7 @@ class Verdict:
         picked = any(p.chosen.number in self.picked for p in self.plan.applied)
         match difference.change:
             case TrainingChange.LOST:
-                homes = self.comparison.base.homes().get(difference.loss, set())
+                homes = self.comparison.homes_of(difference.loss)
                 return says_so or not any(key[0] in homes for key in difference.keys)
             case TrainingChange.GAINED | TrainingChange.OTHER:
                 return says_so and picked

@@ -9,24 +9,29 @@ import functools
 import json
 import os
 import sys
+import threading
 import time
 import weakref
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any, TextIO
 
 import torch
-from torch.autograd.graph import GradientEdge
 
 from gradscope.collect.engine_call import EngineCall
-from gradscope.hooks import on_optimizer_step, replace, wrap_engine
+from gradscope.hooks import (
+    DefaultHookFunctions,
+    default_hooks_are_enabled,
+    on_optimizer_step,
+    replace,
+    replace_default_hook_functions,
+    wrap_engine,
+)
+from gradscope.launch.leaves import is_asked, leaves_of, leaves_through_state
 from gradscope.program.names import Names
 from gradscope.program.sites import USER, owner_of, place_of, site_of
-from gradscope.program.tensors import node_of
 from gradscope.torch_private import (
-    NO_SEQUENCE_NR,
     DisableTorchDispatch,
     DisableTorchFunction,
     next_sequence_nr,
@@ -38,7 +43,7 @@ WITHOUT_OPTIMIZER = -1
 _STEPS_WITH_NORMS = 3
 """So many steps of each optimizer are noted with the size of each gradient."""
 _MOST_PARAMETERS = 4000
-_MOST_NODES = 20_000  # of a graph, in one walk
+
 _DEEPEST = 40  # frames that are looked at for names
 
 
@@ -121,7 +126,7 @@ class Witness:
         )
         wrap_engine(self._run)
         if self._reference:
-            torch.autograd.graph.saved_tensors_hooks(_alias, _itself).__enter__()
+            _check_no_versions()
 
     # calls
 
@@ -151,16 +156,16 @@ class Witness:
 
     def _after_call(self, asked: EngineCall, frame: FrameType, failed: bool) -> None:
         line = _line_of(frame)
-        carried: set[int] = self._carried(asked.outputs, line) if self._reference else set()
+        carried = self._carried(asked, line)
         self._ends.setdefault(line, []).append(next_sequence_nr())
         reached: list[int] = []
         for parameter in self._parameters.values():
             if asked.accumulates and parameter.gets(self._calls) and parameter.number in carried:
                 parameter.calls[-1] = -self._calls
-            elif not asked.accumulates and _is_asked(parameter, asked):
+            elif not asked.accumulates and is_asked(parameter.tensor(), asked):
                 parameter.asked.append(self._calls)
         if failed or not self._optimizers:
-            found = (self._parameters.get(id(leaf)) for leaf in _leaves(asked))
+            found = (self._parameters.get(id(leaf)) for leaf in leaves_of(asked))
             reached = sorted({p.number for p in found if p is not None} - carried)
         value = _value_of(asked.outputs) if asked.accumulates else None
         at = round(time.perf_counter(), 6)
@@ -229,37 +234,24 @@ class Witness:
         if final:
             self._write("step", self._row)
 
-    # graphs
+    # leaves
 
     def _meet_leaves(self, asked: EngineCall) -> None:
         """Know the leaves of a program that has no optimizer, in the order of the first meeting."""
-        for leaf in _leaves(asked):
+        for leaf in leaves_of(asked):
             known = self._parameters.get(id(leaf))
             if known is None or known.tensor() is not leaf:
                 self._know(leaf, WITHOUT_OPTIMIZER, 0, self._numbers)
 
-    def _carried(self, outputs: Sequence[Any], line: tuple[str, int]) -> set[int]:
-        """Return the parameters that a call reaches only through a state carried from one run of
-        its line to the next: a fix that cuts the state off takes no training from them that a
-        program could have had for long.
+    def _carried(self, asked: EngineCall, line: tuple[str, int]) -> set[int]:
+        """Return the parameters that a call of the reference run reaches only through a state
+        carried from one run of its line to the next: a fix that cuts the state off takes no
+        training from them that a program could have had for long.
         """
-        ends = self._ends.get(line, [])
-        if not ends:
+        ends = self._ends.get(line)
+        if not ends or not self._reference:
             return set()
-
-        def run_of(node: Any) -> int:
-            number = node._sequence_nr()
-            return len(ends) if number == NO_SEQUENCE_NR else bisect_right(ends, number)
-
-        def in_this_run(node: Any, following: Any) -> bool:
-            return _is_leaf(following) or run_of(following) >= len(ends)
-
-        def from_run_to_run(node: Any, following: Any) -> bool:
-            return _is_leaf(following) or run_of(node) - run_of(following) <= 1
-
-        roots = [node for node in map(_node_of, outputs) if node is not None]
-        fresh, carried = _reached(roots, in_this_run), _reached(roots, from_run_to_run)
-        found = (self._parameters.get(key) for key in carried if key not in fresh)
+        found = map(self._parameters.get, leaves_through_state(asked, ends))
         return {parameter.number for parameter in found if parameter is not None}
 
     # the file
@@ -300,17 +292,28 @@ def _line_of(frame: FrameType) -> tuple[str, int]:
     return (site.file, site.line) if site is not None else ("", 0)
 
 
-def _leaves(asked: EngineCall) -> list[Any]:
-    """Return the leaves that a call reaches, or those that it was asked for."""
-    inputs = [_tensor_of(one) for one in asked.inputs]
-    if inputs:
-        return [one for one in inputs if isinstance(one, torch.Tensor) and one.is_leaf]
-    return list(_reached(map(_node_of, asked.outputs), lambda node, following: True).values())
+def _check_no_versions() -> None:
+    """Save aliases from now on, of which torch does not check the version; step aside for
+    ``torch.func``, which takes no hooks.
+    """
+    functions = DefaultHookFunctions.now()
+    functions.push(_alias, _itself)
+    aside: list[int] = []  # the thread that went without them
 
+    def disable(*args: Any) -> None:
+        top = functions.top(False) if default_hooks_are_enabled() else None
+        if top is not None and top[0] is _alias:
+            functions.pop()
+            aside.append(threading.get_ident())
+        functions.disable(*args)
 
-def _is_asked(parameter: _Parameter, asked: EngineCall) -> bool:
-    tensor = parameter.tensor()
-    return any(_tensor_of(one) is tensor for one in asked.inputs)
+    def enable() -> None:
+        functions.enable()
+        if aside == [threading.get_ident()]:
+            aside.clear()
+            functions.push(_alias, _itself)
+
+    replace_default_hook_functions(functions._replace(disable=disable, enable=enable))
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
@@ -343,33 +346,3 @@ def _value_of(outputs: Sequence[Any]) -> float | None:
     if len(outputs) != 1 or not isinstance(outputs[0], torch.Tensor):
         return None
     return float(outputs[0]) if outputs[0].numel() == 1 else None
-
-
-def _tensor_of(one: Any) -> Any:
-    """Return the leaf that an input of a call names."""
-    return getattr(one.node, "variable", None) if isinstance(one, GradientEdge) else one
-
-
-def _node_of(output: Any) -> Any:
-    return output.node if isinstance(output, GradientEdge) else node_of(output)
-
-
-def _is_leaf(node: Any) -> bool:
-    return getattr(node, "variable", None) is not None
-
-
-def _reached(roots: Iterable[Any], follow: Callable[[Any, Any], bool]) -> dict[int, Any]:
-    """Return by id the leaves that lie behind nodes, over the edges that ``follow`` takes."""
-    leaves: dict[int, Any] = {}
-    stack = [root for root in roots if root is not None]
-    met = set(stack)
-    while stack and len(met) < _MOST_NODES:
-        node = stack.pop()
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            leaves[id(leaf)] = leaf
-        for following, _ in node.next_functions:
-            if following is not None and following not in met and follow(node, following):
-                met.add(following)
-                stack.append(following)
-    return leaves

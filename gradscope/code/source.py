@@ -151,6 +151,18 @@ def statement_at(site: Site) -> ast.stmt | None:
     return around[-1] if around else None
 
 
+def name_after(site: Site, name: str) -> Site | None:
+    """Return where a name is read next in the statement at a site; None if it is nowhere."""
+    found = [
+        places.of_node(node, site.file, site.function)
+        for node in ast.walk(statement_at(site) or ast.Module([], []))
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+    ]
+    at = [(one.line, one.column) >= (site.end_line, site.end_column) for one in found]
+    behind = [one for one, is_behind in zip(found, at, strict=True) if is_behind]
+    return min(behind or found, key=lambda one: (one.line, one.column), default=None)
+
+
 def loop_around(site: Site) -> Loop | None:
     """Return the innermost loop around a site within its function."""
     for node in reversed(enclosing(site.file, site.line)):

@@ -44,6 +44,7 @@ from gradscope.torch_private import (
 
 _FUNCTION = None if FUNCTION_APPLY is None else Variable(FUNCTION_APPLY, "cls")
 _reference = weakref.ref
+_APPLY_HAS_NO_FRAME = FUNCTION_APPLY is None
 _FRESH_REFERENCES = 4  # of a tensor that only C++ has seen, counted from inside a pack hook
 
 
@@ -97,9 +98,11 @@ class Saving:
             else:
                 # torch keeps an input of the node as it is; an output must be kept as an alias. A
                 # tensor that Python knew before and that was not modified is an input; others are
-                # asked, as are all in a Python Function, whose outputs Python knows.
+                # asked, as are all in a Python Function, whose outputs Python knows, or that may be
+                # in one where no frame shows it.
                 if (
                     version
+                    or _APPLY_HAS_NO_FRAME
                     or sys.getrefcount(tensor) <= _FRESH_REFERENCES
                     or _runs(frame, FUNCTION_APPLY)
                 ):
@@ -141,6 +144,7 @@ class Saving:
         packed.was_leaf = leaf = tensor.is_leaf
         known = (
             version == 0
+            and not _APPLY_HAS_NO_FRAME
             and not _runs(frame, FUNCTION_APPLY)
             and sys.getrefcount(tensor) > _FRESH_REFERENCES + 1
         )
@@ -181,8 +185,8 @@ class Saving:
                 self.other_thread = True
             # A Function saves after its forward, which may have built nodes; a checkpoint's inputs
             # are in no node.
-            untied = self._last_untied = code is FUNCTION_APPLY or (
-                code is not None and code.co_filename == CHECKPOINT_FILE
+            untied = self._last_untied = code is not None and (
+                code is FUNCTION_APPLY or code.co_filename == CHECKPOINT_FILE
             )
             route = packed.route = self._last_route = self.routes.of(caller)
             place = packed.place = self._last_place = (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections import Counter
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,6 +54,29 @@ def test_two_hundred_iterations_leave_nothing() -> None:
         assert summary.live_bytes == 0
         assert summary.freed_tensors + summary.dropped_tensors == summary.saved_tensors > 0
     assert live_objects()["packed"] == left_by_others
+
+
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        _, y = ctx.saved_tensors
+        return grads[0] * y
+
+
+def test_an_output_that_a_function_saved_goes_with_a_graph_that_is_not_run() -> None:
+    with gradscope.watch():
+        x = torch.ones(3, requires_grad=True) * 1
+        y = Exp.apply(x)  # type: ignore[no-untyped-call]
+        last = weakref.ref(x), weakref.ref(y)
+        del x, y
+        gc.collect()
+        assert [one() for one in last] == [None, None]
 
 
 def peak_of_live_saved_bytes(watched: bool) -> int:

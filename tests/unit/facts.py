@@ -371,6 +371,9 @@ FACTS = (
         "Function.apply is a Python frame with the class in `cls`",
         ("collect/saving.py",),
         _function_frames_know_their_class,
+        (
+            "autograd.Function.apply.__func__",
+        ),  # else all tensors that may be a Function's are asked
     ),
     Fact(
         _TORCH,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from types import CodeType
 
+from gradscope.code import source
 from gradscope.code.liveness.callees import Resolve
-from gradscope.code.liveness.calls import site_of
+from gradscope.code.liveness.calls import instruction_at, site_of
 from gradscope.code.liveness.flow import flow_of
 from gradscope.code.liveness.loops import Loops
 from gradscope.code.liveness.notes import Effect, Note, Notes, Phase
@@ -99,7 +101,7 @@ def read_of(note: Note) -> Read:
     """Return a read as it was noted."""
     return Read(
         note.name,
-        site_of(note.code, note.index),
+        _site(note),
         note.effect,
         note.via,
         site_of(*note.backward) if note.backward is not None else None,
@@ -108,6 +110,15 @@ def read_of(note: Note) -> Read:
         note.before and note.name != RESULT,
         note.maybe,
     )
+
+
+def _site(note: Note) -> Site:
+    """Return the place of a read: an instruction that does two things has that of the first."""
+    site, instruction = site_of(note.code, note.index), instruction_at(note.code, note.index)
+    variable = re.split(r"[.\[]", note.name)[0]
+    if variable != instruction.second or variable == instruction.name:
+        return site
+    return source.name_after(site, variable) or site
 
 
 def starts_after(

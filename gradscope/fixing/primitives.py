@@ -13,7 +13,8 @@ import functools
 from collections.abc import Callable, Container, Sequence
 from typing import ParamSpec
 
-from gradscope.fixing.edits import checked
+from gradscope.fixing.edits import CannotBeWrittenError, checked
+from gradscope.fixing.merging import merged
 from gradscope.model import Edit, Site
 
 P = ParamSpec("P")
@@ -37,8 +38,8 @@ def _written(write: Callable[P, tuple[Edit, ...]]) -> Callable[P, tuple[Edit, ..
 
 @_written
 def joined(*parts: tuple[Edit, ...]) -> tuple[Edit, ...]:
-    """Return all edits as one change; none if a part is empty or two parts change one line."""
-    return checked(*(edit for part in parts for edit in part)) if all(parts) else ()
+    """Return all edits as one change; none if a part is empty or two contradict each other."""
+    return checked(*merged(edit for part in parts for edit in part)) if all(parts) else ()
 
 
 @_written
@@ -57,11 +58,17 @@ def detach_stored(at: Site, text: str = "", *, elements: bool = False) -> tuple[
     """Store the value detached: of an assignment, ``append(x)``, a walrus, an argument, a return.
 
     ``text`` is the target or the part of the value that is meant. A branch that is a number stays
-    as it is. ``elements``: the value is a tuple or a list of tensors.
+    as it is; one of several that a call gives is detached after the statement. ``elements``: the
+    value is a tuple or a list of tensors.
     """
-    from gradscope.fixing import values
+    from gradscope.fixing import moves, values
 
-    return values.stored_with(at, ".detach()", text, elements=elements)
+    try:
+        return values.stored_with(at, ".detach()", text, elements=elements)
+    except CannotBeWrittenError:
+        if not values.is_one_of_several(at, text):
+            raise
+        return moves.detach_after(at, [text], elements=elements, without="")
 
 
 @_written

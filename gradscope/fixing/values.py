@@ -220,6 +220,16 @@ def _assigned(targets: list[ast.expr], value: ast.expr, text: str) -> list[ast.e
     return _with_text([value], text)
 
 
+def is_one_of_several(at: Site, text: str) -> bool:
+    """Return whether the assignment at a place stores to a text beside other targets."""
+    found = spots.statement_at(at)
+    for target in found.targets if isinstance(found, ast.Assign) else ():
+        if isinstance(target, ast.Tuple | ast.List):
+            texts = [ast.unparse(each) for each in target.elts]
+            return bool(text) and spots.same_text(text) in texts
+    return False
+
+
 def _added_element(value: ast.expr) -> ast.expr | None:
     """Return the one element that ``history + [h]`` adds to a list."""
     for part in (value.left, value.right) if isinstance(value, ast.BinOp) else ():

@@ -161,7 +161,16 @@ def test_reads_are_detached(
         lambda at: p.detach_stored(at("a"), "b"),
         "a, b = f(x), g(x).detach()\n",
     ),
-    one_of_two_from_a_call=("a, b = f(x)\n", lambda at: p.detach_stored(at("a"), "b"), ""),
+    one_of_two_from_a_call=(
+        "a, s.b = f(\n    x\n)\ng(a)\n",
+        lambda at: p.detach_stored(at("a"), "s.b"),
+        "a, s.b = f(\n    x\n)\ns.b = s.b.detach()\ng(a)\n",
+    ),
+    a_tuple_beside_another=(
+        "a, s = f(x); g(a)\n",
+        lambda at: p.detach_stored(at("a"), "s", elements=True),
+        "a, s = f(x); s = tuple(t.detach() for t in s); g(a)\n",
+    ),
     all_of_a_comprehension=(
         "hs = [f(h) for h in hs]\n",
         lambda at: p.detach_stored(at("hs")),
@@ -743,6 +752,46 @@ def test_statements_are_put_in(
     assert after(code, write, tmp_path) == expected
 
 
+@cases(
+    two_words_of_a_line=(
+        "x = f(\n    a, b\n)  # both\n",
+        lambda at: p.joined(p.detach_reads(at("x"), "a"), p.detach_reads(at("x"), "b")),
+        "x = f(\n    a.detach(), b.detach()\n)  # both\n",
+    ),
+    a_flag_and_what_follows=(
+        "f(h).backward(retain_graph=True)\n",
+        lambda at: p.joined(p.without_flag(at("f"), RETAIN), p.detach_after(at("f"), ["h"])),
+        "f(h).backward()\nh = h.detach()\n",
+    ),
+    what_follows_twice=(
+        "f(h)\n",
+        lambda at: p.joined(p.detach_after(at("f"), ["h"]), p.drop_after(at("f"), "x")),
+        "f(h)\nh = h.detach()\ndel x\n",
+    ),
+    a_word_of_what_goes_under_no_grad=(
+        "import torch\nx = f(a)\n",
+        lambda at: p.joined(p.no_grad(at("x = ")), p.clone_reads(at("x = "), "a")),
+        "import torch\nwith torch.no_grad():\n    x = f(a.clone())\n",
+    ),
+    two_that_contradict=(
+        "x = f(a)\n",
+        lambda at: p.joined(p.detach_reads(at("x"), "a"), p.clone_reads(at("x"), "a")),
+        "",
+    ),
+    what_one_takes_out=(
+        "a.backward()\nb.backward()\n",
+        lambda at: p.joined(
+            p.sum_losses(at("a"), at("b.backward()")), p.with_flag(at("b.backward()"), RETAIN)
+        ),
+        "",
+    ),
+)
+def test_edits_of_the_same_lines_are_put_together(
+    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
+) -> None:
+    assert after(code, write, tmp_path) == expected
+
+
 def test_edits_of_two_files_are_one_change(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("net.py", "train.py")]
     files[0].write_text("class Net:\n    def forward(self, x):\n        self.h = f(x, self.h)\n")
@@ -751,7 +800,7 @@ def test_edits_of_two_files_are_one_change(tmp_path: Path) -> None:
     read_ = p.detach_reads(Site(str(files[1]), 1), "net.h")
     assert {edit.file for edit in p.joined(store, read_)} == {str(file) for file in files}
     assert p.joined(store, ()) == ()
-    assert p.joined(store, store) == ()
+    assert p.joined(store, store) == store
 
 
 def test_the_tree_is_imported_with_the_first_edit(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from gradscope.collect.walk import edges_of, root_node
 from gradscope.detect.built import built_at, node_at
 from gradscope.detect.meanwhile import explain
 from gradscope.detect.needs import needs_saved
-from gradscope.detect.stale import stale_tensor
+from gradscope.detect.stale import as_foretold, stale_tensor
 from gradscope.model import BackwardCall, Edge, Finding
 from gradscope.program.sites import (
     USER,
@@ -34,7 +34,7 @@ from gradscope.program.sites import (
     user_frame,
 )
 from gradscope.program.variables import variables
-from gradscope.rules import base, gs101, gs104, gs201
+from gradscope.rules import base, gs101, gs104
 from gradscope.torch_private import (
     DisableTorchFunction,
     FunctionNode,
@@ -71,7 +71,7 @@ def examine(evidence: Evidence) -> list[Finding]:
     if first in needed:
         return [gs101.finding(_freed_graph(evidence, [i for i in order if i in needed]))]
     if first in stale:
-        return [gs201.finding(stale_tensor(evidence, first, stale))]
+        return [as_foretold(evidence, stale_tensor(evidence, first, stale))]
     nodes = tuple(node_at(look, evidence.graph, i) for i in order if i in donated)
     return [gs104.finding(gs104.DonatedGraph(evidence.record, nodes))]
 
@@ -139,7 +139,7 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
         same_root=bool(by.roots) and by.roots == call.roots,
         made_again=place is not None and place.last_sequence_nr >= by.sequence_nr,
         stepped_between=state.steps != by.steps,
-        foreseen=None if foreseen is None else foreseen.fix,
+        foreseen=() if foreseen is None else foreseen.fixes,
         foretold=None if foreseen is None else foreseen.site,
     )
 

@@ -10,7 +10,8 @@ import torch
 from gradscope.collect.evidence import Evidence
 from gradscope.collect.marks import Stale
 from gradscope.detect.built import node_at
-from gradscope.model import SavedState, SavedTensor
+from gradscope.fixing.stepped import Stepped, fixes_for_step
+from gradscope.model import Finding, SavedState, SavedTensor
 from gradscope.program.sites import site_of, user_frames
 from gradscope.program.tensors import describe, shape_of, storage_of, version_of
 from gradscope.program.variables import variables
@@ -40,6 +41,31 @@ def stale_tensor(
         modified=state.mutations.who_modified(found, token, evidence.record, names),
         more=sum(map(len, stale.values())) - 1,
     )
+
+
+def as_foretold(evidence: Evidence, facts: gs201.StaleTensor) -> Finding:
+    """Return the finding, with the fixes that were proposed when the tensor was changed."""
+    found = gs201.finding(facts)
+    for earlier in reversed(evidence.state.foretold):
+        if earlier.code == "GS202" and earlier.announces(found):
+            return replace(found, fix=earlier.fix, alternatives=earlier.alternatives)
+    call = evidence.record.site
+    if not isinstance(facts.modified, gs201.ModifiedByStep) or call is None:
+        return found
+    step, made = facts.modified.site, facts.saved.site or facts.node.site
+    before = step.function == call.function and call.line < step.line
+    root = facts.call.roots[0].name if len(facts.call.roots) == 1 else None
+    fixes = fixes_for_step(
+        Stepped(
+            step=step,
+            next_call=call,
+            holder="" if before else root or "the loss",
+            tensors=(facts.saved.source or "a parameter",),
+            made=() if made is None else (made,),
+            carried=before,
+        )
+    )
+    return replace(found, fix=fixes[0], alternatives=fixes[1:]) if fixes else found
 
 
 def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:

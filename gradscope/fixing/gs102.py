@@ -1,138 +1,183 @@
-"""Writes down the fixes of GS102 as edits of the user's lines, where a few lines are enough."""
+"""Proposes fixes for a graph that two backward calls share, the one that an expert would choose
+first.
+"""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
 
-from gradscope.code import changes, places, source
-from gradscope.fixing import primitives, spots
-from gradscope.model import Edit, FixKind, Site
-from gradscope.rules.gs102 import SharedGraph, fix_kind
+from gradscope.fixing import primitives as edit
+from gradscope.fixing.choosing import added, chosen, untouched
+from gradscope.fixing.next_run import is_read_first
+from gradscope.fixing.once import Holder, detach_where_stored, of_made_once, recomputed
+from gradscope.fixing.shared import forward_again, retained, sum_of
+from gradscope.fixing.siblings import of_siblings
+from gradscope.model import Applicability, Edit, Fix, FixKind
+from gradscope.rules.base import is_grad, place
+from gradscope.rules.gs102 import SharedGraph, words_for
+from gradscope.rules.roles import grouped
 
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A variable that holds the graph, by the name that it has in the code at ``at``.
-
-    ``again``: a library runs that code anew. ``in_tuple``: the name is that of an element of a
-    tuple.
-    """
-
-    name: str
-    at: Site
-    again: bool = False
-    in_tuple: bool = False
+_SAFE = Applicability.MACHINE_APPLICABLE
+_CHANGES = Applicability.MAYBE_INCORRECT
 
 
-def edits_for(facts: SharedGraph, holders: Sequence[Holder]) -> tuple[Edit, ...]:
-    """Return the edits that make the fix; none where it takes more than that.
+def fixes_for(facts: SharedGraph, holders: Sequence[Holder]) -> tuple[Fix, ...]:
+    """Return what can be done, the expert's choice first.
 
     ``holders`` are those that lead to the call that will fail.
     """
+    return chosen(_candidates(facts, holders))
+
+
+def _candidates(facts: SharedGraph, holders: Sequence[Holder]) -> Iterator[Fix]:
+    roles, call = facts.roles, facts.call
+    is_part = facts.same_root and call.inputs is not None
+    if facts.accumulated:
+        yield from _of_total(facts)
+    elif roles.rows and facts.again:
+        yield retained(facts, "each call asks for a part of one result")
+        yield recomputed(facts, holders, "")
+    elif not facts.again and (is_grad(call) or is_part):
+        yield from _of_probe(facts)
+    elif facts.elements:
+        yield sum_of(facts, "all of them are trained by one step")
+        yield retained(facts, "")
+    elif facts.same_root or roles.alike:
+        reason = "each call needs a graph of its own"
+        yield forward_again(facts, reason)
+        yield retained(facts, "")
+    elif facts.again and facts.carried:
+        yield from _of_state(facts, holders)
+    elif facts.again:
+        yield from of_made_once(facts, holders)
+    else:
+        yield from of_siblings(facts)
+
+
+def _of_total(facts: SharedGraph) -> Iterator[Fix]:
     assert facts.call.site is not None
-    if facts.call.driven:  # no line of the user's comes before or after the call
-        return _detach_for_the_next_run(facts) if fix_kind(facts) is FixKind.DETACH else ()
-    match fix_kind(facts):
-        case FixKind.RETAIN_GRAPH:
-            return primitives.with_flag(facts.call.site, "retain_graph")
-        case FixKind.SUM_LOSSES if facts.elements:
-            return primitives.sum_of_loop(facts.call.site, facts.elements)
-        case FixKind.SUM_LOSSES:
-            return primitives.sum_losses(facts.call.site, facts.next_call)
-        case FixKind.ITEM:
-            return _item(facts.call.site, facts.holder)
-        case FixKind.NO_GRAD if facts.link is not None:
-            return primitives.no_grad(facts.link)
-        case FixKind.RECOMPUTE if not facts.same_root:
-            return _recompute(facts, holders)
-        case FixKind.DETACH if facts.again and facts.carried:
-            return _detach_after(holders)
-        case FixKind.DETACH if facts.again:
-            link = facts.link or (facts.made[0] if facts.made else None)
-            return primitives.detach_stored(link) if link is not None else ()
-        case FixKind.DETACH:
-            return _detach_in_loss(facts)
-    return ()
+    name = facts.holder
+    effects = ("each call trains by its own loss alone",)
+    item = Fix(
+        FixKind.ITEM,
+        words_for(FixKind.ITEM, facts),
+        _item(facts),
+        _SAFE if facts.roles.total else _CHANGES,
+        effects,
+        f"`{name}` is a running total",
+    )
+    zero = Fix(
+        FixKind.OTHER,
+        f"set `{name}` to zero at the start of each iteration: it still holds earlier losses",
+        edit.reset_at_head(facts.call.site, name),
+        _CHANGES if facts.roles.total else _SAFE,
+        effects,
+        f"`{name}` is a loss that is not reset",
+    )
+    yield from (item, zero) if facts.roles.total else (zero, item)
 
 
-def _item(site: Site, total: str) -> tuple[Edit, ...]:
+def _item(facts: SharedGraph) -> tuple[Edit, ...]:
     """Add the value of each loss to the total, and call backward on the loss."""
-    region = source.loop_around(site)
-    stores = changes.stores_in(region, total) if region is not None else []
-    call = spots.call_at(site)
-    root = getattr(call.func, "value", None) if call is not None else None
-    if len(stores) != 1 or not isinstance(root, ast.expr) or ast.unparse(root) != total:
+    link, call = facts.link or facts.call.site, facts.call.site
+    assert link is not None
+    assert call is not None
+    loss = added(link, facts.holder)
+    if not loss:
         return ()
-    added = _added(stores[0], total)
-    if added is None:
-        return ()
-    store = places.of_node(stores[0], site.file)
-    return primitives.joined(
-        primitives.item_added(store, total), primitives.backward_of(site, added.id)
+    return edit.joined(edit.item_added(link, facts.holder), edit.backward_of(call, loss))
+
+
+def _of_probe(facts: SharedGraph) -> Iterator[Fix]:
+    site = facts.call.site
+    assert site is not None
+    roles = facts.roles
+    create = Fix(
+        FixKind.CREATE_GRAPH,
+        "pass create_graph=True to this call: the later loss is trained through its result",
+        edit.with_flag(site, "create_graph"),
+        _CHANGES,
+        ("the later loss trains through the gradient as well, which it does not now",),
+        "its result is a part of the later loss",
+    )
+    reason = "its result only steps a copy of the weights" if roles.update else ""
+    reason = reason or "its result is only read"
+    retain = retained(facts, "" if roles.penalty else reason)
+    if roles.penalty:
+        yield create
+        yield retain
+        return
+    yield retain
+    if roles.update:
+        yield create
+    yield Fix(
+        FixKind.RECOMPUTE,
+        "run the forward pass again for the later call",
+        edit.forward_again(facts.next_call),
+        _SAFE,
+        (untouched(roles), "that forward pass runs twice"),
     )
 
 
-def _added(store: ast.stmt, total: str) -> ast.Name | None:
-    """Return the variable that a statement adds to a total."""
-    match store:
-        case ast.AugAssign(op=ast.Add(), value=ast.Name() as added):
-            return added
-        case ast.Assign(value=ast.BinOp(left=left, op=ast.Add(), right=right)):
-            others = [each for each in (left, right) if ast.unparse(each) != total]
-            return others[0] if len(others) == 1 and isinstance(others[0], ast.Name) else None
-    return None
-
-
-def _recompute(facts: SharedGraph, holders: Sequence[Holder]) -> tuple[Edit, ...]:
-    """Take the cache off, or compute the holders in the loop or the function that is run anew."""
-    if facts.holder.startswith("<lru_cache of "):
-        return primitives.without_decorator(facts.link) if facts.link is not None else ()
-    here = holders[0].at
-    if source.loop_around(here) is None and not holders[0].again:
-        return ()
-    return primitives.recompute(here, [holder.name for holder in holders])
+def _of_state(facts: SharedGraph, holders: Sequence[Holder]) -> Iterator[Fix]:
+    """A state that goes from one iteration into the next."""
+    name = facts.holder
+    lost = grouped(facts.roles.leaves)
+    effects = (
+        f"{lost or 'the parameters'} would get gradient from each loss through its own iteration, "
+        "not through earlier ones",
+        "each iteration's graph goes once its call is over",
+    )
+    message = words_for(FixKind.DETACH, facts)
+    stored = Fix(
+        FixKind.DETACH, message, detach_where_stored(facts), _SAFE, effects, "a carried state"
+    )
+    if facts.averaged:
+        yield Fix(
+            FixKind.NO_GRAD,
+            words_for(FixKind.NO_GRAD, facts),
+            () if facts.link is None else edit.no_grad(facts.link),
+            _SAFE,
+            ("no parameter is trained through it",),
+            "an average of parameters",
+        )
+        yield stored
+        return
+    if facts.call.driven:
+        yield Fix(
+            FixKind.DETACH,
+            message,
+            _detach_for_the_next_run(facts),
+            _SAFE,
+            effects,
+            "a carried state",
+        )
+        return
+    yield Fix(FixKind.DETACH, message, _detach_after(holders), _SAFE, effects, "a carried state")
+    where = f" at {place(facts.link)}" if facts.link is not None else ""
+    message = f"detach() `{name}`{where}, where it is stored"
+    yield Fix(FixKind.DETACH, message, stored.edits, _CHANGES, effects)
+    yield retained(facts, "")
 
 
 def _detach_after(holders: Sequence[Holder]) -> tuple[Edit, ...]:
-    """Detach the holders after the backward call."""
     here = holders[0].at
-    in_tuple = {holder.in_tuple for holder in holders}
-    names = [holder.name for holder in holders]
-    if len(in_tuple) > 1:
+    plain = [h.name for h in holders if not h.in_tuple and re.fullmatch(r"[\w.\[\]'\"]+", h.name)]
+    whole = [*dict.fromkeys(h.name.rpartition("[")[0] for h in holders if h.in_tuple)]
+    parts = []
+    if plain:
+        parts.append(edit.detach_after(here, plain))
+    if whole:
+        parts.append(edit.detach_after(here, whole, elements=True))
+    if not parts or len(plain) + sum(h.in_tuple for h in holders) < len(holders):
         return ()
-    return primitives.detach_after(here, names, elements=in_tuple == {True})
+    return parts[0] if len(parts) == 1 else edit.joined(*parts)
 
 
 def _detach_for_the_next_run(facts: SharedGraph) -> tuple[Edit, ...]:
     """Detach what is stored, where this run of the function does not read it any more."""
     link = facts.link
-    store = spots.statement_at(link) if link is not None else None
-    if link is None or not isinstance(store, ast.Assign) or not isinstance(store.value, ast.Name):
+    if link is None or facts.holder.endswith("]") or not is_read_first(link, facts.holder):
         return ()
-    if facts.holder.endswith("]"):
-        return ()  # what is stored is no tensor
-    attribute = facts.holder.rpartition(".")[2]
-    for node in ast.walk(source.tree(link.file)):
-        if not isinstance(node, ast.Attribute) or node.attr != attribute:
-            continue
-        if isinstance(node.ctx, ast.Load) and not _comes_first(node, store, link):
-            return ()
-    return primitives.detach_stored(link)
-
-
-def _comes_first(node: ast.expr, store: ast.stmt, link: Site) -> bool:
-    """Return whether a read stands before the store in its function."""
-    around = source.function_around(link)
-    return source.spans(around, node.lineno) and node.lineno < store.lineno
-
-
-def _detach_in_loss(facts: SharedGraph) -> tuple[Edit, ...]:
-    """Detach the shared tensor in the loss that trains something else as well."""
-    site = facts.next_call if facts.only_shared else facts.call.site
-    assert site is not None
-    store = changes.last_store(site, source.root_name(site))
-    if not facts.shared or store is None:
-        return ()
-    return primitives.detach_reads(places.of_node(store, site.file), facts.shared)
+    return detach_where_stored(facts)

@@ -39,6 +39,7 @@ class FixKind(StrEnum):
     RECOMPUTE = "recompute"
     SUM_LOSSES = "sum_losses"
     RETAIN_GRAPH = "retain_graph"
+    CREATE_GRAPH = "create_graph"
     REMOVE_RETAIN = "remove_retain"
     ITEM = "item"
     NO_GRAD = "no_grad"

@@ -64,6 +64,7 @@ class Rule:
         saved: Sequence[SavedTensor | str] = (),
         bytes: int = 0,  # noqa: A002 - the name of the field it fills
         fix: Fix | None = None,
+        alternatives: Iterable[Fix] = (),
     ) -> Finding:
         """Return a finding of this rule, made at ``call``, or else after the call of number
         ``after``.
@@ -86,6 +87,7 @@ class Rule:
             bytes=bytes or activation_bytes(tensors),
             backward_call=call.number if call else after,
             fix=fix,
+            alternatives=tuple(alternatives),
             graph=call.graph if call else None,
             graph_nodes=tuple(node.index for node in nodes if isinstance(node, Node)),
         )

@@ -101,8 +101,8 @@ class FreedGraph:
     ``freed_same_statement``: it came from the same place in the code as ``call``. ``same_root``:
     both start at the same node. ``made_again``: the first of ``made`` has built nodes once more
     since, so that a new iteration has begun. ``stepped_between``: an optimizer has stepped since.
-    ``foreseen`` is the fix that was given when ``freed_by`` was about to run, if the failure was
-    predicted then, and ``foretold`` the line that the prediction pointed at.
+    ``foreseen`` are the fixes that were proposed when ``freed_by`` was about to run, if the failure
+    was predicted then, and ``foretold`` the line that the prediction pointed at.
     """
 
     call: BackwardCall
@@ -113,7 +113,7 @@ class FreedGraph:
     same_root: bool = False
     made_again: bool = False
     stepped_between: bool = False
-    foreseen: Fix | None = None
+    foreseen: tuple[Fix, ...] = ()
     foretold: Site | None = None
 
 
@@ -131,6 +131,7 @@ def finding(facts: FreedGraph) -> Finding:
         nodes=facts.nodes,
         saved=saved,
         fix=_fix(facts),
+        alternatives=facts.foreseen[1:],
     )
 
 
@@ -225,8 +226,8 @@ def _fix(facts: FreedGraph) -> Fix:
     matters.
     """
     call, by = facts.call, facts.freed_by
-    if facts.foreseen is not None:
-        return facts.foreseen
+    if facts.foreseen:
+        return facts.foreseen[0]
     if by is None:
         return Fix(FixKind.RECOMPUTE, "build the graph again before this call")
     if call.parent is not None and call.parent == by.parent:

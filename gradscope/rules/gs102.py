@@ -71,13 +71,14 @@ the call is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.model.calls import BackwardCall
-from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
+from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, Site, activation_bytes
 from gradscope.rules.base import built, called, head, is_grad, place, rule
+from gradscope.rules.roles import UNKNOWN, Roles
 from gradscope.units import counted, listed, nbytes
 
 RULE = rule(
@@ -101,7 +102,7 @@ class SharedGraph:
     of ``call`` leads nowhere else, so that it is the other loss that may do without; ``next_root``
     is what ``next_call`` starts from. ``alive`` are the bytes that all graphs hold as ``call``
     begins, 0 where they are not known. ``conditions`` must hold for the later call to come, in
-    words; None where it comes in any case.
+    words; None where it comes in any case. ``roles`` says who is trained by what.
     """
 
     call: BackwardCall
@@ -125,13 +126,13 @@ class SharedGraph:
     next_root: str = ""
     alive: int = 0
     conditions: tuple[str, ...] | None = None
+    roles: Roles = UNKNOWN
 
 
-def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
-    """Return the finding in words."""
+def finding(facts: SharedGraph, fixes: Sequence[Fix] = ()) -> Finding:
+    """Return the finding in words; ``fixes`` are what can be done, the better first."""
     saved = tuple(s for node in facts.nodes for s in node.saved)
     size = activation_bytes(saved)
-    kind = fix_kind(facts)
     needs = "needs" if facts.conditions is None else "would need"
     found = RULE.finding(
         f"{called(facts.call)} frees a graph that a later backward call {needs}",
@@ -141,9 +142,16 @@ def finding(facts: SharedGraph, edits: tuple[Edit, ...] = ()) -> Finding:
         related=_related(facts, size),
         nodes=facts.nodes,
         saved=saved,
-        fix=Fix(kind, _advice(kind, facts, size) + _cost(kind, facts), edits),
+        fix=fixes[0] if fixes else Fix(kind := fix_kind(facts), words_for(kind, facts)),
+        alternatives=fixes[1:],
     )
     return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
+
+
+def words_for(kind: FixKind, facts: SharedGraph) -> str:
+    """Return what to do, and what it costs, for a fix of a kind."""
+    size = activation_bytes(tuple(s for node in facts.nodes for s in node.saved))
+    return _advice(kind, facts, size) + _cost(kind, facts)
 
 
 def _label(facts: SharedGraph) -> str:

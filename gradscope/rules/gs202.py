@@ -152,8 +152,8 @@ class StaleSoon:
     conditions: tuple[str, ...] | None = None
 
 
-def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
-    """Return the finding in words; without a ``fix`` the order is to be changed."""
+def finding(facts: StaleSoon, *fixes: Fix) -> Finding:
+    """Return the finding in words; without ``fixes``, the better first, the order is to change."""
     names = _names(facts)
     is_step = facts.by is By.STEP
     modified = counted(len(facts.tensors), "parameter") if is_step else names
@@ -165,7 +165,8 @@ def finding(facts: StaleSoon, fix: Fix | None = None) -> Finding:
         related=_related(facts, names),
         nodes=facts.nodes,
         saved=facts.tensors,
-        fix=fix or _reorder(facts),
+        fix=fixes[0] if fixes else _reorder(facts),
+        alternatives=fixes[1:],
     )
     found = replace(found, silent=facts.by is By.DATA)
     return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)

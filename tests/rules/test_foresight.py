@@ -119,12 +119,19 @@ FIXES = [
 
 @pytest.mark.parametrize(("facts", "kind", "words"), FIXES)
 def test_the_fix_follows_from_the_facts(facts: SharedGraph, kind: str, words: str) -> None:
-    finding = gs102.finding(facts, (Edit("train.py", 3, "x = 1"),))
+    finding = gs102.finding(facts)
     check_wording(finding)
     assert finding.fix is not None
     assert finding.fix.kind == kind == gs102.fix_kind(facts)
     assert words in finding.fix.message
-    assert finding.fix.edits == (Edit("train.py", 3, "x = 1"),)
+
+
+def test_of_several_fixes_the_first_is_proposed() -> None:
+    detach = Fix(FixKind.DETACH, "detach `h`", (Edit("train.py", 3, "x = 1"),))
+    keep = Fix(FixKind.RETAIN_GRAPH, "keep the graph")
+    finding = gs102.finding(CARRIED, (detach, keep))
+    assert finding.fixes == (detach, keep)
+    assert finding.alternatives == (keep,)
 
 
 def test_a_step_is_told_with_the_parameters() -> None:

@@ -16,6 +16,7 @@ from gradscope.collect.state import State
 from gradscope.detect.built import built_at, node_at
 from gradscope.detect.foresight.held import Freeing, Held
 from gradscope.detect.foresight.reading import Reading
+from gradscope.detect.foresight.training import roles_of
 from gradscope.model import BackwardCall, Site
 from gradscope.program.layouts import derives
 from gradscope.program.sites import place_in, site_of
@@ -66,19 +67,20 @@ def shared_graph(
         others=_others(watch, look, found, reading, made),
         same_root=same_root,
         again=again,
-        carried=_is_carried(reading, loop),
+        carried=is_carried(reading, loop),
         elements=_elements(reading, site),
         accumulated=same_root and reading.read.effect is Effect.AUGMENTED,
         averaged=statement is not None
         and link is not None
         and any(m.line == link.line for m in made)
-        and _is_of_parameters(statement),
+        and _is_average(statement, reading.name),
         trained=_is_trained(freeing.leaves(held), frames),
         stepped_between=_steps_between(site, reading.backward),
         shared=shared,
         only_shared=_leads_nowhere_else(record, shared, reached, freeing),
         next_root=source.root_name(reading.backward),
         alive=watch.ledger.live_bytes if watch.hooked else 0,
+        roles=roles_of(watch, record, freeing, held, reading, reached, frames),
     )
 
 
@@ -130,6 +132,11 @@ def _places_of(watch: State, look: Look, held: Held) -> tuple[Site, ...]:
         token = token_of(node) if node is not None else None
         site = site_of(token.place) if token is not None else None
     return () if site is None else (site,)
+
+
+def link_of(reading: Reading, made: tuple[Site, ...]) -> Site | None:
+    """Return where the holder was assigned last; ``made`` are lines that were run."""
+    return _link(reading, made, made)
 
 
 def _link(reading: Reading, own: tuple[Site, ...], made: tuple[Site, ...]) -> Site | None:
@@ -233,7 +240,7 @@ def _appends(node: ast.Expr, last: str) -> bool:
     return call.func.attr in _ADDS and last in source.words_of(call.func.value)
 
 
-def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
+def is_carried(reading: Reading, loop: ast.AST | None) -> bool:
     """Return whether each iteration assigns the holder: in the loop, a method or a hook."""
     if loop is None and not reading.again:
         return False
@@ -247,10 +254,22 @@ def _is_carried(reading: Reading, loop: ast.AST | None) -> bool:
     region = source.function_around(stored)
     if not isinstance(region, ast.FunctionDef) or region.name == "__init__":
         return False
+    if loop is not None and _runs_outside(region.name, loop, stored.file):
+        return False
     container, key = _container(reading.name)
     last = container.rpartition(".")[2]
     names = [t for s in source.statements_of(region) for t in changes.targets_of(s)]
     return not any(_is_lazy(region, t) for t in names if _names(t, last, key, "." in container))
+
+
+def _runs_outside(name: str, loop: ast.AST, file: str) -> bool:
+    """Return whether all calls of a function by its name stand outside of a loop."""
+    calls = [c for c in source.calls_in(source.tree(file)) if source.called_name(c) == name]
+    inside = {id(call) for call in source.calls_in(loop)}
+    in_methods = any(
+        isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == "self" for c in calls
+    )
+    return bool(calls) and not in_methods and not any(id(call) in inside for call in calls)
 
 
 def _is_lazy(region: ast.AST, name: str) -> bool:
@@ -277,9 +296,13 @@ def _elements(reading: Reading, site: Site) -> str:
     return container if "[" in reading.name and container in iterated else ""
 
 
-def _is_of_parameters(statement: ast.stmt) -> bool:
+def _is_average(statement: ast.stmt, name: str) -> bool:
+    """Return whether a statement computes a new value from the old one and from parameters."""
     names = {n.attr for n in ast.walk(statement) if isinstance(n, ast.Attribute)}
-    return not names.isdisjoint(_OF_PARAMETERS)
+    last = _container(name)[0].rpartition(".")[2]
+    value = getattr(statement, "value", None) or statement
+    reads_itself = isinstance(statement, ast.AugAssign) or last in source.words_of(value)
+    return reads_itself and not names.isdisjoint(_OF_PARAMETERS)
 
 
 def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:

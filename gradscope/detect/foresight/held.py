@@ -83,6 +83,15 @@ class Freeing:
         below = reachable(self._edges, roots, cut=cut)
         return any(hasattr(self.look.nodes[i], "variable") for i in below)
 
+    def lost(self, roots: Sequence[int], cut: int | None) -> list[torch.Tensor]:
+        """Return the leaves that the roots would not lead to if their graph were cut off at
+        ``cut``; all their leaves without a cut.
+        """
+        kept = set() if cut is None else set(reachable(self._edges, roots, cut=cut))
+        lost = (i for i in reachable(self._edges, roots) if i not in kept)
+        leaves = (getattr(self.look.nodes[i], "variable", None) for i in lost)
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
     def comes_to(self, held: Held, tensor: torch.Tensor) -> bool:
         """Return whether a way from the held tensor to another runs a node that will be freed."""
         behind = (edge.target for i in held.freed for edge in self._edges[i])

@@ -20,7 +20,7 @@ from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
 from gradscope.detect.observers import Observer
-from gradscope.fixing.gs202 import fix_for, fix_for_hidden
+from gradscope.fixing.changed import fixes_for_change
 from gradscope.model import Finding, Site
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import is_held_leaf, is_parameter, requires_grad
@@ -138,14 +138,10 @@ class InPlace(Observer):
             self._told.add(change.statement.site)
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
         facts = needed.facts(change.statement.site, watch.calls, by)
-        if not change.hidden:
-            fix = fix_for(change.statement, needed.made, _METHODS, computed=change.computed)
-            return [gs202.finding(facts, fix)]
-        return [
-            gs202.finding(
-                facts, None if change.trained else fix_for_hidden(change.statement, needed.made)
-            )
-        ]
+        fixes = fixes_for_change(
+            change.statement, facts, _METHODS, computed=change.computed, trained=change.trained
+        )
+        return [gs202.finding(facts, *fixes)]
 
 
 def _is_computed(packed: Packed) -> bool:

@@ -22,9 +22,11 @@ from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.outlook import Outlook, foretell
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
+from gradscope.detect.foresight.stepping import stepped
 from gradscope.detect.foresight.turning import next_turn
 from gradscope.detect.observers import Observer
-from gradscope.fixing.gs102 import edits_for
+from gradscope.fixing.gs102 import fixes_for
+from gradscope.fixing.stepped import fixes_for_step
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.drivers import runs_on
 from gradscope.program.sites import Place, user_frames
@@ -97,7 +99,9 @@ class Foresight(Observer):
             ).needed(frames)
             if needed is None:
                 return ()
-            return [gs202.finding(needed.facts(place.site, watch.calls, gs202.By.STEP))]
+            facts = needed.facts(place.site, watch.calls, gs202.By.STEP)
+            fixes = fixes_for_step(stepped(watch, facts, needed, frames))
+            return [gs202.finding(facts, *fixes)]
 
     def _set_alarm(self, call: Call, decided: list[tuple[FrameType, int]]) -> None:
         """Have the call looked at again when a branch that keeps it from harm will turn."""
@@ -141,7 +145,7 @@ class Foresight(Observer):
             conditions = next(o.conditions for _, o in chosen if o.reading.read.site == facts.read)
             facts = replace(facts, conditions=conditions)
         holders = [r.holder() for _, r in found if r.backward == facts.next_call]
-        finding = gs102.finding(facts, edits_for(facts, holders))
+        finding = gs102.finding(facts, fixes_for(facts, holders))
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding
         return [finding]

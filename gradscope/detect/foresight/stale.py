@@ -47,6 +47,7 @@ class Needed(NamedTuple):
     conditions then.
     """
 
+    held: Held
     reading: Reading
     tensors: tuple[str, ...]
     nodes: tuple[str, ...]
@@ -96,6 +97,7 @@ class StaleGraphs:
             if outlook is None or source.runs_a_part(outlook.reading.backward):
                 continue
             needed = Needed(
+                held,
                 outlook.reading,
                 tuple(stale.tensors)[:_MOST_NAMED],
                 tuple(stale.nodes)[:_MOST_NAMED],

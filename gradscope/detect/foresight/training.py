@@ -1,0 +1,326 @@
+"""Gathers who is trained by what: the two losses of a hazard, and the part that they share."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from types import FrameType
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.code import changes, source
+from gradscope.code.losses import Way, way_to
+from gradscope.code.probing import use_of
+from gradscope.code.stepping import What, events_after
+from gradscope.collect.state import State
+from gradscope.collect.walk import Walker
+from gradscope.detect.foresight.held import Freeing, Held
+from gradscope.detect.foresight.optimizers import Optimizer, Optimizers, chain_from
+from gradscope.detect.foresight.reading import Reading
+from gradscope.model import BackwardCall, Site
+from gradscope.program.sites import place_in
+from gradscope.program.tensors import describe, node_of
+from gradscope.rules.base import is_grad
+from gradscope.rules.roles import Cut, Link, Loss, Roles
+
+_MOST_NODES = 2_000
+_CONSTANT = re.compile(
+    r"(^|_)(old|targets?|tgt|teacher|ref|reference|ema|td|adv|advantages?|returns?|baseline|frozen|"
+    r"anchor|label|pseudo|backup|bootstrap|behaviou?r|style|gram|expert)(_|s?\d*$)"
+)
+_TOTAL = re.compile(r"total|epoch|running|sum|cum|avg|mean|acc|hist|log|meter")
+
+
+class _Leaves:
+    """Names leaves: those of modules and variables by name, others by what they are."""
+
+    def __init__(self, watch: State, frames: Sequence[FrameType]) -> None:
+        watch.names.learn_variables(frames)
+        self._names = watch.names
+
+    def named(self, leaves: Iterable[torch.Tensor]) -> tuple[str, ...]:
+        found = (self._names.of_tensor(leaf) or f"a leaf {describe(leaf)}" for leaf in leaves)
+        return tuple(dict.fromkeys(found))
+
+
+def roles_of(
+    watch: State,
+    record: BackwardCall,
+    freeing: Freeing,
+    held: Held,
+    reading: Reading,
+    reached: Sequence[Held],
+    frames: Sequence[FrameType],
+) -> Roles:
+    """Return what the part that is freed is for, and what trains it."""
+    assert record.site is not None
+    optimizers, names = Optimizers(frames), _Leaves(watch, frames)
+    here, there = record.site, reading.backward
+    first = optimizers.stepping_with(chain_from(here, frames))
+    by = reading.read.site if reading.read.site.function != there.function else None
+    second = optimizers.stepping_with(chain_from(there, frames, by=by))
+    shared = freeing.leaves(held)
+    ways = _ways(record, frames), way_to(there)
+    trained = tuple(_of(shared, each) for each in (first, second))
+    is_known = bool(first and second)
+    links: tuple[Link, ...] = ()
+    if here != there:
+        around = _Around(freeing, record, reading, ways, (first, second), names)
+        found = [each for each in (around.link(one, held) for one in reached) if each is not None]
+        links = tuple([each for each in found if each.first and each.second] or found)
+    use = use_of(here, ways[1]) if is_grad(record) else (False, False)
+    return Roles(
+        leaves=names.named(shared),
+        first=Loss(_loss_name(here), here, _names(first), names.named(trained[0])),
+        second=Loss(_loss_name(there), there, _names(second), names.named(trained[1])),
+        known=is_known,
+        links=links[:3],
+        constant=_constant(reading, ways[1], optimizers, shared, second, names),
+        penalty=use[0],
+        update=use[1],
+        rows=_asks_for_rows(record, reading),
+        alike=_is_the_same_loss(here, there),
+        same_optimizer=is_known and set(_names(first)) == set(_names(second)),
+        total=_is_total(record.site, reading.name),
+    )
+
+
+def reason_for_a_constant(
+    watch: State, reading: Reading, leaves: Sequence[torch.Tensor], frames: Sequence[FrameType]
+) -> str:
+    """Return why a variable is a constant for the call that comes; empty if it is none."""
+    optimizers, names = Optimizers(frames), _Leaves(watch, frames)
+    second = optimizers.stepping_with(chain_from(reading.backward, frames))
+    return _constant(reading, way_to(reading.backward), optimizers, leaves, second, names)
+
+
+def _ways(record: BackwardCall, frames: Sequence[FrameType]) -> Way:
+    """Return what leads to the call: where its function is given the loss, in the callers."""
+    assert record.site is not None
+    way = way_to(record.site)
+    for frame in frames[1:4]:
+        if way.statements:
+            break
+        way = way_to(place_in(frame).site)
+    return way
+
+
+def _names(optimizers: Iterable[Optimizer]) -> tuple[str, ...]:
+    return tuple(each.name for each in optimizers)
+
+
+def _of(leaves: Iterable[torch.Tensor], optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
+    """Return the leaves that one of the optimizers steps."""
+    held = {p for each in optimizers for p in each.parameters}
+    return [leaf for leaf in leaves if id(leaf) in held]
+
+
+class _Around:
+    """What is needed to judge each variable between the two losses."""
+
+    def __init__(
+        self,
+        freeing: Freeing,
+        record: BackwardCall,
+        reading: Reading,
+        ways: tuple[Way, Way],
+        optimizers: tuple[tuple[Optimizer, ...], tuple[Optimizer, ...]],
+        names: _Leaves,
+    ) -> None:
+        self._freeing = freeing
+        self._record = record
+        self._reading = reading
+        self._ways = ways
+        self._optimizers = optimizers
+        self._names = names
+
+    def link(self, held: Held, failing: Held) -> Link | None:
+        """Return how the two losses share a variable; None if they do not, or not there first."""
+        roots = [root.node for root in self._record.roots if root.node is not None]
+        if held.own is None or held.own in roots:
+            return None
+        texts = [path.text for path in held.paths]
+        name_first = next((t for t in texts if t in self._ways[0].reads), "")
+        name_second = next((t for t in texts if t in self._ways[1].reads), "")
+        first = self._ways[0].sites(name_first, self._ways[1])
+        second = self._ways[1].sites(name_second, self._ways[0])
+        if held is failing and not second:
+            name_second, second = self._reading.read.via or self._reading.name, ()
+            if source.statement_at(self._reading.read.site) is not None:
+                second = (self._reading.read.site,)
+        if not name_second or not (first or second):
+            return None
+        leaves = self._freeing.leaves(held)
+        lost_first = self._freeing.lost([*roots], held.own)
+        lost_second = _lost_behind(failing, held) if held is not failing else leaves
+        cut = self._cut(texts, leaves, lost_first, lost_second)
+        return Link(
+            name_first or name_second,
+            cut,
+            self._names.named(leaves),
+            first,
+            second,
+            name_first,
+            name_second,
+            self._names.named(lost_first),
+            self._names.named(lost_second),
+        )
+
+    def _cut(
+        self,
+        texts: Sequence[str],
+        leaves: list[torch.Tensor],
+        lost_first: list[torch.Tensor],
+        lost_second: list[torch.Tensor],
+    ) -> Cut:
+        """Return which loss may do without: the one whose optimizers do not step the leaves."""
+        first, second = self._optimizers
+        if not first or not second:
+            return Cut.BOTH
+        trained = bool(_of(leaves, first)), bool(_of(leaves, second))
+        if trained == (False, True):
+            return Cut.FIRST
+        if trained == (True, False):
+            return Cut.SECOND
+        if trained == (False, False):
+            return Cut.NEITHER
+        if any(_is_named_constant(text) for text in texts):
+            starved = self._starved(first, lost_first), len(lost_second) >= len(leaves)
+            if not starved[0]:
+                return Cut.FIRST
+            if not starved[1]:
+                return Cut.SECOND
+        return Cut.BOTH
+
+    def _starved(self, optimizers: Iterable[Optimizer], lost: list[torch.Tensor]) -> bool:
+        """Return whether the first loss would train nothing without what is lost."""
+        roots = [root.node for root in self._record.roots if root.node is not None]
+        all_leaves = self._freeing.lost(roots, None)
+        kept = {id(leaf) for leaf in all_leaves} - {id(leaf) for leaf in lost}
+        return not any(each.parameters & kept for each in optimizers)
+
+
+def _lost_behind(failing: Held, cut: Held) -> list[torch.Tensor]:
+    """Return the leaves of the second loss that it reaches only through a variable."""
+    start, end = node_of(failing.tensor), node_of(cut.tensor)
+    if start is None or end is None:
+        return []
+    walker = Walker(_MOST_NODES)
+    whole = _leaves_in(walker.walk([start]))
+    kept = {id(leaf) for leaf in _leaves_in(walker.walk([start], enter=lambda n: n != end))}
+    return [leaf for leaf in whole if id(leaf) not in kept]
+
+
+def _leaves_in(nodes: Iterable[Node]) -> list[torch.Tensor]:
+    leaves = (getattr(node, "variable", None) for node in nodes)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _constant(
+    reading: Reading,
+    way: Way,
+    optimizers: Optimizers,
+    leaves: Sequence[torch.Tensor],
+    second: Sequence[Optimizer],
+    names: _Leaves,
+) -> str:
+    """Return why what is shared is a constant for the second loss; empty if nothing says so."""
+    name = reading.name
+    if _is_given_to_grad(reading):
+        return ""
+    if leaves and optimizers.all and not _of(leaves, second or optimizers.all):
+        return "no optimizer that steps with this loss has its parameters"
+    if way.takes_as_target(name) or way.takes_as_target(reading.read.via):
+        return "it enters the loss as its target"
+    if _is_named_constant(name):
+        return "its name says that it is a constant"
+    if leaves and all(_is_named_constant(each.partition(".")[0]) for each in names.named(leaves)):
+        return "it comes from a copy of the model"
+    return ""
+
+
+def _is_given_to_grad(reading: Reading) -> bool:
+    """Return whether ``autograd.grad`` is asked for the gradient of the variable itself."""
+    here = place_in(reading.frame).site
+    region = source.loop_around(here) or source.function_around(here)
+    return any(
+        source.called_name(call) == "grad"
+        and any(
+            ast.unparse(node) == reading.name for each in call.args[1:] for node in ast.walk(each)
+        )
+        for call in source.calls_in(region)
+    )
+
+
+def _is_named_constant(text: str) -> bool:
+    last = text.rpartition(".")[2].partition("[")[0]
+    return _CONSTANT.search(last.lower()) is not None
+
+
+def _loss_name(site: Site) -> str:
+    call = source.call_at(site)
+    if call is None:
+        return ""
+    root = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if call.args and (source.called_name(call) != "backward" or not isinstance(root, ast.Name)):
+        root = call.args[0]
+    while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.args:
+        root = root.args[0]  # scaler.scale(loss).backward()
+    return ast.unparse(root) if isinstance(root, ast.Name | ast.Attribute) else ""
+
+
+def _is_the_same_loss(first: Site, second: Site) -> bool:
+    """Return whether two calls start from the same expression, of what is not stored between."""
+    text = _loss_text(first)
+    if not text or first == second or first.function != second.function:
+        return False
+    between = range(first.line, second.line + 1)
+    region = source.function_around(first)
+    stored = {
+        t
+        for s in source.statements_of(region)
+        if s.lineno in between
+        for t in changes.targets_of(s)
+    }
+    read = {ast.unparse(node) for node in source.reads_of(ast.parse(text))}
+    return text == _loss_text(second) and not read & stored
+
+
+def _loss_text(site: Site) -> str:
+    call = source.call_at(site)
+    func = call.func if call is not None else None
+    return ast.unparse(func.value) if isinstance(func, ast.Attribute) else ""
+
+
+def _asks_for_rows(record: BackwardCall, reading: Reading) -> bool:
+    """Return whether the calls of a loop ask for gradients of parts of one result, with no step
+    between: the rows of a Jacobian.
+    """
+    site = record.site
+    loop = source.loop_around(site) if site is not None else None
+    if site is None or loop is None or reading.backward != site:
+        return False
+    if any(
+        each.what is What.STEP
+        for each in events_after([site])
+        if source.spans(loop, each.site.line)
+    ):
+        return False
+    if changes.stores_in(loop, reading.name):
+        return False
+    reads_grad = any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in ast.walk(loop))
+    return is_grad(record) or reads_grad
+
+
+def _is_total(site: Site, name: str) -> bool:
+    """Return whether a variable that losses are added to is a total of values, not a loss that was
+    not reset.
+    """
+    if _TOTAL.search(name.rpartition(".")[2].lower()):
+        return True
+    loop = source.loop_around(site)
+    stores = changes.stores_in(loop, name) if loop is not None else []
+    added = [getattr(each, "value", None) for each in stores]
+    return len(stores) == 1 and all(isinstance(each, ast.Name) for each in added)

@@ -1,0 +1,96 @@
+"""Proposes fixes where an operation in place has changed what a later backward call needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+
+from gradscope.code import places, source
+from gradscope.code.statements import Statement
+from gradscope.code.stepping import What, events_after
+from gradscope.fixing import primitives as edit
+from gradscope.fixing.choosing import chosen
+from gradscope.fixing.gs202 import fix_for, fix_for_hidden
+from gradscope.model import Applicability, Fix, FixKind, Site
+from gradscope.rules.base import place
+from gradscope.rules.gs202 import By, StaleSoon
+
+_AVERAGE = re.compile(
+    r"ema|avg|average|mean|momentum|shadow|teacher|target|slow|swa", re.IGNORECASE
+)
+
+
+def fixes_for_change(
+    change: Statement,
+    facts: StaleSoon,
+    methods: Container[str],
+    *,
+    computed: bool,
+    trained: bool,
+) -> tuple[Fix, ...]:
+    """Return what can be done, the expert's choice first.
+
+    ``computed``: an operation of the graph made what was changed; ``trained``: it is a parameter.
+    ``methods`` are those that a tensor has.
+    """
+    later = _later(change.site, facts, trained=trained)
+    hidden = facts.by is By.DATA
+    if hidden:
+        cure = fix_for_hidden(change, facts.made)
+        cures = tuple(each for each in (cure,) if each is not None)
+    else:
+        cures = tuple(
+            fix_for(change, facts.made, methods, computed=each)
+            for each in dict.fromkeys((computed, False))
+        )
+    if trained or (not hidden and not computed and _is_average(change, facts)):
+        return chosen((later, *(() if hidden and trained else cures)))
+    return chosen(cures if computed else (*cures, later))
+
+
+def _is_average(change: Statement, facts: StaleSoon) -> bool:
+    """Return whether an average of weights is what was changed."""
+    names = (change.target, *facts.tensors)
+    return any(_AVERAGE.search(name.rpartition(".")[2]) for name in names) and not facts.nodes[1:]
+
+
+def _later(change: Site, facts: StaleSoon, *, trained: bool) -> Fix:
+    """Change it when the backward call is over: parameters when they have been stepped as well."""
+    call = facts.next_call
+    target = _step_after(call) if trained else None
+    goal = target or call
+    block = _block(change, call)
+    what = "the step" if target is not None else "the backward call"
+    reason = "it belongs after the step: nothing is trained through it" if trained else ""
+    return Fix(
+        FixKind.REORDER,
+        f"change it after {what} at {place(goal)}, not before",
+        edit.move_after(block, goal) if block is not None and block.line < goal.line else (),
+        Applicability.MACHINE_APPLICABLE if trained else Applicability.MAYBE_INCORRECT,
+        ("every parameter gets the gradient that it has now",),
+        reason,
+    )
+
+
+def _step_after(call: Site) -> Site | None:
+    """Return the optimizer's step that follows a call in its function."""
+    for event in events_after([call]):
+        if event.what is What.STEP and event.site.line > call.line:
+            return event.site
+    return None
+
+
+def _block(change: Site, call: Site) -> Site | None:
+    """Return the statement of the call's function that makes a change."""
+    at = change
+    if (change.file, change.function) != (call.file, call.function):
+        name = change.function.rpartition(".")[2]
+        calls = source.calls_in(source.function_around(call))
+        made = [c for c in calls if source.called_name(c) == name and c.lineno < call.line]
+        if not made or change.file != call.file:
+            return None
+        at = places.of_node(made[-1], call.file, call.function)
+    for node in source.enclosing(at.file, at.line):
+        if not source.spans(node, call.line):
+            return places.of_node(node, at.file, call.function)
+    return None

@@ -1,0 +1,122 @@
+"""Proposes fixes for what is made once and used by many calls: a constant, or a cache to train."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradscope.code import places, source
+from gradscope.fixing import primitives as edit
+from gradscope.fixing.choosing import loses
+from gradscope.model import Applicability, Edit, Fix, FixKind, Site
+from gradscope.rules.gs102 import SharedGraph, words_for
+from gradscope.rules.roles import grouped
+from gradscope.units import counted, nbytes
+
+_SAFE = Applicability.MACHINE_APPLICABLE
+_CHANGES = Applicability.MAYBE_INCORRECT
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A variable that holds the graph, by the name that it has in the code at ``at``.
+
+    ``again``: a library runs that code anew. ``in_tuple``: the name is that of an element of a
+    tuple.
+    """
+
+    name: str
+    at: Site
+    again: bool = False
+    in_tuple: bool = False
+
+
+def of_made_once(facts: SharedGraph, holders: Sequence[Holder]) -> Iterator[Fix]:
+    """What was made once, and is used by every iteration: a constant, or a cache to be trained."""
+    roles = facts.roles
+    trained = facts.trained and not roles.constant
+    lost = grouped(roles.leaves)
+    at = facts.link or (facts.made[0] if facts.made else None)
+    effects = (loses(lost, roles.second, f"through `{facts.holder}`"),)
+    is_safe = not (roles.second and roles.second.trains) if roles.known else not facts.trained
+    detach = Fix(
+        FixKind.DETACH,
+        words_for(FixKind.DETACH, facts),
+        detach_where_stored(facts),
+        _SAFE if is_safe else _CHANGES,
+        effects,
+        roles.constant if not trained else "",
+    )
+    again = recomputed(facts, holders, "what it is computed from is trained" if trained else "")
+    no_grad = Fix(
+        FixKind.NO_GRAD,
+        f"compute `{facts.holder}` under torch.no_grad(): it keeps no graph at all",
+        () if at is None or facts.call.driven else edit.no_grad(at),
+        _SAFE if is_safe else _CHANGES,
+        effects,
+    )
+    yield from (again, detach, no_grad) if trained else (detach, no_grad, again)
+
+
+def recomputed(facts: SharedGraph, holders: Sequence[Holder], reason: str) -> Fix:
+    """Return the fix that computes what is shared anew, where it is used."""
+    roles = facts.roles
+    kept = f"{grouped(roles.leaves)} would get gradient in each iteration" if roles.leaves else ""
+    size = nbytes(sum(s.nbytes for node in facts.nodes for s in node.saved))
+    nodes = f"{counted(len(facts.nodes), 'node')} ({size} saved)"
+    return Fix(
+        FixKind.RECOMPUTE,
+        words_for(FixKind.RECOMPUTE, facts),
+        _again(facts, holders),
+        _SAFE if reason else _CHANGES,
+        tuple(filter(None, (kept, f"{nodes} would be computed anew each time"))),
+        reason,
+    )
+
+
+def _again(facts: SharedGraph, holders: Sequence[Holder]) -> tuple[Edit, ...]:
+    """Compute a cache, or what was made before the loop, where it is used."""
+    if facts.call.driven:
+        return ()
+    link = facts.link
+    if facts.holder.startswith("<lru_cache of ") and link is not None:
+        return edit.without_decorator(link)
+    found: tuple[Edit, ...] = ()
+    if link is not None and "." not in facts.holder and "[" not in facts.holder:
+        found = edit.recompute(holders[0].at, [each.name for each in holders])
+    elif link is not None:
+        inside = link.function.rpartition(".")[2]
+        lazy = edit.rebuild_cache(link)
+        is_made_with = inside in ("__init__", "<module>")
+        found = edit.recompute_in(facts.read, link) if is_made_with else lazy
+    found = found or edit.recompute(holders[0].at, [each.name for each in holders])
+    return found or _call_again(link, holders[0].at)
+
+
+def _call_again(link: Site | None, at: Site) -> tuple[Edit, ...]:
+    """Move the call that fills a cache, from before the loop around a place, into it."""
+    loop = source.loop_around(at)
+    if link is None or loop is None:
+        return ()
+    name = link.function.rpartition(".")[2]
+    for each in source.statements_of(source.function_around(at)):
+        call = each.value if isinstance(each, ast.Expr) else None
+        if not isinstance(call, ast.Call) or each.lineno >= loop.lineno:
+            continue
+        if source.called_name(call) == name:
+            head = places.of_node(loop.body[0], at.file, at.function)
+            return edit.move_before(places.of_node(each, at.file, at.function), head)
+    return ()
+
+
+def detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
+    """Return the edits that store the holder detached."""
+    link = facts.link or (facts.made[0] if facts.made else None)
+    if link is None:
+        return ()
+    return edit.detach_stored(link, _target(facts.holder)) or edit.detach_stored(link)
+
+
+def _target(holder: str) -> str:
+    return "" if holder.startswith("<") else holder.partition("[")[0]

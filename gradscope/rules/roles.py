@@ -1,0 +1,114 @@
+"""What a part that two graphs share is for, and who is trained by what: facts for a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from gradscope.model.graph import Site
+
+_MOST_NAMED = 3
+
+
+class Cut(Enum):
+    """Which of the two losses may do without the gradient of a variable that they share."""
+
+    FIRST = "first"
+    SECOND = "second"
+    NEITHER = "neither"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One of two losses: its name and its backward call.
+
+    ``steps`` are the optimizers that step with it, by name, ``trains`` the parameters of the shared
+    part that these hold.
+    """
+
+    name: str
+    site: Site
+    steps: tuple[str, ...] = ()
+    trains: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Return how a sentence names it: ```d_loss` (line 31)``."""
+        return f"{f'`{self.name}`' if self.name else 'the loss'} (line {self.site.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A variable by which both losses reach the shared part, and which of them may do without.
+
+    ``leaves`` are the parameters behind it. ``first`` and ``second`` are the statements of the
+    losses that read it, by the name that it has there. ``lost_first`` and ``lost_second`` are the
+    parameters that get gradient from that loss in no other way.
+    """
+
+    name: str
+    cut: Cut
+    leaves: tuple[str, ...]
+    first: tuple[Site, ...] = ()
+    second: tuple[Site, ...] = ()
+    name_first: str = ""
+    name_second: str = ""
+    lost_first: tuple[str, ...] = ()
+    lost_second: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What is known of a shared part: its parameters (``leaves``), and the two losses.
+
+    ``known``: the optimizers that step with both are known. ``links`` are the variables between.
+    ``constant`` says in half a sentence why it is a constant for the second loss; empty if it is
+    none. ``penalty`` and ``update`` say how the result of an ``autograd.grad`` enters the second
+    loss. ``rows``: the calls of a loop ask for parts of one result. ``alike``: the losses are the
+    same expression. ``total``: what losses are added to is a total of values.
+    """
+
+    leaves: tuple[str, ...] = ()
+    first: Loss | None = None
+    second: Loss | None = None
+    known: bool = False
+    links: tuple[Link, ...] = ()
+    constant: str = ""
+    penalty: bool = False
+    update: bool = False
+    rows: bool = False
+    alike: bool = False
+    same_optimizer: bool = False
+    total: bool = False
+
+
+UNKNOWN = Roles()
+"""Where nothing was asked."""
+
+
+def grouped(names: Iterable[str]) -> str:
+    """Return parameters in words: those of one module as ``encoder.*``."""
+    by_root: dict[str, list[str]] = {}
+    for name in names:
+        by_root.setdefault(name.partition(".")[0], []).append(name)
+    words = [_common(group) for group in by_root.values()]
+    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+    listed = [f"`{word}`" for word in words[:_MOST_NAMED]]
+    if more or len(listed) < 2:
+        return ", ".join(listed) + more
+    return f"{', '.join(listed[:-1])} and {listed[-1]}"
+
+
+def _common(names: list[str]) -> str:
+    """Return what parameters of one variable have in common."""
+    if len(names) == 1:
+        return names[0]
+    parts = [name.split(".")[:-1] for name in names]
+    common = []
+    for several in zip(*parts, strict=False):
+        if len(set(several)) > 1:
+            break
+        common.append(several[0])
+    return ".".join([*common, "*"]) if common else names[0]

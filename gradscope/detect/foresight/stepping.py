@@ -15,7 +15,7 @@ from gradscope.detect.foresight.stale import Needed
 from gradscope.detect.foresight.training import reason_for_a_constant
 from gradscope.fixing.stepped import Stepped
 from gradscope.program.sites import place_in
-from gradscope.program.tensors import node_of
+from gradscope.program.tensors import held_node
 from gradscope.rules.gs202 import StaleSoon
 
 _MOST_NODES = 2_000
@@ -28,7 +28,7 @@ def stepped(watch: State, facts: StaleSoon, needed: Needed, frames: Sequence[Fra
     again = reading.again or reading.read.after_back_edge
     carried = again and is_carried(reading, loop)
     walker = Walker(_MOST_NODES)
-    nodes = walker.walk([node_of(needed.held.tensor)])
+    nodes = walker.walk([held_node(needed.held.tensor)])
     leaves = [v for n in nodes if isinstance(v := getattr(n, "variable", None), torch.Tensor)]
     constant = reason_for_a_constant(watch, reading, leaves, frames) if again else ""
     return Stepped(

@@ -21,7 +21,7 @@ from gradscope.detect.foresight.optimizers import Optimizer, Optimizers, chain_f
 from gradscope.detect.foresight.reading import Reading
 from gradscope.model import BackwardCall, Site
 from gradscope.program.sites import place_in
-from gradscope.program.tensors import describe, node_of
+from gradscope.program.tensors import describe, held_node
 from gradscope.rules.base import is_grad
 from gradscope.rules.roles import Cut, Link, Loss, Roles
 
@@ -204,7 +204,7 @@ class _Around:
 
 def _lost_behind(failing: Held, cut: Held) -> list[torch.Tensor]:
     """Return the leaves of the second loss that it reaches only through a variable."""
-    start, end = node_of(failing.tensor), node_of(cut.tensor)
+    start, end = held_node(failing.tensor), held_node(cut.tensor)
     if start is None or end is None:
         return []
     walker = Walker(_MOST_NODES)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from gradscope.code import changes, places, source
 from gradscope.fixing import primitives as edit
 from gradscope.fixing.choosing import added, chosen, untouched
 from gradscope.fixing.next_run import is_read_first
@@ -80,13 +81,17 @@ def _of_total(facts: SharedGraph) -> Iterator[Fix]:
 
 def _item(facts: SharedGraph) -> tuple[Edit, ...]:
     """Add the value of each loss to the total, and call backward on the loss."""
-    link, call = facts.link or facts.call.site, facts.call.site
-    assert link is not None
-    assert call is not None
-    loss = added(link, facts.holder)
+    site, total = facts.call.site, facts.holder
+    assert site is not None
+    loop = source.loop_around(site)
+    stores = changes.stores_in(loop, total) if loop is not None else []
+    if len(stores) != 1 or source.root_name(site) != total:
+        return ()
+    store = places.of_node(stores[0], site.file, site.function)
+    loss = added(store, total)
     if not loss:
         return ()
-    return edit.joined(edit.item_added(link, facts.holder), edit.backward_of(call, loss))
+    return edit.joined(edit.item_added(store, total), edit.backward_of(site, loss))
 
 
 def _of_probe(facts: SharedGraph) -> Iterator[Fix]:

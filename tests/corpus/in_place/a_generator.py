@@ -12,4 +12,4 @@ def frames(w):
 w, total = torch.randn(3, requires_grad=True), 0.0
 for y in frames(w):
     total = total + y.sum()  # next_read: GS202
-total.backward()  # error: GS201 [clone]; failing_node: GS202
+total.backward()  # error: GS201 [clone, edit]; failing_node: GS202

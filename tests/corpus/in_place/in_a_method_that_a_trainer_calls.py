@@ -20,5 +20,5 @@ class Trainer:
     def fit(self):
         for _ in range(3):
             loss = self.loss(torch.randn(4, 3))
-            loss.backward()  # error: GS201 [clone]; failing_node: GS202; next_read: GS202
+            loss.backward()  # error: GS201 [clone, edit]; failing_node: GS202; next_read: GS202
 Trainer().fit()

@@ -9,4 +9,4 @@ scale = torch.ones(3)
 loss = (w * scale).sum()  # created: GS202 GS201; becomes: loss = (w * scale.clone()).sum()
 loss.backward(retain_graph=True)
 scale[0] = 2.0  # warning: GS202 [clone, edit]; modified_by: GS202 GS201
-loss.backward()  # error: GS201 [clone]; failing_node: GS202; next_read: GS202
+loss.backward()  # error: GS201 [clone, edit]; failing_node: GS202; next_read: GS202

@@ -18,7 +18,7 @@ from gradscope.collect.ledger import Ledger
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.saving import Saving
-from gradscope.collect.slots import readable
+from gradscope.collect.slots import foreign, readable
 from gradscope.collect.state import State
 from gradscope.detect import hazards
 from gradscope.detect.foresight.freed import ForwardOnFreed
@@ -37,13 +37,14 @@ from gradscope.hooks import (
     replace_saved_tensors_of_functions,
     replace_unpack,
     wrap_engine,
+    wrap_unpack_hooks,
 )
 from gradscope.model import BackwardCall, Certainty, Finding, Graph, Sample, Site, Summary
 from gradscope.program.names import Names
 from gradscope.program.sites import place_in, user_frame
 from gradscope.program.variables import turn_off
 from gradscope.record.writer import RecordingWriter
-from gradscope.torch_private import hide_package_from_compiler
+from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE, hide_package_from_compiler
 
 _SUMMARY_EVERY = 0.2  # seconds
 
@@ -151,6 +152,8 @@ class Session:
             self._handles.add(self._hooks.install())
             if Part.LINES not in off:
                 self._handles.add(self._lines.install())
+        elif not SAVED_TENSORS_ARE_READABLE:  # a look must not run hooks of the program's
+            self._handles.add(wrap_unpack_hooks(foreign))
         self._handles.add(on_unraisable(take))
         self._handles.add(wrap_engine(self._backward.run))
         if Part.STEPS not in off:

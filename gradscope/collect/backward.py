@@ -25,7 +25,7 @@ from gradscope.collect.pictures import Pictures
 from gradscope.collect.roots import RootNames, name_of_input
 from gradscope.collect.saving import Saving
 from gradscope.collect.shapes import Shape, Shapes, Signature
-from gradscope.collect.slots import READ_THROUGH
+from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.state import State
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
@@ -390,5 +390,11 @@ Backward.run.__code__ = Backward.run.__code__.replace(co_filename=f"{__file__}{E
 itself_hidden_from_compiler(Backward.run)
 
 _OURS = frozenset(
-    {Backward.run.__code__, Backward._announce.__code__, Saving.unpack.__code__, READ_THROUGH}
+    {
+        Backward.run.__code__,
+        Backward._announce.__code__,
+        Saving.unpack.__code__,
+        READ_THROUGH,
+        ADOPTED,
+    }
 )

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gradscope.collect.notes import Notes, raised_by_program
+from gradscope.collect.slots import foreign
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
@@ -255,7 +256,7 @@ class DefaultHooks:
             return pack, unpack
         if state.lifted:
             self._before_theirs()
-        return (pack, unpack) if state.aside else self._compose(pack, unpack)
+        return (pack, foreign(unpack)) if state.aside else self._compose(pack, unpack)
 
     @hidden_from_compiler
     def _pop_theirs(self) -> None:

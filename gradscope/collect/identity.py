@@ -13,7 +13,11 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.saving import Saving
 from gradscope.program.tensors import version_of
-from gradscope.torch_private import hidden_from_compiler, itself_hidden_from_compiler
+from gradscope.torch_private import (
+    DisableTorchFunction,
+    hidden_from_compiler,
+    itself_hidden_from_compiler,
+)
 
 
 @itself_hidden_from_compiler
@@ -46,6 +50,8 @@ def _restored(values: tuple[Any, ...], saved: tuple[Any, ...]) -> tuple[Any, ...
         data: Any = None if value is None else each.data
         if isinstance(data, Packed) and data.original and data.tensor is not None:
             restored.append(data.tensor)
+            with DisableTorchFunction():
+                slots.part_from_leaf(value)
         else:
             restored.append(value)
     return tuple(restored)
@@ -61,7 +67,7 @@ def register_hooks(
     """Put the hooks of ``SavedTensor.register_hooks`` inside ours, which are on it already."""
     packed = slots.held_by(saved)
     if not isinstance(packed, Packed) or packed.theirs is not None or packed.tensor is None:
-        original(saved, pack, unpack)
+        original(saved, pack, slots.foreign(unpack))
         return
     given = packed.tensor.detach() if packed.original else packed.tensor
     version = version_of(given)

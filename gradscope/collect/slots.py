@@ -2,15 +2,17 @@
 
 Since 2.13 torch's ``SavedTensor`` says it itself (``data``, ``unpack_hook``). Before, a saved
 tensor is read by unpacking it, while our own unpack hook, which torch then calls, notes what it was
-called with and gives a stand-in. One that is stale cannot be read so; as torch checks
+called with and gives a stand-in. (``foreign`` makes the program's hooks do so too.) One that is
+stale cannot be read so; as torch checks
 that only where no hooks are, it is given hooks, which do torch's check.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,8 @@ from gradscope.torch_private import (
     RAW_SAVED,
     SAVED,
     SAVED_TENSORS_ARE_READABLE,
+    DisableTorchDispatch,
+    DisableTorchFunction,
     FunctionNode,
     read_saved_by_function,
     read_version,
@@ -37,8 +41,7 @@ MODIFIED = (
 class Slot:
     """A saved tensor as torch 2.13 shows it: ``data`` is None once it was freed.
 
-    ``unpack_hook`` is always None here: hooks of the program's that our own have not seen cannot
-    be told before 2.13.
+    Hooks of the program's that went through ``foreign`` are told; others cannot be before 2.13.
     """
 
     data: Any
@@ -53,11 +56,12 @@ class _Met(threading.local):
     """What our unpack hook was called with while a saved tensor is read; None while none is."""
 
     def __init__(self) -> None:
-        self.data: list[Any] | None = None
+        self.slots: list[Slot] | None = None
 
 
 _met = _Met()
 _stand_in = torch.empty(0, device="cpu")
+_stand_ins = {torch.float32: torch.empty(0, dtype=torch.float64, device="cpu")}
 _stand_in_storage = _stand_in.untyped_storage()._cdata
 
 
@@ -67,19 +71,37 @@ def versions_in(error: RuntimeError) -> tuple[int, int] | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
-def readable(unpack: Callable[[Any], torch.Tensor]) -> Callable[[Any], torch.Tensor]:
-    """Return an unpack hook that can be read through."""
-    if SAVED_TENSORS_ARE_READABLE:
+def readable(
+    unpack: Callable[[Any], torch.Tensor], *, foreign: bool = False
+) -> Callable[[Any], torch.Tensor]:
+    """Return an unpack hook that can be read through; ``foreign`` says that it is the program's."""
+    if SAVED_TENSORS_ARE_READABLE or not callable(unpack):
         return unpack
 
     def unpack_or_note(data: Any) -> torch.Tensor:
-        met = _met.data
+        met = _met.slots
         if met is None:
             return unpack(data)
-        met.append(data)
+        met.append(Slot(data, unpack if foreign else None))
         return _stand_in
 
     return unpack_or_note
+
+
+def foreign(unpack: Callable[[Any], torch.Tensor]) -> Callable[[Any], torch.Tensor]:
+    """Return an unpack hook of the program's so that a look does not run it."""
+    return readable(unpack, foreign=True)
+
+
+def part_from_leaf(copy: torch.Tensor) -> None:
+    """Have a tensor that torch made on unpacking under hooks forget the leaf that was saved.
+
+    Before torch 2.13 it takes the leaf's hooks with it when Python lets it go. It forgets the leaf
+    when its data changes in kind.
+    """
+    if not SAVED_TENSORS_ARE_READABLE and copy.is_leaf and copy.requires_grad:
+        with contextlib.suppress(RuntimeError):  # not of a dense tensor
+            copy.data = _stand_ins.get(copy.dtype, _stand_in)
 
 
 READ_THROUGH = next(
@@ -109,23 +131,28 @@ def held_by(each: Any) -> Any:
     return getattr(each, "data", None)
 
 
+def _slot(value: torch.Tensor, noted: Iterator[Slot]) -> Slot:
+    if not _is_stand_in(value):
+        return Slot(value)
+    part_from_leaf(value)
+    return next(noted, Slot(None))
+
+
 def _slots(raw: Sequence[Any], read: Callable[[], Any]) -> list[Slot | None]:
     """Read the saved tensors of one attribute by unpacking them."""
-    outer, _met.data = _met.data, []
+    outer, _met.slots = _met.slots, []
     try:
-        values = _read_adopting(raw, read, _met.data)
+        with DisableTorchDispatch(), DisableTorchFunction():
+            values = _read_adopting(raw, read, _met.slots)
         if values is None or len(values) != len(raw):
             return [Slot(None)] * len(raw)
-        noted = iter(_met.data)
-        return [
-            Slot(next(noted, None) if _is_stand_in(value) else value) if value is not None else None
-            for value in values
-        ]
+        noted = iter(_met.slots)
+        return [None if value is None else _slot(value, noted) for value in values]
     finally:
-        _met.data = outer
+        _met.slots = outer
 
 
-def _read_adopting(raw: Sequence[Any], read: Callable[[], Any], met: list[Any]) -> Any:
+def _read_adopting(raw: Sequence[Any], read: Callable[[], Any], met: list[Slot]) -> Any:
     """Read all; adopt one after the other where torch finds that one of them is stale.
 
     torch names the versions of the first that is stale: it is the one whose adoption changes that.
@@ -183,6 +210,10 @@ class _Adopted:
                 _VERSION.sub(words, self._text or f"{MODIFIED}: a saved tensor {words}")
             )
         return tensor
+
+
+ADOPTED = _Adopted.unpack.__code__
+"""In the way of a traceback too."""
 
 
 def _adopt(each: Any) -> _Adopted | None:

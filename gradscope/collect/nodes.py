@@ -164,7 +164,8 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
         if not saved or any(type(s.data) not in PLAIN or s.unpack_hook is not None for s in saved):
             continue  # freed, under hooks, or of a subclass, whose own code would see the unpacking
         try:
-            read = getattr(node, "saved_tensors" if kind.is_function else SAVED + name)
+            attribute = "saved_tensors" if kind.is_function else SAVED + name
+            read, by_hooks = slots.unpacked(node, attribute)
         except RuntimeError as error:
             versions = slots.versions_in(error)
             if versions is not None:
@@ -172,6 +173,8 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
         else:
             if type(read) in PLAIN and _was_detached(saved[0], read):
                 found.append(Stale(read, version_of(read), name))
+            elif by_hooks:
+                slots.let_go(read)
     return found
 
 

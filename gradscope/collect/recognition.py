@@ -126,13 +126,15 @@ class Recognizer:
                     nbytes += sum(tensor.nbytes for tensor in _saved_by_function(node))
                 else:
                     for name in names:
-                        value = getattr(node, name)
+                        value, by_hooks = slots.unpacked(node, name)
                         if type(value) in PLAIN:
                             nbytes += value.nbytes
                         elif type(value) is tuple:
                             nbytes += sum(tensor.nbytes for tensor in value if tensor is not None)
                         elif value is not None:
                             return None  # a tensor subclass, whose code is not to run
+                        if by_hooks:
+                            slots.let_go(value)
                 following = node.next_functions
                 if len(following) == 1:
                     target = following[0][0]

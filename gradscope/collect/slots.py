@@ -53,10 +53,13 @@ class Slot:
 
 
 class _Met(threading.local):
-    """What our unpack hook was called with while a saved tensor is read; None while none is."""
+    """What our unpack hook was called with while a saved tensor is read, else None; and how often
+    it was called.
+    """
 
     def __init__(self) -> None:
         self.slots: list[Slot] | None = None
+        self.unpacked = 0
 
 
 _met = _Met()
@@ -81,6 +84,7 @@ def readable(
     def unpack_or_note(data: Any) -> torch.Tensor:
         met = _met.slots
         if met is None:
+            _met.unpacked += 1
             return unpack(data)
         met.append(Slot(data, unpack if foreign else None))
         return _stand_in
@@ -102,6 +106,23 @@ def part_from_leaf(copy: torch.Tensor) -> None:
     if not SAVED_TENSORS_ARE_READABLE and copy.is_leaf and copy.requires_grad:
         with contextlib.suppress(RuntimeError):  # not of a dense tensor
             copy.data = _stand_ins.get(copy.dtype, _stand_in)
+
+
+def unpacked(node: Node, attribute: str) -> tuple[Any, bool]:
+    """Return what torch unpacks, and whether hooks were asked: then pass it to ``let_go``."""
+    if SAVED_TENSORS_ARE_READABLE:
+        return getattr(node, attribute), False
+    before = _met.unpacked
+    with DisableTorchDispatch():  # of a subclass, which is not known before, torch makes a copy
+        value = getattr(node, attribute)
+    return value, _met.unpacked != before
+
+
+def let_go(value: Any) -> None:
+    """Let go of what was unpacked through hooks."""
+    for each in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(each, torch.Tensor):
+            part_from_leaf(each)
 
 
 READ_THROUGH = next(

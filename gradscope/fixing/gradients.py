@@ -9,10 +9,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-Line: TypeAlias = tuple[str, int]
-"""A file and the number of a line in it."""
+
+class Line(NamedTuple):
+    """A place in the program's code, and the places that called it, innermost first: a function
+    that runs any loss backward is another line for each of its callers.
+    """
+
+    file: str
+    number: int
+    via: tuple[tuple[str, int], ...] = ()
+
 
 Key: TypeAlias = tuple[int, int, int]
 """A parameter: its optimizer, its group there, its position in the group.
@@ -130,12 +138,17 @@ def read_training(file: Path) -> Training:
 
 
 def _call(row: list[Any], keys: Mapping[int, Key]) -> Call:
-    number, file, line, accumulates, value, failed, reached, at = row
+    number, line, accumulates, value, failed, reached, at = row
     where = frozenset(keys[one] for one in reached)
-    return Call(number, (file, line), accumulates, value, failed, where, at)
+    return Call(number, _line(line), accumulates, value, failed, where, at)
 
 
 def _step(row: list[Any], keys: Mapping[int, Key]) -> Step:
-    optimizer, file, line, after, by_calls, sizes = row
+    optimizer, line, after, by_calls, sizes = row
     calls = {keys[one]: tuple(numbers) for numbers, ones in by_calls for one in ones}
-    return Step(optimizer, (file, line), after, calls, {keys[one]: size for one, size in sizes})
+    return Step(optimizer, _line(line), after, calls, {keys[one]: size for one, size in sizes})
+
+
+def _line(places: list[list[Any]]) -> Line:
+    (file, number), *via = places or [["", 0]]
+    return Line(file, number, tuple((file, number) for file, number in via))

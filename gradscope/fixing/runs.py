@@ -9,14 +9,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.gradients import Training, read_training
+from gradscope.fixing.gradients import Line, Training, read_training
 from gradscope.fixing.patch import Change, bare, read
 from gradscope.fixing.proposals import CODE
 from gradscope.model import Finding, Recording
@@ -65,8 +65,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The values that the backward calls of one line started from, and that line in the run."""
+    """The values that the backward calls of one line started from, and where that is told to be."""
 
+    of: Line
     file: str
     line: int
     text: str
@@ -216,14 +217,27 @@ def _call(code: str, folder: str, output: Any, seconds: float) -> int | None:
 
 def _losses(training: Training, changes: dict[str, Change]) -> tuple[Loss, ...]:
     """Return the values of the calls that started from a single number, by their lines."""
-    values: dict[tuple[str, int], list[float]] = {}
+    values: dict[Line, list[float]] = {}
     for call in training.calls:
         if call.value is not None:
             values.setdefault(call.line, []).append(call.value)
-    return tuple(
-        Loss(name, line, text_at(name, line, changes), tuple(v))
-        for (name, line), v in values.items()
-    )
+    losses = []
+    for line, found in values.items():
+        file, number = told_place(line, values)
+        losses.append(Loss(line, file, number, text_at(file, number, changes), tuple(found)))
+    return tuple(losses)
+
+
+def told_place(line: Line, lines: Iterable[Line]) -> tuple[str, int]:
+    """Return the place by which a line is told from others: its own, or that of its caller."""
+    places = ((line.file, line.number), *line.via)
+    alike = [other for other in lines if other != line and other[:2] == line[:2]]
+    for depth, place in enumerate(places):
+        if all(other.via[depth - 1 : depth] != (place,) for other in alike) and (
+            depth or not alike
+        ):
+            return place
+    return places[0]
 
 
 def text_at(file: str, line: int, changes: dict[str, Change]) -> str:

@@ -29,16 +29,21 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Parameters of one optimizer (by ``step``, a line of the unchanged program) that a fix trains
-    otherwise, and the loss that it is about.
+    """Parameters that a fix trains otherwise, the loss that it is about, and the first ``step`` of
+    their optimizer.
     """
 
     change: Change
     keys: tuple[Key, ...]
     loss: Line
-    step: Line | None
+    step: Step | None
     rest: tuple[Line, ...] = ()
     times: tuple[int, int] = (0, 0)
+
+    @property
+    def optimizer(self) -> int:
+        """The optimizer that steps them."""
+        return self.keys[0][0] if self.step is None else self.step.optimizer
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Comparison:
                 for key in each.keys
                 if grave[key] is not Change.UNTRAINED or each.change is Change.UNTRAINED
             )
-            what = (each.change, each.loss, each.step, each.rest)
+            what = (each.change, each.loss, each.optimizer, each.rest)
             known = merged.get(what)
             keys = tuple(dict.fromkeys((*(known.keys if known else ()), *kept)))
             if keys:
@@ -132,7 +137,7 @@ class Comparison:
             lines = self._lines(self.base, step, key)
             if lines and (asked is None or asked & lines):
                 line = min(asked & lines if asked else lines)
-                found.append(Difference(Change.UNTRAINED, (key,), line, step.line, (), (1, 0)))
+                found.append(Difference(Change.UNTRAINED, (key,), line, step, (), (1, 0)))
         return found
 
     def _of_parameter(self, key: Key, pairs: Sequence[tuple[Step, Step]]) -> list[Difference]:
@@ -148,7 +153,7 @@ class Comparison:
             line: (sum(line in lines for lines in base), sum(line in lines for lines in after))
             for line in sorted({line for lines in (*base, *after) for line in lines})
         }
-        step = pairs[0][0].line
+        step = pairs[0][0]
         trained = sum(map(bool, base)), sum(map(bool, after))
         if trained[0] and 2 * trained[1] <= trained[0]:
             main = max(counts, key=lambda line: counts[line][0])
@@ -159,7 +164,7 @@ class Comparison:
                 rest = tuple(other for other in counts if counts[other][1] > now)
                 found.append(Difference(Change.LOST, (key,), line, step, rest, (was, now)))
             elif (2 * was < now and line not in carried) or (
-                now and self._comes_from_elsewhere(key, line)
+                now and self._comes_from_elsewhere(key, line, step.optimizer)
             ):
                 found.append(Difference(Change.GAINED, (key,), line, step, (), (was, now)))
         return found
@@ -205,7 +210,7 @@ class Comparison:
         pairs = zip(self.before.calls, self.reference.calls, strict=False)
         return all(_same_value(one, other) for one, other in pairs)
 
-    def _comes_from_elsewhere(self, key: Key, line: Line) -> bool:
+    def _comes_from_elsewhere(self, key: Key, line: Line, optimizer: int) -> bool:
         """Return whether a loss that failed at first belongs to other optimizers than the
         parameter's, which steps before it was trained by it.
         """
@@ -213,8 +218,8 @@ class Comparison:
         if failed is None or failed.line != line:
             return False
         homes = self.base.homes().get(line, set())
-        steps = [step for step in self.before.steps_of(key[0]) if key in step.calls]
-        if not homes or key[0] in homes or not steps:
+        steps = [step for step in self.before.steps_of(optimizer) if key in step.calls]
+        if not homes or optimizer in homes or not steps:
             return False
         return not any(line in self._lines(self.before, step, key) for step in steps)
 
@@ -235,7 +240,7 @@ class Comparison:
                     if loss is None or loss == failed.line or None in sizes:
                         continue
                     if not _close(sizes[0] or 0.0, sizes[1] or 0.0):
-                        found.append(Difference(Change.OTHER, (key,), loss, one.line))
+                        found.append(Difference(Change.OTHER, (key,), loss, one))
         return found
 
     def _same_losses(self, key: Key, one: Step, other: Step) -> Line | None:
@@ -260,7 +265,7 @@ class Comparison:
             return []
         trained = trained_by(self.after, self.units)
         own = self.homes_of(failed.line)
-        stepping = {step.optimizer: step.line for step in self.after.steps}
+        stepping = {step.optimizer: step for step in self.after.steps}
         found = []
         for key in sorted(key for key in failed.reached if key[0] in stepping):
             losses = trained.get(key, frozenset())

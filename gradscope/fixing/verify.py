@@ -62,9 +62,8 @@ class Verdict:
         return self._same(loss, self.reference.losses if self.reference is not None else ())
 
     def _same(self, loss: Loss, among: Iterable[Loss]) -> Loss | None:
-        change = next((c for c in self.plan.changes if c.file == loss.file), None)
-        line = loss.line if change is None else change.old_line(loss.line)
-        return next((one for one in among if (one.file, one.line) == (loss.file, line)), None)
+        unit = self.unit_of(loss.of)
+        return next((one for one in among if unit == {one.of}), None)
 
     @property
     def new(self) -> tuple[Finding, ...]:
@@ -133,7 +132,7 @@ class Verdict:
         match difference.change:
             case TrainingChange.LOST:
                 homes = self.comparison.homes_of(difference.loss)
-                return says_so or not any(key[0] in homes for key in difference.keys)
+                return says_so or difference.optimizer not in homes
             case TrainingChange.GAINED | TrainingChange.OTHER:
                 return says_so and picked
         return False

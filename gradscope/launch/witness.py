@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 import torch
 
@@ -30,7 +30,7 @@ from gradscope.hooks import (
 )
 from gradscope.launch.leaves import is_asked, leaves_of, leaves_through_state
 from gradscope.program.names import Names
-from gradscope.program.sites import USER, owner_of, place_of, site_of
+from gradscope.program.sites import USER, owner_of, place_in, place_of, site_of, user_frames
 from gradscope.torch_private import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -43,6 +43,10 @@ WITHOUT_OPTIMIZER = -1
 _STEPS_WITH_NORMS = 3
 """So many steps of each optimizer are noted with the size of each gradient."""
 _MOST_PARAMETERS = 4000
+_MOST_CALLERS = 6
+_MOST_SEARCHES = 50  # for names
+
+_Places: TypeAlias = tuple[tuple[str, int], ...]
 
 _DEEPEST = 40  # frames that are looked at for names
 
@@ -106,9 +110,10 @@ class Witness:
         self._calls = 0
         self._names = Names()
         self._named: set[int] = set()
-        self._ends: dict[tuple[str, int], list[int]] = {}
+        self._ends: dict[_Places, list[int]] = {}
         self._began_step = 0
         self._row: list[Any] = []
+        self._searches = 0
 
     def start(self) -> None:
         """Put the hooks in, for the rest of the process."""
@@ -169,7 +174,7 @@ class Witness:
             reached = sorted({p.number for p in found if p is not None} - carried)
         value = _value_of(asked.outputs) if asked.accumulates else None
         at = round(time.perf_counter(), 6)
-        self._write("call", [self._calls, *line, asked.accumulates, value, failed, reached, at])
+        self._write("call", [self._calls, line, asked.accumulates, value, failed, reached, at])
 
     # steps
 
@@ -198,6 +203,7 @@ class Witness:
         return len(self._optimizers) - 1
 
     def _before_step(self, optimizer: Any) -> None:
+        self._row = []
         self._meet(optimizer)  # a subclass may fill its groups by itself
         self._began_step = self._calls
         self._learn_names(sys._getframe(1))
@@ -211,7 +217,8 @@ class Witness:
         number = self._number_of(optimizer)
         closed = self._calls > self._began_step
         if final and not closed:
-            self._write("step", self._row)
+            if self._row:
+                self._write("step", self._row)
             return
         self._steps[number] += not final
         norms = self._steps[number] <= _STEPS_WITH_NORMS
@@ -230,7 +237,7 @@ class Witness:
                     sizes[parameter.number] = _size_of(grad)
         rows = [[list(calls), numbers] for calls, numbers in by_calls.items()]
         line = _line_of(sys._getframe(1))
-        self._row = [number, *line, self._calls, rows, list(sizes.items())]
+        self._row = [number, line, self._calls, rows, list(sizes.items())]
         if final:
             self._write("step", self._row)
 
@@ -243,7 +250,7 @@ class Witness:
             if known is None or known.tensor() is not leaf:
                 self._know(leaf, WITHOUT_OPTIMIZER, 0, self._numbers)
 
-    def _carried(self, asked: EngineCall, line: tuple[str, int]) -> set[int]:
+    def _carried(self, asked: EngineCall, line: _Places) -> set[int]:
         """Return the parameters that a call of the reference run reaches only through a state
         carried from one run of its line to the next: a fix that cuts the state off takes no
         training from them that a program could have had for long.
@@ -258,8 +265,9 @@ class Witness:
 
     def _learn_names(self, frame: FrameType | None) -> None:
         """Write the names of parameters by which the program's variables know them."""
-        if len(self._named) >= len(self._parameters):
+        if len(self._named) >= len(self._parameters) or self._searches >= _MOST_SEARCHES:
             return
+        self._searches += 1
         frames: list[FrameType] = []
         above = frame
         while above is not None and len(frames) < _DEEPEST:
@@ -267,6 +275,7 @@ class Witness:
                 frames.append(above)
             above = above.f_back
         self._names.learn_variables(frames)
+        self._names.learn_attributes(frames)
         for parameter in self._parameters.values():
             tensor = parameter.tensor()
             name = None if tensor is None else self._names.of_tensor(tensor)
@@ -287,9 +296,13 @@ class Witness:
             do(*args)
 
 
-def _line_of(frame: FrameType) -> tuple[str, int]:
-    site = site_of(place_of(frame))
-    return (site.file, site.line) if site is not None else ("", 0)
+def _line_of(frame: FrameType) -> _Places:
+    """Return the innermost place of the user's code, and those of its callers."""
+    place = site_of(place_of(frame))
+    if place is None:
+        return ()
+    sites = [place, *(place_in(above).site for above in user_frames(frame)[:_MOST_CALLERS])]
+    return tuple(dict.fromkeys((site.file, site.line) for site in sites))
 
 
 def _check_no_versions() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -79,6 +79,19 @@ class Names:
                     and is_held_leaf(value)
                 ):
                     self._remember(value, name)
+
+    def learn_attributes(self, frames: Iterable[FrameType]) -> None:
+        """Learn the modules and leaves in the attributes of what the variables of frames hold."""
+        for frame in frames:
+            for name, value in variables(frame):
+                kind = type(value)
+                if issubclass(kind, Module | ModuleType | type) or not layout_of(kind).has_dict:
+                    continue
+                for attribute, held in [*object.__getattribute__(value, "__dict__").items()]:
+                    if issubclass(type(held), Module):
+                        self._learn_module(held, f"{name}.{attribute}")
+                    elif issubclass(type(held), torch.Tensor) and is_held_leaf(held):
+                        self._remember(held, f"{name}.{attribute}")
 
     def _learn(self, frame: FrameType, module: Module) -> None:
         """Learn the modules of the outermost call in progress, named by the variable it is in."""

@@ -558,6 +558,51 @@ for step in range(5):
         ),
         right=({"oG.step()": "oG.step()\n    fake = fake.detach()"},),
     ),
+    "one function for all losses": Hazard(
+        START
+        + """\
+class Trainer:
+    def __init__(self):
+        self.G = nn.Linear(4, 4)
+        self.D = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.Sigmoid())
+        self.oG = torch.optim.Adam(self.G.parameters(), 1e-3)
+        self.oD = torch.optim.Adam(self.D.parameters(), 1e-3)
+    def update(self, optimizer, loss):
+        optimizer.zero_grad()
+        loss.backward(retain_graph=True)
+        optimizer.step()
+    def round(self):
+        real, fake = self.D(torch.randn(8, 4)), self.D(self.G(torch.randn(8, 4)))
+        d_loss = -(torch.log(real) + torch.log(1 - fake)).mean()
+        self.update(self.oD, d_loss)
+        g_loss = torch.log(1 - fake).mean()
+        self.update(self.oG, g_loss)
+trainer = Trainer()
+for _ in range(4):
+    trainer.round()
+""",
+        wrong=(
+            Wrong(
+                {
+                    "self.update(self.oD, d_loss)": "pass",
+                    "self.update(self.oG, g_loss)": "self.update(self.oG, g_loss)\n        self.oD.step()",
+                },
+                (
+                    "`self.D.*`",
+                    "trained by `self.update(self.oG, g_loss)`",
+                    "did not train it before",
+                    "`self.update(self.oD, d_loss)`",
+                ),
+            ),
+            Wrong(
+                {"g_loss = torch.log(1 - fake).mean()": "g_loss = d_loss.detach().requires_grad_()"},
+                ("`self.G.*`", "not be trained", "`self.update(self.oG, g_loss)`"),
+            ),
+        ),
+        right=(
+            {"g_loss = torch.log(1 - fake).mean()": "g_loss = torch.log(1 - self.D(self.G(torch.randn(8, 4)))).mean()"},
+        ),
+    ),
     "leak": Hazard(
         START
         + """\

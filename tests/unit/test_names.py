@@ -115,3 +115,16 @@ def test_a_graphs_root_and_leaf_show_the_variables_names() -> None:
     graph = gradscope.snapshot(total)
     assert graph.roots[0].name == "total"
     assert [node.variable for node in graph.nodes if node.variable] == ["weight"]
+
+
+def test_modules_and_leaves_in_attributes_are_named_by_their_owner() -> None:
+    class Agent:
+        def __init__(self) -> None:
+            self.policy = nn.Linear(2, 1)
+            self.scale = torch.ones(1, requires_grad=True)
+
+    agent = Agent()
+    names = Names()
+    names.learn_attributes([sys._getframe()])
+    assert names.of_tensor(agent.policy.weight) == "agent.policy.weight"
+    assert names.of_tensor(agent.scale) == "agent.scale"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from gradscope.fixing import verify
-from gradscope.fixing.gradients import Training, read_training
+from gradscope.fixing.gradients import Line, Training, read_training
 from gradscope.fixing.lines import units_of
 from gradscope.fixing.patch import Change, Source, apply, split
 from gradscope.fixing.proposals import plan
-from gradscope.fixing.runs import Bounds, Run
+from gradscope.fixing.runs import Bounds, Run, told_place
 from gradscope.fixing.training import Comparison, owners
 from gradscope.model import (
     Certainty,
@@ -44,19 +44,19 @@ def notes(tmp_path: Path, *rows: list[Any]) -> Training:
 
 def call(number: int, line: int, *, failed: bool = False, value: float = 1.0) -> list[Any]:
     reached = [0, 1, 2] if failed else []
-    return ["call", number, FILE, line, True, value, failed, reached, 0.5 * number]
+    return ["call", number, [[FILE, line]], True, value, failed, reached, 0.5 * number]
 
 
 def step(
     optimizer: int, after: int, calls: dict[int, list[int]], sizes: dict[int, float] | None = None
 ) -> list[Any]:
     rows = [[numbers, [parameter]] for parameter, numbers in calls.items()]
-    return ["step", optimizer, FILE, 90 + optimizer, after, rows, list((sizes or {}).items())]
+    return ["step", optimizer, [[FILE, 90 + optimizer]], after, rows, list((sizes or {}).items())]
 
 
 def differences(before: Training, reference: Training | None, after: Training) -> list[str]:
     found = Comparison(before, reference, after, lambda line: frozenset({line}))
-    return [f"{d.change} {owners(d.keys, found)} by {d.loss[1]}" for d in found.differences]
+    return [f"{d.change} {owners(d.keys, found)} by {d.loss.number}" for d in found.differences]
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ def before(tmp_path: Path) -> Training:
 
 def test_a_file_that_was_cut_off_is_read_up_to_there(base: Training) -> None:
     assert [(c.number, c.line) for c in base.calls] == [
-        (n, (FILE, 10 + n % 2 * -10 + 10)) for n in (1, 2, 3, 4)
+        (n, Line(FILE, 20 - 10 * (n % 2))) for n in (1, 2, 3, 4)
     ]
     assert base.seconds_of_a_call == 0.5
-    assert base.homes() == {(FILE, 10): {0}, (FILE, 20): {1}}
+    assert base.homes() == {Line(FILE, 10): {0}, Line(FILE, 20): {1}}
     assert read_training(Path("/nowhere")) == Training()
 
 
@@ -156,9 +156,20 @@ def changed(*edits: tuple[int, str]) -> Change:
 def test_calls_stand_for_the_losses_that_they_are_made_of(
     edits: list[tuple[int, str]], after: dict[int, set[int]]
 ) -> None:
-    lines = {(FILE, number) for number in after}
-    units = units_of(lines, {(FILE, 1), (FILE, 3)}, [changed(*edits)])
-    assert {line: {old for _, old in unit} for (_, line), unit in units.items()} == after
+    lines = {Line(FILE, number) for number in after}
+    units = units_of(lines, {Line(FILE, 1), Line(FILE, 3)}, [changed(*edits)])
+    assert {line.number: {old.number for old in unit} for line, unit in units.items()} == after
+
+
+def test_a_function_for_any_loss_is_another_line_for_each_caller() -> None:
+    old = {Line("lib.py", 5, ((FILE, 1),)), Line("lib.py", 5, ((FILE, 3),))}
+    moved = changed((1, ""), (4, "y = 2\na.backward()"))
+    after = {Line("lib.py", 5, ((FILE, number),)) for number in (2, 4)}
+    units = units_of(after, old, [moved])
+    found = {line.via[0][1]: {one.via for one in unit} for line, unit in units.items()}
+    assert found == {2: {((FILE, 3),)}, 4: {((FILE, 1),)}}
+    assert {told_place(line, old) for line in old} == {(FILE, 1), (FILE, 3)}
+    assert told_place(Line("lib.py", 5), {Line("lib.py", 5)}) == ("lib.py", 5)
 
 
 def test_no_run_is_begun_when_the_time_is_up(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from gradscope.fixing.gradients import Key, Line
-from gradscope.fixing.runs import text_at
+from gradscope.fixing.runs import text_at, told_place
 from gradscope.fixing.training import Change, Difference, owners
 from gradscope.fixing.verify import Verdict
 from gradscope.render.text.terminal import short_path
@@ -18,17 +18,17 @@ _MOST_TEXT = 40
 
 def refusal(difference: Difference, verdict: Verdict) -> str:
     """Return in one sentence what a fix would do to the training that it may not do."""
+    lines = _known_lines(verdict)
     who = owners(difference.keys, verdict.comparison)
-    loss = f"{_loss(difference.loss)} ({_place(difference.loss)})"
+    loss = f"{_loss(difference.loss, lines)} ({_place(told_place(difference.loss, lines))})"
     step = _step(difference, verdict)
     match difference.change:
         case Change.UNTRAINED:
             was, now = difference.times
-            when = f" in {now} of {was} steps" if now else ""
-            but = f"only{when}" if now else "not"
+            but = f"only in {now} of {was} steps" if now else "not"
             return f"{who} would {but} be trained by {loss} any more{step}"
         case Change.LOST:
-            rest = ", ".join(map(_loss, difference.rest)) or "other losses"
+            rest = ", ".join(_loss(line, lines) for line in difference.rest) or "other losses"
             return f"{who} would get no gradient from {loss} any more, only from {rest},{step}"
         case Change.GAINED:
             return f"{who} would be trained by {loss}, which did not train it before,{step}"
@@ -41,42 +41,52 @@ def refusal(difference: Difference, verdict: Verdict) -> str:
 
 def who_trains_what(verdict: Verdict, arrow: str) -> tuple[str, ...]:
     """Return for the parameters that the same losses train a line with their names and those."""
+    known = _known_lines(verdict)
     groups: dict[tuple[int, frozenset[Line]], list[Key]] = {}
     for key, lines in sorted(verdict.trained.items()):
         groups.setdefault((key[0], lines), []).append(key)
     return tuple(
-        f"{', '.join(_losses(lines))} {arrow} {owners(keys, verdict.comparison)}"
+        f"{', '.join(dict.fromkeys(_loss(line, known) for line in sorted(lines)))} {arrow}"
+        f" {owners(keys, verdict.comparison)}"
         for (_, lines), keys in groups.items()
         if lines
     )
 
 
-def _losses(lines: Iterable[Line]) -> list[str]:
-    return list(dict.fromkeys(map(_loss, sorted(lines))))
+def _known_lines(verdict: Verdict) -> set[Line]:
+    """Return the lines of all backward calls of the unchanged program."""
+    runs = (verdict.before, verdict.reference)
+    return {call.line for run in runs if run is not None for call in run.training.calls}
 
 
-def _loss(line: Line) -> str:
-    """Return the loss that a line of the unchanged program runs backward, as written there."""
-    text = text_at(*line, {})
+def _loss(line: Line, lines: Iterable[Line]) -> str:
+    """Return the loss that a line of the unchanged program runs backward, as written there; where
+    a function does that for several, the call of it.
+    """
+    file, number = told_place(line, lines)
+    text = text_at(file, number, {})
     found = _LOSS.search(text)
     shown = found[1] if found is not None else text
-    if len(shown) > _MOST_TEXT or not shown:
-        return f"line {line[1]}"
-    return f"`{shown}`"
+    return f"`{shown}`" if 0 < len(shown) <= _MOST_TEXT else f"line {number}"
 
 
 def _step(difference: Difference, verdict: Verdict) -> str:
-    """Return `` before `oG.step()` (train.py:21), of an Adam``."""
+    """Return `` at `oG.step()` (train.py:21, Adam)``."""
     kinds = verdict.comparison.base.optimizers or verdict.after.training.optimizers
-    number = difference.keys[0][0]
+    number = difference.optimizer
     if number < 0 or number >= len(kinds):
         return ""
     if difference.step is None:
         return f" for the {kinds[number]} that holds it"
-    found = _OPTIMIZER.search(text_at(*difference.step, {}))
-    name = f"`{found[1]}.step()`" if found is not None else "the step"
-    return f" at {name} ({_place(difference.step)}, {kinds[number]})"
+    steps = (step for step in verdict.comparison.base.steps if step.optimizer != number)
+    lines = {difference.step.line, *(step.line for step in steps)}
+    file, line = told_place(difference.step.line, lines)
+    text = text_at(file, line, {})
+    found = _OPTIMIZER.search(text)
+    name = found[0] + ")" if found is not None else text
+    shown = f"`{name}`" if 0 < len(name) <= _MOST_TEXT else "the step"
+    return f" at {shown} ({_place((file, line))}, {kinds[number]})"
 
 
-def _place(line: Line) -> str:
-    return f"{short_path(line[0])}:{line[1]}"
+def _place(place: tuple[str, int]) -> str:
+    return f"{short_path(place[0])}:{place[1]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
@@ -161,7 +162,7 @@ def _loss_cell(tried: Tried, console: Console) -> str:
 
 
 def _first(loss: Loss, count: int) -> Loss:
-    return Loss(loss.file, loss.line, loss.text, loss.values[:count])
+    return replace(loss, values=loss.values[:count])
 
 
 def _memory_cell(tried: Tried) -> str:

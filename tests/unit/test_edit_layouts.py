@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
-import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from edited import At, edited, is_part, run, tokens
 
 from gradscope.fixing import primitives
-from gradscope.fixing.patch import apply, decoded
-from gradscope.model import Edit, Site
+from gradscope.model import Site
 
 START = """\
 import asyncio
@@ -90,44 +88,10 @@ def program(layout: str, holder: str) -> str:
     return START.format(holder=holder, statement=textwrap.indent(code, "    "))
 
 
-def place(text: str, what: str, file: Path) -> Site:
-    """The first place of a text, with columns; lines and columns count from 1."""
-    before = text[: text.index(what, text.index("# above"))]
-    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-    return Site(str(file), line, column, line, column + len(what))
-
-
-def tokens(data: bytes) -> list[str]:
-    layout = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
-    found = tokenize.tokenize(io.BytesIO(data).readline)
-    return [token.string for token in found if token.type not in layout and token.string != ";"]
-
-
-def is_part(few: list[str], many: list[str]) -> bool:
-    """Whether all of the few are among the many, in this order."""
-    rest: Iterator[str] = iter(many)
-    return all(token in rest for token in few)
-
-
-def run(data: bytes) -> str:
-    """What a program raises, in a word."""
-    try:
-        exec(compile(data, "program", "exec"), {"__name__": "program"})
-    except RuntimeError as error:
-        return "freed" if "second time" in str(error) else "stale" * ("inplace" in str(error))
-    return "nothing"
-
-
-def changed(file: Path, data: bytes, edits: tuple[Edit, ...]) -> bytes:
-    assert edits
-    assert {edit.file for edit in edits} == {str(file)}
-    return apply(decoded(str(file), data), edits).after.data
-
-
-def written(tmp_path: Path, data: bytes) -> Path:
-    file = tmp_path / "program.py"
-    file.write_bytes(data)
-    return file
+def within(at: At, text: str) -> Site:
+    """Where a text stands in the statement: the first place of all may be above it."""
+    first, start = at(text), at("# above")
+    return first if first.line > start.line else at(f"2:{text}")
 
 
 HOLDERS = ["h", "box.h", "state['h']"]
@@ -146,45 +110,33 @@ def test_a_state_is_cut_where_it_is_read(
 ) -> None:
     text = program(layout, holder)
     data = STYLES[style](text)
-    file = written(tmp_path, data)
     reads = (f"x + {holder}", f"x+{holder}", f"    {holder}))", f"    {holder}\n")
-    at = place(text, next(each for each in reads if each in text).rstrip(), file)
-    after = changed(file, data, primitives.detach_reads(at, holder))
+    read = next(each for each in reads if each in text.partition("# above")[2])
+    new = edited(data, lambda at: primitives.detach_reads(within(at, read), holder), tmp_path)
     assert run(data) == "freed"
-    assert run(after) == "nothing"
-    assert is_part(tokens(data), tokens(after))
+    assert run(new) == "nothing"
+    assert is_part(tokens(data), tokens(new))
 
 
 @pytest.mark.parametrize(("layout", "holder", "style"), CASES)
 def test_a_state_is_cut_after_the_call(
     layout: str, holder: str, style: str, tmp_path: Path
 ) -> None:
-    text = program(layout, holder)
-    data = STYLES[style](text)
-    file = written(tmp_path, data)
-    call = place(text, "loss.backward()", file)
-    after = changed(file, data, primitives.detach_after(call, [holder]))
-    assert run(after) == "nothing"
-    assert is_part(tokens(data), tokens(after))
-
-
-STORED = {
-    name: layout
-    for name, layout in STORES.items()
-    if "targets in" not in name and name not in ("two targets", "list of targets")
-} | NAMES_ONLY
-
-
-@pytest.mark.parametrize("name", STORED)
-def test_a_state_is_cut_where_it_is_stored(name: str, tmp_path: Path) -> None:
-    """What trains the cell is cut as well here: that is another question than whether it can be written."""
-    text = program(STORED[name], "h")
-    file = written(tmp_path, text.encode())
-    at = place(
-        text,
-        next(w for w in ("h := ", "h: ", "h = ", "h   =") if w in text.partition("# above")[2]),
-        file,
+    data = STYLES[style](program(layout, holder))
+    new = edited(
+        data, lambda at: primitives.detach_after(at("loss.backward()"), [holder]), tmp_path
     )
-    after = changed(file, text.encode(), primitives.detach_stored(at, "h"))
-    assert is_part(tokens(text.encode()), tokens(after))
-    assert run(after.replace(b"loss.backward()", b"keep(h.requires_grad and 1 / 0)")) == "nothing"
+    assert run(new) == "nothing"
+    assert is_part(tokens(data), tokens(new))
+
+
+@pytest.mark.parametrize("layout", [*STORES.values(), *NAMES_ONLY.values()])
+def test_a_state_is_cut_where_it_is_stored(layout: str, tmp_path: Path) -> None:
+    """This cuts what trains the cell as well: here the question is whether it can be written."""
+    text = program(layout, "h")
+    stores = ("h := ", "h: ", "h = ", "h   =", "h] = ", "h) = ")
+    store = next(each for each in stores if each in text.partition("# above")[2])
+    data = text.encode()
+    new = edited(data, lambda at: primitives.detach_stored(within(at, store), "h"), tmp_path)
+    assert is_part(tokens(data), tokens(new))
+    assert run(new.replace(b"loss.backward()", b"keep(h.requires_grad and 1 / 0)")) == "nothing"

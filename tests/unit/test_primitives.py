@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from edited import Write, after
 
 from gradscope.fixing import primitives as p
-from gradscope.fixing.patch import apply, read
-from gradscope.model import Edit, Site
+from gradscope.model import Site
 
-At = Callable[[str], Site]
-Case = tuple[str, Callable[[At], tuple[Edit, ...]], str]
+Case = tuple[str, Write, str]
 METHODS = frozenset({"relu", "add", "mul", "masked_fill"})
-
-
-def place(file: str, code: str, text: str) -> Site:
-    """Where a text stands for the first time, or the second after ``2:``."""
-    second = text.startswith("2:")
-    text = text.removeprefix("2:")
-    start = code.index(text)
-    start = code.index(text, start + 1) if second else start
-    before = code[:start]
-    line, column = before.count("\n") + 1, start - before.rfind("\n")
-    end = code[: start + len(text)]
-    end_line, end_column = end.count("\n") + 1, len(end) - end.rfind("\n")
-    return Site(file, line, column, end_line, end_column)
-
-
-def after(code: str, write: Callable[[At], tuple[Edit, ...]], tmp_path: Path) -> str:
-    """The program after the edits; empty where none are written."""
-    file = tmp_path / "program.py"
-    file.write_text(code, encoding="utf-8")
-    edits = write(functools.partial(place, str(file), code))
-    return "".join(apply(read(str(file)), edits).after.lines) if edits else ""
+RETAIN = "retain_graph"
 
 
 def cases(**named: Case) -> pytest.MarkDecorator:
@@ -108,9 +85,7 @@ def cases(**named: Case) -> pytest.MarkDecorator:
     no_such_place=("x = 1\n", lambda at: p.detach_reads(Site(at("x").file, 9), "x"), ""),
     no_file=("x = 1\n", lambda at: p.detach_reads(Site("gone.py", 1), "x"), ""),
 )
-def test_reads_are_detached(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
-) -> None:
+def test_reads_are_detached(code: str, write: Write, expected: str, tmp_path: Path) -> None:
     assert after(code, write, tmp_path) == expected
 
 
@@ -200,9 +175,7 @@ def test_reads_are_detached(
     ),
     not_what_may_be_none=("h = a or b\n", lambda at: p.detach_stored(at("h")), ""),
 )
-def test_what_is_stored_is_changed(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
-) -> None:
+def test_what_is_stored_is_changed(code: str, write: Write, expected: str, tmp_path: Path) -> None:
     assert after(code, write, tmp_path) == expected
 
 
@@ -242,7 +215,7 @@ def test_what_is_stored_is_changed(
     no_total=("t = f(x)\n", lambda at: p.item_added(at("t"), "t"), ""),
 )
 def test_what_is_added_to_a_total_is_changed(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
+    code: str, write: Write, expected: str, tmp_path: Path
 ) -> None:
     assert after(code, write, tmp_path) == expected
 
@@ -309,13 +282,8 @@ def test_what_is_added_to_a_total_is_changed(
         "(a + b).backward()\n",
     ),
 )
-def test_losses_are_put_together(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
-) -> None:
+def test_losses_are_put_together(code: str, write: Write, expected: str, tmp_path: Path) -> None:
     assert after(code, write, tmp_path) == expected
-
-
-RETAIN = "retain_graph"
 
 
 @cases(
@@ -402,7 +370,7 @@ RETAIN = "retain_graph"
     ),
 )
 def test_flags_are_passed_and_left_out(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
+    code: str, write: Write, expected: str, tmp_path: Path
 ) -> None:
     assert after(code, write, tmp_path) == expected
 
@@ -455,7 +423,7 @@ def test_flags_are_passed_and_left_out(
     ),
 )
 def test_statements_go_under_no_grad(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
+    code: str, write: Write, expected: str, tmp_path: Path
 ) -> None:
     assert after(code, write, tmp_path) == expected
 
@@ -516,7 +484,7 @@ def test_statements_go_under_no_grad(
     ),
 )
 def test_operations_are_made_out_of_place(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
+    code: str, write: Write, expected: str, tmp_path: Path
 ) -> None:
     assert after(code, write, tmp_path) == expected
 
@@ -560,9 +528,7 @@ def test_operations_are_made_out_of_place(
         "",
     ),
 )
-def test_statements_are_moved(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
-) -> None:
+def test_statements_are_moved(code: str, write: Write, expected: str, tmp_path: Path) -> None:
     assert after(code, write, tmp_path) == expected
 
 
@@ -630,7 +596,7 @@ def test_statements_are_moved(
     ),
 )
 def test_what_was_computed_once_is_computed_again(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
+    code: str, write: Write, expected: str, tmp_path: Path
 ) -> None:
     assert after(code, write, tmp_path) == expected
 
@@ -673,9 +639,7 @@ def test_what_was_computed_once_is_computed_again(
         "",
     ),
 )
-def test_caches_are_rebuilt(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
-) -> None:
+def test_caches_are_rebuilt(code: str, write: Write, expected: str, tmp_path: Path) -> None:
     assert after(code, write, tmp_path) == expected
 
 
@@ -746,9 +710,7 @@ def test_caches_are_rebuilt(
         "class A:\n    h = f(g).detach(); x = 1\n",
     ),
 )
-def test_statements_are_put_in(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
-) -> None:
+def test_statements_are_put_in(code: str, write: Write, expected: str, tmp_path: Path) -> None:
     assert after(code, write, tmp_path) == expected
 
 
@@ -787,7 +749,7 @@ def test_statements_are_put_in(
     ),
 )
 def test_edits_of_the_same_lines_are_put_together(
-    code: str, write: Callable[[At], tuple[Edit, ...]], expected: str, tmp_path: Path
+    code: str, write: Write, expected: str, tmp_path: Path
 ) -> None:
     assert after(code, write, tmp_path) == expected
 

@@ -314,6 +314,14 @@ def rebuild_cache(store: Site) -> tuple[Edit, ...]:
 
 
 @_written
+def save_for_backward(store: Site) -> tuple[Edit, ...]:
+    """Write ``ctx.out = out`` as ``ctx.save_for_backward(out)``, and its reads in ``backward``."""
+    from gradscope.fixing import contexts
+
+    return contexts.saved_for_backward(store)
+
+
+@_written
 def without_decorator(at: Site) -> tuple[Edit, ...]:
     """Take the decorator at a line off its function, or the one that caches its results."""
     from gradscope.fixing import again

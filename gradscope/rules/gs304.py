@@ -92,7 +92,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
-from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
+from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Site
 from gradscope.rules.base import at, rule
 from gradscope.units import counted
@@ -116,8 +116,8 @@ class KeptByCycle:
     nodes_each: float
 
 
-def finding(facts: KeptByCycle) -> Finding:
-    """Return the finding in words."""
+def finding(facts: KeptByCycle, edits: tuple[Edit, ...] = ()) -> Finding:
+    """Return the finding in words; ``edits`` make the fix."""
     site = facts.site or (facts.call.site if facts.call else None)
     how = {
         "ctx": f"`{facts.name}` is an output stored on the ctx of its own Function",
@@ -131,14 +131,14 @@ def finding(facts: KeptByCycle) -> Finding:
         site=site,
         label=f"{seen}, {counted(round(facts.nodes_each), 'node')} more with each",
         related=(Related("held_by", site, how),),
-        fix=_fix(facts.kind, at(site)),
+        fix=_fix(facts.kind, at(site), edits),
     )
 
 
-def _fix(kind: str, where: str) -> Fix:
+def _fix(kind: str, where: str, edits: tuple[Edit, ...]) -> Fix:
     if kind == "ctx":
         instead = "instead of an attribute, and ctx.saved_tensors in backward"
-        return Fix(FixKind.OTHER, f"use ctx.save_for_backward(){where} {instead}")
+        return Fix(FixKind.OTHER, f"use ctx.save_for_backward(){where} {instead}", edits)
     if kind == "hook":
         message = f"let the hook{where} use what it is given, or a detach() of the tensor"
         return Fix(FixKind.DETACH, message)

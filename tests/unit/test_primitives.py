@@ -643,6 +643,68 @@ def test_caches_are_rebuilt(code: str, write: Write, expected: str, tmp_path: Pa
     assert after(code, write, tmp_path) == expected
 
 
+FUNCTION = """\
+class F(Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = f(x)
+{}
+        return out
+    @staticmethod
+    def backward(ctx, g):
+{}
+"""
+
+
+def function(forward: str, backward: str) -> str:
+    parts = (textwrap.indent(part, "        ") for part in (forward, backward))
+    return FUNCTION.format(*parts)
+
+
+@cases(
+    the_first=(
+        function("ctx.out = out  # kept", "'''Doc.'''\nreturn g * ctx.out * (1 - ctx.out)"),
+        lambda at: p.save_for_backward(at("ctx.out")),
+        function(
+            "ctx.save_for_backward(out)  # kept",
+            "'''Doc.'''\n(out,) = ctx.saved_tensors\nreturn g * out * (1 - out)",
+        ),
+    ),
+    one_more=(
+        function(
+            "ctx.save_for_backward(\n    x,\n)\nctx.out = out",
+            "x, = ctx.saved_tensors\nreturn g * ctx.out * x",
+        ),
+        lambda at: p.save_for_backward(at("ctx.out")),
+        function(
+            "ctx.save_for_backward(\n    x, out)", "x, out = ctx.saved_tensors\nreturn g * out * x"
+        ),
+    ),
+    a_name_that_is_taken=(
+        function("ctx.y = out", "out = g\nreturn out * ctx.y"),
+        lambda at: p.save_for_backward(at("ctx.y")),
+        function(
+            "ctx.save_for_backward(out)",
+            "(out_saved,) = ctx.saved_tensors\nout = g\nreturn out * out_saved",
+        ),
+    ),
+    read_by_others=(
+        function("ctx.save_for_backward(x)\nctx.out = out", "return h(ctx.saved_tensors, ctx.out)"),
+        lambda at: p.save_for_backward(at("ctx.out")),
+        "",
+    ),
+    nowhere_read=(
+        function("ctx.out = out", "return g"),
+        lambda at: p.save_for_backward(at("ctx.out")),
+        "",
+    ),
+)
+def test_tensors_are_handed_to_backward_as_autograd_has_it(
+    code: str, write: Write, expected: str, tmp_path: Path
+) -> None:
+    assert after(code, write, tmp_path) == expected
+
+
 @cases(
     reset=(
         "loss = 0.0  # all\nfor x in xs:\n    loss = loss + f(x)\n    loss.backward()\n",

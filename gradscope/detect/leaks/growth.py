@@ -19,6 +19,7 @@ from gradscope.detect.leaks.spans import Room, Spans
 from gradscope.detect.leaks.suspects import Scanned, Suspect, scan
 from gradscope.detect.leaks.told import Told, carried, has_grown, is_kept_between_calls, kept_alive
 from gradscope.detect.observers import Observer
+from gradscope.fixing.leaks import out_of_the_cycle
 from gradscope.model import BackwardCall, Finding
 from gradscope.model.paths import Path
 from gradscope.program.sites import Place, user_frames
@@ -197,7 +198,8 @@ class Growth(Observer):
                 (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
                 each = (now - before) / (last - first_seen)
                 yield gs304.finding(
-                    gs304.KeptByCycle(loop.record, cycle.kind, cycle.name, cycle.site, last, each)
+                    gs304.KeptByCycle(loop.record, cycle.kind, cycle.name, cycle.site, last, each),
+                    out_of_the_cycle(cycle.kind, cycle.site),
                 )
 
     def _look_back(self, frame: FrameType) -> None:

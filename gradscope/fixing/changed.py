@@ -43,9 +43,22 @@ def fixes_for_change(
             fix_for(change, facts.made, methods, computed=each)
             for each in dict.fromkeys((computed, False))
         )
+    if not any(each.edits for each in cures):
+        cures = (*_clones(facts), *cures)
     if trained or (not hidden and not computed and _is_average(change, facts)):
         return chosen((later, *(() if hidden and trained else cures)))
     return chosen(cures if computed else (*cures, later))
+
+
+def _clones(facts: StaleSoon) -> tuple[Fix, ...]:
+    """Return the fix that has the forward pass of a module use a clone of its buffer."""
+    for name in facts.tensors:
+        own = f"self.{name.rpartition('.')[2]}"
+        found = edit.joined(*(edit.clone_reads(site, own) for site in facts.made))
+        if found:
+            where = ", ".join(place(each) for each in facts.made)
+            return (Fix(FixKind.CLONE, f"let {where} use `{own}.clone()`", found),)
+    return ()
 
 
 def _is_average(change: Statement, facts: StaleSoon) -> bool:

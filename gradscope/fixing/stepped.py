@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gradscope.code import changes, source
 from gradscope.code.losses import Way, way_to
@@ -61,8 +61,9 @@ def _of_state(facts: Stepped) -> Iterator[Fix]:
     """A graph that is kept over the step although only its value is carried on."""
     name, at = facts.holder, facts.kept or facts.next_call
     whole = name.rpartition("[")[0] if facts.in_tuple else name
-    after = edit.detach_after(at, [whole], elements=facts.in_tuple) if name else ()
-    drop = edit.without_flag(at, "retain_graph")
+    drop = bool(edit.without_flag(at, "retain_graph"))
+    without = "retain_graph" if drop else ""
+    after = edit.detach_after(at, [whole], elements=facts.in_tuple, without=without)
     effects = (
         "each loss trains through its own iteration, not through earlier ones",
         "each iteration's graph goes once its call is over",
@@ -73,7 +74,7 @@ def _of_state(facts: Stepped) -> Iterator[Fix]:
     yield Fix(
         FixKind.DETACH,
         f"detach() {f'`{whole}`' if name else 'what is carried on'} after {where}{too}",
-        _both(drop, after) if drop else after,
+        after if name else (),
         _SAFE,
         effects,
         reason,
@@ -86,15 +87,6 @@ def _of_state(facts: Stepped) -> Iterator[Fix]:
             _CHANGES,
             effects,
         )
-
-
-def _both(drop: tuple[Edit, ...], after: tuple[Edit, ...]) -> tuple[Edit, ...]:
-    """Put two edits of one call together: without a flag, and with what follows it."""
-    if len(drop) != 1 or len(after) != 1 or drop[0].lines != after[0].lines:
-        return edit.joined(drop, after) or after
-    lines = (source.line_of(drop[0].file, number) for number in after[0].lines)
-    more = after[0].replacement.removeprefix("\n".join(lines))
-    return (replace(drop[0], replacement=drop[0].replacement + more),)
 
 
 def _of_made_once(facts: Stepped) -> Iterator[Fix]:

@@ -71,7 +71,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
-from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
+from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Site
 from gradscope.rules.base import NOW, Seen, growth, head, place, rule
 from gradscope.units import counted, nbytes
@@ -107,8 +107,8 @@ class Carried:
     steps: bool = False
 
 
-def finding(facts: Carried, edits: tuple[Edit, ...] = ()) -> Finding:
-    """Return the finding in words."""
+def finding(facts: Carried, fix: Fix | None = None) -> Finding:
+    """Return the finding in words; ``fix`` is what can be done, if it comes with edits."""
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"
@@ -123,7 +123,6 @@ def finding(facts: Carried, edits: tuple[Edit, ...] = ()) -> Finding:
         unseen = "no version counter tells that the saved weights are stale"
         note = f"parameters are changed through .data, so {unseen}"
         related.append(Related("modified_by", None, note))
-    where = f" where it is handed on ({place(facts.stored)})" if facts.stored else ""
     return RULE.finding(
         message,
         facts.call,
@@ -131,12 +130,14 @@ def finding(facts: Carried, edits: tuple[Edit, ...] = ()) -> Finding:
         label=f"goes back over {facts.seen.words(facts.iterations)}",
         related=related,
         bytes=facts.nbytes,
-        fix=Fix(
-            FixKind.DETACH,
-            f"{_cut(facts, where)}; no gradient then goes back beyond the iteration",
-            edits,
-        ),
+        fix=fix or Fix(FixKind.DETACH, words_for(facts)),
     )
+
+
+def words_for(facts: Carried) -> str:
+    """Return what to do, and what it means."""
+    where = f" where it is handed on ({place(facts.stored)})" if facts.stored else ""
+    return f"{_cut(facts, where)}; no gradient then goes back beyond the iteration"
 
 
 def _cut(facts: Carried, where: str) -> str:

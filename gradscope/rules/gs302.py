@@ -71,10 +71,11 @@ container of independent outputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
-from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
+from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Site
 from gradscope.rules.base import NOW, UNCOUNTED, Seen, at, growth, rule
 from gradscope.units import counted, nbytes
@@ -110,13 +111,12 @@ class KeptAlive:
     seen: Seen = NOW
 
 
-def finding(facts: KeptAlive, edits: tuple[Edit, ...] = ()) -> Finding:
-    """Return the finding in words."""
+def finding(facts: KeptAlive, fixes: Sequence[Fix] = ()) -> Finding:
+    """Return the finding in words; ``fixes`` are what can be done, the better first."""
     saved = f"{nbytes(facts.nbytes)} saved" if facts.nbytes else "no saved bytes"
     saved = saved if facts.counts_bytes else UNCOUNTED
     grown = growth(saved, facts.nodes_each, facts.nbytes_each, counts_bytes=facts.counts_bytes)
     held = f"`{facts.holder}` holds {counted(facts.nodes, 'node')}, {grown}"
-    kind, message = _fix(facts)
     return RULE.finding(
         f"`{facts.holder}` keeps the graphs of earlier iterations alive",
         facts.call,
@@ -125,8 +125,19 @@ def finding(facts: KeptAlive, edits: tuple[Edit, ...] = ()) -> Finding:
         label=f"keeps graphs of {facts.seen.words(facts.iterations)}, {saved}",
         related=(Related("held_by", facts.stored, held),),
         bytes=facts.nbytes,
-        fix=Fix(kind, message, edits),
+        fix=fixes[0] if fixes else Fix(fix_kind(facts), words_for(facts)),
+        alternatives=fixes[1:],
     )
+
+
+def fix_kind(facts: KeptAlive) -> FixKind:
+    """Return what an expert would do."""
+    return _fix(facts)[0]
+
+
+def words_for(facts: KeptAlive) -> str:
+    """Return what to do, and what it means."""
+    return _fix(facts)[1]
 
 
 def _fix(facts: KeptAlive) -> tuple[FixKind, str]:

@@ -65,7 +65,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
+from gradscope.model import Certainty, Edit, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import place, rule
 from gradscope.units import counted, nbytes
 
@@ -93,7 +93,7 @@ class NeverBackpropagated:
     after: int = 0
 
 
-def finding(facts: NeverBackpropagated) -> Finding:
+def finding(facts: NeverBackpropagated, edits: tuple[Edit, ...] = ()) -> Finding:
     """Return the finding in words."""
     size = nbytes(facts.nbytes)
     related = []
@@ -118,5 +118,6 @@ def finding(facts: NeverBackpropagated) -> Finding:
         fix=Fix(
             FixKind.NO_GRAD,
             f"run {place(facts.made)} under torch.no_grad(); nothing then trains through it",
+            edits,
         ),
     )

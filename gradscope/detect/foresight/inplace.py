@@ -19,8 +19,10 @@ from gradscope.collect.state import State
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import StaleGraphs
+from gradscope.detect.foresight.stepping import stepped
 from gradscope.detect.observers import Observer
 from gradscope.fixing.changed import fixes_for_change
+from gradscope.fixing.stepped import fixes_for_step
 from gradscope.model import Finding, Site
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import is_held_leaf, is_parameter, requires_grad
@@ -138,6 +140,9 @@ class InPlace(Observer):
             self._told.add(change.statement.site)
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
         facts = needed.facts(change.statement.site, watch.calls, by)
+        kept = stepped(watch, facts, needed, frames)
+        if kept.carried:  # it is its graph that is too old, not the change that comes too early
+            return [gs202.finding(facts, *fixes_for_step(kept))]
         fixes = fixes_for_change(
             change.statement, facts, _METHODS, computed=change.computed, trained=change.trained
         )

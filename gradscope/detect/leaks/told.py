@@ -10,8 +10,9 @@ from gradscope.code.through_data import writes_data
 from gradscope.collect.state import State
 from gradscope.detect.leaks.loops import Sightings
 from gradscope.detect.leaks.suspects import Suspect
+from gradscope.fixing.held import fix_for_carried, fixes_for_kept
 from gradscope.fixing.leaks import detached_after, detached_where_stored
-from gradscope.model import BackwardCall, Edit, Finding
+from gradscope.model import BackwardCall, Finding, Fix
 from gradscope.rules import gs301, gs302
 from gradscope.rules.base import Seen
 
@@ -23,14 +24,14 @@ class Told:
     """What was said of a holder."""
 
     facts: gs301.Carried | gs302.KeptAlive
-    edits: tuple[Edit, ...]
+    fixes: tuple[Fix, ...]
 
     @property
     def finding(self) -> Finding:
         """What was said, in words."""
         if isinstance(self.facts, gs301.Carried):
-            return gs301.finding(self.facts, self.edits)
-        return gs302.finding(self.facts, self.edits)
+            return gs301.finding(self.facts, self.fixes[0])
+        return gs302.finding(self.facts, self.fixes)
 
     def again(self, sightings: Sightings, seen: Seen) -> Told:
         """Return the same with the newest figures."""
@@ -69,7 +70,8 @@ def carried(
         seen=Seen(cut=suspect.cut),
         steps=steps,
     )
-    return Told(facts, detached_after(site, names, in_tuple=not suspect.is_direct))
+    edits = detached_after(site, names, in_tuple=not suspect.is_direct)
+    return Told(facts, (fix_for_carried(facts, edits, gs301.words_for(facts)),))
 
 
 def kept_alive(watch: State, sightings: Sightings, record: BackwardCall | None) -> Told:
@@ -96,7 +98,8 @@ def kept_alive(watch: State, sightings: Sightings, record: BackwardCall | None) 
         seen=Seen(cut=suspect.cut),
     )
     writable = suspect.is_direct and not name.through_frame
-    return Told(facts, detached_where_stored(store, in_container=container) if writable else ())
+    edits = detached_where_stored(store, in_container=container) if writable else ()
+    return Told(facts, fixes_for_kept(facts, edits, gs302.words_for(facts)))
 
 
 def has_grown(sightings: Sightings, *, ended: bool) -> bool:

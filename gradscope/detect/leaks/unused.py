@@ -19,6 +19,7 @@ from gradscope.collect.shapes import Repeat, Shape
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
 from gradscope.detect.observers import Observer
+from gradscope.fixing.held import edits_for_unused
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.routes import Route
 from gradscope.program.sites import Place
@@ -121,7 +122,8 @@ class Unused(Observer):
         line = max(sizes, key=lambda each: sizes[each])
         routes = sorted(lines[line], key=lambda r: -often[r].nbytes)
         times = max(often[r].times for r in routes)
-        yield gs305.finding(self._facts(sites[line], routes[0], times, sizes[line], trained))
+        facts = self._facts(sites[line], routes[0], times, sizes[line], trained)
+        yield gs305.finding(facts, () if facts.also_trained else edits_for_unused(facts.made))
 
     def _facts(
         self, site: Site, route: Route, times: int, nbytes: int, trained: dict[_Line, int]

@@ -66,9 +66,10 @@ def detach_stored(at: Site, text: str = "", *, elements: bool = False) -> tuple[
     try:
         return values.stored_with(at, ".detach()", text, elements=elements)
     except CannotBeWrittenError:
-        if not values.is_one_of_several(at, text):
+        name = values.one_of_several(at, text)
+        if not name:
             raise
-        return moves.detach_after(at, [text], elements=elements, without="")
+        return moves.detach_after(at, [name], elements=elements, without="")
 
 
 @_written

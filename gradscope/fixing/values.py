@@ -205,12 +205,13 @@ def _assigned(targets: list[ast.expr], value: ast.expr, text: str) -> list[ast.e
     wanted = spots.same_text(text)
     for target in targets:
         if isinstance(target, ast.Tuple | ast.List):
-            texts = [ast.unparse(each) for each in target.elts]
-            is_same = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(texts)
-            if isinstance(value, ast.Tuple | ast.List) and is_same and wanted in texts:
-                return [value.elts[texts.index(wanted)]]
-            raise CannotBeWrittenError
-        if not wanted or ast.unparse(target) == wanted:
+            meant = meant_by(text, target.elts)
+            if meant is None or not isinstance(value, ast.Tuple | ast.List):
+                raise CannotBeWrittenError
+            if len(value.elts) != len(target.elts):
+                raise CannotBeWrittenError
+            return [value.elts[target.elts.index(meant)]]
+        if not wanted or meant_by(text, [target]) is not None:
             added = _added_element(value)
             if added is not None:
                 return [added]
@@ -220,14 +221,24 @@ def _assigned(targets: list[ast.expr], value: ast.expr, text: str) -> list[ast.e
     return _with_text([value], text)
 
 
-def is_one_of_several(at: Site, text: str) -> bool:
-    """Return whether the assignment at a place stores to a text beside other targets."""
+def one_of_several(at: Site, text: str) -> str:
+    """Return the target that a text means beside others of the assignment at a place."""
     found = spots.statement_at(at)
     for target in found.targets if isinstance(found, ast.Assign) else ():
         if isinstance(target, ast.Tuple | ast.List):
-            texts = [ast.unparse(each) for each in target.elts]
-            return bool(text) and spots.same_text(text) in texts
-    return False
+            meant = meant_by(text, target.elts)
+            return ast.unparse(meant) if meant is not None else ""
+    return ""
+
+
+def meant_by(text: str, targets: list[ast.expr]) -> ast.expr | None:
+    """Return the target that a text means: also by its attribute, as ``net.h`` is ``self.h``."""
+    wanted = spots.same_text(text)
+    exact = [each for each in targets if ast.unparse(each) == wanted]
+    attribute = wanted.rpartition(".")[2] if "." in wanted else ""
+    like = [each for each in targets if isinstance(each, ast.Attribute) and each.attr == attribute]
+    found = exact or like
+    return found[0] if len(found) == 1 else None
 
 
 def _added_element(value: ast.expr) -> ast.expr | None:

@@ -115,8 +115,6 @@ def detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
     link = facts.link or (facts.made[0] if facts.made else None)
     if link is None:
         return ()
-    return edit.detach_stored(link, _target(facts.holder)) or edit.detach_stored(link)
-
-
-def _target(holder: str) -> str:
-    return "" if holder.startswith("<") else holder.partition("[")[0]
+    name = "" if facts.holder.startswith("<") else facts.holder
+    found = edit.detach_stored(link, name)
+    return found if found or name.endswith("]") else edit.detach_stored(link)

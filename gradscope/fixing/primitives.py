@@ -59,10 +59,12 @@ def detach_stored(at: Site, text: str = "", *, elements: bool = False) -> tuple[
 
     ``text`` is the target or the part of the value that is meant. A branch that is a number stays
     as it is; one of several that a call gives is detached after the statement. ``elements``: the
-    value is a tuple or a list of tensors.
+    value is a tuple or a list of tensors, as it is where ``text`` is one of them: ``h[0]``.
     """
     from gradscope.fixing import moves, values
 
+    owner = values.owner_of_element(at, text)
+    text, elements = owner or text, elements or bool(owner)
     try:
         return values.stored_with(at, ".detach()", text, elements=elements)
     except CannotBeWrittenError:

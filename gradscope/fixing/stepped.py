@@ -83,7 +83,7 @@ def _of_state(facts: Stepped) -> Iterator[Fix]:
         yield Fix(
             FixKind.DETACH,
             f"detach() `{name}` at {place(facts.link)}, where it is stored",
-            edit.detach_stored(facts.link, name.partition("[")[0]),
+            edit.detach_stored(facts.link, name),
             _CHANGES,
             effects,
         )
@@ -103,7 +103,7 @@ def _of_made_once(facts: Stepped) -> Iterator[Fix]:
     detach = Fix(
         FixKind.DETACH,
         f"detach() `{name}` where it is stored",
-        edit.detach_stored(link, name.partition("[")[0]) if link is not None else (),
+        edit.detach_stored(link, name) if link is not None else (),
         _SAFE if facts.constant else _CHANGES,
         (f"{grouped(facts.tensors)} would get no gradient through `{name}`",),
         facts.constant,

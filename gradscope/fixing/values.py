@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import libcst as cst
 
@@ -13,6 +14,7 @@ from gradscope.fixing.edits import CannotBeWrittenError
 from gradscope.model import Edit, Site
 
 _SAFE = cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.List | cst.Dict | cst.SimpleString
+_ELEMENT = re.compile(r"(.+)\[-?\d+\]")
 _STORES = changes.ADDS | {"add", "update", "push"}
 
 
@@ -215,10 +217,19 @@ def _assigned(targets: list[ast.expr], value: ast.expr, text: str) -> list[ast.e
             added = _added_element(value)
             if added is not None:
                 return [added]
-            if isinstance(value, ast.Dict) and not wanted:
+            if isinstance(value, ast.Dict):
                 raise CannotBeWrittenError
             return [value]
+        if isinstance(value, ast.Dict) and (inside := _at_key(target, value, wanted)) is not None:
+            return [inside]
     return _with_text([value], text)
+
+
+def owner_of_element(at: Site, text: str) -> str:
+    """Return ``h`` for ``h[0]``, where the statement at a place stores the whole of it."""
+    found = _ELEMENT.fullmatch(spots.same_text(text))
+    stored = changes.targets_of(statement(at))
+    return "" if found is None or found[0] in stored else found[1]
 
 
 def one_of_several(at: Site, text: str) -> str:
@@ -239,6 +250,14 @@ def meant_by(text: str, targets: list[ast.expr]) -> ast.expr | None:
     like = [each for each in targets if isinstance(each, ast.Attribute) and each.attr == attribute]
     found = exact or like
     return found[0] if len(found) == 1 else None
+
+
+def _at_key(target: ast.expr, display: ast.Dict, wanted: str) -> ast.expr | None:
+    """Return the value that a dict display has at the key in ``wanted``."""
+    for key, value in zip(display.keys, display.values, strict=True):
+        if key is not None and wanted == f"{ast.unparse(target)}[{ast.unparse(key)}]":
+            return value
+    return None
 
 
 def _added_element(value: ast.expr) -> ast.expr | None:

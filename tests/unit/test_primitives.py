@@ -141,6 +141,27 @@ def test_reads_are_detached(code: str, write: Write, expected: str, tmp_path: Pa
         lambda at: p.detach_stored(at("a"), "s.b"),
         "a, s.b = f(\n    x\n)\ns.b = s.b.detach()\ng(a)\n",
     ),
+    an_element_of_a_tuple=(
+        "s.h = f(x)\n",
+        lambda at: p.detach_stored(at("s.h"), "net.h[0]"),
+        "s.h = tuple(each.detach() for each in f(x))\n",
+    ),
+    an_element_that_is_stored=(
+        "h[0] = f(x)\n",
+        lambda at: p.detach_stored(at("h[0]"), "h[0]"),
+        "h[0] = f(x).detach()\n",
+    ),
+    an_element_of_one_of_several=(
+        "a, self.h = f(x)\n",
+        lambda at: p.detach_stored(at("a"), "net.h[0]"),
+        "a, self.h = f(x)\nself.h = tuple(t.detach() for t in self.h)\n",
+    ),
+    a_value_of_a_dict=(
+        "c = {'a': f(x), 'b': g(x)}\n",
+        lambda at: p.detach_stored(at("c"), "c['b']"),
+        "c = {'a': f(x), 'b': g(x).detach()}\n",
+    ),
+    a_whole_dict=("c = {'a': f(x)}\n", lambda at: p.detach_stored(at("c"), "c"), ""),
     a_tuple_beside_another=(
         "a, s = f(x); g(a)\n",
         lambda at: p.detach_stored(at("a"), "s", elements=True),

@@ -287,31 +287,17 @@ def replace_default_hook_functions(new: DefaultHookFunctions) -> Handle:
 
 def wrap_unpack_hooks(wrap: Callable[[Unpack], Unpack]) -> Handle:
     """Put ``wrap(unpack)`` in the place of each unpack hook that the program sets."""
+
+    @itself_hidden_from_compiler
+    def put(original: Callable[..., None], *given: Any) -> None:
+        original(*given[:-1], wrap(given[-1]))
+
     handles = Handles()
     for owner in (_AUTOGRAD, torch.autograd):
-        original = owner._push_saved_tensors_default_hooks
-        push = functools.partial(_push_wrapped, original, wrap)
-        handles.add(replace(owner, "_push_saved_tensors_default_hooks", push))
-    handles.add(replace_register_hooks(functools.partial(_register_wrapped, wrap)))
+        name = "_push_saved_tensors_default_hooks"
+        handles.add(replace(owner, name, functools.partial(put, getattr(owner, name))))
+    handles.add(replace_register_hooks(put))
     return handles
-
-
-@itself_hidden_from_compiler
-def _push_wrapped(
-    original: Callable[..., None], wrap: Callable[[Unpack], Unpack], pack: Pack, unpack: Unpack
-) -> None:
-    original(pack, wrap(unpack))
-
-
-@itself_hidden_from_compiler
-def _register_wrapped(
-    wrap: Callable[[Unpack], Unpack],
-    original: Callable[..., None],
-    saved: Any,
-    pack: Pack,
-    unpack: Unpack,
-) -> None:
-    original(saved, pack, wrap(unpack))
 
 
 def default_hooks_are_enabled() -> bool:

@@ -18,7 +18,7 @@ from gradscope.collect.ledger import Ledger
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.saving import Saving
-from gradscope.collect.slots import foreign, readable
+from gradscope.collect.slots import begin_watch, foreign, readable
 from gradscope.collect.state import State
 from gradscope.detect import hazards
 from gradscope.detect.foresight.freed import ForwardOnFreed
@@ -30,6 +30,7 @@ from gradscope.detect.leaks.unused import Unused
 from gradscope.detect.leaks.waste import Waste
 from gradscope.detect.observers import Observers
 from gradscope.hooks import (
+    Handle,
     Handles,
     on_optimizer_step,
     on_unraisable,
@@ -154,6 +155,7 @@ class Session:
                 self._handles.add(self._lines.install())
         elif not SAVED_TENSORS_ARE_READABLE:  # a look must not run hooks of the program's
             self._handles.add(wrap_unpack_hooks(foreign))
+        self._handles.add(Handle(begin_watch()))
         self._handles.add(on_unraisable(take))
         self._handles.add(wrap_engine(self._backward.run))
         if Part.STEPS not in off:

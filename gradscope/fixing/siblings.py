@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
-from gradscope.code import changes, places
+from gradscope.code import changes, places, source
 from gradscope.fixing import primitives as edit
 from gradscope.fixing.choosing import loses
 from gradscope.fixing.shared import forward_again, retained, sum_of
@@ -23,7 +24,8 @@ def of_siblings(facts: SharedGraph) -> Iterator[Fix]:
     detaches = [_detached(facts, cut) for cut in (Cut.FIRST, Cut.SECOND)]
     sides = [Cut.FIRST, Cut.SECOND]
     together = sum_of(facts, "one optimizer steps with both" if roles.same_optimizer else "")
-    again = forward_again(facts, "" if roles.same_optimizer else "each loss trains another part")
+    apart = "each loss has a step of its own" if facts.stepped_between else ""
+    again = forward_again(facts, apart if roles.same_optimizer else "each loss trains another part")
     retain = retained(facts, "")
     if not roles.known or not roles.links:
         first = 1 if facts.only_shared else 0
@@ -39,6 +41,8 @@ def of_siblings(facts: SharedGraph) -> Iterator[Fix]:
     elif cuts == {Cut.FIRST, Cut.SECOND}:
         yield from (_peers(facts), again, together)
     elif roles.same_optimizer or not facts.stepped_between:
+        if facts.stepped_between and again.edits and not together.edits:
+            together, again = again, together
         yield from (together, again, retain, detaches[0])
     else:
         yield from (again, together, *detaches)
@@ -125,10 +129,25 @@ def _cut_name(link: Link, *, is_first: bool) -> str:
 def _detach_in(link: Link, *, is_first: bool) -> tuple[Edit, ...]:
     sites = link.first if is_first else link.second
     name = link.name_first if is_first else link.name_second
-    parts = [edit.detach_reads(site, name) for site in sites]
+    parts = [_detach_at(site, name) for site in sites]
     if not parts:
         return ()
     return parts[0] if len(parts) == 1 else edit.joined(*parts)
+
+
+def _detach_at(site: Site, name: str) -> tuple[Edit, ...]:
+    """Detach a variable in a statement; what ``autograd.grad`` is asked for must be a leaf then."""
+    statement = source.statement_at(site)
+    targets = changes.targets_of(statement) if statement is not None else frozenset[str]()
+    asked = {
+        ast.unparse(node)
+        for call in source.calls_in(source.function_around(site))
+        if source.called_name(call) == "grad"
+        for given in (*call.args[1:], *(k.value for k in call.keywords if k.arg == "inputs"))
+        for node in source.reads_of(given)
+    }
+    leaf = next(iter(targets & asked), "")
+    return edit.detach_to_leaf(site, leaf) if leaf else edit.detach_reads(site, name)
 
 
 def _peers(facts: SharedGraph) -> Fix:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from threading import get_ident
-
 from gradscope.collect.shapes import NO_SHAPE, Repeat, Shape
+from gradscope.collect.thread_numbers import this_thread
 from gradscope.hooks import Pair
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
@@ -68,7 +67,7 @@ class Call:
         self.repeat: Repeat | None = None
         self.plain = False
         self.pushed: tuple[Pair, ...] = ()
-        self.thread = get_ident()
+        self.thread = this_thread.number
         self.unhooked = (0, 0)
         self.woken = False
         self.findings: list[Finding] = []

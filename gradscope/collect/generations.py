@@ -4,10 +4,10 @@ was built.
 
 from __future__ import annotations
 
-import threading
 from array import array
 from bisect import bisect_right
 
+from gradscope.collect.thread_numbers import this_thread
 from gradscope.program.sites import Place
 from gradscope.torch_private import next_sequence_nr
 
@@ -23,7 +23,7 @@ class Generations:
     """
 
     def __init__(self) -> None:
-        self.thread = threading.get_ident()
+        self.thread = this_thread.number
         self.newest = next_sequence_nr()
         """The sequence number at which the last call ended, or the watch began: every node with a
         smaller one was built before that.
@@ -36,7 +36,7 @@ class Generations:
 
     def end(self, number: int, place: Place | None) -> None:
         """A backward call has ended."""
-        if threading.get_ident() != self.thread or len(self._calls) >= _MOST:
+        if this_thread.number != self.thread or len(self._calls) >= _MOST:
             return
         self.newest = max(next_sequence_nr(), self.newest)
         self.latest = number

@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
-from threading import get_ident
 from types import FrameType
 from typing import Any, Protocol
 
@@ -15,6 +14,7 @@ import torch
 
 from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes
+from gradscope.collect.thread_numbers import this_thread
 from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
 LOOKS = 2_000
@@ -48,7 +48,7 @@ class Ledger:
     def __init__(self, listener: SavedTensorListener, notes: Notes) -> None:
         self.listener = listener
         self.notes = notes
-        self.thread = get_ident()
+        self.thread = this_thread.number
         self.pending: dict[int, list[weakref.ref[Packed]]] = {}
         """Saved tensors of nodes that no look at a graph has met yet, by sequence number."""
         self.storages: dict[int, int] = {}

@@ -4,7 +4,6 @@ saved.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,6 +29,7 @@ from gradscope.collect.nodes import (
     was_freed,
 )
 from gradscope.collect.state import State
+from gradscope.collect.thread_numbers import this_thread
 from gradscope.collect.walk import dependencies_last, edges_of, root_node, will_run
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_leaf, is_parameter
@@ -311,7 +311,7 @@ class Looker:
 
 def _of_other_threads(packs: Sequence[weakref.ref[Packed]]) -> bool:
     """Return whether another thread saved one of these: each thread counts its nodes from zero."""
-    own = threading.get_ident()
+    own = this_thread.number
     return any(packed is not None and packed.thread != own for packed in (r() for r in packs))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
@@ -24,6 +23,7 @@ from gradscope.collect.marks import UNKNOWN, UNTIED, Packed
 from gradscope.collect.nodes import CLONE
 from gradscope.collect.notes import raised_by_program
 from gradscope.collect.slots import MODIFIED, readable
+from gradscope.collect.thread_numbers import this_thread
 from gradscope.program.names import Names
 from gradscope.program.routes import Route, Routes
 from gradscope.program.sites import Place, place_of
@@ -161,7 +161,7 @@ class Saving:
         if self.detailed:
             self.ledger.listener.saved(packed)
         sequence_nr = next_sequence_nr() - 1
-        thread = packed.thread = get_ident()
+        thread = packed.thread = this_thread.number
         if packed.sequence_nr == UNKNOWN:
             packed.sequence_nr = sequence_nr
         code = None if caller is None else caller.f_code

@@ -19,6 +19,7 @@ from gradscope.collect.past import Past
 from gradscope.collect.recognition import Recognizer
 from gradscope.collect.saving import Saving
 from gradscope.collect.stack_limit import StackLimit
+from gradscope.collect.thread_numbers import this_thread
 from gradscope.model import Finding
 from gradscope.program.names import Names
 from gradscope.program.sites import Place
@@ -87,7 +88,7 @@ class State:
     @property
     def nodes_built(self) -> int:
         """Nodes built since the watch began, in the thread that began it."""
-        if threading.get_ident() == self.generations.thread:
+        if this_thread.number == self.generations.thread:
             self._last_number = next_sequence_nr()
         return self._last_number - self._first_number
 

@@ -183,7 +183,8 @@ def saved_tensor_hooks_of_one(x: Tensor, y: Tensor, k: int) -> Tensor:
 
 
 def multi_grad_hook(x: Tensor, y: Tensor, k: int) -> Tensor:
-    wanted = [t for t in (x, y) if t.requires_grad]
+    # torch itself may crash where it hooks a view whose base was modified (seen with 2.13)
+    wanted = [t for t in (x, y) if t.requires_grad and not t._is_view()]
     if wanted:
         register_multi_grad_hook(wanted, lambda grads: None, mode="any" if k % 2 else "all")
     return x * y

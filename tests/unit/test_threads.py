@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import torch
 
@@ -37,3 +38,25 @@ def test_a_stale_graph_of_one_thread_is_not_blamed_on_another() -> None:
             thread.join()
         assert not scope.findings
         assert scope.summary.backward_calls == 1
+
+
+def test_a_new_thread_is_not_taken_for_one_that_has_ended() -> None:
+    """Python gives it the same identity, and torch counts its nodes from zero again."""
+    leaf = torch.ones(3, requires_grad=True)
+    kept: list[torch.Tensor] = []
+
+    def in_a_thread(work: Callable[[], object]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    def keep() -> None:
+        (changed,) = torch._foreach_exp([leaf])  # shows nothing of what it saved
+        kept.extend((changed.sin(), changed))
+
+    with gradscope.watch() as scope:
+        in_a_thread(keep)
+        with torch.no_grad():
+            kept[1].zero_()
+        in_a_thread(lambda: torch._foreach_exp([leaf])[0].sum().backward())
+    assert [finding for finding in scope.findings if finding.certainty == "certain"] == []

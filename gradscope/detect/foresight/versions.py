@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from threading import get_ident
 
 from gradscope.collect.marks import Packed
+from gradscope.collect.thread_numbers import this_thread
 from gradscope.program.tensors import storage_of
 from gradscope.torch_private import DisableTorchFunction
 
@@ -44,7 +44,7 @@ class Versions:
             known = {id(packed) for packed in found}
             recent[:] = [r for r in recent if (p := r()) is not None and id(p) not in known]
             self._forget_storages()
-        thread = get_ident()
+        thread = this_thread.number
         return [packed for packed in found if packed.thread == thread]
 
     def of_storage(self, storage: int) -> list[Packed]:
@@ -55,7 +55,7 @@ class Versions:
                 self._by_storage.setdefault(storage_of(packed.tensor), []).append(reference)
         self._sorted = len(self._recent)
         alive = (reference() for reference in self._by_storage.get(storage, ()))
-        thread = get_ident()
+        thread = this_thread.number
         return [
             packed
             for packed in alive
@@ -67,7 +67,7 @@ class Versions:
 
     def newest(self, most: int) -> list[Packed]:
         """Return those that this thread saved last."""
-        thread, found = get_ident(), []
+        thread, found = this_thread.number, []
         for reference in reversed(self._recent):
             packed = reference()
             if packed is not None and packed.thread == thread:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
+from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.leaks.cycles import find_cycle
 from gradscope.detect.leaks.loops import Key, Loop, Sightings
 from gradscope.detect.leaks.spans import Room, Spans
@@ -51,7 +51,7 @@ class Growth(Observer):
         self._creates = False
         self._told: dict[Key, Told | None] = {}
         self._room = Room(watch)
-        self._thread = threading.get_ident()
+        self._thread = this_thread.number
         self._scans = 0
         self._seconds = 0.0
         self._most_packed = 0
@@ -154,7 +154,7 @@ class Growth(Observer):
                 del self._loops[place]
 
     def _loop(self, call: Call, *, waits: bool = False) -> Loop | None:
-        if call.place is None or call.parent is not None or threading.get_ident() != self._thread:
+        if call.place is None or call.parent is not None or this_thread.number != self._thread:
             return None
         loop = self._loops.get(call.place)
         steps = self.watch.steps

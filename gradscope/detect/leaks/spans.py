@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from torch.autograd.graph import Node
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
+from gradscope.collect.thread_numbers import this_thread
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_parameter, storage_of
 from gradscope.torch_private import NO_SEQUENCE_NR
@@ -182,11 +182,11 @@ class Room:
     def __init__(self, watch: State) -> None:
         self._watch = watch
         self._touched = 0
-        self._thread = threading.get_ident()
+        self._thread = this_thread.number
 
     def left(self) -> int:
         """Return how many nodes the next scan may touch: none outside of the watch's thread."""
-        if threading.get_ident() != self._thread:
+        if this_thread.number != self._thread:
             return 0
         wanted = self._touched + self._PER_SCAN
         limit = self._watch.stack_limit

@@ -1,0 +1,23 @@
+"""Numbers threads, so that one is never taken for another that has ended.
+
+What Python calls a thread's identity goes to a new thread as soon as the old one is over. Graphs
+live longer: their nodes are counted in each thread from zero.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+_numbers = itertools.count(1)
+
+
+class _ThisThread(threading.local):
+    """What each thread finds here is its own; it is made when the thread first looks."""
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+
+
+this_thread = _ThisThread()
+"""``this_thread.number`` is another one in each thread of the process."""

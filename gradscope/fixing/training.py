@@ -329,16 +329,13 @@ def said_by(effects: Iterable[str], name: str) -> bool:
 def owners(keys: Iterable[Key], comparison: Comparison) -> str:
     """Return parameters as people write them: ``G.*``, ``D.0.weight``, or how many they are."""
     names = comparison.names
-    whole: dict[str, set[Key]] = {}
-    for key in comparison.after.parameters | comparison.base.parameters:
-        if key in names:
-            whole.setdefault(first_part(names[key]), set()).add(key)
+    known = comparison.after.parameters | comparison.base.parameters
+    everything = [names[key] for key in known if key in names]
     wanted = list(dict.fromkeys(keys))
-    shown: dict[str, None] = {}
-    for key in (key for key in wanted if key in names):
-        first = first_part(names[key])
-        is_whole = len(whole[first]) > 1 and whole[first] <= set(wanted)
-        shown[f"`{first}.*`" if is_whole else f"`{names[key]}`"] = None
+    mine = {names[key] for key in wanted if key in names}
+    shown = dict.fromkeys(
+        f"`{_owner(names[key], mine, everything)}`" for key in wanted if key in names
+    )
     unnamed = sum(key not in names for key in wanted)
     told = list(shown)
     if len(told) > _MOST_NAMES:
@@ -346,6 +343,17 @@ def owners(keys: Iterable[Key], comparison: Comparison) -> str:
     if unnamed:
         told.append(f"{unnamed} parameters without a name" if unnamed > 1 else "one parameter")
     return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else told[0]
+
+
+def _owner(name: str, mine: set[str], everything: Sequence[str]) -> str:
+    """Return the outermost module all of whose parameters are ``mine``, or the parameter."""
+    parts = name.split(".")
+    for length in range(1 + (parts[0] == "self"), len(parts)):
+        head = ".".join(parts[:length]) + "."
+        inside = {other for other in everything if other.startswith(head)}
+        if len(inside) > 1 and inside <= mine:
+            return f"{head}*"
+    return name
 
 
 def first_part(name: str) -> str:

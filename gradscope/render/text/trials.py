@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -120,7 +121,7 @@ def _head(tried: Tried, trial: Trial) -> Text:
 
 def _place(tried: Tried) -> str:
     file, line = tried.candidate.place
-    return f"{kind_of(tried.candidate.fix)}, {short_path(file)}:{line}"
+    return f"{kind_of(tried.candidate.fix)}\n{Path(file).name}:{line}"
 
 
 def _hazard_cell(tried: Tried) -> str:

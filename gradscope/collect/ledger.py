@@ -20,6 +20,7 @@ from gradscope.torch_private import DisableTorchFunction, storage_use_count
 LOOKS = 2_000
 """Tensors that may be asked for their node between two backward calls."""
 
+_MOST_LOOSE = 1_024
 _TOTALS = (
     "saved_tensors",
     "saved_bytes",
@@ -39,6 +40,27 @@ class SavedTensorListener(Protocol):
     def dropped(self, packed: Packed, nbytes: int) -> None: ...  # noqa: D102
 
 
+class Loose:
+    """What Functions saved last, by the number of the last node that there was then.
+
+    A Function is asked what it saved, but for one that changed a view in place: CopySlices hides
+    it. It saves when torch has built CopySlices, and after that a node for the view.
+    """
+
+    def __init__(self) -> None:
+        self._saved: dict[int, list[weakref.ref[Packed]]] = {}
+
+    def add(self, number: int, packed: Packed) -> None:
+        """Note one saved tensor; of too many, forget the oldest."""
+        self._saved.setdefault(number, []).append(weakref.ref(packed))
+        if len(self._saved) > _MOST_LOOSE:
+            self._saved = dict([*self._saved.items()][_MOST_LOOSE // 2 :])
+
+    def of_slices(self, number: int) -> list[weakref.ref[Packed]]:
+        """Return what a Function saved that the CopySlices of this number hides."""
+        return [*self._saved.pop(number, ()), *self._saved.pop(number + 1, ())]
+
+
 class Ledger:
     """The account of a watch: saved tensors by node, and bytes once per storage.
 
@@ -51,6 +73,7 @@ class Ledger:
         self.thread = this_thread.number
         self.pending: dict[int, list[weakref.ref[Packed]]] = {}
         """Saved tensors of nodes that no look at a graph has met yet, by sequence number."""
+        self.loose = Loose()
         self.storages: dict[int, int] = {}
         self.saved_tensors = self.saved_bytes = 0
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0

@@ -267,6 +267,9 @@ class Looker:
                     continue
                 place = packs[0].place
                 token.packs = [*token.packs, *self._claim(token, pending.pop(number))]
+            if not self._saving.other_thread:
+                hidden = self._ledger.loose.of_slices(token.sequence_nr)
+                token.packs = [*token.packs, *self._claim(token, hidden)]
             previous = token.sequence_nr
             pending.pop(token.sequence_nr, None)
             for packed in (r() for r in token.packs):

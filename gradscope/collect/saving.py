@@ -175,6 +175,7 @@ class Saving:
             packed.module = self._last_module
             if self._last_untied:
                 packed.sequence_nr = UNTIED
+                self.ledger.loose.add(sequence_nr, packed)
                 return
         else:
             if self.detailed and code is not None and code.co_name != "<module>":
@@ -198,6 +199,7 @@ class Saving:
             self._last_code = code
             if untied:
                 packed.sequence_nr = UNTIED
+                self.ledger.loose.add(sequence_nr, packed)
                 return
         pending = self.ledger.pending
         number = packed.sequence_nr

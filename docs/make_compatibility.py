@@ -143,7 +143,7 @@ def lack(one: dict[str, Any], pinned: dict[str, Any]) -> str:
     """Return what does not hold in an environment, and the tests that are skipped only there."""
     rows = [f"- it is not so that {fact}" for fact in one["facts_that_fail"]]
     for reason, count in sorted(one.get("suite", {"skipped": {}})["skipped"].items()):
-        if reason not in pinned["suite"]["skipped"]:
+        if reason not in pinned.get("suite", {"skipped": {}})["skipped"]:
             tests = "a test" if count == 1 else f"{count} tests"
             rows.append(f"- {reason} ({tests} skipped)")
     return "\n".join([f"**{title(one)}**", "", *rows, ""]) if rows else ""

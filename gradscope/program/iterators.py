@@ -19,15 +19,17 @@ from gradscope.program.layouts import derives
 
 MISSING: Any = object()
 
-# CPython 3.11 to 3.13, Include/internal/pycore_frame.h: after its head, a frame object's second
+# CPython 3.11 to 3.14, Include/internal/pycore_frame.h: after its head, a frame object's second
 # word points to a `_PyInterpreterFrame`, in which the variables of a function begin with the tenth
-# word, and its stack follows them.
+# word (3.14: the eleventh), and its stack follows them. From 3.14 on the two lowest bits of a word
+# say how it is held; both are set where it is no object (pycore_stackref.h).
 _WORD = ctypes.sizeof(c_size_t)
 _DATA = object.__basicsize__ + _WORD
-_SLOTS = 9 * _WORD
+_SLOTS = (10 if sys.version_info >= (3, 14) else 9) * _WORD
+_HOW_IT_IS_HELD = 3
 _IS_KNOWN = (
     sys.implementation.name == "cpython"
-    and (3, 11) <= sys.version_info[:2] <= (3, 13)
+    and (3, 11) <= sys.version_info[:2] <= (3, 14)
     and getattr(sys, "_is_gil_enabled", lambda: True)()
 )
 
@@ -44,10 +46,11 @@ def on_stack(frame: FrameType, depth: int) -> Any:
         return MISSING
     variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     data = c_size_t.from_address(id(frame) + _DATA).value
-    address = data + _SLOTS + (len(variables) + depth) * _WORD
-    return (
-        py_object.from_address(address).value if c_size_t.from_address(address).value else MISSING
-    )
+    word = c_size_t.from_address(data + _SLOTS + (len(variables) + depth) * _WORD).value
+    how = word & _HOW_IT_IS_HELD
+    if word == how or how == _HOW_IT_IS_HELD:
+        return MISSING
+    return ctypes.cast(word - how, py_object).value
 
 
 class Coming(NamedTuple):

@@ -36,6 +36,10 @@ def result(**changed: Any) -> dict[str, Any]:
     } | changed
 
 
+def test_page_is_what_the_results_say(maker: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert maker.main(["--check"]) == 0, capsys.readouterr().out
+
+
 def test_a_row_shows_what_failed_and_what_differs(maker: Any) -> None:
     cases = {"run": 2, "differing": {"b.py": "changed"}, "findings": {"a.py": [], "b.py": []}}
     other = result(

@@ -58,6 +58,8 @@ def _only_stores(scope: ast.AST, names: Sequence[str], region: ast.AST) -> list[
         stores = changes.stores_in(scope, name)
         if len(stores) != 1 or name not in changes.targets_of(stores[0]):
             raise CannotBeWrittenError
+        if isinstance(getattr(stores[0], "value", None), ast.Constant):
+            raise CannotBeWrittenError  # its first value, which is no result of anything
         is_movable = not any(isinstance(node, LEAVES) for node in ast.walk(stores[0]))
         if not is_movable or stores[0].lineno >= getattr(region, "lineno", 0):
             raise CannotBeWrittenError

@@ -162,7 +162,8 @@ def _of_state(facts: SharedGraph, holders: Sequence[Holder]) -> Iterator[Fix]:
     yield Fix(FixKind.DETACH, message, _detach_after(holders), _SAFE, effects, "a carried state")
     where = f" at {place(facts.link)}" if facts.link is not None else ""
     message = f"detach() `{name}`{where}, where it is stored"
-    yield Fix(FixKind.DETACH, message, stored.edits, _CHANGES, effects)
+    read = edit.detach_carried(facts.link, name) if facts.link is not None else ()
+    yield Fix(FixKind.DETACH, message, read or stored.edits, _CHANGES, effects)
     yield retained(facts, "")
 
 

@@ -161,6 +161,8 @@ def under_no_grad(first: Site, last: Site | None) -> tuple[Edit, ...]:
             raise CannotBeWrittenError
     if isinstance(begin, ast.Import | ast.ImportFrom | ast.ClassDef):
         raise CannotBeWrittenError
+    if isinstance(getattr(begin, "value", None), ast.Constant):
+        raise CannotBeWrittenError  # it has no graph
     item = cst.WithItem(cst.parse_expression(f"{_torch(draft)}.no_grad()"))
 
     def wrap(lines: Sequence[Line]) -> cst.BaseCompoundStatement:

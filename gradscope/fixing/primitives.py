@@ -75,6 +75,14 @@ def detach_stored(at: Site, text: str = "", *, elements: bool = False) -> tuple[
 
 
 @_written
+def detach_carried(at: Site, text: str) -> tuple[Edit, ...]:
+    """Detach what a statement reads of what it stores: ``h = f(x, h.detach())``."""
+    from gradscope.fixing import values
+
+    return values.carried_with(at, text, ".detach()")
+
+
+@_written
 def detach_to_leaf(at: Site, text: str = "") -> tuple[Edit, ...]:
     """Store ``value.detach().requires_grad_()``: a leaf that is trained."""
     from gradscope.fixing import values

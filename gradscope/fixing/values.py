@@ -49,6 +49,16 @@ def read_with(at: Site, text: str, suffix: str) -> tuple[Edit, ...]:
     return draft.edits()
 
 
+def carried_with(at: Site, text: str, suffix: str) -> tuple[Edit, ...]:
+    """Put a suffix after the reads of what a statement computes from itself and stores again."""
+    found = statement(at)
+    targets = found.targets if isinstance(found, ast.Assign) else []
+    meant = meant_by(text, [part for each in targets for part in changes.unpacked(each)])
+    if meant is None:
+        raise CannotBeWrittenError
+    return read_with(at, ast.unparse(meant), suffix)
+
+
 def _put(draft: Draft, node: ast.expr, suffix: str, other: set[str]) -> None:
     """Put a suffix after a read; where it may be no tensor, only if it is one."""
 

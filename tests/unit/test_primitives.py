@@ -162,6 +162,12 @@ def test_reads_are_detached(code: str, write: Write, expected: str, tmp_path: Pa
         "c = {'a': f(x), 'b': g(x).detach()}\n",
     ),
     a_whole_dict=("c = {'a': f(x)}\n", lambda at: p.detach_stored(at("c"), "c"), ""),
+    a_state_that_is_carried=(
+        "h = None\nfor x in xs:\n    y, s.h = f(x, s.h), h\n",
+        lambda at: p.detach_carried(at("y,"), "net.h"),
+        "h = None\nfor x in xs:\n    y, s.h = f(x, s.h.detach()), h\n",
+    ),
+    a_state_that_is_not_carried=("h = f(x)\n", lambda at: p.detach_carried(at("h"), "h"), ""),
     a_tuple_beside_another=(
         "a, s = f(x); g(a)\n",
         lambda at: p.detach_stored(at("a"), "s", elements=True),
@@ -408,9 +414,9 @@ def test_flags_are_passed_and_left_out(
         "import torch as T\nfor x in xs:\n\twith T.no_grad():\n\t\ta = f(x)\n\n\t\t# then\n\t\tb = g(\n\t\t\ta\n\t\t)\n\tc = 1\n",
     ),
     of_a_module=(
-        "import torch\na = 1\n\nb = 2\nc = 3\n",
-        lambda at: p.no_grad(at("a = 1"), at("b = 2")),
-        "import torch\nwith torch.no_grad():\n    a = 1\n\n    b = 2\nc = 3\n",
+        "import torch\na = f()\n\nb = 2\nc = 3\n",
+        lambda at: p.no_grad(at("a = f"), at("b = 2")),
+        "import torch\nwith torch.no_grad():\n    a = f()\n\n    b = 2\nc = 3\n",
     ),
     beside_others=(
         "import torch\na = 1; b = f(x); c = 3  # all\n",
@@ -586,6 +592,11 @@ def test_statements_are_moved(code: str, write: Write, expected: str, tmp_path: 
     ),
     stored_twice=(
         "z = f(a)\nz = f(b)\nfor x in xs:\n    g(z)\n",
+        lambda at: p.recompute(at("g(z)"), ["z"]),
+        "",
+    ),
+    a_first_value=(
+        "z = None\nfor x in xs:\n    g(z)\n",
         lambda at: p.recompute(at("g(z)"), ["z"]),
         "",
     ),

@@ -23,7 +23,9 @@ from gradscope.collect.walk import edges_of, root_node
 from gradscope.detect.built import built_at, node_at
 from gradscope.detect.meanwhile import explain
 from gradscope.detect.needs import needs_saved
+from gradscope.detect.proposing import proposed
 from gradscope.detect.stale import as_foretold, stale_tensor
+from gradscope.fixing.gs101 import fixes_for_freed
 from gradscope.model import BackwardCall, Edge, Finding
 from gradscope.program.sites import (
     USER,
@@ -69,7 +71,9 @@ def examine(evidence: Evidence) -> list[Finding]:
     if first is None:
         return []
     if first in needed:
-        return [gs101.finding(_freed_graph(evidence, [i for i in order if i in needed]))]
+        facts = _freed_graph(evidence, [i for i in order if i in needed])
+        fixes = proposed(evidence.state.notes, lambda: fixes_for_freed(facts))
+        return [gs101.finding(facts, fixes)]
     if first in stale:
         return [as_foretold(evidence, stale_tensor(evidence, first, stale))]
     nodes = tuple(node_at(look, evidence.graph, i) for i in order if i in donated)

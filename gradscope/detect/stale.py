@@ -10,6 +10,7 @@ import torch
 from gradscope.collect.evidence import Evidence
 from gradscope.collect.marks import Stale
 from gradscope.detect.built import node_at
+from gradscope.detect.proposing import proposed
 from gradscope.fixing.stepped import Stepped, fixes_for_step
 from gradscope.model import Finding, SavedState, SavedTensor
 from gradscope.program.sites import site_of, user_frames
@@ -55,16 +56,15 @@ def as_foretold(evidence: Evidence, facts: gs201.StaleTensor) -> Finding:
     step, made = facts.modified.site, facts.saved.site or facts.node.site
     before = step.function == call.function and call.line < step.line
     root = facts.call.roots[0].name if len(facts.call.roots) == 1 else None
-    fixes = fixes_for_step(
-        Stepped(
-            step=step,
-            next_call=call,
-            holder="" if before else root or "the loss",
-            tensors=(facts.saved.source or "a parameter",),
-            made=() if made is None else (made,),
-            carried=before,
-        )
+    known = Stepped(
+        step=step,
+        next_call=call,
+        holder="" if before else root or "the loss",
+        tensors=(facts.saved.source or "a parameter",),
+        made=() if made is None else (made,),
+        carried=before,
     )
+    fixes = proposed(evidence.state.notes, lambda: fixes_for_step(known))
     return replace(found, fix=fixes[0], alternatives=fixes[1:]) if fixes else found
 
 

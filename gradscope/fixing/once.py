@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gradscope.code import places, source
+from gradscope.code import changes, places, source
 from gradscope.fixing import primitives as edit
 from gradscope.fixing.choosing import loses
 from gradscope.model import Applicability, Edit, Fix, FixKind, Site
@@ -86,10 +86,9 @@ def _again(facts: SharedGraph, holders: Sequence[Holder]) -> tuple[Edit, ...]:
     if link is not None and "." not in facts.holder and "[" not in facts.holder:
         found = edit.recompute(holders[0].at, [each.name for each in holders])
     elif link is not None:
-        inside = link.function.rpartition(".")[2]
+        inside = getattr(source.function_around(link), "name", "")
         lazy = edit.rebuild_cache(link)
-        is_made_with = inside in ("__init__", "<module>")
-        found = edit.recompute_in(facts.read, link) if is_made_with else lazy
+        found = lazy or (edit.recompute_in(facts.read, link) if inside == "__init__" else ())
     found = found or edit.recompute(holders[0].at, [each.name for each in holders])
     return found or _call_again(link, holders[0].at)
 
@@ -99,7 +98,7 @@ def _call_again(link: Site | None, at: Site) -> tuple[Edit, ...]:
     loop = source.loop_around(at)
     if link is None or loop is None:
         return ()
-    name = link.function.rpartition(".")[2]
+    name = getattr(source.function_around(link), "name", "")
     for each in source.statements_of(source.function_around(at)):
         call = each.value if isinstance(each, ast.Expr) else None
         if not isinstance(call, ast.Call) or each.lineno >= loop.lineno:
@@ -117,4 +116,11 @@ def detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
         return ()
     name = "" if facts.holder.startswith("<") else facts.holder
     found = edit.detach_stored(link, name)
-    return found if found or name.endswith("]") else edit.detach_stored(link)
+    return found if found or not _is_the_tensor(link, name) else edit.detach_stored(link)
+
+
+def _is_the_tensor(link: Site, name: str) -> bool:
+    """Return whether a statement stores the tensor itself, not a tuple or a list that it is in."""
+    statement = source.statement_at(link)
+    stored = () if statement is None else changes.targets_of(statement)
+    return not name.endswith("]") or any(target.endswith("]") for target in stored)

@@ -79,7 +79,7 @@ backward call in a hook, frees after the call has begun: no look before it can s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.model.calls import BackwardCall
@@ -117,8 +117,8 @@ class FreedGraph:
     foretold: Site | None = None
 
 
-def finding(facts: FreedGraph) -> Finding:
-    """Return the finding in words."""
+def finding(facts: FreedGraph, fixes: Sequence[Fix] = ()) -> Finding:
+    """Return the finding in words; ``fixes`` are what can be done, the better first."""
     saved = tuple(s for node in facts.nodes for s in node.saved if s.state is SavedState.FREED)
     needed = counted(len(saved), "saved tensor") if saved else "the saved tensors"
     where = "" if facts.call.site is not None else f", in thread {facts.call.thread!r}"
@@ -130,8 +130,8 @@ def finding(facts: FreedGraph) -> Finding:
         related=_related(facts, activation_bytes(saved)),
         nodes=facts.nodes,
         saved=saved,
-        fix=_fix(facts),
-        alternatives=facts.foreseen[1:],
+        fix=fixes[0] if fixes else fix_for(facts),
+        alternatives=fixes[1:],
     )
 
 
@@ -221,7 +221,7 @@ def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
         yield Related("failing_node", stops.site, message)
 
 
-def _fix(facts: FreedGraph) -> Fix:
+def fix_for(facts: FreedGraph) -> Fix:
     """Return what an expert would do, as far as these facts show; the order of the questions
     matters.
     """

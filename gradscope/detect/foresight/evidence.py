@@ -245,6 +245,8 @@ def _container(name: str) -> tuple[str, bool]:
     key = False
     while name.endswith("]") and (owner := owner_of_name(name)[0]):
         name, key = owner, True
+    if name.endswith("]"):  # an index that is computed: cache[i]
+        name, key = name.partition("[")[0], True
     return name, key
 
 

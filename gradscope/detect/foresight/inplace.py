@@ -18,12 +18,13 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.schedule import Schedule
-from gradscope.detect.foresight.stale import StaleGraphs
+from gradscope.detect.foresight.stale import Needed, StaleGraphs
 from gradscope.detect.foresight.stepping import stepped
 from gradscope.detect.observers import Observer
+from gradscope.detect.proposing import proposed
 from gradscope.fixing.changed import fixes_for_change
 from gradscope.fixing.stepped import fixes_for_step
-from gradscope.model import Finding, Site
+from gradscope.model import Finding, Fix, Site
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import is_held_leaf, is_parameter, requires_grad
 from gradscope.rules import gs202
@@ -140,13 +141,18 @@ class InPlace(Observer):
             self._told.add(change.statement.site)
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
         facts = needed.facts(change.statement.site, watch.calls, by)
-        kept = stepped(watch, facts, needed, frames)
+        fixes = proposed(watch.notes, lambda: self._fixes(change, needed, facts, frames))
+        return [gs202.finding(facts, *fixes)]
+
+    def _fixes(
+        self, change: Change, needed: Needed, facts: gs202.StaleSoon, frames: list[FrameType]
+    ) -> tuple[Fix, ...]:
+        kept = stepped(self.watch, facts, needed, frames)
         if kept.carried:  # it is its graph that is too old, not the change that comes too early
-            return [gs202.finding(facts, *fixes_for_step(kept))]
-        fixes = fixes_for_change(
+            return fixes_for_step(kept)
+        return fixes_for_change(
             change.statement, facts, _METHODS, computed=change.computed, trained=change.trained
         )
-        return [gs202.finding(facts, *fixes)]
 
 
 def _is_computed(packed: Packed) -> bool:

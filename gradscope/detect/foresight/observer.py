@@ -25,6 +25,7 @@ from gradscope.detect.foresight.stale import StaleGraphs
 from gradscope.detect.foresight.stepping import stepped
 from gradscope.detect.foresight.turning import next_turn
 from gradscope.detect.observers import Observer
+from gradscope.detect.proposing import proposed
 from gradscope.fixing.gs102 import fixes_for
 from gradscope.fixing.stepped import fixes_for_step
 from gradscope.model import BackwardCall, Finding
@@ -100,7 +101,9 @@ class Foresight(Observer):
             if needed is None:
                 return ()
             facts = needed.facts(place.site, watch.calls, gs202.By.STEP)
-            fixes = fixes_for_step(stepped(watch, facts, needed, frames))
+            fixes = proposed(
+                watch.notes, lambda: fixes_for_step(stepped(watch, facts, needed, frames))
+            )
             return [gs202.finding(facts, *fixes)]
 
     def _set_alarm(self, call: Call, decided: list[tuple[FrameType, int]]) -> None:
@@ -145,7 +148,8 @@ class Foresight(Observer):
             conditions = next(o.conditions for _, o in chosen if o.reading.read.site == facts.read)
             facts = replace(facts, conditions=conditions)
         holders = [r.holder() for _, r in found if r.backward == facts.next_call]
-        finding = gs102.finding(facts, fixes_for(facts, holders))
+        fixes = proposed(self.watch.notes, lambda: fixes_for(facts, holders))
+        finding = gs102.finding(facts, fixes)
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding
         return [finding]

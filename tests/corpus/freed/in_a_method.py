@@ -12,6 +12,6 @@ class Trainer:
         for k in range(2):
             loss = features.pow(2 + k).mean()
             # ^ warning: GS103 [retain_graph]
-            loss.backward(retain_graph=self.keep)  # error: GS101 [recompute]; freed_by: GS103 GS101
+            loss.backward(retain_graph=self.keep)  # error: GS101 [recompute, edit]; freed_by: GS103 GS101
             # ^ next_read: GS103
 Trainer().fit()

@@ -10,4 +10,4 @@ z = enc(torch.randn(2, 4))  # created: GS103 GS101
 head(z).mean().backward(retain_graph=keep)  # freed_by: GS103 GS101
 loss = z.pow(2).mean()
 # ^ warning: GS103 [retain_graph]
-loss.backward()  # error: GS101 [sum_losses]; next_read: GS103
+loss.backward()  # error: GS101 [sum_losses, edit]; next_read: GS103

@@ -9,4 +9,4 @@ for cls in (1, 3):
     picked = scores[cls] ** 2
     # ^ warning: GS103 [retain_graph]
     picked.backward(retain_graph=(cls == 3))
-    # ^ error: GS101 [retain_graph]; freed_by: GS103 GS101; next_read: GS103
+    # ^ error: GS101 [retain_graph, edit]; freed_by: GS103 GS101; next_read: GS103

@@ -40,9 +40,10 @@ class Comparison:
         Where a hook makes a call inside the call, the error of the inner one stops the outer one before it gets to its own.
         """
         called = {f.code for f in findings if is_certain(f) and not f.missed}
+        said = [(f.message, f.nodes, f.saved, f.backward_call) for f in findings if is_certain(f)]
         confessed = any(finding.missed for finding in findings)
         due = {"GS101"} if outcome.second_time else {"GS201"} if outcome.in_place else set()
-        text = f"step {outcome.number} {outcome.text}: called {called}, raised {outcome.error}"
+        text = f"step {outcome.number} {outcome.text}: called {called}, raised {outcome.error}; said {said}"
         self.raised += bool(due)
         as_called = called == due or (calls > 1 and due < called)
         if due and as_called and not confessed:

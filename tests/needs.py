@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 import torch._functorch.config
+import torch.utils.checkpoint
 
 DETACHED_IS_TOLD = "_C._autograd.SavedTensor.unpack"
 """Without hooks, whether a saved input was detached in place is not told where this is missing."""
@@ -14,6 +16,9 @@ DONATES_BUFFERS = "_functorch.config.donated_buffer"
 """Compiled code gives the memory of what it saved to its own backward."""
 TRACES_PAST_HOOKS = "_C._autograd._saved_tensors_hooks_set_tracing"
 """What is compiled is traced without the program's own saved-tensor hooks; else the compiler fails on them."""
+
+SELECTS_CHECKPOINTS = "utils.checkpoint.CheckpointPolicy"
+"""A checkpoint can save what a policy names."""
 
 
 def has(path: str) -> bool:
@@ -28,3 +33,15 @@ def needs(*paths: str) -> pytest.MarkDecorator:
     """Skip where torch has nothing at one of these dotted paths."""
     missing = [f"torch.{path}" for path in paths if not has(path)]
     return pytest.mark.skipif(bool(missing), reason=f"this torch has no {' and no '.join(missing)}")
+
+
+def pads(layout: torch.layout) -> bool:
+    """Whether torch pads nested tensors of this layout. One that does not pad jagged ones crashes on some."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.as_nested_tensor([torch.ones(1, 1)], layout=layout)
+    try:
+        torch.nested.to_padded_tensor(nested, 0.0)
+    except NotImplementedError:
+        return False
+    return True

@@ -174,7 +174,7 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             if type(read) in PLAIN and _was_detached(saved[0], read):
                 found.append(Stale(read, version_of(read), name))
             elif by_hooks:
-                slots.let_go(read)
+                slots.let_go(read, by_hooks)
     return found
 
 

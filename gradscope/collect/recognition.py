@@ -134,7 +134,7 @@ class Recognizer:
                         elif value is not None:
                             return None  # a tensor subclass, whose code is not to run
                         if by_hooks:
-                            slots.let_go(value)
+                            slots.let_go(value, by_hooks)
                 following = node.next_functions
                 if len(following) == 1:
                     target = following[0][0]

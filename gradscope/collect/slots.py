@@ -127,20 +127,23 @@ def _quiet() -> AbstractContextManager[Any]:
     return quiet
 
 
-def unpacked(node: Node, attribute: str) -> tuple[Any, bool]:
-    """Return what torch unpacks, and whether hooks were asked: then pass it to ``let_go``."""
+def unpacked(node: Node, attribute: str) -> tuple[Any, int]:
+    """Return what torch unpacks, and how often hooks were asked: where they were, ``let_go`` of
+    it.
+    """
     if SAVED_TENSORS_ARE_READABLE:
-        return getattr(node, attribute), False
+        return getattr(node, attribute), 0
     before = _met.unpacked
     with _quiet():  # of a subclass, which is not known before, torch makes a copy
         value = getattr(node, attribute)
-    return value, _met.unpacked != before
+    return value, _met.unpacked - before
 
 
-def let_go(value: Any) -> None:
-    """Let go of what was unpacked through hooks."""
-    for each in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(each, torch.Tensor):
+def let_go(value: Any, by_hooks: int) -> None:
+    """Let go of what hooks unpacked; what they did not may be the program's own tensor."""
+    found = [each for each in (value if type(value) is tuple else (value,)) if each is not None]
+    if by_hooks == len(found):
+        for each in found:
             part_from_leaf(each)
 
 

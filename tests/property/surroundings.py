@@ -19,13 +19,9 @@ from torch.autograd.graph import (
     save_on_cpu,
     saved_tensors_hooks,
 )
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-    set_checkpoint_early_stop,
-)
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from tests.needs import DETACHED_IS_TOLD, SELECTS_CHECKPOINTS, has, pads
 from tests.property import functions, tensor_classes
 from tests.property.operations import (
     Operation,
@@ -75,6 +71,8 @@ def checkpoints_nested(x: Tensor, y: Tensor, k: int) -> Tensor:
 
 
 def checkpoint_selective(x: Tensor, y: Tensor, k: int) -> Tensor:
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
     def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         save = op is torch.ops.aten.mul.Tensor
         return CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE
@@ -289,3 +287,11 @@ SURROUNDINGS: dict[str, Operation] = {
     "nested_strided": Operation(has_dimensions, tensor_classes.nested_strided),
     "nested_jagged": Operation(has_dimensions, tensor_classes.nested_jagged),
 }
+for name, needed in {
+    "checkpoint_selective": SELECTS_CHECKPOINTS,
+    "saved_tensor_hooks": DETACHED_IS_TOLD,  # under ours, torch refuses other hooks on a SavedTensor
+}.items():
+    if not has(needed):
+        del SURROUNDINGS[name]
+if not pads(torch.jagged):
+    del SURROUNDINGS["nested_jagged"]

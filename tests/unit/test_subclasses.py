@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import gradscope
+from tests.needs import pads
 
 seen: list[str] = []
 
@@ -49,17 +50,6 @@ def test_a_subclass_sees_only_what_the_program_does() -> None:
         iterate()
     assert seen == plain
     assert "backward" in plain
-
-
-def pads(layout: torch.layout) -> bool:
-    """Whether torch pads nested tensors of this layout: before 2.5 not the jagged ones."""
-    try:
-        torch.nested.to_padded_tensor(
-            torch.nested.as_nested_tensor([torch.ones(1)], layout=layout), 0
-        )
-    except NotImplementedError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("hooks", [True, False])

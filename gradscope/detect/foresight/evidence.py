@@ -170,6 +170,7 @@ def _link(reading: Reading, own: tuple[Site, ...], made: tuple[Site, ...]) -> Si
     here = place_in(reading.frame).site
     container = reading.name.partition("[")[0]
     sites = assignment_sites(code, reading.name) or assignment_sites(code, container)
+    sites = tuple(site for site in sites if not _stores_nothing(site))
     if not sites or "." in container or "[" in reading.name:
         stored = _stored_in(reading)
         if stored is not None or not sites:
@@ -232,6 +233,12 @@ def _stored_as(reading: Reading, container: str, key: bool = False) -> Site | No
             if found is not None:
                 return places.of_node(found, file, reading.read.site.function)
     return None
+
+
+def _stores_nothing(site: Site) -> bool:
+    """Return whether a statement stores no tensor, as the first ``state = None`` of a global."""
+    statement = source.statement_at(site)
+    return isinstance(statement, ast.Assign) and _is_empty(statement.value)
 
 
 def _is_empty(value: ast.AST | None) -> bool:

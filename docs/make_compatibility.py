@@ -35,9 +35,9 @@ REASONS = json.loads((RESULTS / "reasons.json").read_text(encoding="utf-8"))
 
 PAGE = """# Compatibility
 
-gradscope runs with **torch {first} to {last}** and **Python {python_first} to {python_last}**. No
-version is refused: `gradscope doctor` says whether what gradscope relies on holds on yours, and
-what does not hold turns off just the parts that need it.
+The table has what was run, with **torch {first} to {last}** and **Python {python_first} to
+{python_last}**. No newer version is refused: `gradscope doctor` says whether what gradscope relies
+on holds on yours, and what does not hold turns off just the parts that need it.
 
 `nox -s matrix` makes an environment for each row and runs three things in it: the whole suite, the
 annotated programs of `tests/cases` and `tests/corpus` (each plain and watched, which must print and
@@ -49,8 +49,7 @@ raised was called first). `docs/make_compatibility.py` makes this page from the 
 {rows}
 
 "Findings alike" counts the programs for which every finding is the same as with torch {pinned} and
-Python {pinned_python}: certainty, line, and the lines of its notes. A dash stands for what was not
-run.
+Python {pinned_python}: certainty, line, and the lines of its notes. A dash stands for what was not run.
 
 ## What a version lacks
 
@@ -101,7 +100,8 @@ def page(found: list[dict[str, Any]]) -> str:
         pinned=PINNED[0],
         pinned_python=PINNED[1],
         rows="\n".join(row(one, pinned) for one in found),
-        lacks="\n".join(lack(one, pinned) for one in found if lack(one, pinned)) or "Nothing.",
+        lacks="\n".join(lack(one, pinned) for one in found if lack(one, pinned))
+        or "Nothing, in what was run.",
         differences="\n".join(difference(one, pinned) for one in found if unlike(one, pinned))
         or "None.",
     )

@@ -33,6 +33,8 @@ PINNED = "2.13.0", "3.11"
 REASONS = json.loads((RESULTS / "reasons.json").read_text(encoding="utf-8"))
 """Why programs differ and tests are skipped: by program, or by the reason of a skip."""
 
+NOTHING = "Nothing, in what was run."
+
 PAGE = """# Compatibility
 
 The table has what was run, with **torch {first} to {last}** and **Python {python_first} to
@@ -49,7 +51,8 @@ raised was called first). `docs/make_compatibility.py` makes this page from the 
 {rows}
 
 "Findings alike" counts the programs for which every finding is the same as with torch {pinned} and
-Python {pinned_python}: certainty, line, and the lines of its notes. A dash stands for what was not run.
+Python {pinned_python}: certainty, line, and the lines of its notes. A dash stands for what was
+not run.
 
 ## What a version lacks
 
@@ -100,8 +103,7 @@ def page(found: list[dict[str, Any]]) -> str:
         pinned=PINNED[0],
         pinned_python=PINNED[1],
         rows="\n".join(row(one, pinned) for one in found),
-        lacks="\n".join(lack(one, pinned) for one in found if lack(one, pinned))
-        or "Nothing, in what was run.",
+        lacks="\n".join(lack(one, pinned) for one in found if lack(one, pinned)) or NOTHING,
         differences="\n".join(difference(one, pinned) for one in found if unlike(one, pinned))
         or "None.",
     )

@@ -61,7 +61,7 @@ def test_a_row_shows_what_failed_and_what_differs(maker: Any) -> None:
     assert "- no lake (2 tests skipped)" in page
     assert "no CUDA (" not in page
     assert "- `a.py`: not `certain GS101 3`. Because." in page
-    assert "torch 2.13 to 2.15** and **Python 3.11 to 3.13**" in page
+    assert "torch 2.13 to 2.15** and **Python 3.11 to 3.13**" in " ".join(page.split())
 
 
 def test_a_difference_without_a_reason_makes_no_page(maker: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gradscope.collect import slots
-from gradscope.collect.engine_words import PACK_HOOK_MODIFIES
+from gradscope.collect.engine_words import DETACHED, PACK_HOOK_MODIFIES
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.saving import Saving
@@ -84,5 +84,7 @@ def unpack(original: Callable[[Any], torch.Tensor], saving: Saving, saved: Any) 
     """Return the very tensor that was saved from ``SavedTensor.unpack``, as checkpoints expect."""
     packed = slots.held_by(saved)
     if isinstance(packed, Packed) and packed.original and packed.tensor is not None:
+        if packed.is_detached:  # torch says so to who unpacks it for no node, whichever runs
+            raise RuntimeError(DETACHED)
         return saving.unpack(packed)
     return original(saved)

@@ -73,6 +73,7 @@ class Forecaster(Knower):
         self._ended = False
         self._seen: set[Any] = set()
         self._visits: dict[tuple[int, Phase], int] = {}
+        self._latest: dict[tuple[int, Phase], Way] = {}
         self._waiting: list[tuple[Phase, int, int, Way]] = []
 
     # ways
@@ -90,7 +91,8 @@ class Forecaster(Knower):
         visited = (way.at, way.phase)
         self._visits[visited] = self._visits.get(visited, 0) + 1
         if self._visits[visited] > _MOST_VISITS:
-            way = _blurred(way)
+            way = _widened(way, self._latest[visited])
+        self._latest[visited] = way
         state = way.state
         key = (
             *visited,
@@ -283,11 +285,30 @@ def let_go(conditions: Conditions) -> Returned:
     return Returned({}, UNKNOWN, {CALLED: True}, conditions)
 
 
-def _blurred(way: Way) -> Way:
-    """Return a way that has forgotten what changes from visit to visit."""
-    written = {p: v if v is True and p[0] in "*([" else MISSING for p, v in way.written.items()}
-    stack = tuple(v._replace(constant=MISSING) for v in way.state.stack)
+def _widened(way: Way, before: Way) -> Way:
+    """Return a way that has forgotten what is not as it was at the visit before.
+
+    What an inner loop leaves alone, as the iterator of the loop around it, stays known.
+    """
+    written = {
+        path: value
+        if (value is True and path[0] in "*([") or _is_same(value, before.written.get(path))
+        else MISSING
+        for path, value in way.written.items()
+    }
+    written |= {path: MISSING for path in before.written.keys() - written if path[0] not in "*(["}
+    then = before.state.stack
+    stack = tuple(
+        value
+        if len(then) == len(way.state.stack) and _is_same(value.constant, then[at].constant)
+        else value._replace(constant=MISSING)
+        for at, value in enumerate(way.state.stack)
+    )
     return way._replace(written=written, state=State(way.state.env, stack))
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    return value is other or (type(value) is type(other) and bool(value == other))
 
 
 def _at_hand(iterator: Value, rest: Rest, facts: Facts) -> Rest:

@@ -13,6 +13,7 @@ from gradscope.rules.gs302 import KeptAlive, fix_kind
 
 _SAFE = Applicability.MACHINE_APPLICABLE
 _BACKWARDS = ("backward", "manual_backward", "grad", "step")
+_OF_CONTAINERS = frozenset({*dir(list), *dir(dict), *dir(set), "appendleft"})
 _ELEMENT = re.compile(r"\[-?\d+\]\[(\d+)\]$")
 
 
@@ -31,6 +32,8 @@ def fixes_for_kept(facts: KeptAlive, detached: tuple[Edit, ...], message: str) -
     reason = ""
     if facts.through_frame:
         edits, others = edit.stored_as(store, "str"), ()
+    elif kind is FixKind.ITEM and _is_used_as_tensor(store, holder):
+        edits, reason = detached, "only its value is needed, as a tensor"
     elif kind is FixKind.ITEM:
         edits = edit.item_added(store, holder) or edit.item_stored(store) or detached
         reason = "only its value is needed"
@@ -61,6 +64,33 @@ def edits_for_unused(made: Site) -> tuple[Edit, ...]:
     if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr):
         return ()
     return edit.no_grad(places.of_node(statement, made.file, made.function))
+
+
+def _is_used_as_tensor(store: Site, holder: str) -> bool:
+    """Return whether the file calls a method on what is held, or hands it to a library's function:
+    a number in its place might not do.
+    """
+    name = holder.partition("[")[0]
+    tree = source.tree(store.file)
+    names = {name}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.comprehension) and _mentions(node.iter, names):
+            names |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        owner = node.func.value
+        if ast.unparse(owner) == name and node.func.attr in _OF_CONTAINERS:
+            continue
+        is_library = isinstance(owner, ast.Name) and owner.id in ("torch", "np", "numpy", "F")
+        if _mentions(owner, names) or (is_library and any(_mentions(a, names) for a in node.args)):
+            return True
+    return False
+
+
+def _mentions(node: ast.AST, names: set[str]) -> bool:
+    variables = (n for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute))
+    return any(ast.unparse(each) in names for each in variables)
 
 
 def _loop_without_grad(store: Site) -> tuple[Edit, ...]:

@@ -31,6 +31,7 @@ import pytest
 import torch
 
 import gradscope
+from gradscope.fixing.merging import merged
 from gradscope.fixing.patch import apply, decoded
 from gradscope.model import Certainty, Edit, Finding, Severity, Site
 
@@ -185,7 +186,7 @@ def test_what_the_comments_say_is_found_and_nothing_else(path: Path, tmp_path: P
         assert {e.line: code_of(e.replacement).strip() for e in edits} == expected.edits
     if not edits:
         return
-    mended = with_edits(path, edits, tmp_path)
+    mended = with_edits(path, merged(edits), tmp_path)
     again, raised, _ = watched(mended)
     assert not raised
     allowed = {Severity.ADVICE} if path.parent.name != "in_place" else set()

@@ -18,6 +18,10 @@ from gradscope.fixing.merging import merged
 from gradscope.model import Edit, Site
 
 P = ParamSpec("P")
+_UNWRITABLE = (
+    *(CannotBeWrittenError, SyntaxError, ValueError, LookupError, TypeError, AttributeError),
+    *(AssertionError, RecursionError, NotImplementedError, StopIteration, OSError),
+)
 
 
 def _written(write: Callable[P, tuple[Edit, ...]]) -> Callable[P, tuple[Edit, ...]]:
@@ -30,7 +34,12 @@ def _written(write: Callable[P, tuple[Edit, ...]]) -> Callable[P, tuple[Edit, ..
     def edits(*args: P.args, **kwargs: P.kwargs) -> tuple[Edit, ...]:
         try:
             return write(*args, **kwargs)
-        except Exception:
+        except _UNWRITABLE:
+            return ()
+        except Exception as error:
+            # Not what a signal's handler of the program may have raised meanwhile.
+            if not type(error).__module__.startswith("libcst"):
+                raise
             return ()
 
     return edits

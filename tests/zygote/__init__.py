@@ -18,6 +18,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,8 +38,8 @@ def python() -> str:
     """Return the path of the executable, once the process that is forked is ready."""
     if not CAN_FORK:
         return sys.executable
-    folder = tempfile.TemporaryDirectory(prefix="zygote")
-    socket = f"{folder.name}/socket"
+    folder, owner = tempfile.mkdtemp(prefix="zygote"), os.getpid()
+    socket = f"{folder}/socket"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     server = subprocess.Popen(
         [sys.executable, str(_HERE / "server.py"), socket, str(_ROOT)],
@@ -52,17 +53,19 @@ def python() -> str:
     assert server.stderr is not None
     if len(server.stdout.read(2)) < 2:  # a sign of each of its two processes
         raise RuntimeError(f"the process that is to be forked failed:\n{server.stderr.read()!r}")
-    client = Path(folder.name, "python")
+    client = Path(folder, "python")
     text = (_HERE / "client.py").read_text(encoding="utf-8")
     client.write_text(f"#!{sys.executable} -IS\n{text}\nmain({socket!r})\n", encoding="utf-8")
     client.chmod(0o700)
 
     def end() -> None:
+        if os.getpid() != owner:  # a fork of this process that runs its exit handlers
+            return
         for stream in (server.stdin, server.stdout, server.stderr):
             assert stream is not None
             stream.close()  # the end of its stdin ends it
         server.wait()
-        folder.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
     return str(client)

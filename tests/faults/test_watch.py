@@ -42,7 +42,9 @@ def interrupted(draw: Random, hooks: bool) -> tuple[int, int]:
     """Interrupt twelve passes, each once at a random moment; return how many raised, and what we noted of ourselves."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    train(model, optimizer)  # torch imports parts of itself then, and catches whatever that raises
+    # Torch and libcst import parts of themselves then, and catch whatever that raises.
+    with gradscope.watch(hooks=hooks):
+        train(model, optimizer)
     raised = 0
     with gradscope.watch(hooks=hooks) as scope:
         for _ in range(12):

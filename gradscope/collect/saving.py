@@ -173,10 +173,7 @@ class Saving:
             packed.place = self._last_place
             packed.route = self._last_route
             packed.module = self._last_module
-            if self._last_untied:
-                packed.sequence_nr = UNTIED
-                self.ledger.loose.add(sequence_nr, packed)
-                return
+            untied = self._last_untied
         else:
             if self.detailed and code is not None and code.co_name != "<module>":
                 self._last_module = packed.module = self._names.module_of(caller)
@@ -197,10 +194,11 @@ class Saving:
                 place.last_sequence_nr = sequence_nr
             self._last_sequence_nr, self._last_thread = sequence_nr, thread
             self._last_code = code
-            if untied:
-                packed.sequence_nr = UNTIED
+        if untied:
+            packed.sequence_nr = UNTIED
+            if code is FUNCTION_APPLY:
                 self.ledger.loose.add(sequence_nr, packed)
-                return
+            return
         pending = self.ledger.pending
         number = packed.sequence_nr
         waiting = pending.get(number)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import gradscope
 
@@ -85,3 +86,16 @@ def test_what_a_function_next_to_a_view_saved_is_not_blamed_on_it(first: bool) -
             other.sum().backward()
     certain = [finding for finding in scope.findings if finding.certainty == "certain"]
     assert [(finding.code, finding.backward_call) for finding in certain] == [("GS201", 2)]
+
+
+def test_what_a_checkpoint_next_to_a_view_saved_is_not_blamed_on_it() -> None:
+    leaf = torch.ones(4, requires_grad=True)
+    with gradscope.watch() as scope:
+        given, base = leaf * 1, leaf * 2
+        view = base[:2]
+        view.mul_(2)
+        kept = torch.utils.checkpoint.checkpoint(torch.exp, given, use_reentrant=False)
+        given.add_(1)
+        base.sum().backward()
+    assert kept.requires_grad
+    assert [finding for finding in scope.findings if finding.certainty == "certain"] == []

@@ -22,6 +22,7 @@ from gradscope.program.variables import local_variables
 _MOST_OBJECTS = 2_000
 _DEEPEST = 4
 _MOST_EVENTS = 200
+_WRITTEN = (str, int, float, bool, bytes, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def _parts(name: str, value: Any) -> list[tuple[str, Any]]:
     if kind in (list, tuple):
         return [(f"{name}[{i}]", each) for i, each in enumerate(value[:32])]
     if kind is dict:
-        return [(f"{name}[{key!r}]", each) for key, each in [*value.items()][:64]]
+        return [(f"{name}[{_shown(key)}]", each) for key, each in [*value.items()][:64]]
     if is_user_class(kind):
         try:
             space = object.__getattribute__(value, "__dict__")
@@ -142,6 +143,11 @@ def _parts(name: str, value: Any) -> list[tuple[str, Any]]:
             return []
         return [(f"{name}.{key}", each) for key, each in [*space.items()][:200]]
     return []
+
+
+def _shown(key: Any) -> str:
+    """Return a key as it is written; of the program's own classes nothing is asked."""
+    return repr(key) if type(key) in _WRITTEN else "…"
 
 
 def chain_from(site: Site, frames: Sequence[FrameType], *, by: Site | None = None) -> list[Site]:

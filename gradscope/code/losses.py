@@ -39,10 +39,6 @@ class Way:
         """Return whether a loss function takes the name as its target, or a ratio divides by it."""
         return any(_is_target_of(name, node) for node in self.reads.get(name, ()))
 
-    def made_by(self, name: str) -> ast.stmt | None:
-        """Return the last of the statements that stores a name."""
-        return next((s for s in self.statements if changes.stores(s, name)), None)
-
 
 def way_to(site: Site) -> Way:
     """Return what leads to the backward call at a site, within its function."""

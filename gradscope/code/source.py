@@ -117,24 +117,25 @@ def enclosing(file: str, line: int) -> list[ast.stmt]:
     found: list[ast.stmt] = []
     node: ast.AST = tree(file)
     while True:
-        inner = next((n for n in _statements_in(node) if spans(n, line)), None)
+        inner = next((n for n in statements_in(node) if spans(n, line)), None)
         if inner is None:
             return found
         found.append(inner)
         node = inner
 
 
-def _statements_in(node: ast.AST) -> Iterator[ast.stmt]:
+def statements_in(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements right inside a node, also those of its clauses."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child
         elif not isinstance(child, ast.expr):
-            yield from _statements_in(child)
+            yield from statements_in(child)
 
 
 def statements_of(region: ast.AST) -> Iterator[ast.stmt]:
     """Yield all statements of a region in its own scope."""
-    for child in _statements_in(region):
+    for child in statements_in(region):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from statements_of(child)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from gradscope.collect.notes import Notes, raised_by_program
+from gradscope.collect.notes import Notes
 from gradscope.collect.slots import foreign
 from gradscope.hooks import (
     DefaultHookFunctions,
@@ -109,13 +109,9 @@ class DefaultHooks:
 
     def _attempt(self, work: Callable[[], T], otherwise: T) -> T:
         """Do some work of ours inside a call of the program's, which must not fail for it."""
-        try:
-            return work()
-        except Exception as failure:
-            if raised_by_program(failure):
-                raise
-            self._notes.failed("keeping saved-tensor hooks in force failed in gradscope", failure)
-            return otherwise
+        return self._notes.attempt(
+            "keeping saved-tensor hooks in force failed in gradscope", work, otherwise
+        )
 
     def lift(self) -> bool:
         """Take our hooks out in this thread until they are lowered; False where the program's are

@@ -7,17 +7,16 @@ ends, or the next saved tensor, raises it.
 
 from __future__ import annotations
 
-import os
 import threading
 from types import GeneratorType
 from typing import Any
 
 from gradscope.collect.marks import LeafToken, Packed, Token, Weight
+from gradscope.program.sites import OWN
 from gradscope.torch_private import hidden_from_compiler
 
 postponed: list[BaseException] = []
 
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _DESTRUCTORS = tuple(each.__del__ for each in (Packed, Token, LeafToken, Weight))
 
 
@@ -29,7 +28,7 @@ def take(unraisable: Any) -> bool:
     """
     where = unraisable.object
     if isinstance(where, GeneratorType):
-        is_ours = where.gi_code.co_filename.startswith(_PACKAGE)
+        is_ours = where.gi_code.co_filename.startswith(OWN)
     else:
         is_ours = where in _DESTRUCTORS
     if not is_ours or unraisable.exc_value is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from gradscope.program.sites import USER, owner_of
+
+T = TypeVar("T")
 
 
 class Notes:
@@ -29,6 +32,16 @@ class Notes:
             return
         error = f"{type(failure).__name__}: {failure}"
         self.add(f"{what} ({error}); please report this")
+
+    def attempt(self, what: str, work: Callable[[], T], otherwise: T) -> T:
+        """Do some work of ours inside the program; where it fails, keep a note and go on."""
+        try:
+            return work()
+        except Exception as failure:
+            if raised_by_program(failure):
+                raise
+            self.failed(what, failure)
+            return otherwise
 
 
 def raised_by_program(error: BaseException) -> bool:

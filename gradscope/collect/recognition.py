@@ -18,7 +18,7 @@ from gradscope.collect.nodes import Kind, kind_of, stale_by_engine
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN
-from gradscope.torch_private import SAVED
+from gradscope.torch_private import SAVED, SAVED_TENSORS_ARE_READABLE
 
 _MOST_NODES = 50_000  # of one graph
 _MOST_KINDS = 5_000
@@ -126,7 +126,10 @@ class Recognizer:
                     nbytes += sum(tensor.nbytes for tensor in _saved_by_function(node))
                 else:
                     for name in names:
-                        value, by_hooks = slots.unpacked(node, name)
+                        if SAVED_TENSORS_ARE_READABLE:
+                            value, by_hooks = getattr(node, name), 0
+                        else:
+                            value, by_hooks = slots.unpacked(node, name)
                         if type(value) in PLAIN:
                             nbytes += value.nbytes
                         elif type(value) is tuple:

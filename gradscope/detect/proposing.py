@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gradscope.collect.notes import Notes, raised_by_program
+from gradscope.collect.notes import Notes
 from gradscope.model import Fix
 
 
 def proposed(notes: Notes, propose: Callable[[], tuple[Fix, ...]]) -> tuple[Fix, ...]:
     """Return what is proposed; nothing, and a note, where that fails."""
-    try:
-        return propose()
-    except Exception as failure:
-        if raised_by_program(failure):
-            raise
-        notes.failed("choosing the fix of a finding failed in gradscope", failure)
-        return ()
+    return notes.attempt("choosing the fix of a finding failed in gradscope", propose, ())

@@ -24,21 +24,13 @@ def statement_at(site: Site) -> ast.stmt | None:
     node: ast.AST = source.tree(site.file)
     found: ast.stmt | None = None
     while True:
-        inside = [each for each in _statements_in(node) if source.spans(each, site.line)]
+        inside = [each for each in source.statements_in(node) if source.spans(each, site.line)]
         if len(inside) > 1 or (found is not None and site.end_column):
             within = [each for each in inside if _includes(each, site)]
             inside = within if within or site.end_column else inside
         if not inside:
             return found
         node = found = inside[0]
-
-
-def _statements_in(node: ast.AST) -> Iterator[ast.stmt]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt):
-            yield child
-        elif not isinstance(child, ast.expr):
-            yield from _statements_in(child)
 
 
 def _includes(node: ast.stmt, site: Site) -> bool:

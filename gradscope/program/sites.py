@@ -12,7 +12,7 @@ import torch
 from gradscope.code import places
 from gradscope.model import Site
 
-_OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _PATHS = sysconfig.get_paths()
 _STANDARD = tuple({os.path.join(_PATHS[name], "") for name in ("stdlib", "platstdlib")})
@@ -95,7 +95,7 @@ def classify(filename: str) -> int:
     if filename.startswith("<"):
         return HIDDEN if filename.startswith(_MACHINERY) else USER
     path = os.path.abspath(filename)
-    if path.startswith((_OWN, _TORCH)):
+    if path.startswith((OWN, _TORCH)):
         return ENGINE if path.endswith(ENTRANCE) else HIDDEN
     if path.startswith(_INSTALLED):  # before the standard library, whose folder holds it
         return LIBRARY

@@ -45,19 +45,17 @@ def held_node(tensor: Tensor) -> Node | None:
     with a number of this thread and moment, and so change the order in which nodes run later. Its
     base's node, to which the new one will lead, stands for it.
     """
-    if not _may_be_outdated(tensor):
-        return node_of(tensor)
-    base = tensor._base
-    return None if base is None else node_of(base)
+    base = _changed_base(tensor)
+    return node_of(tensor if base is None else base)
 
 
-def _may_be_outdated(tensor: Tensor) -> bool:
-    """Return whether torch may have to build a node when it is asked for that of this tensor."""
+def _changed_base(tensor: Tensor) -> Tensor | None:
+    """Return the base of a view for which torch may have to build a node when it is asked."""
     with DisableTorchFunction():
         if not tensor._is_view() or tensor.is_inference() or not version_of(tensor):
-            return False
+            return None
         base = tensor._base
-        return base is not None and base.requires_grad
+        return base if base is not None and base.requires_grad else None
 
 
 def is_held_leaf(tensor: Tensor) -> bool:
@@ -65,7 +63,7 @@ def is_held_leaf(tensor: Tensor) -> bool:
 
     A view whose base was changed in place is not asked, see ``held_node``: it has a node, or will.
     """
-    return not _may_be_outdated(tensor) and is_leaf(tensor)
+    return _changed_base(tensor) is None and is_leaf(tensor)
 
 
 def is_leaf(tensor: Tensor) -> bool:

@@ -12,7 +12,6 @@ from gradscope.code.liveness import Effect, assignment_sites
 from gradscope.code.names import owner_of as owner_of_name
 from gradscope.collect.look import Look
 from gradscope.collect.marks import token_of
-from gradscope.collect.notes import raised_by_program
 from gradscope.collect.state import State
 from gradscope.detect.built import built_at, node_at
 from gradscope.detect.foresight.held import Freeing, Held
@@ -24,7 +23,7 @@ from gradscope.program.sites import place_in, site_of
 from gradscope.program.tensors import held_node
 from gradscope.program.variables import local_variables
 from gradscope.rules.gs102 import SharedGraph
-from gradscope.rules.roles import UNKNOWN, Roles
+from gradscope.rules.roles import UNKNOWN
 
 _MOST_NODES = 50
 _MOST_MADE = 3
@@ -82,27 +81,12 @@ def shared_graph(
         only_shared=_leads_nowhere_else(record, shared, reached, freeing),
         next_root=source.root_name(reading.backward),
         alive=watch.ledger.live_bytes if watch.hooked else 0,
-        roles=_roles(watch, record, freeing, held, reading, reached, frames),
+        roles=watch.notes.attempt(
+            "asking who is trained by which loss failed in gradscope",
+            lambda: roles_of(watch, record, freeing, held, reading, reached, frames),
+            UNKNOWN,
+        ),
     )
-
-
-def _roles(
-    watch: State,
-    record: BackwardCall,
-    freeing: Freeing,
-    held: Held,
-    reading: Reading,
-    reached: list[Held],
-    frames: list[FrameType],
-) -> Roles:
-    """Return who is trained by what; a failure in that must not cost the finding."""
-    try:
-        return roles_of(watch, record, freeing, held, reading, reached, frames)
-    except Exception as failure:
-        if raised_by_program(failure):
-            raise
-        watch.notes.failed("asking who is trained by which loss failed in gradscope", failure)
-        return UNKNOWN
 
 
 def _others(

@@ -22,7 +22,8 @@ from gradscope.commands import fix as fix_command
 from gradscope.commands import report as report_command
 from gradscope.commands import run as run_command
 from gradscope.commands.fix import FixOptions
-from gradscope.commands.run import FailOn, RunOptions
+from gradscope.commands.run import RunOptions
+from gradscope.commands.settings import FailOn
 from gradscope.errors import GradscopeError
 from gradscope.launch.target import Code, Module, Script, Target
 from gradscope.render.machine import Format

@@ -1,1 +1,1 @@
-"""One command, one file: what `gradscope <command>` does."""
+"""One command, one file: what `gradscope <command>` does, and `pytest --gradscope`."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,24 +23,16 @@ from gradscope.commands.outputs import (
     print_line,
     printer,
 )
+from gradscope.commands.settings import FailOn
 from gradscope.errors import GradscopeError
 from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.runner import run_program
 from gradscope.launch.target import Target, header_of
-from gradscope.model import BackwardCall, Finding, Header, Recording, Severity
+from gradscope.model import BackwardCall, Finding, Header, Recording
 from gradscope.render.machine import Format
 
 if TYPE_CHECKING:
     from gradscope.api.watch import Scope
-
-
-class FailOn(StrEnum):
-    """Lowest severity of a finding that makes the exit status 1."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    ADVICE = "advice"
-    NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +91,7 @@ def run(target: Target, options: RunOptions) -> int:
         return ended.outcome.exit_status or 0
     if ended.interrupted:
         die_of_interrupt()
-    return ended.outcome.exit_status or int(_fails(recording.findings, options.fail_on))
+    return ended.outcome.exit_status or int(any(map(options.fail_on.includes, recording.findings)))
 
 
 def _views(options: RunOptions) -> list[View]:
@@ -192,11 +182,3 @@ def _print_unwatched(options: RunOptions, console: Console, failure: Exception |
     if files:
         text += f", and {' and '.join(files)} {'were' if len(files) > 1 else 'was'} not written"
     print_line(console, text)
-
-
-def _fails(findings: Iterable[Finding], fail_on: FailOn) -> bool:
-    """Return whether a finding that was not withdrawn is at or above ``fail_on``."""
-    if fail_on is FailOn.NEVER:
-        return False
-    least = Severity(fail_on.value)
-    return any(f.severity.rank <= least.rank and not f.withdrawn for f in findings)

@@ -136,7 +136,7 @@ class Finding(Printed):
     gradscope, shown as such. ``silent``: the backward call that it predicts raises nothing, and
     computes a wrong gradient. Of a prediction that a call will fail, ``came_true`` says that the
     call did, and ``withdrawn`` why it did not. ``alternatives`` are what else could be done than
-    ``fix``, the better first.
+    ``fix``, the better first. ``suppressed`` says where the user did so, and is set for a view.
     """
 
     code: str
@@ -160,6 +160,12 @@ class Finding(Printed):
     came_true: bool = False
     withdrawn: str = ""
     alternatives: tuple[Fix, ...] = ()
+    suppressed: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it stands: it was neither withdrawn nor suppressed."""
+        return not (self.withdrawn or self.suppressed)
 
     @property
     def fixes(self) -> tuple[Fix, ...]:

@@ -11,7 +11,8 @@ from typer.main import get_command
 from gradscope.cli import UsageError, app
 from gradscope.commands import run as commands
 from gradscope.commands.fix import FixOptions
-from gradscope.commands.run import FailOn, RunOptions
+from gradscope.commands.run import RunOptions
+from gradscope.commands.settings import FailOn
 from gradscope.launch.target import Code, Module, Script, Target
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Engine, Options, Theme

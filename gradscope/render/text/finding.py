@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -21,7 +22,7 @@ from gradscope.render.text.terminal import (
     tail,
 )
 from gradscope.render.theme import SEVERITIES
-from gradscope.units import listed
+from gradscope.units import counted, listed
 
 _MOST_SAVED = 4
 _EXPLAIN_INDENT = " " * 6
@@ -102,6 +103,23 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
         # The figures of what grows have changed since it was printed.
         text = f"{finding.name}: {finding.label}" if grows and finding.label else finding.name
         print_lines(console, [lead.append(shorten(plain(text, console), room, ellipsis) + seen)])
+
+
+def tally(findings: Iterable[Finding]) -> list[str]:
+    """Return the findings counted: ``1 error``, ``2 warnings``, ``3 advice``, ``1 suppressed``."""
+    found = list(findings)
+    standing = Counter(finding.severity for finding in found if finding.counts)
+    parts = [
+        # Advice has no plural.
+        f"{standing[one]:,} {one}" if one is Severity.ADVICE else counted(standing[one], one)
+        for one in Severity
+        if standing[one]
+    ]
+    if suppressed := sum(bool(finding.suppressed) for finding in found):
+        parts.append(f"{suppressed:,} suppressed")
+    if withdrawn := len(found) - standing.total() - suppressed:
+        parts.append(f"{counted(withdrawn, 'prediction')} withdrawn")
+    return parts
 
 
 def tag(finding: Finding, console: Console) -> Text:

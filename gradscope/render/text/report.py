@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.model import Cause, Recording, Severity, Summary
+from gradscope.model import Cause, Recording, Summary
 from gradscope.render.text.calls import calls_table
-from gradscope.render.text.finding import print_finding, print_list, print_note
+from gradscope.render.text.finding import print_finding, print_list, print_note, tally
 from gradscope.render.text.terminal import (
     plain,
     print_lines,
@@ -100,21 +99,11 @@ def _headline(recording: Recording, console: Console) -> None:
         checked = f"no problem found in {counted(calls, 'backward call')}"
         print_lines(console, [Text(checked, style="bold green")])
         return
-    found = Counter(finding.severity for finding in recording.findings if not finding.withdrawn)
-    parts = [
-        _counted_severity(severity, found[severity]) for severity in Severity if found[severity]
-    ]
-    withdrawn = len(recording.findings) - found.total()
-    if withdrawn:
-        parts.append(f"{counted(withdrawn, 'prediction')} withdrawn")
+    found = [finding.severity for finding in recording.findings if finding.counts]
+    parts = tally(recording.findings)
     style = SEVERITIES[min(found, key=lambda severity: severity.rank)].terminal if found else "bold"
     line = Text.assemble((", ".join(parts), style), f" in {counted(calls, 'backward call')}")
     print_lines(console, wrapped(line, console.width, console))
-
-
-def _counted_severity(severity: Severity, number: int) -> str:
-    """Return ``1 error``, ``2 warnings``; advice has no plural."""
-    return f"{number:,} {severity}" if severity is Severity.ADVICE else counted(number, severity)
 
 
 def _next(recording: Recording, console: Console, saved: str | None) -> None:

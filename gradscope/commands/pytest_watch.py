@@ -1,0 +1,260 @@
+"""Watches each test of a pytest run, fails it for its findings, and lists them at the end."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import time
+from collections.abc import Generator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from rich.console import Console
+
+from gradscope.code.source import called_name, calls_in, enclosing, spans
+from gradscope.commands.settings import FailOn
+from gradscope.errors import GradscopeError
+from gradscope.launch.ending import describe
+from gradscope.launch.torch_import import when_torch_is_imported
+from gradscope.model import Cause, Finding, Findings, Outcome, Severity
+from gradscope.record.codec import Decoder, dumps
+from gradscope.render.text.finding import print_list, tally
+from gradscope.render.text.printed import findings_text
+from gradscope.rules import by_code
+from gradscope.units import counted
+
+if TYPE_CHECKING:
+    from gradscope.api.watch import Scope
+
+_EXPECTING = ("raises", "assertRaises", "assertRaisesRegex")
+"""How pytest and unittest call what expects an exception."""
+
+
+@dataclass
+class Watched:
+    """The watch on one test."""
+
+    item: pytest.Item
+    scope: Scope | None = None
+    watching: ExitStack = field(default_factory=ExitStack)
+    in_raises: set[Cause] = field(default_factory=set)
+    """The errors that were met where the test expects an exception."""
+    failure: str = ""
+
+    def begin(self) -> None:
+        """Begin to watch, now or once the test imports torch."""
+        self.watching.callback(when_torch_is_imported(self._enter))
+
+    def _enter(self) -> None:
+        try:
+            from gradscope.api.watch import watch
+
+            self.scope = self.watching.enter_context(watch(on_finding=self._found))
+        except Exception as failure:  # the test runs on unwatched
+            self.failure = f"{type(failure).__name__}: {failure}"
+
+    def _found(self, finding: Finding) -> None:
+        if finding.severity is Severity.ERROR and _expects_exception(self.item):
+            self.in_raises.add(finding.cause)
+
+    def end(self, error: BaseException | None) -> list[Finding]:
+        """End the watch; return what was found, with the reasons for what does not count."""
+        try:
+            if self.scope is not None:
+                if error is not None:
+                    self.scope.explain(error)
+                text = None if error is None else describe(error)
+                self.scope.finish(Outcome(None, text, finished=True, ended=time.time()))
+            self.watching.close()
+        except Exception as failure:
+            self.failure = f"{type(failure).__name__}: {failure}"
+        found = [] if self.scope is None else list(self.scope.findings)
+        wanted = marked(self.item)
+        by_name = wanted["allow"] | wanted["expect"]
+        why = {one.cause: "named by the test's marker" for one in found if one.code in by_name}
+        why |= dict.fromkeys(self.in_raises, "the test expects the exception")
+        excused = [one for one in found if one.cause in why]
+        for finding in found:  # what came true as an error that does not count
+            came = next((one for one in excused if finding.is_fulfilled_by(one)), finding)
+            why.setdefault(finding.cause, why.get(came.cause, ""))
+        return [replace(finding, suppressed=why[finding.cause]) for finding in found]
+
+
+def _expects_exception(item: pytest.Item) -> bool:
+    """Return whether code of the user's that runs now stands in a ``pytest.raises`` or its like."""
+    from gradscope.program.sites import user_frames
+
+    return any(
+        _is_expecting(statement, frame.f_lineno, item)
+        for frame in user_frames(sys._getframe(1))
+        for statement in enclosing(frame.f_code.co_filename, frame.f_lineno)
+    )
+
+
+def _is_expecting(statement: ast.stmt, line: int, item: pytest.Item) -> bool:
+    if isinstance(statement, ast.With | ast.AsyncWith):
+        entered = [one.context_expr for one in statement.items]
+        calls = (call for call in calls_in(statement) if called_name(call) == "enter_context")
+        entered += [part for call in calls if call.lineno < line for part in call.args]
+        return line >= statement.body[0].lineno and any(_expects(one, item) for one in entered)
+    if isinstance(statement, ast.Expr | ast.Assign):  # raises(RuntimeError, loss.backward)
+        called = (call for call in calls_in(statement) if spans(call, line))
+        return any(called_name(call) in _EXPECTING and len(call.args) > 1 for call in called)
+    return False
+
+
+def _expects(entered: ast.expr, item: pytest.Item) -> bool:
+    """Return whether it is a call of ``raises``, or an argument of the test that came from one."""
+    if isinstance(entered, ast.Call):
+        return called_name(entered) in _EXPECTING
+    arguments = getattr(item, "funcargs", {})
+    value = arguments.get(entered.id) if isinstance(entered, ast.Name) else None
+    return hasattr(value, "expected_exception") or hasattr(value, "expected_exceptions")
+
+
+def marked(item: pytest.Item) -> dict[str, set[str]]:
+    """Return the codes that the markers of a test allow and expect; raise UsageError for others."""
+    wanted: dict[str, set[str]] = {"allow": set(), "expect": set()}
+    for mark in item.iter_markers("gradscope"):
+        if mark.args or mark.kwargs.keys() - wanted.keys():
+            given = ", ".join([*map(repr, mark.args), *mark.kwargs])
+            raise pytest.UsageError(
+                f"{item.nodeid}: the marker gradscope takes allow=[…] and expect=[…], not {given}"
+            )
+        for key, codes in mark.kwargs.items():
+            for code in [codes] if isinstance(codes, str) else codes:
+                try:
+                    wanted[key].add(by_code(code).code)
+                except GradscopeError as error:
+                    raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+    return wanted
+
+
+class _Ended(NamedTuple):
+    """What is known of a test once its watch has ended; ``failure`` is one of ours."""
+
+    findings: list[Finding]
+    calls: int
+    failure: str
+
+
+class Watching:
+    """The plugin of a run with ``--gradscope``; under xdist one a worker, and the controller's."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.fail_on = FailOn(config.getoption("gradscope_fail_on") or FailOn.ERROR)
+        self._watched: Watched | None = None
+        self._ended: _Ended | None = None
+        self._findings: dict[str, list[Finding]] = {}
+        self._tests = self._calls = 0
+        self._failures: list[str] = []
+
+    @property
+    def scope(self) -> Scope | None:
+        """The watch on the test that runs."""
+        return None if self._watched is None else self._watched.scope
+
+    def pytest_report_header(self) -> str:
+        """Say that tests are watched."""
+        return f"gradscope: watches every test, fails on {self.fail_on.value}"
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Check the markers."""
+        for item in items:
+            marked(item)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
+        """Begin to watch before the fixtures are made."""
+        self._watched = Watched(item)
+        self._watched.begin()
+        try:
+            return (yield)
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
+        """End the watch with the test, and fail it if something counts against it."""
+        try:
+            result = yield
+        except BaseException as error:
+            found = [finding for finding in self._end(error) if finding.counts]
+            if found:
+                item.add_report_section("call", "gradscope", findings_text(Findings(found)))
+            raise
+        found = self._end(None)
+        missing = marked(item)["expect"] - {finding.code for finding in found}
+        failing = [finding for finding in found if self.fail_on.includes(finding)]
+        if missing or failing:
+            pytest.fail(_failure_text(sorted(missing), failing), pytrace=False)
+        return result
+
+    def _end(self, error: BaseException | None) -> list[Finding]:
+        watched, self._watched = self._watched, None
+        if watched is None:
+            return []
+        found = watched.end(error)
+        calls = 0 if watched.scope is None else watched.scope.summary.backward_calls
+        self._ended = _Ended(found, calls, watched.failure)
+        return found
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Put what was found into the test's report, which xdist hands to its controller."""
+        report = yield
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            found = ended.findings
+            if hasattr(report, "wasxfail"):
+                found = [replace(one, suppressed="the test is marked as xfail") for one in found]
+            vars(report)["gradscope"] = [list(map(dumps, found)), ended.calls, ended.failure]
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what was found in a test."""
+        if not hasattr(report, "gradscope"):
+            return
+        texts, calls, failure = report.gradscope
+        self._tests += 1
+        self._calls += calls
+        if failure:
+            self._failures.append(f"{report.nodeid}: not watched: {failure}")
+        self._findings[report.nodeid] = [Decoder().loads(Finding, text) for text in texts]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """List the findings of each test."""
+        console = Console(
+            file=io.StringIO(),
+            width=terminalreporter._tw.fullwidth,
+            force_terminal=terminalreporter._tw.hasmarkup,
+            color_system="standard" if terminalreporter._tw.hasmarkup else None,
+            force_jupyter=False,
+        )
+        for test, found in self._findings.items():
+            if shown := [finding for finding in found if finding.counts]:
+                console.print(test, markup=False, highlight=False, soft_wrap=True)
+                print_list(shown, console)
+        for failure in self._failures:
+            console.print(failure, markup=False, highlight=False, soft_wrap=True)
+        terminalreporter.section("gradscope", "=")
+        assert isinstance(console.file, io.StringIO)
+        terminalreporter.write(console.file.getvalue())
+        terminalreporter.write_line(self._headline())
+
+    def _headline(self) -> str:
+        parts = tally(finding for test in self._findings.values() for finding in test)
+        watched = f"{counted(self._calls, 'backward call')} of {counted(self._tests, 'test')}"
+        return f"{', '.join(parts) or 'no problem found'} in {watched}"
+
+
+def _failure_text(missing: list[str], failing: list[Finding]) -> str:
+    """Return why a test fails; its first line stands in pytest's short summary."""
+    parts = [f"{code} was expected, and not found" for code in missing]
+    parts += [f"{one.code} {one.name}" for one in failing]
+    lines = [f"gradscope: {', '.join(parts)}"]
+    return "\n\n".join([*lines, findings_text(Findings(failing))] if failing else lines)

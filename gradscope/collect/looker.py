@@ -18,6 +18,7 @@ from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Stale, Token
 from gradscope.collect.nodes import (
     CLONE,
     Kind,
+    ask_foreach,
     foreach_was_freed,
     held,
     is_foreach,
@@ -158,10 +159,8 @@ class Looker:
                 token.freed_by = BEFORE_WATCH
             slices.append(look.index[node])
         elif packs:
-            # The node may be another thread's with the same number: it is asked where it can be.
-            if self._saving.other_thread and (known.names or _of_other_threads(packs)):
-                self._tie(look, token, node, known)
-                token.probed = token.probed or is_foreach(node, known)
+            if self._saving.other_thread:
+                self._claim_own(look, token, node, known, packs)
             else:
                 self._claim(token, packs)
         elif known.names:
@@ -234,7 +233,9 @@ class Looker:
             if token.call is None:
                 token.generation = 0
 
-    def _claim(self, token: Token, packs: list[weakref.ref[Packed]]) -> list[weakref.ref[Packed]]:
+    def _claim(
+        self, token: Token, packs: Sequence[weakref.ref[Packed]]
+    ) -> Sequence[weakref.ref[Packed]]:
         """Tie saved tensors to the node of a token."""
         for reference in packs:
             packed = reference()
@@ -244,6 +245,31 @@ class Looker:
                     token.place, token.module = packed.place, packed.module
                     token.route = packed.route
         return packs
+
+    def _claim_own(
+        self,
+        look: Look,
+        token: Token,
+        node: Node,
+        kind: Kind,
+        packs: list[weakref.ref[Packed]],
+    ) -> None:
+        """Tie those saved tensors of this number that are the node's own, and leave the others.
+
+        Each thread counts its nodes from zero, so they may be those of another thread's node.
+        """
+        if kind.names:
+            token.packs = ()
+            self._tie(look, token, node, kind)
+        elif is_foreach(node, kind):
+            met = self._saving.unpacked_by(lambda: ask_foreach(node), packs)
+            token.packs = self._claim(token, met)
+        else:
+            token.packs = packs if kind.is_unnamed and not _of_other_threads(packs) else ()
+            self._claim(token, token.packs)
+        left = [r for r in packs if (packed := r()) is not None and packed.token is None]
+        if left:
+            self._ledger.pending[token.sequence_nr] = left
 
     def _claim_slices(self, look: Look, slices: list[int]) -> None:
         """Tie to new CopySlices nodes what the nodes that they wrap have saved.

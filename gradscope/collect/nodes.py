@@ -134,6 +134,13 @@ def foreach_was_freed(node: Node) -> bool:
     return count > 0 and _refuses(node, *[None] * count)
 
 
+def ask_foreach(node: Node) -> None:
+    """Have the node of a foreach operation unpack what it saved: with no gradient it does only
+    that.
+    """
+    _refuses(node, *[None] * inputs_of(node))
+
+
 def _refuses(node: Any, *gradients: torch.Tensor | None) -> bool:
     """Return whether a node, called with no engine and so with no hooks, says that it was freed."""
     with DisableTorchDispatch(), DisableTorchFunction():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -57,6 +57,9 @@ class Saving:
         self._names = names
         # A class of its own for each watch spares each object one attribute.
         self._new: type[Packed] = type("Packed", (Packed,), {"ledger": ledger})
+        self._asked: type[Packed] = type("Asked", (self._new,), {"tensor": property(self._meet)})
+        self._met: dict[int, Packed] = {}
+        self._asking = -1
         self.detailed = True
         """Note the module of each node: for a picture, so not once such graphs were pictured."""
         self.looks_left = LOOKS
@@ -284,6 +287,35 @@ class Saving:
             return MODIFIED
         finally:
             self._checking = True
+
+    def unpacked_by(
+        self, ask: Callable[[], None], packs: Sequence[weakref.ref[Packed]]
+    ) -> list[weakref.ref[Packed]]:
+        """Return which of these saved tensors torch unpacks, and does not check, in ``ask``.
+
+        None, where hooks of the program's would have to run for that.
+        """
+        candidates = [packed for packed in (r() for r in packs) if packed is not None]
+        if any(packed.theirs is not None for packed in candidates):
+            return []
+        self._met = {}
+        self._asking = this_thread.number
+        self._checking = False
+        for packed in candidates:
+            packed.__class__ = self._asked
+        try:
+            ask()
+            return [_reference(packed) for packed in self._met.values()]
+        finally:
+            for packed in candidates:
+                packed.__class__ = self._new
+            self._checking = True
+            self._met = {}
+
+    def _meet(self, packed: Packed) -> Any:
+        if this_thread.number == self._asking:  # other threads may unpack it meanwhile
+            self._met[id(packed)] = packed
+        return vars(packed)["tensor"]
 
     def compose(
         self, their_pack: Callable[[torch.Tensor], Any], their_unpack: Callable[[Any], torch.Tensor]

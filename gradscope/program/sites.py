@@ -23,6 +23,10 @@ _INSTALLED = tuple(
 _MACHINERY = ("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function")
 """Generated code. People write what is in ``<stdin>``, ``<string>`` and ``<ipython-…>``."""
 
+_STARTERS = ("gradscope", "gradscope-script.py", os.path.join("gradscope.exe", "__main__.py"))
+_CONSOLE_SCRIPTS = tuple(os.sep + name for name in _STARTERS)
+"""How the path ends of the file that an installer writes to start the CLI."""
+
 USER, COMPILED, LIBRARY, HIDDEN, ENGINE = 2, 3, 1, 0, -1
 """Whose code it is: the user's, an installed library's, or that of torch, gradscope or Python.
 
@@ -95,6 +99,8 @@ def classify(filename: str) -> int:
     if filename.startswith("<"):
         return HIDDEN if filename.startswith(_MACHINERY) else USER
     path = os.path.abspath(filename)
+    if path.endswith(_CONSOLE_SCRIPTS):
+        return HIDDEN
     if path.startswith((OWN, _TORCH)):
         return ENGINE if path.endswith(ENTRANCE) else HIDDEN
     if path.startswith(_INSTALLED):  # before the standard library, whose folder holds it

@@ -293,3 +293,25 @@ def test_an_interrupt_while_torch_is_imported(place: Place) -> None:
     place.same("imports.py")
     place.write("torch.py", "def broken(:\n")
     place.same("imports.py")
+
+
+def test_the_console_script_is_not_taken_for_the_program(place: Place) -> None:
+    """It is outermost on the stack; what the program leaves is looked for in the program's own variables."""
+    place.write(
+        "kept.py",
+        """
+        import torch
+        layer = torch.nn.Linear(2, 1)
+        kept = []
+        for episode in range(8):
+            for _ in range(40):
+                kept.append(torch.tanh(layer(torch.ones(2))))
+            for _ in range(5):
+                layer(torch.ones(2)).backward()
+        """,
+    )
+    start = "import sys; from gradscope.cli import main; sys.exit(main())"
+    (place.path / "gradscope").write_text(start)  # what an installer writes has no suffix
+    as_module = place.run("-m", "gradscope", "run", "kept.py")
+    assert "warning[GS302]: `kept`" in as_module.stderr
+    assert place.run("gradscope", "run", "kept.py").stderr == as_module.stderr

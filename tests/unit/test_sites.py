@@ -34,6 +34,8 @@ STANDARD = Path(sysconfig.get_path("stdlib"))
         (str(STANDARD / "contextlib.py"), sites.HIDDEN),
         (str(INSTALLED / "some_library" / "model.py"), sites.LIBRARY),
         (str(OWN) + "_tutorial.py", sites.USER),
+        ("/opt/env/bin/gradscope", sites.HIDDEN),
+        ("/opt/env/bin/train", sites.USER),
     ],
 )
 def test_whose_code_a_file_is(filename: str, owner: int) -> None:

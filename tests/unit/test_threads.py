@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pytest
 import torch
 
 import gradscope
+from gradscope.torch_private import next_sequence_nr
 
 
 def test_a_stale_graph_of_one_thread_is_not_blamed_on_another() -> None:
@@ -60,3 +62,56 @@ def test_a_new_thread_is_not_taken_for_one_that_has_ended() -> None:
             kept[1].zero_()
         in_a_thread(lambda: torch._foreach_exp([leaf])[0].sum().backward())
     assert [finding for finding in scope.findings if finding.certainty == "certain"] == []
+
+
+def in_a_thread(work: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Return what a new thread makes, whose nodes torch counts from zero."""
+    made: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: made.append(work()))
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+def test_what_a_foreach_operation_of_another_thread_saved_is_known_to_be_stale() -> None:
+    """It hides what it saved, and this thread has saved tensors under the same number."""
+    leaf = torch.ones(3, requires_grad=True)
+    with gradscope.watch() as scope:
+        product = leaf * torch.ones(3)
+        result = in_a_thread(lambda: torch._foreach_exp([leaf])[0])
+        with torch.no_grad():
+            result.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()
+        product.sum().backward()
+    certain = [finding for finding in scope.findings if finding.certainty == "certain"]
+    assert [(f.code, f.backward_call, f.missed) for f in certain] == [("GS201", 1, False)]
+
+
+@pytest.mark.parametrize("stale_first", [True, False])
+def test_a_node_of_another_thread_is_not_given_what_one_of_this_thread_saved(
+    stale_first: bool,
+) -> None:
+    """A sum saves nothing; the product with the same number does, and is stale."""
+    leaf, factor = torch.ones(3, requires_grad=True), torch.ones(3)
+    with gradscope.watch() as scope:
+        in_a_thread(lambda: (leaf + 1 + 1 + 1).exp())  # another thread saves too
+        number = next_sequence_nr()
+
+        def add() -> torch.Tensor:
+            while next_sequence_nr() < number:
+                leaf + 1
+            return leaf + 1
+
+        total = in_a_thread(add)
+        product = leaf * factor
+        factor.add_(1)
+        if not stale_first:
+            total.backward(torch.ones(3))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()
+        if stale_first:
+            total.backward(torch.ones(3))
+    certain = [finding for finding in scope.findings if finding.certainty == "certain"]
+    call = 1 if stale_first else 2
+    assert [(f.code, f.backward_call, f.missed) for f in certain] == [("GS201", call, False)]

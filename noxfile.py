@@ -148,6 +148,7 @@ def docs(session: nox.Session) -> None:
     session.run("python", "docs/make_reliability.py", "--check")
     session.run("python", "docs/make_compatibility.py", "--check")
     session.run("python", "docs/make_gallery.py", "--check")
+    session.run("python", "docs/make_notebook.py", "--check")
 
 
 @nox.session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ def report_changes(made: dict[Path, str]) -> int:
     found = []
     for path, new in made.items():
         old = path.read_text(encoding="utf-8") if path.exists() else ""
-        part = _words if path.suffix == ".svg" else _lines
+        part = {".svg": _words, ".ipynb": _cells}.get(path.suffix, _lines)
         names = path.name, f"{path.name}, made again"
         found += difflib.unified_diff(part(old), part(new), *names, lineterm="", n=1)
     print(*found, sep="\n", end="\n" if found else "")  # noqa: T201
@@ -32,3 +33,14 @@ def _lines(page: str) -> list[str]:
 def _words(svg: str) -> list[str]:
     """Return what stands in a picture, in an order that does not depend on its place."""
     return sorted(re.findall(r">([^<>\n]+)<", svg))
+
+
+def _cells(notebook: str) -> list[str]:
+    """Return what stands in the cells of a notebook and below them, as plain text."""
+    found = []
+    for cell in json.loads(notebook or '{"cells": []}')["cells"]:
+        found.append("".join(cell["source"]))
+        for output in cell.get("outputs", ()):
+            shown = output.get("data", {}).get("text/plain", output.get("text", ()))
+            found.append("".join(shown) + output.get("evalue", ""))
+    return [line for text in found for line in text.splitlines()]

@@ -56,5 +56,19 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Add ``%gradscope`` and ``%%gradscope`` to a notebook: ``%load_ext gradscope`` calls this."""
+    from gradscope.launch.notebook import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take them out again: ``%unload_ext gradscope`` calls this."""
+    from gradscope.launch.notebook import unload
+
+    unload(shell)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *_WHERE})

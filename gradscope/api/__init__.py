@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import gradscope.render.text.printed  # noqa: F401 - registers the printed forms
+import gradscope.render.notebook
+import gradscope.render.text.printed  # noqa: F401 - both register forms for people
 from gradscope.model import Graph
 from gradscope.model.printed import dot_of
 

@@ -16,6 +16,7 @@ from gradscope.collect.snapshot import picture
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Node, NodeState, SavedState
+from gradscope.model.printed import Printed
 from gradscope.program.names import Names
 from gradscope.program.sites import user_frames
 from gradscope.program.tracked import tensors_with_graph
@@ -31,7 +32,7 @@ class _Mark:
     __slots__ = ("__weakref__",)
 
 
-class Life:
+class Life(Printed):
     """The nodes of one graph, and what has become of them; it keeps no part of the graph alive.
 
     Print it to see which nodes were destroyed, and what was freed of those that are still there.

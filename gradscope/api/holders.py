@@ -12,12 +12,14 @@ from types import FrameType, FunctionType
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from gradscope.code.cells import cell_of
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.walk import Walker
 from gradscope.errors import GradscopeError
 from gradscope.model import Site
 from gradscope.model.listing import Listing
 from gradscope.model.paths import Path
+from gradscope.model.printed import Printed
 from gradscope.program import layouts, referrers
 from gradscope.program.reach import ON_DEMAND, Walk
 from gradscope.program.tensors import held_node, node_of
@@ -30,7 +32,7 @@ _MOST_HOLDERS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Printed):
     """One name that keeps a tensor, or its graph, alive.
 
     ``kind`` says what the name starts from: ``local``, ``cell`` (a closure's variable), ``global``,
@@ -162,8 +164,10 @@ def _holder(path: Path, holds: str) -> Holder:
         if origin.file.startswith("<") or not origin.file
         else os.path.abspath(origin.file)
     )
-    site = Site(file, max(1, origin.line), function=origin.function) if file else None
-    where = f" in {os.path.basename(file)}" if file else ""
+    cell = cell_of(file)
+    line = max(1, origin.line)
+    site = Site(file, line, function=origin.function, cell=cell) if file else None
+    where = f" in {f'Cell {cell}' if cell else os.path.basename(file)}" if file else ""
     of = {
         "local": f"from a local variable of {origin.function}(){where},",
         "cell": f"from a variable that the closure {origin.function}(){where} keeps,",

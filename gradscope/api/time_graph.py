@@ -14,13 +14,14 @@ import torch
 from gradscope.api.watch import current
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
+from gradscope.model.printed import Printed
 
 _LEAST_ROUNDS = 5
 _MOST_NODES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Printed):
     """Median seconds of a forward pass with and without recording of its graph, and of backward."""
 
     forward: float

@@ -28,6 +28,7 @@ from gradscope.model import (
     Severity,
     Summary,
 )
+from gradscope.model.printed import Printed
 from gradscope.record.header import header_of
 from gradscope.record.writer import RecordingWriter
 
@@ -42,7 +43,7 @@ class StopRun(BaseException):
     """Ends the program after N backward calls; no ``except Exception`` stops it."""
 
 
-class Scope:
+class Scope(Printed):
     """One watch in progress, and what it has seen."""
 
     def __init__(
@@ -78,14 +79,16 @@ class Scope:
 
     def __str__(self) -> str:
         """Return the report, as ``gradscope run`` prints it."""
-        from gradscope.render.text.printed import report_text
+        return str(self._so_far())
 
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return self._so_far()._repr_mimebundle_()
+
+    def _so_far(self) -> Recording:
+        """Return what was seen, as a run that is at its end."""
         recording = self.recording()
-        return report_text(
-            recording
-            if self._session is None
-            else replace(recording, outcome=Outcome(finished=True))
-        )
+        is_over = self._session is None
+        return recording if is_over else replace(recording, outcome=Outcome(finished=True))
 
     def recording(self) -> Recording:
         """Return all that was seen so far, as plain data."""

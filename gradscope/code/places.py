@@ -10,6 +10,7 @@ from itertools import islice
 from types import CodeType
 from typing import TypeAlias
 
+from gradscope.code.cells import cell_of
 from gradscope.model import Site
 
 Located: TypeAlias = ast.stmt | ast.expr
@@ -68,4 +69,5 @@ def _site(path: str, position: tuple[int, int, int, int | None], function: str) 
         end_line=end_line,
         end_column=0 if end_column is None else character(path, end_line, end_column) + 1,
         function=function,
+        cell=cell_of(path),
     )

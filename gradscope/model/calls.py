@@ -128,7 +128,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Printed):
     """A whole run, as every view reads it: calls folded, graphs by number."""
 
     header: Header

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -45,7 +45,11 @@ class SavedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place in source code: lines and columns from 1, the end column behind the text."""
+    """A place in source code: lines and columns from 1, the end column behind the text.
+
+    ``cell`` is the cell of a notebook that the code is from, as ``In[11]``; the file of a cell has
+    a made-up name.
+    """
 
     file: str
     line: int
@@ -53,10 +57,13 @@ class Site:
     end_line: int = 0
     end_column: int = 0
     function: str = "<module>"
+    cell: str = field(default="", compare=False)
 
     @property
     def place(self) -> str:
-        """File name and line, as in ``train.py:41``."""
+        """File name and line, as in ``train.py:41``; in a notebook ``Cell In[11], line 5``."""
+        if self.cell:
+            return f"Cell {self.cell}, line {self.line}"
         name = re.split(r"[/\\]", self.file)[-1]
         return f"{name}:{self.line}"
 

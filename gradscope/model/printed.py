@@ -20,10 +20,19 @@ def dot_of(value: object, **options: Any) -> str:
     raise GradscopeError(f"{type(value).__name__} cannot be drawn: use gradscope.to_dot()")
 
 
+@singledispatch
+def rich_forms(value: object) -> dict[str, str]:
+    """Return further forms in which a notebook can show the value, by their MIME types."""
+    return {}
+
+
 class Printed:
-    """Prints in the form that is registered for its class."""
+    """Prints in the form that is registered for its class, and shows itself in a notebook."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
         return text_of(self)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": str(self), **rich_forms(self)}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import site as site_packages
 import sysconfig
+from dataclasses import replace
 from types import CodeType, FrameType
 
 import torch
 
 from gradscope.code import places
+from gradscope.code.cells import cell_of
 from gradscope.model import Site
 
 OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -59,14 +61,16 @@ class Place:
     def site(self) -> Site:
         """The source place, found when it is first asked for."""
         if self._site is None:
-            self._site = places.of_instruction(self.code, self.offset)
+            site = places.of_instruction(self.code, self.offset)
+            known = known_codes.get(id(self.code))
+            self._site = site if known is None else replace(site, cell=known.cell)
         return self._site
 
 
 class KnownCode:
     """What is known of a code object."""
 
-    __slots__ = ("code", "owner", "places")
+    __slots__ = ("cell", "code", "owner", "places")
 
     def __init__(self, code: CodeType) -> None:
         self.code = code  # keeps the id taken
@@ -74,6 +78,7 @@ class KnownCode:
         if self.owner == USER and any(name.startswith(_COMPILED) for name in code.co_names):
             self.owner = COMPILED
         self.places: dict[int, Place] = {}
+        self.cell = cell_of(code.co_filename)  # now: the same text may run again in another one
 
 
 known_codes: dict[int, KnownCode] = {}

@@ -122,6 +122,7 @@ def finding(facts: FreedGraph, fixes: Sequence[Fix] = ()) -> Finding:
     saved = tuple(s for node in facts.nodes for s in node.saved if s.state is SavedState.FREED)
     needed = counted(len(saved), "saved tensor") if saved else "the saved tensors"
     where = "" if facts.call.site is not None else f", in thread {facts.call.thread!r}"
+    choices = [*_fixes_of_cells(facts), *fixes]
     return RULE.finding(
         f"{'autograd.grad' if is_grad(facts.call) else 'backward'} through a freed graph",
         facts.call,
@@ -130,9 +131,33 @@ def finding(facts: FreedGraph, fixes: Sequence[Fix] = ()) -> Finding:
         related=_related(facts, activation_bytes(saved)),
         nodes=facts.nodes,
         saved=saved,
-        fix=fixes[0] if fixes else fix_for(facts),
-        alternatives=fixes[1:],
+        fix=choices[0] if choices else fix_for(facts),
+        alternatives=choices[1:],
     )
+
+
+def _fixes_of_cells(facts: FreedGraph) -> list[Fix]:
+    """Return what to do where a cell of a notebook was run twice."""
+    before, made = _earlier_run(facts), facts.made[0].cell if facts.made else ""
+    if not before or not made or made == _cell(facts.call):
+        return []
+    if made == before:
+        message = "detach() what this cell carries from one run into the next, where it is stored"
+        return [Fix(FixKind.DETACH, f"{message}; earlier runs are then not trained through it")]
+    again = f"run Cell {made} again before this one, or build the graph in this cell"
+    return [Fix(FixKind.RECOMPUTE, f"{again}: each backward call needs a new one")]
+
+
+def _earlier_run(facts: FreedGraph) -> str:
+    """Return as which cell the notebook ran the call's own cell before, if that freed."""
+    by = facts.freed_by
+    if by is None or by.site is None or by.site != facts.call.site:
+        return ""
+    return by.site.cell if by.site.cell != _cell(facts.call) else ""
+
+
+def _cell(call: BackwardCall) -> str:
+    return "" if call.site is None else call.site.cell
 
 
 def finding_meanwhile(facts: FreedGraph) -> Finding:
@@ -211,6 +236,8 @@ def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
         yield Related("freed_by", None, "it was freed before gradscope began to watch")
     else:
         again = ", an earlier run of this line" if same_line else ""
+        if before := _earlier_run(facts):
+            again = f", when this cell ran before as {before}"
         apart = by.thread != facts.call.thread
         where = f" in thread {by.thread!r}" if apart else ""
         how = "" if by.retain_graph else ", which ran without retain_graph=True"

@@ -136,6 +136,7 @@ def test_json_tells_a_finding_in_full() -> None:
         "end_line": 63,
         "end_column": 24,
         "function": "step",
+        "cell": "",
     }
     assert [(r["role"], r["location"]["line"]) for r in freed["related"]] == [
         ("created", 59),

@@ -53,7 +53,7 @@ function showCall() {
       call.site
         ? el(
             "code",
-            { class: "line", title: `${call.site.file}:${call.site.line} in ${call.site.func}` },
+            { class: "line", title: `${call.site.where} in ${call.site.func}` },
             el("span", { class: "place" }, call.site.place),
             call.site.text ? ` ${call.site.text.trim()}` : ` ${call.verb}`,
           )

@@ -66,10 +66,11 @@ async function readData(id) {
 /** A file's name without the program's own folder. */
 const shortFile = (file) => (file.startsWith(page.folder) ? file.slice(page.folder.length) : file);
 
-/** A site as a record; Python writes [file, line, column, endLine, endColumn, function, text]. */
+/** A site as a record; Python writes [file, line, column, endLine, endColumn, function, cell, text]. */
 function siteOf(row) {
   if (!row) return null;
-  const [file, line, column, endLine, endColumn, func, text] = row;
+  const [file, line, column, endLine, endColumn, func, cell, text] = row;
+  const place = cell ? `Cell ${cell}, line ${line}` : `${file.split(/[\\/]/).pop()}:${line}`;
   return {
     file: shortFile(file),
     line,
@@ -78,7 +79,8 @@ function siteOf(row) {
     endColumn,
     func,
     text,
-    place: `${file.split(/[\\/]/).pop()}:${line}`,
+    place,
+    where: cell ? place : `${shortFile(file)}:${line}:${column}`,
   };
 }
 
@@ -137,7 +139,7 @@ function stateTag(state) {
 }
 
 function siteLink(site) {
-  return el("span", { class: "place", title: `${site.file}:${site.line}:${site.column} in ${site.func}` }, site.place);
+  return el("span", { class: "place", title: `${site.where} in ${site.func}` }, site.place);
 }
 
 /** One line of source, the concerned columns marked. */
@@ -156,7 +158,7 @@ function markedLine(text, site) {
 /** The lines around a site; without source the place alone. */
 function snippet(at) {
   const site = siteOf(at.site);
-  const head = el("figcaption", {}, el("b", {}, `${site.file}:${site.line}:${site.column}`), ` in ${site.func}`);
+  const head = el("figcaption", {}, el("b", {}, site.where), ` in ${site.func}`);
   const indent = Math.min(...at.lines.filter(([, text]) => text.trim()).map(([, text]) => text.search(/\S/)));
   const rows = at.lines.map(([number, text]) => {
     const here = number === site.line;

@@ -138,7 +138,7 @@ function nodeDetails(graph, node) {
           el(
             "figure",
             { class: "snippet" },
-            el("figcaption", {}, `${site.file}:${site.line}:${site.column} in ${site.func}`),
+            el("figcaption", {}, `${site.where} in ${site.func}`),
             site.text
               ? el(
                   "pre",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -89,7 +88,7 @@ def _headline(graph: Graph) -> str:
 
 
 def _where(site: Site | None) -> str:
-    return f"{os.path.basename(site.file)}:{site.line}" if site else ""
+    return site.place if site else ""
 
 
 def _state(node: Node) -> str:
@@ -165,6 +164,7 @@ def findings_text(findings: Findings) -> str:
     return _written(console) or "no finding"
 
 
+@text_of.register
 def report_text(recording: Recording) -> str:
     """Return the whole report."""
     console = _console()

@@ -14,9 +14,9 @@ from gradscope.model import Site
 from gradscope.render.text.terminal import (
     cut,
     drawn,
+    opened_as,
     plain,
     prose,
-    short_path,
     shorten,
     signs,
     wrapped,
@@ -40,8 +40,8 @@ def source_line(site: Site, sources: Mapping[str, str] | None) -> str | None:
 
 
 def location(site: Site, console: Console) -> str:
-    """Return ``train.py:42:9``, never shortened, so that a terminal can open it."""
-    return plain(f"{short_path(site.file)}:{site.line}:{site.column}", console)
+    """Return ``train.py:42:9``, never shortened, so that a terminal can open it; or a cell."""
+    return plain(opened_as(site, f":{site.column}"), console)
 
 
 def gutter_width(*sites: Site | None) -> int:

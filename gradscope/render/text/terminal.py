@@ -120,7 +120,12 @@ def short_path(file: str) -> str:
 
 def place_of(site: Site | None, console: Console) -> str:
     """Return ``train.py:42``; nothing for an unknown site."""
-    return "" if site is None else plain(f"{short_path(site.file)}:{site.line}", console)
+    return "" if site is None else plain(opened_as(site), console)
+
+
+def opened_as(site: Site, column: str = "") -> str:
+    """Return the path and line of a site, so that a terminal can open it; or a notebook's cell."""
+    return site.place if site.cell else f"{short_path(site.file)}:{site.line}{column}"
 
 
 def prose(text: str, console: Console, style: str = "") -> Text:

@@ -1,0 +1,153 @@
+"""The extension of IPython: ``%load_ext gradscope``, then ``%gradscope on`` or ``%%gradscope``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradscope.model import Findings
+
+if TYPE_CHECKING:
+    from gradscope.api.watch import Scope
+
+_MAGIC = "%%gradscope"
+_USAGE = """
+%gradscope on [--guard] [--no-hooks] [--save FILE]   watch all cells from here on
+%gradscope off                                       end the watch, and show its report
+%gradscope                                           show what was seen so far
+%%gradscope [--guard] [--no-hooks] [--save FILE]     watch one cell, and show its report
+
+--guard raises an error before the engine would; --no-hooks installs no saved-tensor hooks, and sees
+less; --save writes the recording to a file. What is found in a cell is shown under it.
+"""
+
+
+class Switch:
+    """A watch that can be turned on and off."""
+
+    def __init__(self) -> None:
+        self._watching = ExitStack()
+        self.scope: Scope | None = None
+
+    def on(self, options: Sequence[str]) -> None:
+        """Begin a new watch."""
+        from gradscope.api.watch import watch
+
+        chosen = _chosen(options)
+        self.off()
+        self.scope = self._watching.enter_context(watch(**chosen))
+
+    def off(self) -> Scope | None:
+        """End the watch; return what it saw."""
+        ended, self.scope = self.scope, None
+        self._watching.close()
+        return ended
+
+
+class Extension:
+    """What ``%load_ext gradscope`` adds to one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._all_cells, self._one_cell = Switch(), Switch()
+        self._counts: list[int] = []
+
+    def load(self) -> None:
+        """Add the magic, and look before and after each cell."""
+        self._shell.register_magic_function(self.magic, "line", "gradscope")
+        # The first line becomes a comment, and the cell runs as any other: its lines keep their
+        # numbers, and what it raises is shown once.
+        self._shell.input_transformers_cleanup.insert(0, as_comment)
+        self._shell.events.register("pre_run_cell", self._before_cell)
+        self._shell.events.register("post_run_cell", self._after_cell)
+
+    def unload(self) -> None:
+        """End the watch, and take out what ``load`` put in."""
+        self._all_cells.off()
+        self._shell.magics_manager.magics["line"].pop("gradscope", None)
+        self._shell.input_transformers_cleanup.remove(as_comment)
+        self._shell.events.unregister("pre_run_cell", self._before_cell)
+        self._shell.events.unregister("post_run_cell", self._after_cell)
+
+    def magic(self, line: str) -> Scope | None:
+        """Begin a watch of all cells that follow, end it, or show what was seen."""
+        match shlex.split(line):
+            case []:
+                if self._all_cells.scope is None:
+                    print("no watch is on: %gradscope on")  # noqa: T201 - as magics answer
+                return self._all_cells.scope
+            case ["on", *options]:
+                self._all_cells.on(options)
+                self._counts = []
+                return None
+            case ["off"]:
+                return self._all_cells.off()
+            case _:
+                raise _usage(f"cannot read {line!r}")
+
+    def _before_cell(self, info: Any) -> None:
+        first, _, _ = info.raw_cell.partition("\n")
+        if first.startswith(_MAGIC):
+            self._one_cell.on(shlex.split(first.removeprefix(_MAGIC)))
+        if self._all_cells.scope is not None:
+            self._counts = [finding.count for finding in self._all_cells.scope.findings]
+
+    def _after_cell(self, result: Any) -> None:
+        from IPython.display import display
+
+        if self._one_cell.scope is not None:
+            display(self._one_cell.off())
+        elif self._all_cells.scope is not None:
+            known, found = self._counts, self._all_cells.scope.findings
+            new = [f for i, f in enumerate(found) if known[i : i + 1] != [f.count]]
+            if new:
+                display(Findings(new))
+
+
+def as_comment(lines: list[str]) -> list[str]:
+    """Return the lines of a cell, ``%%gradscope`` commented out."""
+    if lines and lines[0].startswith(_MAGIC):
+        return ["# " + lines[0], *lines[1:]]
+    return lines
+
+
+def _chosen(options: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of a watch; raise IPython's own error for an unknown option."""
+    chosen: dict[str, Any] = {}
+    words = iter(options)
+    for word in words:
+        match word:
+            case "--guard":
+                chosen["raise_on"] = "error"
+            case "--no-hooks":
+                chosen["hooks"] = False
+            case "--save":
+                chosen["save"] = Path(next(words, "recording.gscope")).absolute()
+            case _:
+                raise _usage(f"no option {word!r}")
+    return chosen
+
+
+def _usage(what: str) -> Exception:
+    from IPython.core.error import UsageError
+
+    return UsageError(f"gradscope: {what}\n{_USAGE}")
+
+
+_extensions: dict[int, Extension] = {}
+
+
+def load(shell: Any) -> None:
+    """Add gradscope to a shell of IPython, as ``%load_ext gradscope`` asks."""
+    extension = _extensions[id(shell)] = Extension(shell)
+    extension.load()
+
+
+def unload(shell: Any) -> None:
+    """Take gradscope out of a shell of IPython again."""
+    extension = _extensions.pop(id(shell), None)
+    if extension is not None:
+        extension.unload()

@@ -1,0 +1,95 @@
+"""How graphs, findings and reports show themselves in a notebook: coloured text and pictures."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+
+from gradscope.errors import GradscopeError
+from gradscope.model import Finding, Findings, Graph, Hazards, Recording
+from gradscope.model.printed import rich_forms
+from gradscope.render.text.finding import print_finding
+from gradscope.render.text.report import print_report
+
+_WIDTH = 100
+_SECONDS = 3
+"""For the layout of a picture; one that takes longer is given up for a simpler one."""
+
+_BLOCK = (
+    '<pre style="white-space:pre;overflow-x:auto;line-height:1.3;margin:0;'
+    "font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace\">{code}</pre>"
+)
+_MEDIUM = [(96, 96, 96), (200, 75, 35), (20, 140, 95), (165, 115, 0)]
+_MEDIUM += [(35, 125, 190), (180, 80, 140), (20, 135, 150), (128, 128, 128)]
+_THEME = TerminalTheme((255, 255, 255), (0, 0, 0), _MEDIUM, _MEDIUM)
+"""Tones that can be read on a light page and on a dark one; other text has the page's colour."""
+
+
+def coloured(print_on: Callable[[Console], object]) -> str:
+    """Return as HTML what a function prints on a console."""
+    console = Console(
+        file=io.StringIO(),
+        width=_WIDTH,
+        record=True,
+        force_terminal=True,
+        force_jupyter=False,
+        color_system="truecolor",
+        legacy_windows=False,
+        _environ={},
+    )
+    print_on(console)
+    html = console.export_html(theme=_THEME, code_format="{code}", inline_styles=True)
+    return _BLOCK.format(code=html.strip("\n"))
+
+
+@rich_forms.register
+def _finding(finding: Finding) -> dict[str, str]:
+    return {"text/html": coloured(lambda console: print_finding(finding, console))}
+
+
+@rich_forms.register(Findings)
+@rich_forms.register(Hazards)
+def _findings(findings: Findings | Hazards) -> dict[str, str]:
+    def print_on(console: Console) -> None:
+        for place, finding in enumerate(findings):
+            print_finding(finding, console, before=findings[:place])
+
+    return {"text/html": coloured(print_on)} if findings else {}
+
+
+@rich_forms.register
+def _graph(graph: Graph) -> dict[str, str]:
+    # Drawing is loaded only when something is drawn.
+    from gradscope.render.pictures.draw import draw_graphs
+    from gradscope.render.pictures.options import Options
+
+    try:
+        drawing = draw_graphs([graph], None, Options(limit_seconds=_SECONDS))
+    except GradscopeError:  # there is no node: the text says so
+        return {}
+    return {"image/svg+xml": drawing.content.decode()}
+
+
+@rich_forms.register
+def _report(recording: Recording) -> dict[str, str]:
+    html = coloured(lambda console: print_report(recording, console))
+    return {"text/html": html + _picture_of(recording)}
+
+
+def _picture_of(recording: Recording) -> str:
+    """Return the graph of the gravest finding, to be opened below the report."""
+    from gradscope.render.pictures.draw import draw_recording
+    from gradscope.render.pictures.options import Options
+
+    if not any(finding.graph is not None for finding in recording.findings):
+        return ""
+    try:
+        drawing = draw_recording(recording, None, Options(limit_seconds=_SECONDS))
+    except GradscopeError:
+        return ""
+    svg = drawing.content.decode()
+    summary = "the backward graph of the gravest finding"
+    return f"<details><summary>{summary}</summary>{svg[svg.index('<svg') :]}</details>"

@@ -23,7 +23,7 @@ from gradscope.commands import report as report_command
 from gradscope.commands import run as run_command
 from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import RunOptions
-from gradscope.commands.settings import FailOn
+from gradscope.commands.settings import FailOn, settings_at
 from gradscope.errors import GradscopeError
 from gradscope.launch.target import Code, Module, Script, Target
 from gradscope.render.machine import Format
@@ -87,6 +87,16 @@ _file = partial(_option, metavar="FILE")
 _count = partial(_option, metavar="N", at_least=1)
 
 FormatOption = Annotated[Format, _option("Format of the report.")]
+IgnoreOption = Annotated[
+    list[str] | None,
+    _option(
+        "Do not count findings of this code, or several: GS303,GS305; repeatable.", metavar="CODE"
+    ),
+]
+BaselineOption = Annotated[Path | None, _file("Count only findings that this file does not have.")]
+WriteBaselineOption = Annotated[
+    Path | None, _file("Write a baseline of all findings that count, and count none of them.")
+]
 RecordingArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")
 ]
@@ -121,8 +131,12 @@ def run(
         bool, _option("Install no saved-tensor hooks, and see less.", "--no-hooks")
     ] = False,
     fail_on: Annotated[
-        FailOn, _option("Lowest severity that makes the exit status 1.")
-    ] = FailOn.ERROR,
+        FailOn | None,
+        _option("Lowest severity that makes the exit status 1 (default: error)."),
+    ] = None,
+    ignore: IgnoreOption = None,
+    baseline: BaselineOption = None,
+    write_baseline: WriteBaselineOption = None,
 ) -> Job:
     """
     Run a program as Python would, and report on its backward graphs.
@@ -132,7 +146,10 @@ def run(
     wrongly.
     """
     kind: Callable[[str, tuple[str, ...]], Target] = Module if module else Code if code else Script
-    options = RunOptions(format, output, save, html, draw, stop_after, guard, not no_hooks, fail_on)
+    settings = settings_at().overridden(ignore, fail_on, baseline, write_baseline)
+    options = RunOptions(
+        format, output, save, html, draw, stop_after, guard, not no_hooks, settings
+    )
     return partial(run_command.run, kind(program, tuple(args or ())), options)
 
 
@@ -146,9 +163,13 @@ def report(
         Path | None, _file("Write the report to this file instead of stdout.")
     ] = None,
     html: Annotated[Path | None, _file("Write an interactive report to this file instead.")] = None,
+    ignore: IgnoreOption = None,
+    baseline: BaselineOption = None,
+    write_baseline: WriteBaselineOption = None,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
-    return partial(report_command.report, files, format, output, html)
+    settings = settings_at().overridden(ignore, None, baseline, write_baseline)
+    return partial(report_command.report, files, format, output, html, settings)
 
 
 @app.command()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class GradscopeError(Exception):
     """Raised for wrong use or bad input: the text says what is wrong, where, and what to do."""
@@ -13,3 +15,11 @@ class FreedGraphError(RuntimeError):
 
 class StaleSavedTensorError(RuntimeError):
     """Raised before the engine runs, when a backward call needs a tensor modified in place."""
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Return a question for the end of a message on an unknown word; empty without a like one."""
+    from difflib import get_close_matches  # which few errors need
+
+    like = get_close_matches(word, list(known), 1)
+    return f"; did you mean {like[0]!r}?" if like else ""

@@ -5,23 +5,15 @@ from __future__ import annotations
 import sys
 
 from gradscope.commands.outputs import console_on
-from gradscope.errors import GradscopeError
 
 
 def explain(code: str) -> int:
     """Print the page of a finding: what it means, why it is bad, how to fix it."""
     from rich.markdown import Markdown
 
-    from gradscope.rules import ALL_RULES
+    from gradscope.rules import by_code
 
-    wanted = next(
-        (rule for rule in ALL_RULES if code.lower() in (rule.code.lower(), rule.name)), None
-    )
-    if wanted is None:
-        known = ", ".join(rule.code for rule in ALL_RULES)
-        raise GradscopeError(
-            f"there is no finding {code!r}; the codes are {known} (see `gradscope rules`)"
-        )
+    wanted = by_code(code)
     console = console_on(sys.stdout)
     if console.is_terminal:
         console.print(Markdown(wanted.explain))

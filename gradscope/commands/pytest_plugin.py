@@ -33,6 +33,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("error", "warning", "advice", "never"),
         help="Lowest severity of a finding that fails its test (default: error).",
     )
+    group.addoption(
+        "--gradscope-baseline",
+        metavar="FILE",
+        help="Count only findings that this file does not have.",
+    )
+    group.addoption(
+        "--gradscope-write-baseline",
+        metavar="FILE",
+        help="Write a baseline of all findings that count, and fail no test for them.",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,21 +7,33 @@ import io
 import sys
 import time
 from collections.abc import Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from rich.console import Console
 
 from gradscope.code.source import called_name, calls_in, enclosing, spans
-from gradscope.commands.settings import FailOn
+from gradscope.commands.outputs import print_line
+from gradscope.commands.settings import FailOn, Settings, settings_at
+from gradscope.commands.suppressing import Suppressor, write_baseline
 from gradscope.errors import GradscopeError
 from gradscope.launch.ending import describe
 from gradscope.launch.torch_import import when_torch_is_imported
-from gradscope.model import Cause, Finding, Findings, Outcome, Severity
+from gradscope.model import (
+    BackwardCall,
+    Cause,
+    Finding,
+    Findings,
+    Outcome,
+    Severity,
+    Suppression,
+    SuppressionKind,
+)
 from gradscope.record.codec import Decoder, dumps
-from gradscope.render.text.finding import print_list, tally
+from gradscope.render.text.finding import print_list, print_note, tally
 from gradscope.render.text.printed import findings_text
 from gradscope.rules import by_code
 from gradscope.units import counted
@@ -42,6 +54,9 @@ class Watched:
     watching: ExitStack = field(default_factory=ExitStack)
     in_raises: set[Cause] = field(default_factory=set)
     """The errors that were met where the test expects an exception."""
+    files: set[str] = field(default_factory=set)
+    """Where backward calls were made."""
+    calls: int = 0
     failure: str = ""
 
     def begin(self) -> None:
@@ -52,13 +67,21 @@ class Watched:
         try:
             from gradscope.api.watch import watch
 
-            self.scope = self.watching.enter_context(watch(on_finding=self._found))
+            self.scope = self.watching.enter_context(
+                watch(on_finding=self._found, on_call=self._called)
+            )
         except Exception as failure:  # the test runs on unwatched
             self.failure = f"{type(failure).__name__}: {failure}"
 
     def _found(self, finding: Finding) -> None:
-        if finding.severity is Severity.ERROR and _expects_exception(self.item):
-            self.in_raises.add(finding.cause)
+        with suppress(Exception):  # one of ours: the finding counts then
+            if finding.severity is Severity.ERROR and _expects_exception(self.item):
+                self.in_raises.add(finding.cause)
+
+    def _called(self, call: BackwardCall) -> None:
+        self.calls += call.count
+        if call.site is not None:
+            self.files.add(call.site.file)
 
     def end(self, error: BaseException | None) -> list[Finding]:
         """End the watch; return what was found, with the reasons for what does not count."""
@@ -74,13 +97,19 @@ class Watched:
         found = [] if self.scope is None else list(self.scope.findings)
         wanted = marked(self.item)
         by_name = wanted["allow"] | wanted["expect"]
-        why = {one.cause: "named by the test's marker" for one in found if one.code in by_name}
-        why |= dict.fromkeys(self.in_raises, "the test expects the exception")
+        why = {one.cause: "as the test's marker names it" for one in found if one.code in by_name}
+        why |= dict.fromkeys(self.in_raises, "as the test expects the exception")
         excused = [one for one in found if one.cause in why]
         for finding in found:  # what came true as an error that does not count
             came = next((one for one in excused if finding.is_fulfilled_by(one)), finding)
             why.setdefault(finding.cause, why.get(came.cause, ""))
-        return [replace(finding, suppressed=why[finding.cause]) for finding in found]
+        return [_suppressed(finding, why[finding.cause]) for finding in found]
+
+
+def _suppressed(finding: Finding, reason: str) -> Finding:
+    """Return a finding that does not count for what the test says; without that, as it is."""
+    by_test = Suppression(SuppressionKind.IN_SOURCE, reason)
+    return replace(finding, suppression=by_test) if reason else finding
 
 
 def _expects_exception(item: pytest.Item) -> bool:
@@ -136,7 +165,8 @@ def marked(item: pytest.Item) -> dict[str, set[str]]:
 class _Ended(NamedTuple):
     """What is known of a test once its watch has ended; ``failure`` is one of ours."""
 
-    findings: list[Finding]
+    findings: list[Any]
+    files: list[str]
     calls: int
     failure: str
 
@@ -145,10 +175,12 @@ class Watching:
     """The plugin of a run with ``--gradscope``; under xdist one a worker, and the controller's."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.fail_on = FailOn(config.getoption("gradscope_fail_on") or FailOn.ERROR)
+        self._settings = _settings(config)
+        self._suppressor = Suppressor(self._settings)
         self._watched: Watched | None = None
         self._ended: _Ended | None = None
         self._findings: dict[str, list[Finding]] = {}
+        self._files: set[str] = set()
         self._tests = self._calls = 0
         self._failures: list[str] = []
 
@@ -159,7 +191,7 @@ class Watching:
 
     def pytest_report_header(self) -> str:
         """Say that tests are watched."""
-        return f"gradscope: watches every test, fails on {self.fail_on.value}"
+        return f"gradscope: watches every test, fails on {self._settings.fail_on}"
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Check the markers."""
@@ -189,7 +221,7 @@ class Watching:
             raise
         found = self._end(None)
         missing = marked(item)["expect"] - {finding.code for finding in found}
-        failing = [finding for finding in found if self.fail_on.includes(finding)]
+        failing = [finding for finding in found if self._settings.fail_on.includes(finding)]
         if missing or failing:
             pytest.fail(_failure_text(sorted(missing), failing), pytrace=False)
         return result
@@ -198,9 +230,9 @@ class Watching:
         watched, self._watched = self._watched, None
         if watched is None:
             return []
-        found = watched.end(error)
-        calls = 0 if watched.scope is None else watched.scope.summary.backward_calls
-        self._ended = _Ended(found, calls, watched.failure)
+        found = [self._suppressor.judged(finding) for finding in watched.end(error)]
+        files = {*watched.files, str(watched.item.path)}
+        self._ended = _Ended(found, sorted(files), watched.calls, watched.failure)
         return found
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -211,20 +243,25 @@ class Watching:
         if ended is not None:
             found = ended.findings
             if hasattr(report, "wasxfail"):
-                found = [replace(one, suppressed="the test is marked as xfail") for one in found]
-            vars(report)["gradscope"] = [list(map(dumps, found)), ended.calls, ended.failure]
+                found = [_suppressed(one, "as the test is marked as xfail") for one in found]
+            texts = list(map(dumps, found))
+            vars(report)["gradscope"] = ended._replace(findings=texts)._asdict()
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what was found in a test."""
         if not hasattr(report, "gradscope"):
             return
-        texts, calls, failure = report.gradscope
+        told = _Ended(**report.gradscope)
         self._tests += 1
-        self._calls += calls
-        if failure:
-            self._failures.append(f"{report.nodeid}: not watched: {failure}")
-        self._findings[report.nodeid] = [Decoder().loads(Finding, text) for text in texts]
+        self._calls += told.calls
+        self._files.update(told.files)
+        if told.failure:
+            self._failures.append(f"{report.nodeid}: not watched: {told.failure}")
+        # Judged once more where xdist has another process watch: what was of use is noted here.
+        self._findings[report.nodeid] = [
+            self._suppressor.judged(Decoder().loads(Finding, text)) for text in told.findings
+        ]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List the findings of each test."""
@@ -237,10 +274,15 @@ class Watching:
         )
         for test, found in self._findings.items():
             if shown := [finding for finding in found if finding.counts]:
-                console.print(test, markup=False, highlight=False, soft_wrap=True)
+                print_line(console, test)
                 print_list(shown, console)
-        for failure in self._failures:
-            console.print(failure, markup=False, highlight=False, soft_wrap=True)
+        for line in self._failures:
+            print_line(console, line)
+        for note in self._suppressor.unused(sorted(self._files)):
+            print_note(note, console)
+        if self._settings.write_baseline is not None:
+            every = [finding for found in self._findings.values() for finding in found]
+            write_baseline(self._settings.write_baseline, every, console=console)
         terminalreporter.section("gradscope", "=")
         assert isinstance(console.file, io.StringIO)
         terminalreporter.write(console.file.getvalue())
@@ -250,6 +292,22 @@ class Watching:
         parts = tally(finding for test in self._findings.values() for finding in test)
         watched = f"{counted(self._calls, 'backward call')} of {counted(self._tests, 'test')}"
         return f"{', '.join(parts) or 'no problem found'} in {watched}"
+
+
+def _settings(config: pytest.Config) -> Settings:
+    """Return the settings of the project with what the options say."""
+    fail_on, *files = (
+        config.getoption(f"gradscope_{name}") for name in ("fail_on", "baseline", "write_baseline")
+    )
+    known, written = (None if file is None else Path(file) for file in files)
+    try:
+        settings = settings_at(config.rootpath)
+        asked = None if fail_on is None else FailOn(fail_on)
+        settings = settings.overridden((), FailOn.NEVER if written else asked, known, written)
+        Suppressor(settings)
+    except GradscopeError as error:
+        raise pytest.UsageError(str(error)) from None
+    return settings
 
 
 def _failure_text(missing: list[str], failing: list[Finding]) -> str:

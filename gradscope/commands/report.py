@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradscope.commands.outputs import console_on, opened, page, printer
+from gradscope.commands.settings import DEFAULTS, Settings
+from gradscope.commands.suppressing import Suppressor, write_baseline
 from gradscope.errors import GradscopeError
 from gradscope.render.machine import Format
 
@@ -16,8 +18,9 @@ def report(
     format: Format,  # noqa: A002 - the option's name
     output: Path | None,
     html: Path | None = None,
+    settings: Settings = DEFAULTS,
 ) -> int:
-    """Print the reports of saved recordings, or write that of one as a page."""
+    """Print the reports of saved recordings, write that of one as a page, or a baseline."""
     from gradscope.record.file import load
 
     if html is not None:
@@ -25,9 +28,17 @@ def report(
             raise GradscopeError(
                 "--html takes one recording: name one, and another --html file for each further one"
             )
-        page(html, "--html").write(load(files[0]), console_on(sys.stdout))
+        recording = Suppressor(settings).applied(load(files[0]))
+        page(html, "--html").write(recording, console_on(sys.stdout))
         return 0
-    recordings = [load(file) for file in files]
+    recordings = [Suppressor(settings).applied(load(file)) for file in files]
+    if settings.write_baseline is not None:
+        findings = [finding for recording in recordings for finding in recording.findings]
+        sources = {
+            file: text for recording in recordings for file, text in recording.sources.items()
+        }
+        write_baseline(settings.write_baseline, findings, sources, console_on(sys.stdout))
+        return 0
     show = printer(format)
     with opened(output, sys.stdout) as stream:
         console = console_on(stream)

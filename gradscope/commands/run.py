@@ -23,7 +23,8 @@ from gradscope.commands.outputs import (
     print_line,
     printer,
 )
-from gradscope.commands.settings import FailOn
+from gradscope.commands.settings import DEFAULTS, Settings
+from gradscope.commands.suppressing import Suppressor, write_baseline
 from gradscope.errors import GradscopeError
 from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.runner import run_program
@@ -47,11 +48,12 @@ class RunOptions:
     stop_after: int | None = None
     guard: bool = False
     hooks: bool = True
-    fail_on: FailOn = FailOn.ERROR
+    settings: Settings = DEFAULTS
 
 
 def run(target: Target, options: RunOptions) -> int:
     """Run a program inside a watch, print its findings as they are made and a report at its end."""
+    suppressor = Suppressor(options.settings)
     views = _views(options)
     save = None if options.save is None else _made(options.save)
     header = header_of(target, options.hooks)
@@ -59,14 +61,20 @@ def run(target: Target, options: RunOptions) -> int:
     try:
         with opened(options.output, SafeStream(sys.stderr)) as stream:
             console = SafeConsole(file=stream, force_jupyter=False)
-            live = _Live(console) if options.format is Format.TEXT else None
+            live = _Live(console, suppressor) if options.format is Format.TEXT else None
             show = live.report if live else printer(options.format)
             try:
                 ended = run_program(target, partial(_watch, options, header, save, live))
                 recording = Recording(header, ended.outcome)
                 if ended.scope is not None:
-                    recording = ended.scope.recording()
+                    recording = suppressor.applied(ended.scope.recording())
                     show(recording, console, save)
+                    if options.settings.write_baseline is not None:
+                        known = console if live else None
+                        write_baseline(
+                            options.settings.write_baseline,
+                            *(recording.findings, recording.sources, known),
+                        )
                     for view in views:
                         view.write_if_possible(recording, console if live else None)
                 elif live:
@@ -91,7 +99,9 @@ def run(target: Target, options: RunOptions) -> int:
         return ended.outcome.exit_status or 0
     if ended.interrupted:
         die_of_interrupt()
-    return ended.outcome.exit_status or int(any(map(options.fail_on.includes, recording.findings)))
+    if ended.outcome.exit_status or options.settings.write_baseline:
+        return ended.outcome.exit_status or 0
+    return int(any(map(options.settings.fail_on.includes, recording.findings)))
 
 
 def _views(options: RunOptions) -> list[View]:
@@ -129,13 +139,13 @@ def _made(save: Path) -> Path:
 class _Live:
     """Prints each finding as soon as it is made, the progress, and the report at the end."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, suppressor: Suppressor) -> None:
         # Imported now: the program may leave no path to import it from.
         from gradscope.render.text.finding import print_finding
         from gradscope.render.text.progress import ProgressLine
         from gradscope.render.text.report import print_report
 
-        self._console = console
+        self._console, self._suppressor = console, suppressor
         self._print_finding, self._print_report = print_finding, print_report
         self._printed: list[Finding] = []
         self._progress = ProgressLine()
@@ -143,8 +153,8 @@ class _Live:
         self._started = time.monotonic()
 
     def found(self, finding: Finding) -> None:
-        """Print a finding; in a forked child, print nothing."""
-        if os.getpid() == self._process:
+        """Print a finding that is not suppressed; in a forked child, print nothing."""
+        if os.getpid() == self._process and not self._suppressor.judged(finding).suppression:
             self._progress.erase()
             self._print_finding(finding, self._console, before=self._printed)
             self._printed.append(finding)

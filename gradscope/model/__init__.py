@@ -20,6 +20,8 @@ from gradscope.model.finding import FixKind as FixKind
 from gradscope.model.finding import Hazards as Hazards
 from gradscope.model.finding import Related as Related
 from gradscope.model.finding import Severity as Severity
+from gradscope.model.finding import Suppression as Suppression
+from gradscope.model.finding import SuppressionKind as SuppressionKind
 from gradscope.model.graph import Edge as Edge
 from gradscope.model.graph import Graph as Graph
 from gradscope.model.graph import Node as Node

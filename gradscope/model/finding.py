@@ -124,6 +124,21 @@ class Fix:
     reason: str = ""
 
 
+class SuppressionKind(StrEnum):
+    """Where a finding is suppressed, in SARIF's words: in the source, or in settings."""
+
+    IN_SOURCE = "inSource"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """Why a finding does not count; ``reason`` goes on after "suppressed"."""
+
+    kind: SuppressionKind
+    reason: str
+
+
 Cause: TypeAlias = tuple[str, str, Site | None, tuple[tuple[str, Site | None], ...]]
 
 
@@ -136,7 +151,7 @@ class Finding(Printed):
     gradscope, shown as such. ``silent``: the backward call that it predicts raises nothing, and
     computes a wrong gradient. Of a prediction that a call will fail, ``came_true`` says that the
     call did, and ``withdrawn`` why it did not. ``alternatives`` are what else could be done than
-    ``fix``, the better first. ``suppressed`` says where the user did so, and is set for a view.
+    ``fix``, the better first. ``suppression`` is set for a view, not in a recording.
     """
 
     code: str
@@ -160,12 +175,12 @@ class Finding(Printed):
     came_true: bool = False
     withdrawn: str = ""
     alternatives: tuple[Fix, ...] = ()
-    suppressed: str = ""
+    suppression: Suppression | None = None
 
     @property
     def counts(self) -> bool:
         """Whether it stands: it was neither withdrawn nor suppressed."""
-        return not (self.withdrawn or self.suppressed)
+        return not self.withdrawn and self.suppression is None
 
     @property
     def fixes(self) -> tuple[Fix, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, meant
 from gradscope.rules import (
     gs101,
     gs102,
@@ -45,6 +45,7 @@ def by_code(code: str) -> Rule:
     for rule in ALL_RULES:
         if wanted in (rule.code.lower(), rule.name):
             return rule
-    raise GradscopeError(
-        f"there is no rule {code!r}; the rules are {', '.join(rule.code for rule in ALL_RULES)}"
-    )
+    known = [word for rule in ALL_RULES for word in (rule.code, rule.name)]
+    codes = ", ".join(rule.code for rule in ALL_RULES)
+    help_ = meant(wanted.upper(), known) or meant(wanted, known) or f"; the codes are {codes}"
+    raise GradscopeError(f"there is no finding {code!r}{help_} (see `gradscope rules`)")

@@ -358,3 +358,26 @@ def test_nobody_reads_the_rules_to_their_end() -> None:
         ["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert "Traceback" not in done.stderr
+
+
+def test_what_is_suppressed_is_neither_printed_nor_counted(script: Path) -> None:
+    program = CAUGHT.replace(
+        "    loss.backward()", "    loss.backward()  # gradscope: ignore[GS101]"
+    )
+    script.write_text(program, encoding="utf-8")
+    done = gradscope("run", "--ignore", "GS102", script.name, cwd=script.parent)
+    assert done.returncode == 0
+    assert "GS10" not in done.stderr
+    assert "no problem found, 2 suppressed in 2 backward calls" in done.stderr
+
+
+def test_a_baseline_of_the_findings_of_today(script: Path) -> None:
+    script.write_text(CAUGHT, encoding="utf-8")
+    written = gradscope("run", "--write-baseline", "b.json", script.name, cwd=script.parent)
+    assert written.returncode == 0
+    assert "baseline: b.json (2 findings)" in written.stderr
+    script.write_text("import os\n" + CAUGHT, encoding="utf-8")
+    options = ("--baseline", "b.json", "--fail-on", "advice")
+    known = gradscope("run", *options, script.name, cwd=script.parent)
+    assert known.returncode == 0
+    assert "no problem found, 2 suppressed" in known.stderr

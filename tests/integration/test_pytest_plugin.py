@@ -138,7 +138,7 @@ def test_torch_is_not_imported_for_tests_that_do_not(tmp_path: Path) -> None:
     [
         ("gradscope(expects=['GS101'])", "takes allow=[…] and expect=[…], not expects"),
         ("gradscope('GS101')", "takes allow=[…] and expect=[…], not 'GS101'"),
-        ("gradscope(allow=['GS999'])", "there is no rule 'GS999'"),
+        ("gradscope(allow=['GS999'])", "there is no finding 'GS999'"),
     ],
 )
 def test_a_wrong_marker_is_told_before_any_test_runs(
@@ -184,3 +184,43 @@ def test_pytest_finds_the_plugin_by_its_entry_point(tmp_path: Path) -> None:
         check=False,
     )
     assert "--gradscope-fail-on={error,warning,advice,never}" in done.stdout, done.stderr
+
+
+STEPS = """
+import torch
+
+def step(loss):
+    try:
+        loss.backward()  # gradscope: ignore[GS101]
+    except RuntimeError:
+        pass
+
+def test_step():
+    loss = torch.ones(3, requires_grad=True).exp().sum()
+    step(loss)  # gradscope: ignore[GS303]
+    step(loss)
+"""
+
+
+def test_comments_settings_and_a_baseline_hold_as_for_the_commands(tmp_path: Path) -> None:
+    file = tmp_path / "test_steps.py"
+    file.write_text(STEPS, encoding="utf-8")
+    done = run_pytest(tmp_path, "--gradscope")
+    assert done.returncode == 0, done.stdout
+    unused = "note: test_steps.py:12: `# gradscope: ignore[GS303]` suppressed nothing in this run"
+    assert unused in done.stdout
+    assert "no problem found, 2 suppressed in 2 backward calls of 1 test" in done.stdout
+    file.write_text(STEPS.replace("# gradscope", "#"), encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.gradscope]\nfail-on = "advice"', encoding="utf-8"
+    )
+    written = run_pytest(tmp_path, "--gradscope", "--gradscope-write-baseline=known.json")
+    assert written.returncode == 0, "no test fails for what is written"
+    assert "baseline: known.json (1 finding)" in written.stdout
+    known = run_pytest(tmp_path, "--gradscope", "--gradscope-baseline=known.json")
+    assert known.returncode == 0, known.stdout
+    assert run_pytest(tmp_path, "--gradscope").returncode == 1
+    (tmp_path / "pyproject.toml").write_text("[tool.gradscope]\nignore = 1", encoding="utf-8")
+    wrong = run_pytest(tmp_path, "--gradscope")
+    assert wrong.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "needs a list of codes for ignore" in wrong.stderr

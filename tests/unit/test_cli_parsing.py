@@ -12,7 +12,7 @@ from gradscope.cli import UsageError, app
 from gradscope.commands import run as commands
 from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import RunOptions
-from gradscope.commands.settings import FailOn
+from gradscope.commands.settings import DEFAULTS, FailOn, Settings
 from gradscope.launch.target import Code, Module, Script, Target
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Engine, Options, Theme
@@ -72,7 +72,7 @@ def test_the_options_of_run() -> None:
         stop_after=3,
         guard=True,
         hooks=False,
-        fail_on=FailOn.WARNING,
+        settings=Settings(fail_on=FailOn.WARNING),
     )
 
 
@@ -82,8 +82,15 @@ def test_the_other_commands() -> None:
         Format.JSON,
         None,
         None,
+        DEFAULTS,
     )
-    assert parse("report", "a", "--html", "b").args == ([Path("a")], Format.TEXT, None, Path("b"))
+    assert parse("report", "a", "--html", "b").args == (
+        [Path("a")],
+        Format.TEXT,
+        None,
+        Path("b"),
+        DEFAULTS,
+    )
     assert parse("draw", "a").args == (Path("a"), None, None, Options())
     options = ["--call", "2", "--focus", "x", "--depth", "3", "--expand", "y", "--expand", "z"]
     flags = ["--no-fold", "--sites", "--engine", "dot", "--theme", "dark"]

@@ -143,6 +143,7 @@ function findingBody(finding) {
     finding.count > 1 ? ["Met", `${count(finding.count)} times`] : null,
     finding.cameTrue ? ["Outcome", "came true: the backward call failed"] : null,
     finding.withdrawn ? ["Outcome", `withdrawn: ${finding.withdrawn}`] : null,
+    finding.suppression ? ["Suppressed", finding.suppression.reason] : null,
     finding.missed ? ["Outcome", "gradscope did not call this before the engine did; please report it"] : null,
   ].filter(Boolean);
   const call = callWithNumber(finding.call);

@@ -17,6 +17,7 @@ from gradscope.model import (
     Sample,
     Severity,
     Site,
+    Suppression,
 )
 from gradscope.render.html.lifetimes import lifetimes, run_end
 from gradscope.render.html.placing import place
@@ -115,7 +116,7 @@ def _plain(value: Any, sources: Sources) -> Json:
             return [value.file, value.line, "\n".join(before), value.replacement, value.last]
         case tuple():
             return [_plain(part, sources) for part in value]
-        case Related() | Fix():
+        case Related() | Fix() | Suppression():
             return _object(value, sources)
     return value
 
@@ -136,7 +137,7 @@ def verdict(recording: Recording) -> dict[str, str]:
         detail = "The run was cut off before its end; this is what had been seen by then."
     elif outcome.exception:
         detail = f"The program ended with {outcome.exception}"
-    standing = [finding for finding in recording.findings if not finding.withdrawn]
+    standing = [finding for finding in recording.findings if finding.counts]
     counts = {s: sum(f.severity is s for f in standing) for s in Severity}
     found = [counted(number, *_NOUNS[severity]) for severity, number in counts.items() if number]
     level = next((severity.value for severity in Severity if counts[severity]), "unfinished")

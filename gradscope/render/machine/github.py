@@ -11,7 +11,9 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE
 
 def to_github(recording: Recording) -> str:
     """Return one workflow command a line."""
-    return "".join(f"{_command(finding)}\n" for finding in recording.findings)
+    return "".join(
+        f"{_command(finding)}\n" for finding in recording.findings if not finding.suppression
+    )
 
 
 def _command(finding: Finding) -> str:

@@ -106,6 +106,9 @@ def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
             "withdrawn": finding.withdrawn,
         },
     }
+    if finding.suppression is not None:
+        why = f"suppressed {finding.suppression.reason}"
+        result["suppressions"] = [{"kind": finding.suppression.kind, "justification": why}]
     fixes = [_fix(fix) for fix in finding.fixes if fix.edits]
     return result | {"fixes": fixes} if fixes else result
 

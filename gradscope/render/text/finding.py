@@ -58,6 +58,8 @@ def print_finding(
         print_note(_saved_tensors(finding), console)
     if finding.withdrawn:
         print_note(f"withdrawn: {finding.withdrawn}", console)
+    if finding.suppression:
+        print_note(f"suppressed {finding.suppression.reason}", console)
     if finding.count > 1:
         print_note(f"seen {finding.count:,} times", console)
     if finding.missed:
@@ -115,10 +117,10 @@ def tally(findings: Iterable[Finding]) -> list[str]:
         for one in Severity
         if standing[one]
     ]
-    if suppressed := sum(bool(finding.suppressed) for finding in found):
-        parts.append(f"{suppressed:,} suppressed")
-    if withdrawn := len(found) - standing.total() - suppressed:
+    if withdrawn := sum(bool(one.withdrawn) and not one.suppression for one in found):
         parts.append(f"{counted(withdrawn, 'prediction')} withdrawn")
+    if suppressed := sum(one.suppression is not None for one in found):
+        parts = [*(parts or ["no problem found"]), f"{suppressed:,} suppressed"]
     return parts
 
 

@@ -32,7 +32,7 @@ def print_report(
 
     Findings whose causes are in ``printed`` were printed on this console before: one line each.
     """
-    findings = recording.findings
+    findings = [finding for finding in recording.findings if not finding.suppression]
     for place, finding in enumerate(findings):
         if finding.cause not in printed:
             print_finding(finding, console, recording.sources, findings[:place])
@@ -109,11 +109,12 @@ def _headline(recording: Recording, console: Console) -> None:
 def _next(recording: Recording, console: Console, saved: str | None) -> None:
     """Print what to type next."""
     commands = []
-    if recording.findings:
-        gravest = min(recording.findings, key=lambda finding: finding.severity.rank)
+    findings = [finding for finding in recording.findings if not finding.suppression]
+    if findings:
+        gravest = min(findings, key=lambda finding: finding.severity.rank)
         commands.append(f"gradscope explain {gravest.code}")
     if saved is not None:
-        if any(finding.fix is not None and finding.fix.edits for finding in recording.findings):
+        if any(finding.fix is not None and finding.fix.edits for finding in findings):
             commands.append(f"gradscope fix {saved}")
         commands.append(f"gradscope report {saved}")
     for place, command in enumerate(commands):

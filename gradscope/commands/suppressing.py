@@ -1,0 +1,138 @@
+"""Says which findings a user has suppressed, and which suppressions were of no use."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from gradscope.code.comments import Comment, suppressing
+from gradscope.commands.baseline import Baseline, Entry, read_baseline
+from gradscope.commands.outputs import print_line
+from gradscope.commands.settings import Settings
+from gradscope.errors import GradscopeError
+from gradscope.model import Finding, Recording, Suppression, SuppressionKind
+from gradscope.render.text.terminal import short_path
+from gradscope.rules import by_code
+from gradscope.units import counted
+
+Sources = Mapping[str, str]
+
+
+class Suppressor:
+    """Judges findings by comments, settings and a baseline, and remembers what was of use."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        file = None if settings.write_baseline else settings.baseline
+        self.baseline = None if file is None else read_baseline(file)
+        self._used: set[tuple[str, int, str]] = set()
+
+    def judged(self, finding: Finding, sources: Sources | None = None) -> Finding:
+        """Return the finding with the reason for which it does not count, if there is one."""
+        found = self._suppression(finding, sources or {})
+        return finding if finding.suppression else replace(finding, suppression=found)
+
+    def applied(self, recording: Recording) -> Recording:
+        """Return a recording with its findings judged, and with notes on what was of no use."""
+        findings = tuple(self.judged(one, recording.sources) for one in recording.findings)
+        sites = [call.site for call in recording.calls] + [one.site for one in findings]
+        files = dict.fromkeys(site.file for site in sites if site is not None)
+        is_whole = recording.outcome.finished and not recording.outcome.exception
+        unused = tuple(self.unused(files, recording.sources)) if is_whole else ()
+        summary = replace(recording.summary, notes=recording.summary.notes + unused)
+        return replace(recording, findings=findings, summary=summary)
+
+    def unused(self, files: Iterable[str], sources: Sources | None = None) -> Iterator[str]:
+        """Yield a note for each suppression in files, and for a baseline, that was of no use."""
+        for file in files:
+            for comment in suppressing(_lines(file, sources or {})):
+                yield from self._unused(file, comment)
+        if self.baseline is not None:
+            left = len(self.baseline.entries - self.baseline.met)
+            if left:
+                yield (
+                    f"{left:,} of {len(self.baseline.entries):,} findings of the baseline "
+                    f"{short_path(str(self.baseline.file))} did not appear in this run"
+                )
+
+    def _unused(self, file: str, comment: Comment) -> Iterator[str]:
+        at = f"{short_path(file)}:{comment.line}: `{comment.text}`"
+        used = {code for name, line, code in self._used if (name, line) == (file, comment.line)}
+        if not comment.codes and not used:
+            yield f"{at} suppressed nothing in this run"
+        for name in comment.codes:
+            try:
+                code = by_code(name).code
+            except GradscopeError as error:
+                yield f"{at}: {error}"
+                continue
+            if code not in used:
+                nothing = "nothing" if len(comment.codes) == 1 else f"no {code}"
+                yield f"{at} suppressed {nothing} in this run"
+
+    def _suppression(self, finding: Finding, sources: Sources) -> Suppression | None:
+        site, code = finding.site, finding.code
+        if site is not None:
+            lines = _lines(site.file, sources)
+            covered = range(site.line, max(site.line, site.end_line) + 1)
+            for comment in suppressing(lines):
+                if comment.line in covered and _names(comment, finding):
+                    self._used.add((site.file, comment.line, code))
+                    return Suppression(SuppressionKind.IN_SOURCE, f"by `{comment.text}`")
+            pattern = self._settings.pattern_for(code, site.file)
+            if pattern is not None:
+                return Suppression(SuppressionKind.EXTERNAL, f"by per-file-ignores of {pattern}")
+        if code in self._settings.ignored:
+            return Suppression(SuppressionKind.EXTERNAL, f"by {self._settings.ignored[code]}")
+        if self.baseline is not None and self.baseline.knows(
+            _entry(finding, self.baseline, sources)
+        ):
+            where = short_path(str(self.baseline.file))
+            return Suppression(SuppressionKind.EXTERNAL, f"as known by the baseline {where}")
+        return None
+
+
+def _entry(finding: Finding, baseline: Baseline, sources: Sources | None) -> Entry:
+    """Return a finding as an entry of a baseline."""
+    site = finding.site
+    if site is None:
+        return baseline.entry(finding.code, "<unknown>", "")
+    lines = _lines(site.file, sources or {})
+    text = lines[site.line - 1] if 0 < site.line <= len(lines) else ""
+    return baseline.entry(finding.code, site.file, text)
+
+
+def write_baseline(
+    file: Path,
+    findings: Iterable[Finding],
+    sources: Sources | None = None,
+    console: Console | None = None,
+) -> None:
+    """Write a baseline of the findings that count."""
+    baseline = Baseline(file)
+    entries = {_entry(finding, baseline, sources) for finding in findings if finding.counts}
+    baseline.write(entries)
+    if console is not None:
+        print_line(
+            console, f"baseline: {short_path(str(file))} ({counted(len(entries), 'finding')})"
+        )
+
+
+def _names(comment: Comment, finding: Finding) -> bool:
+    return not comment.codes or any(
+        name.lower() in (finding.code.lower(), finding.name) for name in comment.codes
+    )
+
+
+def _lines(file: str, sources: Sources) -> list[str]:
+    """Return the lines of a file as they were when the program ran, or as they are."""
+    if file in sources:
+        return sources[file].splitlines(keepends=True)
+    try:
+        return linecache.getlines(file)
+    except ValueError:  # no file can have such a name
+        return []

@@ -285,8 +285,8 @@ class Watching:
             write_baseline(self._settings.write_baseline, every, console=console)
         terminalreporter.section("gradscope", "=")
         assert isinstance(console.file, io.StringIO)
-        terminalreporter.write(console.file.getvalue())
-        terminalreporter.write_line(self._headline())
+        for line in [*console.file.getvalue().splitlines(), self._headline()]:
+            terminalreporter.write_line(line)
 
     def _headline(self) -> str:
         parts = tally(finding for test in self._findings.values() for finding in test)

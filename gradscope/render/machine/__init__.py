@@ -8,6 +8,7 @@ from enum import StrEnum
 from gradscope.model import Recording
 from gradscope.render.machine.github import to_github
 from gradscope.render.machine.json import to_json
+from gradscope.render.machine.junit import to_junit
 from gradscope.render.machine.sarif import to_sarif
 
 
@@ -18,11 +19,13 @@ class Format(StrEnum):
     JSON = "json"
     SARIF = "sarif"
     GITHUB = "github"
+    JUNIT = "junit"
 
 
 WRITERS: Mapping[Format, Callable[[Recording], str]] = {
     Format.JSON: to_json,
     Format.SARIF: to_sarif,
     Format.GITHUB: to_github,
+    Format.JUNIT: to_junit,
 }
 """What writes a recording in each format but ``text``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.model import Finding, Recording, Severity
-from gradscope.render.choices import alternative, reasons
+from gradscope.render.machine.message import whole_message
 from gradscope.render.text.terminal import short_path
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "notice"}
@@ -26,22 +26,7 @@ def _command(finding: Finding) -> str:
     properties.append(("title", f"{finding.code} {finding.name}"))
     fields = ",".join(f"{key}={_escaped(value, property_=True)}" for key, value in properties)
     level = "notice" if finding.withdrawn else _LEVELS[finding.severity]
-    return f"::{level} {fields}::{_escaped(_whole_message(finding))}"
-
-
-def _whole_message(finding: Finding) -> str:
-    """Return all that a finding says, a line each."""
-    lines = [f"{finding.message}: {finding.label}" if finding.label else finding.message]
-    for related in finding.related:
-        where = f" ({short_path(related.site.file)}:{related.site.line})" if related.site else ""
-        lines.append(f"note: {related.message}{where}")
-    if finding.withdrawn:
-        lines.append(f"withdrawn: {finding.withdrawn}")
-    if finding.fix is not None:
-        lines.append(f"help: {finding.fix.message}")
-        lines += [f"{word}: {text}" for word, text in reasons(finding.fix)]
-    lines += [f"or: {alternative(other)}" for other in finding.alternatives]
-    return "\n".join(lines)
+    return f"::{level} {fields}::{_escaped(whole_message(finding))}"
 
 
 def _escaped(text: str, *, property_: bool = False) -> str:

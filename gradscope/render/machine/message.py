@@ -1,0 +1,24 @@
+"""A finding as plain text, a line for each thing that it says."""
+
+from __future__ import annotations
+
+from gradscope.model import Finding
+from gradscope.render.choices import alternative, reasons
+from gradscope.render.text.terminal import short_path
+
+
+def whole_message(finding: Finding) -> str:
+    """Return all that a finding says."""
+    lines = [f"{finding.message}: {finding.label}" if finding.label else finding.message]
+    for related in finding.related:
+        where = f" ({short_path(related.site.file)}:{related.site.line})" if related.site else ""
+        lines.append(f"note: {related.message}{where}")
+    if finding.withdrawn:
+        lines.append(f"withdrawn: {finding.withdrawn}")
+    if finding.fix is not None:
+        lines.append(f"help: {finding.fix.message}")
+        lines += [f"{word}: {text}" for word, text in reasons(finding.fix)]
+    lines += [f"or: {alternative(other)}" for other in finding.alternatives]
+    if finding.suppression is not None:
+        lines.append(f"suppressed {finding.suppression.reason}")
+    return "\n".join(lines)

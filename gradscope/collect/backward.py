@@ -205,10 +205,8 @@ class Backward:
         self, call: Call, asked: EngineCall, roots: list[Node], frame: FrameType | None
     ) -> None:
         """Look at the graph of a call in full, and judge it."""
-        look = self._looker.look(roots, call.place)
+        look = self._looker.look_for(asked, roots, call.place)
         call.roots = look.numbers_of(roots)
-        if asked.inputs:
-            look.runs = self._looker.runs(look, asked.inputs, captured_only=not asked.accumulates)
         graph = self._book(call, asked, look, frame)
         if look.is_wrong:
             evidence = Evidence(self._state, call, look, call.record, graph)
@@ -316,8 +314,9 @@ class Backward:
     def _look_again(self, call: Call, args: tuple[Any, ...]) -> Evidence:
         """Look at the graph of a call that has failed."""
         with DisableTorchFunction():
-            roots = [n for n in map(root_node, EngineCall.of(*args).outputs) if n is not None]
-            look = self._looker.look(roots, call.place)
+            asked = EngineCall.of(*args)
+            roots = [n for n in map(root_node, asked.outputs) if n is not None]
+            look = self._looker.look_for(asked, roots, call.place)
         return Evidence(self._state, call, look, call.record, None)
 
     def _complete(self, call: Call, error: BaseException | None) -> BackwardCall:

@@ -13,6 +13,7 @@ import torch
 from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.collect.calls import BEFORE_WATCH
+from gradscope.collect.engine_call import EngineCall
 from gradscope.collect.look import Look
 from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Stale, Token
 from gradscope.collect.nodes import (
@@ -181,8 +182,11 @@ class Looker:
             if packed.storage:
                 storages[packed.storage] = packed.nbytes
             tensor = packed.tensor
-            if tensor is None:
-                look.stale += [(i, stale) for stale in stale_inputs_of_checkpoint(packed)]
+            if packed.theirs is not None:
+                stale_inputs = stale_inputs_of_checkpoint(packed.theirs[1])
+                look.stale += [(i, stale) for stale in stale_inputs]
+            elif tensor is None:
+                continue
             elif tensor._version != packed.version or (
                 packed.original
                 and not packed.was_leaf
@@ -222,10 +226,13 @@ class Looker:
             look.fresh.update(token.unhooked)
         token.packs = packs
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
+        # What hooks of the program's have packed is a tensor no more, nor a number.
         token.probed = any(
-            not _may_be_number(data) or lifted or not self._hooked
+            not isinstance(data, torch.Tensor)
+            or not _may_be_number(data)
+            or lifted
+            or not self._hooked
             for _, data in unseen
-            if isinstance(data, torch.Tensor)
         )
         if not packs and not unseen and was_freed(node, kind):
             token.unseen = kind.names
@@ -323,6 +330,13 @@ class Looker:
             freed = not held(node, kind)
         if freed:
             token.freed_by = call
+
+    def look_for(self, asked: EngineCall, roots: Sequence[Node], place: Place | None) -> Look:
+        """Look at the graph of a call, and find out which nodes it will run."""
+        look = self.look(roots, place)
+        if asked.inputs:
+            look.runs = self.runs(look, asked.inputs, captured_only=not asked.accumulates)
+        return look
 
     def runs(self, look: Look, inputs: Sequence[Any], *, captured_only: bool) -> list[bool]:
         """Return which nodes a call restricted to ``inputs`` will run."""

@@ -168,6 +168,8 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
         saved = [
             s for s in (value if isinstance(value, tuple | list) else (value,)) if s is not None
         ]
+        for each in saved:
+            found += stale_inputs_of_checkpoint(each.unpack_hook)
         if not saved or any(type(s.data) not in PLAIN or s.unpack_hook is not None for s in saved):
             continue  # freed, under hooks, or of a subclass, whose own code would see the unpacking
         try:
@@ -200,12 +202,11 @@ def _was_detached(saved: Any, read: torch.Tensor) -> bool:
     return False
 
 
-def stale_inputs_of_checkpoint(packed: Packed) -> list[Stale]:
+def stale_inputs_of_checkpoint(unpack: Any) -> list[Stale]:
     """Return the stale inputs of a non-reentrant checkpoint, which its unpack hook will read.
 
     They are in no node: torch/utils/checkpoint.py keeps them as ``frame.saved_args``.
     """
-    unpack: Any = packed.theirs[1] if packed.theirs is not None else None
     code = getattr(unpack, "__code__", None)
     if code is None or code.co_filename != CHECKPOINT_FILE or "frame" not in code.co_freevars:
         return []

@@ -53,10 +53,10 @@ def _is_another(by: Call | None, call: Call) -> bool:
 
 
 def _modified_meanwhile(evidence: Evidence) -> Finding | None:
-    look = evidence.look
-    if not look.stale:
+    stale_in_run = [each for each in evidence.look.stale if evidence.look.will_run(each[0])]
+    if not stale_in_run:
         return None
-    first, stale = look.stale[0]
+    first, stale = stale_in_run[0]
     facts = stale_tensor(evidence, first, {first: [stale]})
     return gs201.finding_meanwhile(facts)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
+from collections.abc import Sequence
 
 from gradscope.code import places, source
 from gradscope.fixing import primitives as edit
+from gradscope.fixing import spots
 from gradscope.model import Applicability, Edit, Fix, FixKind, Site
 from gradscope.rules.gs301 import Carried
 from gradscope.rules.gs302 import KeptAlive, fix_kind
@@ -14,7 +15,6 @@ from gradscope.rules.gs302 import KeptAlive, fix_kind
 _SAFE = Applicability.MACHINE_APPLICABLE
 _BACKWARDS = ("backward", "manual_backward", "grad", "step")
 _OF_CONTAINERS = frozenset({*dir(list), *dir(dict), *dir(set), "appendleft"})
-_ELEMENT = re.compile(r"\[-?\d+\]\[(\d+)\]$")
 
 
 def fixes_for_kept(facts: KeptAlive, detached: tuple[Edit, ...], message: str) -> tuple[Fix, ...]:
@@ -24,7 +24,7 @@ def fixes_for_kept(facts: KeptAlive, detached: tuple[Edit, ...], message: str) -
     """
     kind, store, holder = fix_kind(facts), facts.stored, facts.holder
     effects = ("nothing is trained through what is stored, and nothing was",)
-    detached = detached or _detached_part(store, holder)
+    detached = detached or _detached_parts(store, facts.parts)
     detach = Fix(FixKind.DETACH, f"store it detached in `{holder}`", detached, _SAFE, effects)
     if store is None:
         return (Fix(kind, message, (), _SAFE, effects),)
@@ -79,8 +79,10 @@ def _is_used_as_tensor(store: Site, holder: str) -> bool:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        owner = node.func.value
-        if ast.unparse(owner) == name and node.func.attr in _OF_CONTAINERS:
+        owner = held = node.func.value
+        while isinstance(held, ast.Subscript):
+            held = held.value
+        if ast.unparse(held) == name and node.func.attr in _OF_CONTAINERS:
             continue
         is_library = isinstance(owner, ast.Name) and owner.id in ("torch", "np", "numpy", "F")
         if _mentions(owner, names) or (is_library and any(_mentions(a, names) for a in node.args)):
@@ -101,14 +103,31 @@ def _loop_without_grad(store: Site) -> tuple[Edit, ...]:
     return edit.no_grad(places.of_node(loop, store.file, store.function))
 
 
-def _detached_part(store: Site | None, holder: str) -> tuple[Edit, ...]:
-    """Detach one element of the tuple that a statement puts into a container."""
-    found = _ELEMENT.search(holder)
+def _detached_parts(store: Site | None, keys: Sequence[object]) -> tuple[Edit, ...]:
+    """Detach those parts of the tuple, dict or object that a statement puts into a container."""
     statement = source.statement_at(store) if store is not None else None
-    if store is None or found is None or statement is None:
+    if store is None or statement is None or not keys:
         return ()
-    for call in source.calls_in(statement):
-        given = call.args[0] if len(call.args) == 1 else None
-        if isinstance(given, ast.Tuple) and int(found[1]) < len(given.elts):
-            return edit.detach_stored(store, ast.unparse(given.elts[int(found[1])]))
+    for node in spots.own_nodes(statement):
+        parts = [_part(node, key) for key in keys]
+        if all(parts):
+            return edit.joined(
+                *(edit.detach_stored(store, ast.unparse(each)) for each in parts if each)
+            )
     return ()
+
+
+def _part(node: ast.AST, key: object) -> ast.expr | None:
+    """Return the expression of which a display, or a call by keywords, makes its part ``key``."""
+    match node:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) if isinstance(key, int):
+            starred = any(isinstance(part, ast.Starred) for part in parts)
+            return parts[key] if key < len(parts) and not starred else None
+        case ast.Dict(keys=names, values=values):
+            named = zip(names, values, strict=True)
+            return next(
+                (v for n, v in named if isinstance(n, ast.Constant) and n.value == key), None
+            )
+        case ast.Call(keywords=keywords) if isinstance(key, str):
+            return next((each.value for each in keywords if each.arg == key), None)
+    return None

@@ -92,7 +92,8 @@ class KeptAlive:
     are single numbers; ``through_frame``: it is held by way of the variables of a function that has
     ended (a traceback). Each iteration adds ``nodes_each`` and ``nbytes_each``; ``after`` is the
     number of the last backward call. Without hooks the bytes are not known: ``counts_bytes`` is
-    False. ``seen`` says more of the count of iterations.
+    False. ``seen`` says more of the count of iterations. ``parts`` are the index, key or attribute
+    of those parts that hold a graph, where tuples, dicts or objects are stored.
     """
 
     call: BackwardCall | None
@@ -109,6 +110,7 @@ class KeptAlive:
     after: int = 0
     counts_bytes: bool = True
     seen: Seen = NOW
+    parts: tuple[object, ...] = ()
 
 
 def finding(facts: KeptAlive, fixes: Sequence[Fix] = ()) -> Finding:

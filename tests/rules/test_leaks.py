@@ -178,6 +178,52 @@ def test_a_holder_is_told_of_once(tmp_path: Path) -> None:
     assert [f.code for f in findings_of(source, tmp_path)] == ["GS302"]
 
 
+REPLAYED = """
+import collections
+import torch
+
+Step = collections.namedtuple("Step", "seen done worth")
+policy = torch.nn.Linear(3, 2)
+opt = torch.optim.SGD(policy.parameters(), lr=0.1)
+memory = {{}} if "memory[" in {stored!r} else []
+for t in range(30):
+    seen = torch.randn(3)
+    done = torch.tanh(policy(seen))
+    {stored}
+    opt.zero_grad()
+    policy(seen).sum().backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("stored", "detached"),
+    [
+        ("memory.append((seen, done, 0.1))", "memory.append((seen, done.detach(), 0.1))"),
+        ("memory[t] = {'o': seen, 'a': done}", "memory[t] = {'o': seen, 'a': done.detach()}"),
+        (
+            "memory.append(Step(seen=seen, done=done, worth=policy(seen)))",
+            "memory.append(Step(seen=seen, done=done.detach(), worth=policy(seen).detach()))",
+        ),
+    ],
+)
+def test_the_parts_that_hold_a_graph_are_stored_detached(
+    stored: str, detached: str, tmp_path: Path
+) -> None:
+    finding = held_by(findings_of(REPLAYED.format(stored=stored), tmp_path))
+    assert finding.fix is not None
+    assert [edit.replacement.strip() for edit in finding.fix.edits] == [detached]
+    cured = REPLAYED.format(stored=detached)
+    assert findings_of(cured, tmp_path) == []
+
+
+def test_what_is_only_appended_to_is_no_tensor_that_is_used(tmp_path: Path) -> None:
+    source = LOGGED.format(first='kept = {"a": []}', store='kept["a"].append(loss)', steps=40)
+    source += "main()"
+    (fix, _) = held_by(findings_of(source, tmp_path)).fixes
+    assert [edit.replacement.strip() for edit in fix.edits] == ['kept["a"].append(loss.item())']
+
+
 def test_retaining_for_a_second_call_is_needed(tmp_path: Path) -> None:
     source = """
     import torch

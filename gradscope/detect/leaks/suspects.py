@@ -36,8 +36,9 @@ class Suspect:
     that far. ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of
     the graph of the call itself. ``is_direct``: nothing lies between the name and the tensor, or
     between the container and its tensors. ``is_tuple``: the first name is a variable that holds a
-    tuple of tensors, as an LSTM's state. ``files`` are those of the code that was running.
-    ``cut``: not everything was looked at, so it may be more.
+    tuple of tensors, as an LSTM's state. ``parts`` are the index, key or attribute of the tensors
+    in what the container holds, where that is tuples, dicts or objects. ``files`` are those of the
+    code that was running. ``cut``: not everything was looked at, so it may be more.
     """
 
     names: tuple[Path, ...]
@@ -49,6 +50,7 @@ class Suspect:
     is_container: bool = False
     is_direct: bool = False
     is_tuple: bool = False
+    parts: tuple[object, ...] = ()
     files: tuple[str, ...] = ()
     cut: bool = False
 
@@ -74,6 +76,7 @@ class _Group:
     members: list[int]
     iterations: int
     is_direct: bool
+    parts: tuple[object, ...] = ()
 
 
 _Found = dict[int, tuple[Tensor, Node, list[Path]]]
@@ -105,7 +108,15 @@ def scan(
         names = tuple(sorted(group.names, key=lambda name: len(name.text)))
         suspect = _suspect(names, extent, group.iterations, tensors, numbers)
         cut = len(group.members) >= budget.max_items  # of a larger one only so many are looked at
-        suspects.append(replace(suspect, is_container=True, is_direct=group.is_direct, cut=cut))
+        suspects.append(
+            replace(
+                suspect,
+                is_container=True,
+                is_direct=group.is_direct,
+                parts=group.parts,
+                cut=cut,
+            )
+        )
     chains = {n: held for n, held in found.items() if n not in inside}
     suspects += _chains(chains, spans, numbers, frames, between_calls)
     named: dict[Place, Path] = {}
@@ -156,9 +167,18 @@ def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group
         iterations = _iterations(found, spans, left, between_calls) if len(left) >= _FEWEST else 0
         if iterations >= _FEWEST:
             direct = all(len(path.steps) == len(steps) + 1 for path in members.values())
-            chosen[frozenset(members)] = _Group([name], left, iterations, direct)
+            ways = [path.steps[len(steps) + 1 :] for path in members.values()]
+            chosen[frozenset(members)] = _Group([name], left, iterations, direct, _parts(ways))
             taken |= set(left)
     return list(chosen.values())
+
+
+def _parts(ways: Iterable[tuple[Step, ...]]) -> tuple[object, ...]:
+    """Return the keys of the parts, if all these ways on from an element are one step long."""
+    ways = list(ways)
+    if not all(len(way) == 1 and way[0].kind in ("item", "attribute") for way in ways):
+        return ()
+    return tuple(dict.fromkeys(way[0].key for way in ways))
 
 
 def _iterations(found: _Found, spans: Spans, numbers: Sequence[int], between_calls: bool) -> int:

@@ -13,6 +13,7 @@ from gradscope.detect.leaks.suspects import Suspect
 from gradscope.fixing.held import fix_for_carried, fixes_for_kept
 from gradscope.fixing.leaks import detached_after, detached_where_stored
 from gradscope.model import BackwardCall, Finding, Fix
+from gradscope.model.paths import Path
 from gradscope.rules import gs301, gs302
 from gradscope.rules.base import Seen
 
@@ -96,10 +97,19 @@ def kept_alive(watch: State, sightings: Sightings, record: BackwardCall | None) 
         after=watch.calls,
         counts_bytes=watch.hooked,
         seen=Seen(cut=suspect.cut),
+        parts=suspect.parts or _part_named(name),
     )
     writable = suspect.is_direct and not name.through_frame
     edits = detached_where_stored(store, in_container=container) if writable else ()
     return Told(facts, fixes_for_kept(facts, edits, gs302.words_for(facts)))
+
+
+def _part_named(name: Path) -> tuple[object, ...]:
+    """Return the index of a part whose name this is: ``memory[3][1]``."""
+    ends = name.steps[-2:]
+    if len(ends) == 2 and all(step.kind == "item" for step in ends):
+        return (ends[1].key,)
+    return ()
 
 
 def has_grown(sightings: Sightings, *, ended: bool) -> bool:

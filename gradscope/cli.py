@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,10 +24,11 @@ from gradscope.commands import fix as fix_command
 from gradscope.commands import report as report_command
 from gradscope.commands import run as run_command
 from gradscope.commands.fix import FixOptions
+from gradscope.commands.outputs import Color, use_color
 from gradscope.commands.run import RunOptions
 from gradscope.commands.settings import FailOn, settings_at
 from gradscope.errors import GradscopeError
-from gradscope.launch.target import Code, Module, Script, Target
+from gradscope.launch.target import Code, Input, Module, Script, Target
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Engine, Options, Theme
 
@@ -36,7 +39,6 @@ Job = Callable[[], int]
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
-    add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="See which backward graphs a PyTorch program builds, what each backward call frees,"
@@ -68,15 +70,25 @@ class ProgramCommand(TyperCommand):
 @app.callback(invoke_without_command=True)
 def gradscope(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the versions and exit.")
+    ] = False,
 ) -> None:
-    """Print the version, or the help without a command."""
+    """Print the versions, or the help without a command."""
     if version:
-        typer.echo(f"gradscope {__version__}")
+        typer.echo(f"gradscope {__version__}, {_torch()}, Python {platform.python_version()}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit
+
+
+def _torch() -> str:
+    """Return torch's version, without the wait for its import."""
+    try:
+        return f"torch {metadata.version('torch')}"
+    except metadata.PackageNotFoundError:
+        return "no torch"
 
 
 def _option(help: str, *names: str, metavar: str | None = None, at_least: int | None = None) -> Any:  # noqa: A002
@@ -86,6 +98,10 @@ def _option(help: str, *names: str, metavar: str | None = None, at_least: int | 
 _file = partial(_option, metavar="FILE")
 _count = partial(_option, metavar="N", at_least=1)
 
+ColorOption = Annotated[
+    Color,
+    typer.Option("--color", help="When to colour output.", callback=use_color, expose_value=False),
+]
 FormatOption = Annotated[Format, _option("Format of the report.")]
 IgnoreOption = Annotated[
     list[str] | None,
@@ -109,7 +125,10 @@ RecordingArgument = Annotated[
 )
 def run(
     program: Annotated[
-        str, typer.Argument(metavar="PROGRAM", help="A script, or the argument of -m or -c.")
+        str,
+        typer.Argument(
+            metavar="PROGRAM", help="A script, - for stdin, or the argument of -m or -c."
+        ),
     ],
     args: Annotated[
         list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
@@ -137,6 +156,7 @@ def run(
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
     write_baseline: WriteBaselineOption = None,
+    color: ColorOption = Color.AUTO,
 ) -> Job:
     """
     Run a program as Python would, and report on its backward graphs.
@@ -145,12 +165,21 @@ def run(
     0; else 1 if there is a finding at or above --fail-on, else 0. It is 2 if gradscope was used
     wrongly.
     """
-    kind: Callable[[str, tuple[str, ...]], Target] = Module if module else Code if code else Script
+    kind: Callable[[str, tuple[str, ...]], Target] = Module if module else Code if code else _script
     settings = settings_at().overridden(ignore, fail_on, baseline, write_baseline)
     options = RunOptions(
         format, output, save, html, draw, stop_after, guard, not no_hooks, settings
     )
     return partial(run_command.run, kind(program, tuple(args or ())), options)
+
+
+def _script(path: str, args: tuple[str, ...]) -> Target:
+    """Return the script at a path; ``-`` is what stdin has to its end."""
+    if path != "-":
+        return Script(path, args)
+    if sys.stdin is None:
+        raise GradscopeError("there is no program to read: stdin is closed; name a script")
+    return Input(sys.stdin.buffer.read(), args)
 
 
 @app.command()
@@ -166,6 +195,7 @@ def report(
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
     write_baseline: WriteBaselineOption = None,
+    color: ColorOption = Color.AUTO,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
     settings = settings_at().overridden(ignore, None, baseline, write_baseline)
@@ -196,6 +226,7 @@ def draw(
     sites: Annotated[bool, _option("Show the source lines.", "--sites")] = False,
     engine: Annotated[Engine, _option("Layout engine.")] = Engine.AUTO,
     theme: Annotated[Theme, _option("Colours.")] = Theme.LIGHT,
+    color: ColorOption = Color.AUTO,
 ) -> Job:
     """Draw a graph of a saved recording: to a file, or as a tree."""
     options = Options(focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme)
@@ -224,6 +255,7 @@ def fix(
         _count("End each run after N backward calls (default: 100, or as the findings need)."),
     ] = None,
     timeout: Annotated[float, _count("End after S seconds in all.", metavar="S")] = 600,
+    color: ColorOption = Color.AUTO,
 ) -> Job:
     """
     Show what to do about the findings of a saved recording, in words and as a diff.
@@ -240,19 +272,23 @@ def explain(
     code: Annotated[
         str, typer.Argument(metavar="CODE", help="A finding's code, as GS101, or name.")
     ],
+    color: ColorOption = Color.AUTO,
 ) -> Job:
     """Explain a finding: what it means, why it is bad, and how to fix it."""
     return partial(explain_command.explain, code)
 
 
 @app.command()
-def rules() -> Job:
+def rules(color: ColorOption = Color.AUTO) -> Job:
     """List all findings."""
     return explain_command.rules
 
 
 @app.command()
-def doctor(format: FormatOption = Format.TEXT) -> Job:  # noqa: A002
+def doctor(
+    format: FormatOption = Format.TEXT,  # noqa: A002
+    color: ColorOption = Color.AUTO,
+) -> Job:
     """
     Say what works in this environment, what does not, and what to do about it.
 

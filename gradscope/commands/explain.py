@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gradscope.commands.outputs import console_on
+from gradscope.commands.outputs import console_on, paged
 
 
 def explain(code: str) -> int:
@@ -16,7 +16,8 @@ def explain(code: str) -> int:
     wanted = by_code(code)
     console = console_on(sys.stdout)
     if console.is_terminal:
-        console.print(Markdown(wanted.explain))
+        with paged(console):
+            console.print(Markdown(wanted.explain))
     else:
         console.print(wanted.explain.strip(), markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradscope.commands.outputs import console_on, opened, page, printer
+from gradscope.commands.outputs import console_on, opened, page, paged, printer
 from gradscope.commands.settings import DEFAULTS, Settings
 from gradscope.commands.suppressing import Suppressor, write_baseline
 from gradscope.errors import GradscopeError
@@ -42,6 +42,7 @@ def report(
     show = printer(format)
     with opened(output, sys.stdout) as stream:
         console = console_on(stream)
-        for file, recording in zip(files, recordings, strict=True):
-            show(recording, console, file)
+        with paged(console):
+            for file, recording in zip(files, recordings, strict=True):
+                show(recording, console, file)
     return 0

@@ -17,6 +17,7 @@ from gradscope.commands.outputs import (
     SafeConsole,
     SafeStream,
     View,
+    console_on,
     image,
     opened,
     page,
@@ -60,7 +61,7 @@ def run(target: Target, options: RunOptions) -> int:
     ended = None
     try:
         with opened(options.output, SafeStream(sys.stderr)) as stream:
-            console = SafeConsole(file=stream, force_jupyter=False)
+            console = console_on(stream, kind=SafeConsole)
             live = _Live(console, suppressor) if options.format is Format.TEXT else None
             show = live.report if live else printer(options.format)
             try:

@@ -17,7 +17,7 @@ from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFil
 from types import CodeType, ModuleType
 
 from gradscope.errors import GradscopeError
-from gradscope.launch.target import Code, Module, Script, Target
+from gradscope.launch.target import Code, Input, Module, Script, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,9 @@ def prepare(target: Target) -> Program:
         case Code(text, args):
             main = _become_main(["-c", *args], "")
             return Program(main, partial(_run_code, text + "\n", main))
+        case Input(content, args):
+            main = _become_main(["-", *args], "")
+            return Program(main, partial(_run_input, content, main))
 
 
 def _prepare_script(path: str, args: tuple[str, ...]) -> Program:
@@ -96,6 +99,12 @@ def _compile_script(path: str, content: bytes, main: ModuleType) -> CodeType:
         return code
     main.__loader__ = SourceFileLoader("__main__", path)
     return compile(content, path, "exec", dont_inherit=True)
+
+
+def _run_input(content: bytes, main: ModuleType) -> None:
+    main.__file__ = "<stdin>"
+    main.__dict__["__cached__"] = None
+    exec(compile(content, "<stdin>", "exec", dont_inherit=True), main.__dict__)
 
 
 def _run_code(text: str, main: ModuleType) -> None:

@@ -18,7 +18,7 @@ from gradscope.launch.ending import (
     wait_for_threads,
 )
 from gradscope.launch.program import Program, prepare
-from gradscope.launch.target import Script, Target
+from gradscope.launch.target import Input, Script, Target
 from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.model import Outcome
 
@@ -115,7 +115,7 @@ def _run_to_its_end(
             failures.append(failure)
     ending = conclude(error)
     del error  # and with it the frames that it came through: Python has let go of them by now
-    if isinstance(target, Script) and not ending.by_exit:
+    if isinstance(target, Script | Input) and not ending.by_exit:
         for name in ("__file__", "__cached__"):  # which Python sets only while the script runs
             program.main.__dict__.pop(name, None)
     wait_for_threads()

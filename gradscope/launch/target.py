@@ -1,4 +1,4 @@
-"""What a command line asks to run: a script, a module, or a piece of code."""
+"""What a command line asks to run: a script, a module, a piece of code, or what stdin has."""
 
 from __future__ import annotations
 
@@ -41,7 +41,18 @@ class Code:
         return "-c"
 
 
-Target = Script | Module | Code
+@dataclass(frozen=True, slots=True)
+class Input:
+    """``python - args``: a program on standard input, as it was read from there."""
+
+    content: bytes
+    args: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "-"
+
+
+Target = Script | Module | Code | Input
 
 
 def header_of(target: Target, hooks: bool) -> Header:

@@ -1,0 +1,206 @@
+"""The command line in a shell: completion, programs on stdin, colours, links and the pager of a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_cli import ENVIRONMENT
+from tests.zygote import python
+
+pty = pytest.importorskip("pty")
+
+COMPLETING = {
+    "bash": {"COMP_WORDS": "gradscope {words}", "COMP_CWORD": "{last}"},
+    "zsh": {"_TYPER_COMPLETE_ARGS": "gradscope {words}"},
+    "fish": {
+        "_TYPER_COMPLETE_ARGS": "gradscope {words}",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    },
+}
+NO_TORCH = "import sys; sys.modules['torch'] = None; from gradscope.cli import main; main()"
+
+
+@pytest.mark.parametrize("shell", COMPLETING)
+def test_a_shell_completes_commands_options_and_values(shell: str) -> None:
+    def completed(words: str) -> set[str]:
+        asked = {
+            key: value.format(words=words, last=len(words.split(" ")))
+            for key, value in COMPLETING[shell].items()
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", NO_TORCH],
+            env=ENVIRONMENT | asked | {"_GRADSCOPE_COMPLETE": f"complete_{shell}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stderr == ""
+        return set(re.findall(r"-*[a-z]+", done.stdout))
+
+    assert {"run", "report", "rules"} <= completed("r")
+    assert "draw" not in completed("r")
+    assert {"sarif", "junit"} <= completed("report --format ")
+
+
+@pytest.mark.parametrize(
+    ("shell", "begins"),
+    [
+        ("bash", "complete -o"),
+        ("zsh", "#compdef gradscope"),
+        ("fish", "complete --command gradscope"),
+    ],
+)
+def test_each_shell_gets_its_script(shell: str, begins: str) -> None:
+    script = subprocess.run(
+        [sys.executable, "-m", "gradscope"],
+        env=ENVIRONMENT | {"_GRADSCOPE_COMPLETE": f"source_{shell}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert begins in script
+    assert "_GRADSCOPE_COMPLETE" in script
+
+
+ON_INPUT = """\
+import sys
+print(sys.argv, sys.path[0], {k: v for k, v in vars().items() if k != "__builtins__"})
+print(repr(sys.stdin.read()))
+def fail():
+    import torch
+    loss = torch.ones(3, requires_grad=True).exp().sum()
+    loss.backward()
+    loss.backward()
+fail()
+"""
+
+
+def test_a_program_on_stdin_runs_as_under_python() -> None:
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [python(), *args, "-", "--x", "-"],
+            input=ON_INPUT,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    plain, watched = run(), run("-m", "gradscope", "run", "--format", "json")
+    assert (watched.returncode, watched.stdout) == (plain.returncode, plain.stdout)
+    assert watched.stderr.startswith(plain.stderr)
+    assert '"path": "-"' in watched.stderr
+    assert '"code": "GS101"' in watched.stderr
+    assert '"file": "<stdin>"' in watched.stderr
+
+
+def test_versions_are_those_of_the_environment() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NO_TORCH.replace("main()", "sys.argv[1:] = ['--version']; main()")],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    number = r"\d+\.\d+\S*"
+    assert re.fullmatch(rf"gradscope {number}, torch {number}, Python {number}\n", done.stdout)
+
+
+def test_colours_are_as_wanted() -> None:
+    def rules(*options: str, **environment: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "gradscope", "rules", *options],
+            env=ENVIRONMENT | environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    plain = rules()
+    assert "\x1b" not in plain
+    coloured = rules("--color", "always", NO_COLOR="1", TERM="dumb")
+    assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == plain
+    assert "\x1b[1m" in coloured
+    assert "\x1b" not in rules("--color", "never", FORCE_COLOR="1")
+
+
+def on_terminal(*args: str | Path, **environment: str) -> str:
+    """Return what a command prints on a terminal of 24 lines."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gradscope", *args],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=ENVIRONMENT | {"TERM": "xterm-256color", "LINES": "24"} | environment,
+    )
+    os.close(theirs)
+    printed = b""
+    while select.select([ours], [], [], 60)[0]:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # Linux' way to say that nobody writes any more
+            break
+        if not part:
+            break
+        printed += part
+    process.wait()
+    os.close(ours)
+    return printed.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of a program with one finding."""
+    folder = tmp_path_factory.mktemp("shell")
+    program = folder / "train.py"
+    program.write_text(
+        "import torch\nloss = torch.ones(3, requires_grad=True).exp().sum()\n"
+        "loss.backward()\nloss.backward()\n",
+        encoding="utf-8",
+    )
+    saved = folder / "run.gscope"
+    subprocess.run(
+        [python(), "-m", "gradscope", "run", "--save", saved, program],
+        env=ENVIRONMENT,
+        capture_output=True,
+        check=False,
+    )
+    return saved
+
+
+PAGER = f"{sys.executable} -c \"import sys; print('paged', len(sys.stdin.read()) > 999)\""
+
+
+@pytest.mark.parametrize(
+    ("environment", "paged"),
+    [
+        ({"PAGER": PAGER}, True),
+        ({"PAGER": PAGER, "LINES": "999"}, False),
+        ({"PAGER": PAGER, "TERM": "dumb"}, False),
+        ({"PAGER": "no-such-pager"}, False),
+    ],
+)
+def test_a_long_report_is_paged(
+    recording: Path, environment: Mapping[str, str], paged: bool
+) -> None:
+    printed = on_terminal("report", recording, **environment)
+    assert (printed == "paged True\n") is paged
+    assert ("GS101" in printed) is not paged
+
+
+def test_places_are_links_in_a_terminal(recording: Path) -> None:
+    program = recording.with_name("train.py")
+    printed = on_terminal("report", recording, LINES="999")
+    links = re.findall(r"\x1b]8;id=\d+;([^\x1b]+)\x1b", printed)
+    assert f"{program.as_uri()}#4" in links
+    assert "\x1b]8" not in on_terminal("report", recording, LINES="999", TERM="linux")
+    assert "\x1b]8" not in on_terminal("report", "--color", "never", recording, LINES="999")

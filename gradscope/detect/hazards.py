@@ -25,7 +25,7 @@ from gradscope.detect.meanwhile import explain
 from gradscope.detect.needs import needs_saved
 from gradscope.detect.proposing import proposed
 from gradscope.detect.stale import as_foretold, stale_tensor
-from gradscope.fixing.gs101 import fixes_for_freed
+from gradscope.fixing.gs101 import fix_for_read, fixes_for_freed
 from gradscope.model import BackwardCall, Edge, Finding
 from gradscope.program.sites import (
     USER,
@@ -166,18 +166,21 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
     """
     if FREED_TEXT not in str(error):
         return None
-    entry, innermost = error.__traceback__, None
+    entry, entries = error.__traceback__, []
     while entry is not None:
         if owner_of(entry.tb_frame.f_code) == USER:
-            innermost = entry
+            entries.append(entry)
         entry = entry.tb_next
-    if innermost is None:
+    if not entries:
         return None
-    site = Place(innermost.tb_frame.f_code, innermost.tb_lasti).site
+    innermost = entries[-1]
+    readers = [Place(each.tb_frame.f_code, each.tb_lasti).site for each in entries]
+    site = readers[-1]
     for _, value in variables(innermost.tb_frame):
         token = token_of(value) if issubclass(type(value), (FunctionNode, AutogradNode)) else None
         if token is not None and token.freed_by is not None:
             by = _record_of(token.freed_by)
-            read = gs101.FreedRead(site, value.name(), site_of(token.place), by, calls)
+            fix = fix_for_read(gs101.READ_EARLIER, readers, None if by is None else by.site)
+            read = gs101.FreedRead(site, value.name(), site_of(token.place), by, calls, fix)
             return gs101.finding_of_read(read)
     return gs101.finding_of_read(gs101.FreedRead(site, after=calls))

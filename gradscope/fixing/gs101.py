@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import replace
 
 from gradscope.code import changes, places, source
@@ -30,6 +31,24 @@ def fixes_for_freed(facts: FreedGraph) -> tuple[Fix, ...]:
         ("what it was computed from would get no gradient through it",),
     )
     return chosen((first, detach))
+
+
+def fix_for_read(advice: str, readers: Iterable[Site], freed_by: Site | None) -> Fix:
+    """Return the fix of a read of what was freed: what leads to it goes before the freeing call.
+
+    ``readers`` are the calls that led to the read and the read itself, the outermost first.
+    """
+    edits: tuple[Edit, ...] = ()
+    if freed_by is not None:
+        inside = (site for site in readers if _comes_after(site, freed_by))
+        edits = next(filter(None, (edit.move_before(site, freed_by) for site in inside)), ())
+    return Fix(FixKind.REORDER, advice, edits, Applicability.MAYBE_INCORRECT)
+
+
+def _comes_after(site: Site, other: Site) -> bool:
+    """Return whether a site is in the same function, further down."""
+    same = (site.file, site.function) == (other.file, other.function)
+    return same and (site.line, site.column) > (other.line, other.column)
 
 
 def _edits(kind: FixKind, facts: FreedGraph, made: Site | None) -> tuple[Edit, ...]:

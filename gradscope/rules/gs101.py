@@ -188,7 +188,7 @@ class FreedRead:
     that was freed.
 
     This is no backward call, so it can only be explained after torch has raised. ``after`` is the
-    number of the last completed backward call.
+    number of the last completed backward call, ``fix`` what can be done.
     """
 
     site: Site | None
@@ -196,6 +196,10 @@ class FreedRead:
     made: Site | None = None
     freed_by: BackwardCall | None = None
     after: int = 0
+    fix: Fix | None = None
+
+
+READ_EARLIER = "look at saved tensors before the backward call, or pass retain_graph=True to it"
 
 
 def finding_of_read(facts: FreedRead) -> Finding:
@@ -206,7 +210,6 @@ def finding_of_read(facts: FreedRead) -> Finding:
     if facts.freed_by is not None:
         message = f"freed by {called(facts.freed_by)}, which ran without retain_graph=True"
         notes.append(Related("freed_by", facts.freed_by.site, message))
-    advice = "look at saved tensors before the backward call, or pass retain_graph=True to it"
     found = RULE.finding(
         "read of a saved tensor that was freed",
         site=facts.site,
@@ -214,7 +217,7 @@ def finding_of_read(facts: FreedRead) -> Finding:
         label=f"reads what {facts.node or 'a node'} saved, already freed",
         related=notes,
         nodes=(facts.node,) if facts.node else (),
-        fix=Fix(FixKind.REORDER, advice),
+        fix=facts.fix or Fix(FixKind.REORDER, READ_EARLIER),
     )
     return replace(found, certainty=Certainty.OBSERVED)
 

@@ -190,6 +190,8 @@ class Scope(Printed):
 
     def called(self, call: BackwardCall) -> None:
         """Take note of a backward call that has ended."""
+        if self.writer.header.rank is None and (ranked := _rank()) is not None:
+            self.writer.ranked(*ranked)
         if self._on_call is not None:
             self._on_call(call)
         if (
@@ -305,7 +307,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         session.scopes.remove(scope)
         if not session.scopes:
             session.close()
-            _session = None
+            if _session is session:
+                _session = None
         if scope.outcome is None:
             if error is not None:
                 session.scopes.append(scope)
@@ -322,6 +325,27 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
 def current() -> Session | None:
     """Return the session of the watches in progress, if there is one."""
     return _session
+
+
+def _rank() -> tuple[int, int] | None:
+    """Return which rank this process has, among how many, if it is in a process group."""
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is None or not distributed.is_available():
+            return None
+        if not distributed.is_initialized():
+            return None
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    except Exception:  # a module that is about to be imported, or that stands in for it
+        return None
+
+
+def abandon() -> None:
+    """Take out the hooks of a watch that this process has inherited through ``fork()``."""
+    global _session
+    session, _session = _session, None
+    if session is not None:
+        session.close()
 
 
 def _header_of_process(hooks: bool) -> Header:

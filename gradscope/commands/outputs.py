@@ -185,7 +185,7 @@ def _opened(file: Path, path: Path, mode: str, option: str) -> TextIO:
         raise unwritable(file, error, option) from None
 
 
-def printer(format: Format) -> Callable[[Recording, Console, Path | None], None]:  # noqa: A002
+def printer(format: Format) -> Callable[[Recording, Console, str | None], None]:  # noqa: A002
     """Return what prints a recording in a format.
 
     It has imported all that it needs, as the program may leave no path to import it from.
@@ -193,12 +193,10 @@ def printer(format: Format) -> Callable[[Recording, Console, Path | None], None]
     if format is Format.TEXT:
         from gradscope.render.text.report import print_report
 
-        return lambda recording, console, saved: print_report(
-            recording, console, None if saved is None else str(saved)
-        )
+        return print_report
     write = WRITERS[format]
 
-    def print_text(recording: Recording, console: Console, saved: Path | None) -> None:
+    def print_text(recording: Recording, console: Console, saved: str | None) -> None:
         console.file.write(write(recording))
         console.file.flush()
 

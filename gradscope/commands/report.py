@@ -1,4 +1,7 @@
-"""`gradscope report`: print the reports of saved recordings, or write one as a page."""
+"""`gradscope report`: print the reports of saved recordings, or write one as a page.
+
+The recordings of several processes of one run make one report.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,21 @@ def report(
 ) -> int:
     """Print the reports of saved recordings, write that of one as a page, or a baseline."""
     from gradscope.record.file import load
+    from gradscope.record.processes import are_of_one_run, merged
 
+    recordings = [load(file) for file in files]
+    names = [str(file) for file in files]
+    if are_of_one_run(recordings):
+        recordings, names = [merged(recordings)], [" ".join(names)]
+    recordings = [Suppressor(settings).applied(recording) for recording in recordings]
     if html is not None:
-        if len(files) > 1:
+        if len(recordings) > 1:
             raise GradscopeError(
-                "--html takes one recording: name one, and another --html file for each further one"
+                "--html takes the recordings of one run:"
+                " name one, and another --html file for each further one"
             )
-        recording = Suppressor(settings).applied(load(files[0]))
-        page(html, "--html").write(recording, console_on(sys.stdout))
+        page(html, "--html").write(recordings[0], console_on(sys.stdout))
         return 0
-    recordings = [Suppressor(settings).applied(load(file)) for file in files]
     if settings.write_baseline is not None:
         findings = [finding for recording in recordings for finding in recording.findings]
         sources = {
@@ -43,6 +51,6 @@ def report(
     with opened(output, sys.stdout) as stream:
         console = console_on(stream)
         with paged(console):
-            for file, recording in zip(files, recordings, strict=True):
-                show(recording, console, file)
+            for name, recording in zip(names, recordings, strict=True):
+                show(recording, console, name)
     return 0

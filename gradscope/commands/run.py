@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,10 +28,12 @@ from gradscope.commands.outputs import (
 from gradscope.commands.settings import DEFAULTS, Settings
 from gradscope.commands.suppressing import Suppressor, write_baseline
 from gradscope.errors import GradscopeError
+from gradscope.launch.children import Children, Plan, own_file
 from gradscope.launch.ending import die_of_interrupt
-from gradscope.launch.runner import run_program
+from gradscope.launch.runner import Ended, run_program
 from gradscope.launch.target import Target, header_of
 from gradscope.model import BackwardCall, Finding, Header, Recording
+from gradscope.record.processes import merged
 from gradscope.render.machine import Format
 
 if TYPE_CHECKING:
@@ -50,26 +53,32 @@ class RunOptions:
     guard: bool = False
     hooks: bool = True
     settings: Settings = DEFAULTS
+    given: Path | None = None
+    """What ``--save`` was given: ``save`` is the file of this process."""
 
 
 def run(target: Target, options: RunOptions) -> int:
     """Run a program inside a watch, print its findings as they are made and a report at its end."""
     suppressor = Suppressor(options.settings)
+    header = header_of(target, options.hooks)
+    options = _own(options, header)
     views = _views(options)
     save = None if options.save is None else _made(options.save)
-    header = header_of(target, options.hooks)
+    chosen = {"hooks": options.hooks, "guard": options.guard, "stop_after": options.stop_after}
+    children = Children(Plan.of(options.given, **chosen), header)
+    header = replace(header, run=children.plan.run)
     ended = None
     try:
-        with opened(options.output, SafeStream(sys.stderr)) as stream:
+        with opened(options.output, SafeStream(sys.stderr)) as stream, children:
             console = console_on(stream, kind=SafeConsole)
             live = _Live(console, suppressor) if options.format is Format.TEXT else None
             show = live.report if live else printer(options.format)
             try:
                 ended = run_program(target, partial(_watch, options, header, save, live))
-                recording = Recording(header, ended.outcome)
-                if ended.scope is not None:
-                    recording = suppressor.applied(ended.scope.recording())
-                    show(recording, console, save)
+                recording, saved = _seen(ended, header, children, save)
+                recording = suppressor.applied(recording)
+                if recording.calls or ended.scope is not None:
+                    show(recording, console, saved)
                     if options.settings.write_baseline is not None:
                         known = console if live else None
                         write_baseline(
@@ -79,11 +88,9 @@ def run(target: Target, options: RunOptions) -> int:
                     for view in views:
                         view.write_if_possible(recording, console if live else None)
                 elif live:
-                    _print_unwatched(options, console, ended.failure)
+                    _print_unwatched(options, console, ended.failure, recording.summary.notes)
                 else:
                     show(recording, console, None)
-                if ended.scope is None and save is not None:
-                    save.unlink(missing_ok=True)
                 if ended.failure is not None and (ended.scope is not None or not live):
                     _tell(ended.failure)
             except KeyboardInterrupt:  # not the program's: a second Ctrl-C cuts the report short
@@ -103,6 +110,40 @@ def run(target: Target, options: RunOptions) -> int:
     if ended.outcome.exit_status or options.settings.write_baseline:
         return ended.outcome.exit_status or 0
     return int(any(map(options.settings.fail_on.includes, recording.findings)))
+
+
+def _own(options: RunOptions, header: Header) -> RunOptions:
+    """Return the options with the files of this process, one of several that were told the same."""
+    output, save, html, draw = (
+        own_file(file, header)
+        for file in (options.output, options.save, options.html, options.draw)
+    )
+    return replace(options, given=options.save, output=output, save=save, html=html, draw=draw)
+
+
+def _seen(
+    ended: Ended, header: Header, children: Children, save: Path | None
+) -> tuple[Recording, str | None]:
+    """Return what this process and those that it started have done, and the files of that."""
+    seen = ended.scope is not None
+    own = ended.scope.recording() if ended.scope else Recording(header, ended.outcome)
+    written = children.plan.recordings()
+    children.plan.tidy()
+    if save is not None and (not seen or (written and not (own.calls or own.findings))):
+        save.unlink(missing_ok=True)
+        save = None
+    files = [*([] if save is None else [save]), *(file for file, _ in written)]
+    if written:
+        parts = [own] if own.calls or own.findings else []
+        together = merged([*parts, *(recording for _, recording in written)])
+        own = replace(together, header=own.header, outcome=ended.outcome)
+    notes = (
+        f"a process was started that is not watched; this watches it: {command}"
+        for command in children.unwatched
+    )
+    summary = replace(own.summary, notes=(*own.summary.notes, *notes))
+    kept = children.plan.is_kept and files
+    return replace(own, summary=summary), " ".join(map(str, files)) if kept else None
 
 
 def _views(options: RunOptions) -> list[View]:
@@ -165,11 +206,11 @@ class _Live:
         if os.getpid() == self._process:
             self._progress.update(call.number, call.live_bytes, time.monotonic() - self._started)
 
-    def report(self, recording: Recording, console: Console, saved: Path | None) -> None:
+    def report(self, recording: Recording, console: Console, saved: str | None) -> None:
         """Print the report; what was printed before takes one line a finding."""
         self._progress.erase()
         printed = {finding.cause for finding in self._printed}
-        self._print_report(recording, console, None if saved is None else str(saved), printed)
+        self._print_report(recording, console, saved, printed)
 
 
 def _tell(failure: Exception) -> None:
@@ -182,7 +223,9 @@ def _words(failure: Exception) -> str:
     return f"a part of gradscope failed ({error}); see `gradscope doctor`, and please report this"
 
 
-def _print_unwatched(options: RunOptions, console: Console, failure: Exception | None) -> None:
+def _print_unwatched(
+    options: RunOptions, console: Console, failure: Exception | None, notes: Sequence[str]
+) -> None:
     """Print the report of a program that never imported torch, or could not be watched."""
     files = [str(file) for file in (options.save, options.html, options.draw) if file is not None]
     text = (
@@ -193,3 +236,5 @@ def _print_unwatched(options: RunOptions, console: Console, failure: Exception |
     if files:
         text += f", and {' and '.join(files)} {'were' if len(files) > 1 else 'was'} not written"
     print_line(console, text)
+    for note in notes:
+        print_line(console, f"note: {note}")

@@ -6,6 +6,7 @@ from gradscope.model.calls import SCHEMA as SCHEMA
 from gradscope.model.calls import BackwardCall as BackwardCall
 from gradscope.model.calls import Header as Header
 from gradscope.model.calls import Outcome as Outcome
+from gradscope.model.calls import Process as Process
 from gradscope.model.calls import Recording as Recording
 from gradscope.model.calls import Sample as Sample
 from gradscope.model.calls import Summary as Summary

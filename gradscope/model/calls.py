@@ -23,6 +23,7 @@ class BackwardCall(Printed):
     seconds since the run began. ``parent`` is the enclosing call of a reentrant one. ``count``
     similar calls are folded into this row, from ``number`` to ``last_number``. ``driven``: a
     library makes it in a loop that the line at ``site`` has started, as ``trainer.fit()`` does.
+    ``process`` says which of several processes made it.
     """
 
     number: int
@@ -54,6 +55,7 @@ class BackwardCall(Printed):
     count: int = 1
     last_number: int = 0
     driven: bool = False
+    process: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Header:
 
     ``script`` is the path, ``-m module`` or ``-c``; ``started`` is in seconds since the epoch;
     ``cwd`` is the directory in which the program was started, empty if that is unknown; ``code`` is
-    what ``-c`` was given.
+    what ``-c`` was given. ``rank`` is that of ``torch.distributed``, among ``ranks``, and ``pid``
+    the number of the process. Processes that were started by a watched one share its ``run``.
     """
 
     gradscope: str
@@ -75,6 +78,15 @@ class Header:
     schema: int = SCHEMA
     cwd: str = ""
     code: str | None = None
+    rank: int | None = None
+    ranks: int = 1
+    pid: int = 0
+    run: str = ""
+
+    @property
+    def process(self) -> str:
+        """How a sentence names the process, among those of one run."""
+        return f"process {self.pid}" if self.rank is None else f"rank {self.rank}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +140,26 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Process:
+    """One of several processes of a run: ``rank 1``, or ``process 4711``, and what it did.
+
+    ``differs`` says in a sentence in what its graphs first differ from those of the others.
+    """
+
+    name: str
+    script: str
+    summary: Summary
+    outcome: Outcome
+    findings: int = 0
+    differs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Recording(Printed):
-    """A whole run, as every view reads it: calls folded, graphs by number."""
+    """A whole run, as every view reads it: calls folded, graphs by number.
+
+    That of several processes has them as ``processes``; its timeline is that of the first.
+    """
 
     header: Header
     outcome: Outcome = Outcome()
@@ -139,3 +169,4 @@ class Recording(Printed):
     findings: tuple[Finding, ...] = ()
     timeline: tuple[Sample, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
+    processes: tuple[Process, ...] = ()

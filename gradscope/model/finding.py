@@ -151,7 +151,8 @@ class Finding(Printed):
     gradscope, shown as such. ``silent``: the backward call that it predicts raises nothing, and
     computes a wrong gradient. Of a prediction that a call will fail, ``came_true`` says that the
     call did, and ``withdrawn`` why it did not. ``alternatives`` are what else could be done than
-    ``fix``, the better first. ``suppression`` is set for a view, not in a recording.
+    ``fix``, the better first. ``suppression`` is set for a view, not in a recording. ``processes``
+    are those that met it, of several.
     """
 
     code: str
@@ -176,6 +177,7 @@ class Finding(Printed):
     withdrawn: str = ""
     alternatives: tuple[Fix, ...] = ()
     suppression: Suppression | None = None
+    processes: tuple[str, ...] = ()
 
     @property
     def counts(self) -> bool:

@@ -28,4 +28,13 @@ def header_of(
         hooks=hooks,
         cwd=directory,
         code=code,
+        rank=_number("RANK"),
+        ranks=_number("WORLD_SIZE") or 1,
+        pid=os.getpid(),
     )
+
+
+def _number(variable: str) -> int | None:
+    """Return a number that a launcher of several ranks has put into the environment."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isascii() and text.isdigit() else None

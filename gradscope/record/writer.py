@@ -70,7 +70,7 @@ class RecordingWriter:
         self.path = path
         self.problem: str | None = None
         self.lock = RLock()
-        self._header = header
+        self.header = header
         self._process = os.getpid()
         self._closed = False
         self._committing = False
@@ -97,6 +97,13 @@ class RecordingWriter:
     def is_idle(self) -> bool:
         """True after ``close``, and in a forked child, which shares the file with its parent."""
         return self._closed or os.getpid() != self._process
+
+    @_while_open
+    def ranked(self, rank: int, ranks: int) -> None:
+        """Note which rank of a distributed run this process is, once that is known."""
+        self.header = replace(self.header, rank=rank, ranks=ranks)
+        self._put("meta", "header", codec.dumps(self.header))
+        self._tick()
 
     def known(self, signature: Hashable, site: Site | None = None) -> int | None:
         """Return the number of a signature's graph, None for an unknown one, 0 without room."""
@@ -207,7 +214,7 @@ class RecordingWriter:
     def read(self) -> Recording:
         """Return the recording so far."""
         if self.is_idle:
-            return Recording(self._header)
+            return Recording(self.header)
         with self.lock:
             self._commit()
             return read(self._connection)

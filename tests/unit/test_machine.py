@@ -25,6 +25,8 @@ from gradscope.model import (
     Finding,
     Fix,
     FixKind,
+    Outcome,
+    Process,
     Recording,
     Related,
     Root,
@@ -94,6 +96,7 @@ def test_json_has_the_documented_shape(recording: Recording) -> None:
         "summary",
         "findings",
         "calls",
+        "processes",
     ]
     assert report["schema"] == 1
     outcome = recording.outcome
@@ -120,7 +123,7 @@ def test_json_has_the_documented_shape(recording: Recording) -> None:
 def test_json_has_the_keys_and_types_of_the_schema() -> None:
     """``tests/golden/json-schema.json``: what other programs may rely on, from the model's own fields."""
     schema = {}
-    for kind in (Summary, Finding, Related, Fix, Edit, Site, BackwardCall, Root):
+    for kind in (Summary, Finding, Related, Fix, Edit, Site, BackwardCall, Root, Process, Outcome):
         types = {field.name: field.type for field in fields(kind)}
         schema[kind.__name__] = {key: types[name] for key, name in keys(kind).items()}
     assert_golden("json-schema.json", json.dumps(schema, indent=2) + "\n")

@@ -45,9 +45,36 @@ function showVerdict() {
       ),
     ),
     el("dl", { class: "tiles" }, tiles),
+    processTable(),
     ...summary.notes.map((note) => el("p", { class: "run-note" }, el("b", {}, "Note "), prose(note))),
   );
   if (outcome.exception) byId("verdict").querySelector(".clamped")?.setAttribute("title", outcome.exception);
+}
+
+/** What each process of a run did, and in what a rank differs from the others. */
+function processTable() {
+  const { processes } = page.data;
+  if (!processes.length) return "";
+  const head = ["process", "backward calls", "saved", "peak", "findings", "ended", "differs"];
+  return el(
+    "table",
+    { class: "card processes", id: "processes" },
+    el("caption", {}, `Timeline and calls below are those of ${processes[0][0]}.`),
+    el("thead", {}, el("tr", {}, head.map((word) => el("th", { scope: "col" }, word)))),
+    el(
+      "tbody",
+      {},
+      processes.map(([name, calls, saved, peak, findings, ended, differs]) =>
+        el(
+          "tr",
+          {},
+          el("th", { scope: "row" }, name),
+          [count(calls), bytes(saved), bytes(peak), count(findings), ended].map((cell) => el("td", {}, cell)),
+          el("td", {}, prose(differs)),
+        ),
+      ),
+    ),
+  );
 }
 
 /** By severity. */
@@ -137,6 +164,7 @@ function findingBody(finding) {
       ],
     ],
     finding.call ? ["Backward call", count(finding.call)] : null,
+    finding.processes.length ? ["Met in", ...chips(finding.processes)] : null,
     finding.nodes.length ? ["Nodes", ...chips(finding.nodes)] : null,
     finding.saved.length ? ["Saved tensors", ...chips(finding.saved)] : null,
     finding.bytes ? ["Bytes", bytes(finding.bytes)] : null,

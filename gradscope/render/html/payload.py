@@ -12,6 +12,7 @@ from gradscope.model import (
     Fix,
     Graph,
     Header,
+    Process,
     Recording,
     Related,
     Sample,
@@ -71,6 +72,10 @@ class Sources:
 def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
     """Return everything but the graphs; ``embedded`` names those that the page brings along."""
     sources = Sources(recording.sources)
+    if recording.processes:  # timeline and calls are those of the first, as the memory curve is
+        first = recording.processes[0].name
+        own = tuple(call for call in recording.calls if call.process == first)
+        recording = replace(recording, calls=own)
     # A row of one call has no last number.
     calls = [replace(c, last_number=max(c.number, c.last_number)) for c in recording.calls]
     return {
@@ -87,7 +92,15 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
         "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
         "embedded": sorted(embedded),
         "largest": _largest(recording, sources),
+        "processes": [_process(process) for process in recording.processes],
     }
+
+
+def _process(process: Process) -> list[Json]:
+    s = process.summary
+    figures = [s.backward_calls, s.saved_bytes, s.peak_saved_bytes, process.findings]
+    ended = process.outcome.exception or ("" if process.outcome.finished else "cut off")
+    return [process.name, *figures, ended, process.differs]
 
 
 _NAMES = {"site": "at", "backward_call": "call"}

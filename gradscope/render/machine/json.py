@@ -31,6 +31,7 @@ def to_json(recording: Recording) -> str:
         "summary": plain(recording.summary),
         "findings": plain(recording.findings),
         "calls": plain(recording.calls),
+        "processes": plain(recording.processes),
     }
     return json.dumps(report, indent=2) + "\n"
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gradscope.model import BackwardCall
 from gradscope.render.text.terminal import place_of, plain, signs, tail, wrapped
-from gradscope.units import nbytes
+from gradscope.units import listed, nbytes
 
 MOST_ROWS = 40
 _LAST_ROWS = 10
@@ -39,6 +39,22 @@ def folded(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
     return rows
 
 
+def side_by_side(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
+    """Return the folded calls; those that all processes made alike are one row."""
+    names = list(dict.fromkeys(call.process for call in calls))
+    if len(names) == 1:
+        return folded(calls)
+    alike: dict[Hashable, list[BackwardCall]] = {}
+    for name in names:
+        for row in folded([call for call in calls if call.process == name]):
+            alike.setdefault((row.number, row.last_number, _shared(row)), []).append(row)
+    rows = [
+        replace(made[0], process="" if len(made) == len(names) else listed(c.process for c in made))
+        for made in alike.values()
+    ]
+    return sorted(rows, key=lambda row: row.number)
+
+
 def _shared(call: BackwardCall) -> Hashable:
     """Return what calls must share to be one row: all that the row shows but their numbers."""
     return (
@@ -64,7 +80,7 @@ def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
 
     A narrow terminal has no column of saved bytes, as what was saved was freed or retained.
     """
-    rows = folded(calls)
+    rows = side_by_side(calls)
     more = len(rows) - MOST_ROWS
     if more > 0:
         rows = [*rows[: MOST_ROWS - _LAST_ROWS], *rows[-_LAST_ROWS:]]
@@ -119,6 +135,8 @@ def _statement(call: BackwardCall, console: Console) -> Text:
         shown.append(f" (inside call {call.parent:,})", style="dim")
     if call.thread != "MainThread":
         shown.append(f" (thread {plain(call.thread, console)})", style="dim")
+    if call.process:
+        shown.append(f" ({plain(call.process, console)})", style="dim")
     if call.exception:
         shown.append(f" raised {plain(call.exception.partition(':')[0], console)}", style="red")
     return shown

@@ -62,6 +62,8 @@ def print_finding(
         print_note(f"suppressed {finding.suppression.reason}", console)
     if finding.count > 1:
         print_note(f"seen {finding.count:,} times", console)
+    if finding.processes:
+        print_note(f"met in {listed(finding.processes)}", console)
     if finding.missed:
         fault = "this is a fault of gradscope, which should have announced it before the call"
         print_note(fault, console)
@@ -99,6 +101,7 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
         place += " " * (middle - cell_len(place))
         seen = f", seen {finding.count:,} times" if finding.count > 1 else ""
         seen += ", withdrawn" if finding.withdrawn else ""
+        seen += f", in {listed(finding.processes)}" if finding.processes else ""
         lead = Text.assemble("  ", begun, "  ", place, "  ")
         room = max(console.width - lead.cell_len - len(seen), 1)
         grows = finding.severity is Severity.WARNING and finding.certainty is Certainty.OBSERVED

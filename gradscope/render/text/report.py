@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.model import Cause, Recording, Summary
+from gradscope.model import Cause, Outcome, Recording, Summary
 from gradscope.render.text.calls import calls_table
 from gradscope.render.text.finding import print_finding, print_list, print_note, tally
 from gradscope.render.text.terminal import (
@@ -48,9 +49,12 @@ def print_report(
         print_lines(console, [Text("totals", style="bold")])
         _totals(recording.summary, console)
         print_lines(console, [Text()])
+    if recording.processes:
+        _processes(recording, console)
     for note in recording.summary.notes:
         print_note(note, console)
-    _outcome(recording, console)
+    if not recording.processes:
+        _outcome(recording.outcome, "the script", console)
     _headline(recording, console)
     _next(recording, console, saved)
 
@@ -78,15 +82,35 @@ def _totals(s: Summary, console: Console) -> None:
         print_message(Text(f"  {name:<{width}}  ", style="dim"), value, console)
 
 
-def _outcome(recording: Recording, console: Console) -> None:
+def _processes(recording: Recording, console: Console) -> None:
+    """Print a line for each process, and in what it differs from the others."""
+    print_lines(console, [Text("processes", style="bold")])
+    width = max(cell_len(plain(one.name, console)) for one in recording.processes)
+    for one in recording.processes:
+        s, name = one.summary, plain(one.name, console)
+        figures = [
+            counted(s.backward_calls, "backward call"),
+            f"{nbytes(s.saved_bytes)} saved, {nbytes(s.peak_saved_bytes)} at the peak",
+            counted(one.findings, "finding") if one.findings else "no finding",
+        ]
+        lead = Text(f"  {name}{'':{width - cell_len(name)}}  ", style="dim")
+        print_message(lead, ", ".join(figures), console)
+    print_lines(console, [Text()])
+    for one in recording.processes:
+        if one.differs:
+            print_note(f"{one.name} differs: {one.differs}", console)
+        _outcome(one.outcome, one.name, console)
+
+
+def _outcome(outcome: Outcome, who: str, console: Console) -> None:
     """Print how the run ended, if it ended early or raised."""
-    outcome = recording.outcome
     if not outcome.finished:
-        print_note("the recording ends here: the run was stopped before it could finish", console)
+        what = "the recording" if who == "the script" else f"the recording of {who}"
+        print_note(f"{what} ends here: the run was stopped before it could finish", console)
     elif outcome.exception:
         raised = outcome.exception.splitlines()[0]
         raised = shorten(raised, 2 * console.width - 40, signs(console).ellipsis)
-        print_note(f"the script raised {raised}", console)
+        print_note(f"{who} raised {raised}", console)
 
 
 def _headline(recording: Recording, console: Console) -> None:
@@ -96,14 +120,26 @@ def _headline(recording: Recording, console: Console) -> None:
         if calls == 0:
             print_lines(console, [Text("no backward call was made, so there is nothing to report")])
             return
-        checked = f"no problem found in {counted(calls, 'backward call')}"
+        if any(one.differs for one in recording.processes):
+            print_lines(console, [Text(f"no finding in {_made(recording)}", style="bold")])
+            return
+        checked = f"no problem found in {_made(recording)}"
         print_lines(console, [Text(checked, style="bold green")])
         return
     found = [finding.severity for finding in recording.findings if finding.counts]
     parts = tally(recording.findings)
     style = SEVERITIES[min(found, key=lambda severity: severity.rank)].terminal if found else "bold"
-    line = Text.assemble((", ".join(parts), style), f" in {counted(calls, 'backward call')}")
+    line = Text.assemble((", ".join(parts), style), f" in {_made(recording)}")
     print_lines(console, wrapped(line, console.width, console))
+
+
+def _made(recording: Recording) -> str:
+    """Return how many backward calls were made, and in how many processes."""
+    calls = counted(recording.summary.backward_calls, "backward call")
+    if recording.processes:
+        return f"{calls} of {counted(len(recording.processes), 'process', 'processes')}"
+    header = recording.header
+    return f"{calls} of rank {header.rank}" if header.ranks > 1 else calls
 
 
 def _next(recording: Recording, console: Console, saved: str | None) -> None:
@@ -114,7 +150,8 @@ def _next(recording: Recording, console: Console, saved: str | None) -> None:
         gravest = min(findings, key=lambda finding: finding.severity.rank)
         commands.append(f"gradscope explain {gravest.code}")
     if saved is not None:
-        if any(finding.fix is not None and finding.fix.edits for finding in findings):
+        edits = any(f.fix is not None and f.fix.edits for f in findings)
+        if edits and not recording.processes:
             commands.append(f"gradscope fix {saved}")
         commands.append(f"gradscope report {saved}")
     for place, command in enumerate(commands):

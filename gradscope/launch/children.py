@@ -1,0 +1,264 @@
+"""Has the Python processes that a watched program starts be watched too.
+
+Each writes a recording of its own, and nothing else: what it prints is the program's alone. The
+command line of a new interpreter is led through ``child.py``. A process that ``multiprocessing``
+forks begins a watch of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradscope.errors import GradscopeError
+from gradscope.launch.interpreter import command_of, watched
+from gradscope.launch.torch_import import when_torch_is_imported
+from gradscope.model import BackwardCall, Header, Outcome, Recording
+from gradscope.record.file import load
+
+if TYPE_CHECKING:
+    from gradscope.api.watch import Scope
+
+BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
+_MOST_UNWATCHED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the children of a run are watched; ``save`` names their files, with ``{pid}`` in it."""
+
+    run: str
+    save: str
+    hooks: bool = True
+    guard: bool = False
+    stop_after: int | None = None
+
+    @classmethod
+    def of(cls, save: Path | None, **options: Any) -> Plan:
+        """Return the plan of a run that begins now, and saves its own recording in ``save``."""
+        run = f"{os.getpid()}-{time.time_ns():x}"
+        if save is None:
+            pattern = Path(tempfile.gettempdir(), f"gradscope-{run}", "{pid}.gscope")
+        else:
+            pattern = save if "{" in save.name else save.with_stem(save.stem + "-{rank}")
+        return cls(run, str(pattern.absolute()), **options)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the user asked for the recordings."""
+        return Path(self.save).parent.name != f"gradscope-{self.run}"
+
+    def recordings(self) -> list[tuple[Path, Recording]]:
+        """Return what the children of this run have written, with its files."""
+        found = []
+        pattern = Path(filled(self.save, "*", "*"))
+        for file in sorted(pattern.parent.glob(pattern.name)):
+            with suppress(GradscopeError):
+                recording = load(file)
+                header = recording.header
+                of_child = header.run == self.run and header.pid != os.getpid()
+                if of_child and (recording.calls or recording.findings):
+                    found.append((file, recording))
+        return found
+
+    def tidy(self) -> None:
+        """Remove the recordings that the user did not ask for."""
+        if not self.is_kept:
+            shutil.rmtree(Path(self.save).parent, ignore_errors=True)
+
+
+def filled(pattern: str, rank: object, process: object) -> str:
+    """Return a file's name with rank and number of the process in it."""
+    return pattern.replace("{rank}", str(rank)).replace("{pid}", str(process))
+
+
+def own_file(file: Path | None, header: Header) -> Path | None:
+    """Return the file of this process: of several ranks that were told the same, each has one."""
+    if file is None:
+        return None
+    if "{" not in file.name and header.rank is not None and header.ranks > 1:
+        file = file.with_stem(file.stem + "-{rank}")
+    rank = os.getpid() if header.rank is None else header.rank
+    return file.with_name(filled(file.name, rank, os.getpid()))
+
+
+class Watching:
+    """The watch of this process, which is a child; it begins once torch is there."""
+
+    def __init__(self, plan: Plan, header: Header) -> None:
+        self.plan = plan
+        self.header = replace(header, run=plan.run)
+        self._watching = ExitStack()
+        self._scope: Scope | None = None
+        self._has_called = False
+
+    def __enter__(self) -> Scope:
+        import torch
+
+        from gradscope.api.watch import watch
+
+        process = os.getpid()
+        file = Path(filled(self.plan.save, process, process))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        header = replace(self.header, torch=str(torch.__version__), pid=process)
+        watching = watch(
+            raise_on="error" if self.plan.guard else None,
+            hooks=self.plan.hooks,
+            save=file,
+            stop_after=self.plan.stop_after,
+            on_call=self._called,
+            header=header,
+        )
+        try:
+            self._scope = self._watching.enter_context(watching)
+        except GradscopeError as error:  # no fault of the program's: it runs unwatched
+            raise RuntimeError(str(error)) from error
+        return self._scope
+
+    def _called(self, call: BackwardCall) -> None:
+        self._has_called = True
+
+    def __exit__(self, *_: object) -> None:
+        """End the watch; keep the recording only if there is something in it, under its rank."""
+        self._watching.close()
+        scope, self._scope = self._scope, None
+        if scope is None or scope.writer.path is None:
+            return
+        file, rank = scope.writer.path, scope.writer.header.rank
+        if not (self._has_called or scope.findings):
+            file.unlink(missing_ok=True)
+        elif rank is not None:
+            named = Path(filled(self.plan.save, rank, os.getpid()))
+            if not self._is_taken(named):
+                with suppress(OSError):
+                    file.replace(named)
+
+    def _is_taken(self, file: Path) -> bool:
+        """Return whether another process of this run has written a file."""
+        with suppress(GradscopeError):
+            return load(file).header.run == self.plan.run
+        return False
+
+    def begin_in_fork(self) -> None:
+        """Begin the watch of a process that ``multiprocessing`` has forked."""
+        from multiprocessing import util
+
+        def end() -> None:
+            with suppress(Exception):  # ours must not become the program's
+                if self._scope is not None:
+                    self._scope.finish(Outcome(finished=True, ended=time.time()))
+                self.__exit__()
+
+        def begin() -> None:
+            with suppress(Exception):
+                self.__enter__()
+
+        inherited = sys.modules.get("gradscope.api.watch")
+        if inherited is not None:
+            inherited.abandon()
+        self._watching = ExitStack()
+        self._scope, self._has_called = None, False
+        util.Finalize(None, end, exitpriority=-100)
+        when_torch_is_imported(begin)
+
+
+class Children:
+    """Sees the processes that this one starts; ``unwatched`` are commands that would watch others.
+
+    ``header`` is that of this process.
+    """
+
+    def __init__(self, plan: Plan, header: Header) -> None:
+        self.plan = plan
+        self.unwatched: list[str] = []
+        self._header = header
+        self._undo = ExitStack()
+        self._process = os.getpid()
+
+    def __enter__(self) -> Children:
+        """Lead what is started from now on through ``child.py``."""
+        import _posixsubprocess
+        import subprocess
+
+        for module in (_posixsubprocess, subprocess):
+            for name in ("fork_exec", "_fork_exec"):
+                if hasattr(module, name):
+                    self._replace(module, name, self._fork_exec)
+        self._replace(os, "system", self._system)
+        _active.append(self)
+        self._undo.callback(_active.remove, self)
+        if not _at_fork:
+            os.register_at_fork(after_in_child=_forked)
+            _at_fork.append(True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def _replace(self, module: Any, name: str, by: Callable[..., Any]) -> None:
+        original = getattr(module, name)
+        setattr(module, name, wraps(original)(partial(by, original)))
+        self._undo.callback(setattr, module, name, original)
+
+    def _fork_exec(self, original: Any, argv: Any, executables: Any, *rest: Any) -> Any:
+        with suppress(Exception):  # the program starts what it wanted to start
+            argv, executables = self._led(argv, executables)
+        return original(argv, executables, *rest)
+
+    def _led(self, argv: Any, executables: Any) -> tuple[Any, Any]:
+        """Return the command line as it is started, and the files to look for."""
+        words = [os.fsdecode(word) for word in argv]
+        files = [os.fsdecode(file) for file in executables]
+        # Several files are the places on the PATH at which the name is looked for.
+        file = next((file for file in files if os.access(file, os.X_OK)), "")
+        command = command_of(file, words)
+        if command is None:
+            self._note(words)
+            return argv, executables
+        plan = json.dumps(asdict(self.plan))
+        led = [words[0], *command.options, BOOT, plan, *command.program]
+        if command.program[0] == file:  # a script that names this Python in its first line
+            return [sys.executable, *led[1:]], [os.fsencode(sys.executable)]
+        return led, executables
+
+    def _system(self, original: Any, command: Any) -> Any:
+        with suppress(Exception):
+            self._note(["sh", "-c", os.fsdecode(command)])
+        return original(command)
+
+    def _note(self, words: Sequence[str]) -> None:
+        """Remember a command that starts Python in a way that is not followed."""
+        if len(self.unwatched) < _MOST_UNWATCHED and os.getpid() == self._process:
+            command = watched(words)
+            if command is not None and command not in self.unwatched:
+                self.unwatched.append(command)
+
+
+_active: list[Children] = []
+_at_fork: list[bool] = []
+
+
+class _Fork:
+    """Stands for this process in what ``multiprocessing`` calls in a forked one."""
+
+
+_fork = _Fork()
+
+
+def _forked() -> None:
+    """Have a process that was just forked watched, if ``multiprocessing`` is about to run it."""
+    util = sys.modules.get("multiprocessing.util")
+    if _active and util is not None:
+        children = _active[-1]
+        watching = Watching(children.plan, children._header)
+        util.register_after_fork(_fork, lambda _: watching.begin_in_fork())

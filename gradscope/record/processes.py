@@ -1,0 +1,233 @@
+"""Puts the recordings of several processes of one run together, and says which of them differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import NamedTuple
+
+from gradscope.model import (
+    BackwardCall,
+    Cause,
+    Finding,
+    Graph,
+    Node,
+    Outcome,
+    Process,
+    Recording,
+    Site,
+    Summary,
+)
+from gradscope.units import counted
+
+_MOST_NAMED = 3
+_LARGEST = ("live_bytes", "peak_saved_bytes")
+"""Totals that are of one moment: of several processes the largest counts."""
+
+Shape = tuple[tuple[str, str | None, str | None], ...]
+
+
+def merged(recordings: Sequence[Recording]) -> Recording:
+    """Return one recording of all: each finding once, with the processes that met it.
+
+    Graphs and the memory curve are those of the first process; of the others only the graphs that
+    a finding is about.
+    """
+    ordered = sorted(recordings, key=_order)
+    names = _names(ordered)
+    first = ordered[0]
+    graphs = dict(first.graphs)
+    found: dict[Cause, Finding] = {}
+    for name, recording in zip(names, ordered, strict=True):
+        for finding in recording.findings:
+            known = found.get(finding.cause)
+            if known is None:
+                if recording is not first:
+                    finding = _with_graph(finding, recording, graphs)
+                found[finding.cause] = replace(finding, processes=(name,))
+            else:
+                processes, count = (*known.processes, name), known.count + finding.count
+                found[finding.cause] = replace(known, processes=processes, count=count)
+    calls = [
+        replace(call, process=name)
+        for name, recording in zip(names, ordered, strict=True)
+        for call in recording.calls
+    ]
+    outcomes = [recording.outcome for recording in ordered]
+    return replace(
+        first,
+        outcome=min(outcomes, key=_how_well),
+        summary=_total([recording.summary for recording in ordered]),
+        calls=tuple(sorted(calls, key=lambda call: call.number)),
+        graphs=graphs,
+        findings=tuple(found.values()),
+        sources={k: text for recording in ordered for k, text in recording.sources.items()},
+        processes=tuple(_processes(names, ordered)),
+    )
+
+
+def are_of_one_run(recordings: Sequence[Recording]) -> bool:
+    """Return whether these are the ranks of one run, or the processes that one has started."""
+    headers = [recording.header for recording in recordings]
+    ranks = {header.rank for header in headers}
+    runs = {header.run for header in headers}
+    of_ranks = None not in ranks and len(ranks) == len(headers)
+    return len(headers) > 1 and (of_ranks or (len(runs) == 1 and "" not in runs))
+
+
+def _order(recording: Recording) -> tuple[bool, int, float]:
+    header = recording.header
+    return header.rank is None, header.rank or 0, header.started
+
+
+def _names(recordings: Sequence[Recording]) -> list[str]:
+    """Return a name for each; where two have the same one, with the number of the process."""
+    names = [recording.header.process for recording in recordings]
+    twice = {name for name, count in Counter(names).items() if count > 1}
+    return [
+        f"{name} (process {recording.header.pid})" if name in twice else name
+        for name, recording in zip(names, recordings, strict=True)
+    ]
+
+
+def _with_graph(finding: Finding, recording: Recording, graphs: dict[int, Graph]) -> Finding:
+    """Return the finding with its graph under a number of its own."""
+    graph = None if finding.graph is None else recording.graphs.get(finding.graph)
+    if graph is None:
+        return replace(finding, graph=None, graph_nodes=())
+    number = max(graphs, default=0) + 1
+    graphs[number] = graph
+    return replace(finding, graph=number)
+
+
+def _how_well(outcome: Outcome) -> int:
+    """Return an order in which the run that went worst comes first."""
+    return 2 if outcome.finished and not outcome.exception else int(not outcome.finished)
+
+
+def _total(summaries: Sequence[Summary]) -> Summary:
+    def of(name: str) -> int:
+        values = [getattr(summary, name) for summary in summaries]
+        return max(values) if name in _LARGEST else sum(values)
+
+    notes = dict.fromkeys(note for summary in summaries for note in summary.notes)
+    counts = {field.name: of(field.name) for field in fields(Summary) if field.name != "notes"}
+    return Summary(**counts, notes=tuple(notes))
+
+
+def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterator[Process]:
+    differences = _differences(recordings)
+    for name, recording, differs in zip(names, recordings, differences, strict=True):
+        yield Process(
+            name,
+            " ".join((recording.header.script, *recording.header.argv)),
+            recording.summary,
+            recording.outcome,
+            sum(finding.counts for finding in recording.findings),
+            differs,
+        )
+
+
+def _differences(recordings: Sequence[Recording]) -> list[str]:
+    """Return for each rank in what it first differs from the others, in a sentence.
+
+    What most ranks have is what the others differ from; of two, what the lower one has. Processes
+    that are no ranks are expected to differ.
+    """
+    ranks = [_Rank(recording) for recording in recordings if recording.header.rank is not None]
+    told: dict[int, str] = {}
+    for number in sorted({number for rank in ranks for number in rank.firsts}):
+        there = [(rank, rank.at(number)) for rank in ranks if id(rank.recording) not in told]
+        met = [(rank, own) for rank, own in there if own is not None]
+        usual = _usual([own.shape for _, own in met])
+        known = next((own for _, own in met if own.shape == usual), None)
+        for rank, own in met:
+            if known is not None and own.shape != usual and not rank.may_meet(usual, own.call):
+                told[id(rank.recording)] = _difference(number, own, known)
+    calls = [rank.recording.summary.backward_calls for rank in ranks]
+    for rank, number in zip(ranks, calls, strict=True):
+        if number != max(calls):
+            short = f"it made {counted(number, 'backward call')}, and another rank {max(calls):,}"
+            told.setdefault(id(rank.recording), short)
+    return [told.get(id(recording), "") for recording in recordings]
+
+
+class _Met(NamedTuple):
+    """A row of calls, the graph that they met, and what of it is the same in each rank."""
+
+    call: BackwardCall
+    graph: Graph
+    shape: Shape
+
+
+class _Rank:
+    """The graphs that one rank has met; ``firsts`` are the calls that met one of a new shape."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.firsts: dict[int, _Met] = {}
+        self._rows: list[_Met] = []
+        seen: set[Shape] = set()
+        for call in recording.calls:
+            graph = recording.graphs.get(call.graph or 0)
+            if graph is not None:
+                shape = tuple((node.name, node.module, node.variable) for node in graph.nodes)
+                self._rows.append(_Met(call, graph, shape))
+                if shape not in seen:
+                    seen.add(shape)
+                    self.firsts[call.number] = self._rows[-1]
+
+    def at(self, number: int) -> _Met | None:
+        """Return what the call of this number has met."""
+        first = self.firsts.get(number)
+        return first or next((row for row in self._rows if _includes(row.call, number)), None)
+
+    def may_meet(self, shape: Shape | None, call: BackwardCall) -> bool:
+        """Return whether calls in turns with this one meet such a graph: the order is not known."""
+        return any(row.shape == shape and _includes(row.call, call.number) for row in self._rows)
+
+
+def _includes(call: BackwardCall, number: int) -> bool:
+    return call.number <= number <= max(call.number, call.last_number)
+
+
+def _usual(shapes: Sequence[Shape]) -> Shape | None:
+    """Return what most have; the first of equally many."""
+    counts = Counter(shapes)
+    return max(counts, key=lambda one: (counts[one], -shapes.index(one))) if shapes else None
+
+
+def _difference(number: int, own: _Met, usual: _Met) -> str:
+    """Return in what the graph of a call differs from the usual one."""
+    begun = f"the graph of backward call {number:,}{_at(own.call.site)}"
+    mine, theirs = _parameters(own.graph), _parameters(usual.graph)
+    if lacking := [name for name in theirs if name not in mine]:
+        without = f"{begun} does not lead to {_list(lacking)}, as those of the others do"
+        return f"{without}: DistributedDataParallel waits for gradients of them that never come"
+    if more := [name for name in mine if name not in theirs]:
+        return f"{begun} leads to {_list(more)}, and those of the others do not"
+    for one, other in zip(own.graph.nodes, usual.graph.nodes, strict=False):
+        if (one.name, one.module) != (other.name, other.module):
+            return f"{begun} has {_node(one)} where the others have {_node(other)}"
+    nodes, others = len(own.graph.nodes), len(usual.graph.nodes)
+    return f"{begun} has {counted(nodes, 'node')}, those of the others have {others:,}"
+
+
+def _parameters(graph: Graph) -> list[str]:
+    return [node.variable for node in graph.nodes if node.variable is not None]
+
+
+def _list(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    listed = ", ".join(f"`{name}`" for name in names[:_MOST_NAMED])
+    return listed + (f" and {more:,} more" if more > 0 else "")
+
+
+def _node(node: Node) -> str:
+    where = f" of `{node.module}`" if node.module else ""
+    return f"{node.name}{where}{_at(node.site)}"
+
+
+def _at(site: Site | None) -> str:
+    return "" if site is None else f" ({site.place})"

@@ -1,0 +1,238 @@
+"""The recordings of several processes as one: findings once, calls side by side, what differs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recorded import DONE, HEADER, SITE, call_of
+
+from gradscope.launch.interpreter import Command, command_of, target_of, watched
+from gradscope.launch.target import Code, Module, Script
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Edge,
+    Finding,
+    Graph,
+    Node,
+    Outcome,
+    Recording,
+    Root,
+    Severity,
+    Summary,
+)
+from gradscope.record.processes import are_of_one_run, merged
+from gradscope.render.html import to_html
+from gradscope.render.machine.json import to_json
+from gradscope.render.text.printed import report_text
+
+LEAK = Finding(
+    "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OBSERVED, "kept", SITE, graph=1
+)
+
+
+def graph(*nodes: tuple[str, str | None]) -> Graph:
+    """A chain of nodes; one with a variable feeds that leaf."""
+    made = tuple(
+        Node(
+            i, name, module=None if variable else "net", variable=variable, variable_label=variable
+        )
+        for i, (name, variable) in enumerate(nodes)
+    )
+    edges = tuple(Edge(i, i + 1) for i in range(len(nodes) - 1))
+    return Graph(made, edges, (Root(0, "loss"),))
+
+
+BOTH = graph(("MulBackward0", None), ("AccumulateGrad", "net.a"), ("AccumulateGrad", "net.b"))
+ONE = graph(("MulBackward0", None), ("AccumulateGrad", "net.a"))
+OTHER = graph(("DivBackward0", None), ("AccumulateGrad", "net.a"), ("AccumulateGrad", "net.b"))
+
+
+def rank(number: int | None, *calls: BackwardCall, **more: object) -> Recording:
+    made = sum(call.count for call in calls)
+    recording = Recording(
+        replace(HEADER, rank=number, ranks=4, pid=100 + (number or 0)),
+        DONE,
+        Summary(backward_calls=made, saved_bytes=10 * made, peak_saved_bytes=10 + (number or 0)),
+        calls,
+        {1: BOTH, 2: ONE, 3: OTHER},
+    )
+    return replace(recording, **more)  # type: ignore[arg-type]
+
+
+def row(number: int, last: int, shape: int) -> BackwardCall:
+    return replace(
+        call_of(number), last_number=last, count=last - number + 1, graph=shape, nodes_run=shape
+    )
+
+
+def differing(*recordings: Recording) -> dict[str, str]:
+    return {one.name: one.differs for one in merged(recordings).processes if one.differs}
+
+
+ALIKE = row(1, 10, 1)
+
+
+def test_ranks_that_are_alike_do_not_differ() -> None:
+    assert differing(*(rank(number, ALIKE) for number in range(4))) == {}
+
+
+def test_the_first_missing_parameter_is_named() -> None:
+    (text,) = differing(
+        rank(0, ALIKE), rank(1, row(1, 3, 1), row(4, 10, 2)), rank(2, ALIKE)
+    ).values()
+    assert "backward call 4 (train.py:7) does not lead to `net.b`" in text
+    assert "DistributedDataParallel" in text
+
+
+def test_the_odd_one_out_is_named_even_if_it_is_the_first() -> None:
+    assert list(differing(rank(0, row(1, 10, 2)), rank(1, ALIKE), rank(2, ALIKE))) == ["rank 0"]
+
+
+def test_of_two_the_higher_rank_differs() -> None:
+    assert differing(rank(1, ALIKE), rank(0, row(1, 10, 2))) == {
+        "rank 1": "the graph of backward call 1 (train.py:7) leads to `net.b`, and those of the others do not"
+    }
+
+
+def test_the_first_other_node_is_named() -> None:
+    (text,) = differing(rank(0, ALIKE), rank(1, row(1, 10, 3))).values()
+    assert text.endswith("has DivBackward0 of `net` where the others have MulBackward0 of `net`")
+
+
+def test_calls_in_turns_are_in_no_known_order() -> None:
+    turns = (replace(row(1, 9, 1), count=5), replace(row(2, 10, 3), count=5))
+    apart = (replace(row(1, 9, 3), count=5), replace(row(2, 10, 1), count=5))
+    assert differing(rank(0, *turns), rank(1, *turns)) == {}
+    assert len(differing(rank(0, *turns), rank(1, *apart))) <= 1
+
+
+def test_a_rank_that_made_fewer_calls() -> None:
+    assert differing(rank(0, ALIKE), rank(1, row(1, 9, 1))) == {
+        "rank 1": "it made 9 backward calls, and another rank 10"
+    }
+
+
+def test_processes_that_are_no_ranks_may_differ() -> None:
+    assert differing(rank(None, ALIKE), rank(None, row(1, 3, 2))) == {}
+
+
+def test_findings_are_said_once_with_the_ranks_that_met_them() -> None:
+    other = replace(LEAK, code="GS303", graph=2)
+    whole = merged(
+        [
+            rank(0, ALIKE, findings=(LEAK,)),
+            rank(1, ALIKE, findings=(replace(LEAK, count=2), other)),
+            rank(2, ALIKE),
+        ]
+    )
+    leak, second = whole.findings
+    assert (leak.processes, leak.count) == (("rank 0", "rank 1"), 3)
+    assert second.processes == ("rank 1",)
+    assert whole.graphs[second.graph or 0] == ONE
+    assert [one.findings for one in whole.processes] == [1, 2, 0]
+    assert "note: met in rank 0, rank 1" in report_text(whole)
+
+
+def test_totals_are_sums_and_the_highest_peak() -> None:
+    summary = merged([rank(0, ALIKE), rank(1, ALIKE)]).summary
+    assert (summary.backward_calls, summary.saved_bytes, summary.peak_saved_bytes) == (20, 200, 11)
+
+
+def test_calls_that_all_make_alike_are_one_row() -> None:
+    text = report_text(
+        merged([rank(0, ALIKE), rank(1, ALIKE), rank(2, row(1, 3, 1), row(4, 10, 2))])
+    )
+    assert text.count("loss.backward()") == 3
+    assert "loss.backward() (rank 0, rank 1)" in text
+    assert "no finding in 30 backward calls of 3 processes" in text
+
+
+def test_how_each_process_ended_is_told() -> None:
+    killed, failed = Outcome(), replace(DONE, exit_status=1, exception="ValueError: no")
+    whole = merged([rank(0, ALIKE), rank(1, ALIKE, outcome=killed), rank(2, ALIKE, outcome=failed)])
+    assert whole.outcome == failed
+    assert "the recording of rank 1 ends here" in report_text(whole)
+    assert "rank 2 raised ValueError: no" in report_text(whole)
+
+
+def test_machines_and_pages_carry_the_ranks() -> None:
+    whole = merged([rank(0, ALIKE, findings=(LEAK,)), rank(1, row(1, 10, 2))])
+    report = json.loads(to_json(whole))
+    assert report["findings"][0]["processes"] == ["rank 0"]
+    assert [call["process"] for call in report["calls"]] == ["rank 0", "rank 1"]
+    assert [one["name"] for one in report["processes"]] == ["rank 0", "rank 1"]
+    assert "net.b" in report["processes"][1]["differs"]
+    assert "rank 1" in to_html(whole)
+
+
+def test_which_recordings_belong_together() -> None:
+    header = replace(HEADER, run="7-a")
+    assert are_of_one_run([rank(0), rank(1)])
+    assert are_of_one_run([Recording(header), Recording(header)])
+    assert not are_of_one_run([rank(0)])
+    assert not are_of_one_run([rank(0), rank(0)])
+    assert not are_of_one_run([Recording(HEADER), Recording(HEADER)])
+    assert not are_of_one_run([Recording(header), Recording(replace(header, run="8-a"))])
+
+
+PYTHON = sys.executable
+BESIDE = str(Path(PYTHON).parent / "torchrun")
+
+
+@pytest.mark.parametrize(
+    ("executable", "line", "expected"),
+    [
+        (PYTHON, "python a.py -c b", Command([], ["a.py", "-c", "b"])),
+        (PYTHON, "python -u -Bs -W error -Xdev -m a b", Command(["-u", "-Bs", "-W", "error", "-Xdev"], ["-m", "a", "b"])),
+        (PYTHON, "python -c pass", Command([], ["-c", "pass"])),
+        (PYTHON, "python", None),
+        (PYTHON, "python -", None),
+        (PYTHON, "python -i a.py", None),
+        (PYTHON, "python -x a.py", None),
+        (PYTHON, "python --version", None),
+        (PYTHON, "python -m", None),
+        (PYTHON, "python -um a", None),
+        (PYTHON, "python -m torch._inductor.compile_worker", None),
+        ("/bin/sh", "sh -c python", None),
+        ("/other/python", "python a.py", None),
+    ],
+)  # fmt: skip
+def test_command_lines_of_this_interpreter(
+    executable: str, line: str, expected: Command | None
+) -> None:
+    assert command_of(executable, line.split()) == expected
+
+
+def test_a_script_beside_this_interpreter_that_names_it() -> None:
+    if not Path(BESIDE).is_file():
+        pytest.skip("torchrun is not installed beside this Python")
+    assert command_of(BESIDE, ["torchrun", "a.py"]) == Command([], [BESIDE, "a.py"])
+
+
+def test_what_a_command_line_runs() -> None:
+    assert target_of(["a.py", "-m"]) == Script("a.py", ("-m",))
+    assert target_of(["-m", "a", "b"]) == Module("a", ("b",))
+    assert target_of(["-c", "pass"]) == Code("pass", ())
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (["ls", "-l"], None),
+        (["/other/python3.9", "-u", "a.py", "x y"], "/other/python3.9 -u -m gradscope run a.py 'x y'"),
+        (["sh", "-c", "python a.py"], "python -m gradscope run a.py"),
+        (["sh", "-c", "python a.py | tee log"], None),
+        (["sh", "-c", "echo 'python"], None),
+        (["torchrun", "--nproc_per_node", "2", "a.py"], "gradscope run -m torch.distributed.run --nproc_per_node 2 a.py"),
+        (["accelerate", "launch", "a.py"], "gradscope run -m accelerate.commands.accelerate_cli launch a.py"),
+        (["python", "-c", "from multiprocessing.resource_tracker import main"], None),
+        ([], None),
+    ],
+)  # fmt: skip
+def test_the_command_that_would_watch(line: list[str], expected: str | None) -> None:
+    assert watched(line) == expected

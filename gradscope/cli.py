@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from gradscope._version import __version__
+from gradscope.commands import diff as diff_command
 from gradscope.commands import doctor as doctor_command
 from gradscope.commands import draw as draw_command
 from gradscope.commands import explain as explain_command
@@ -192,6 +193,10 @@ def report(
         Path | None, _file("Write the report to this file instead of stdout.")
     ] = None,
     html: Annotated[Path | None, _file("Write an interactive report to this file instead.")] = None,
+    memory: Annotated[
+        bool,
+        _option("Show what the largest graph saved: by module, line and operation.", "--memory"),
+    ] = False,
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
     write_baseline: WriteBaselineOption = None,
@@ -199,7 +204,17 @@ def report(
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
     settings = settings_at().overridden(ignore, None, baseline, write_baseline)
-    return partial(report_command.report, files, format, output, html, settings)
+    return partial(report_command.report, files, format, output, html, settings, memory)
+
+
+@app.command()
+def diff(
+    before: RecordingArgument,
+    after: Annotated[Path, typer.Argument(metavar="OTHER", help="A later one.")],
+    color: ColorOption = Color.AUTO,
+) -> Job:
+    """Say how a later recording differs: memory by module and operation, totals, findings."""
+    return partial(diff_command.diff, before, after)
 
 
 @app.command()

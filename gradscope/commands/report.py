@@ -6,13 +6,16 @@ The recordings of several processes of one run make one report.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 from gradscope.commands.outputs import console_on, opened, page, paged, printer
 from gradscope.commands.settings import DEFAULTS, Settings
 from gradscope.commands.suppressing import Suppressor, write_baseline
 from gradscope.errors import GradscopeError
+from gradscope.model import Recording
 from gradscope.render.machine import Format
 
 
@@ -22,6 +25,7 @@ def report(
     output: Path | None,
     html: Path | None = None,
     settings: Settings = DEFAULTS,
+    memory: bool = False,
 ) -> int:
     """Print the reports of saved recordings, write that of one as a page, or a baseline."""
     from gradscope.record.file import load
@@ -47,10 +51,21 @@ def report(
         }
         write_baseline(settings.write_baseline, findings, sources, console_on(sys.stdout))
         return 0
-    show = printer(format)
+    show = _memory(format) if memory else printer(format)
     with opened(output, sys.stdout) as stream:
         console = console_on(stream)
         with paged(console):
             for name, recording in zip(names, recordings, strict=True):
                 show(recording, console, name)
     return 0
+
+
+def _memory(format: Format) -> Callable[[Recording, Console, str | None], None]:  # noqa: A002
+    """Return what prints where the memory is."""
+    from gradscope.render.text.memory import print_memory
+
+    if format is not Format.TEXT:
+        raise GradscopeError(
+            "--memory prints text; --format speedscope has the same for speedscope"
+        )
+    return lambda recording, console, _: print_memory(recording, console)

@@ -83,6 +83,7 @@ def test_the_other_commands() -> None:
         None,
         None,
         DEFAULTS,
+        False,
     )
     assert parse("report", "a", "--html", "b").args == (
         [Path("a")],
@@ -90,7 +91,10 @@ def test_the_other_commands() -> None:
         None,
         Path("b"),
         DEFAULTS,
+        False,
     )
+    assert parse("report", "a", "--memory").args[-1] is True
+    assert parse("diff", "a", "b").args == (Path("a"), Path("b"))
     assert parse("draw", "a").args == (Path("a"), None, None, Options())
     options = ["--call", "2", "--focus", "x", "--depth", "3", "--expand", "y", "--expand", "z"]
     flags = ["--no-fold", "--sites", "--engine", "dot", "--theme", "dark"]

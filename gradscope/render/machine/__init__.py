@@ -10,6 +10,7 @@ from gradscope.render.machine.github import to_github
 from gradscope.render.machine.json import to_json
 from gradscope.render.machine.junit import to_junit
 from gradscope.render.machine.sarif import to_sarif
+from gradscope.render.machine.speedscope import to_speedscope
 
 
 class Format(StrEnum):
@@ -20,6 +21,7 @@ class Format(StrEnum):
     SARIF = "sarif"
     GITHUB = "github"
     JUNIT = "junit"
+    SPEEDSCOPE = "speedscope"
 
 
 WRITERS: Mapping[Format, Callable[[Recording], str]] = {
@@ -27,5 +29,6 @@ WRITERS: Mapping[Format, Callable[[Recording], str]] = {
     Format.SARIF: to_sarif,
     Format.GITHUB: to_github,
     Format.JUNIT: to_junit,
+    Format.SPEEDSCOPE: to_speedscope,
 }
 """What writes a recording in each format but ``text``."""

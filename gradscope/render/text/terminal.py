@@ -28,9 +28,10 @@ class Signs:
     arrow: str = "→"
     dash: str = "\N{EN DASH}"
     times: str = "\N{MULTIPLICATION SIGN}"
+    bar: str = "\N{FULL BLOCK}"
 
 
-ASCII = Signs("...", "->", "-", "x")
+ASCII = Signs("...", "->", "-", "x", "#")
 UNICODE = Signs()
 
 

@@ -1,0 +1,180 @@
+"""Where the memory of a run is, as tables with bars; and how that differs between two runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from gradscope.model import Recording
+from gradscope.render.memory import Largest, Saved, by, largest
+from gradscope.render.text.calls import as_code
+from gradscope.render.text.terminal import place_of, plain, print_lines, print_message, signs, tail
+from gradscope.units import counted, listed, nbytes
+
+_MOST_ROWS = 12
+_WIDEST_NAME, _WIDEST_BAR = 48, 30
+_NOTHING = "no graph was recorded, so there is nothing to show"
+
+Row = tuple[str, Sequence[str], Text]
+"""A name, its figures, and what is drawn behind them."""
+
+
+def _kinds(console: Console) -> Mapping[str, Callable[[Saved], str]]:
+    """Return what bytes are told by, with what says that of a saved storage."""
+
+    def module(one: Saved) -> str:
+        return f"{one.module} {one.module_class}".strip() or "(no module)"
+
+    return {
+        "module": module,
+        "line": lambda one: place_of(one.site, console) or "(unknown line)",
+        "operation": lambda one: one.operation,
+    }
+
+
+def print_memory(recording: Recording, console: Console) -> None:
+    """Print what the largest graph saved."""
+    graph = largest(recording)
+    if graph is None:
+        print_lines(console, [Text(_NOTHING)])
+        return
+    _print_head(graph, recording, console)
+    for title, key in _kinds(console).items():
+        sums = by(key, graph.saved)
+        most = max(sums.values(), default=1)
+        rows: list[Row] = [
+            (name, (nbytes(size), f"{size / graph.nbytes:.0%}"), _bar(size / most, console))
+            for name, size in sums.items()
+        ]
+        _print_table(f"by {title}", rows, console)
+
+
+def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
+    """Print which graph it is, and what else is known of its bytes."""
+    call, summary = graph.call, recording.summary
+    where = place_of(call.site, console)
+    of = f"backward call {call.number:,}"
+    if call.count > 1:
+        of = f"each of backward calls {call.number:,}{signs(console).dash}{call.last_number:,}"
+    at = f" at {where}" if where else ""
+    lead = Text("memory: ", style="bold")
+    what = f"{nbytes(graph.nbytes)} saved in the graph of {of}{at}: `{as_code(call)}`"
+    print_message(lead, what, console)
+    indent = Text(" " * lead.cell_len)
+    if summary.peak_saved_bytes > graph.nbytes:
+        peak = nbytes(summary.peak_saved_bytes)
+        print_message(indent, f"all graphs together held {peak} at the peak of the run", console)
+    if call.freed_bytes > call.returned_bytes:
+        elsewhere = nbytes(call.freed_bytes - call.returned_bytes)
+        freed = nbytes(call.freed_bytes)
+        held = f"of {freed} that the call released, {elsewhere} was still held by others"
+        print_message(indent, held, console)
+    known = [one for one in graph.saved if one.source]
+    if known:
+        names = listed(f"`{one.source}`" for one in sorted(known, key=lambda one: -one.nbytes))
+        size = nbytes(sum(one.nbytes for one in known))
+        print_message(indent, f"{size} is in variables of the program too: {names}", console)
+    print_lines(console, [Text()])
+
+
+def print_diff(before: Recording, after: Recording, console: Console) -> None:
+    """Print how the memory, the totals and the findings of two runs differ."""
+    pairs = {
+        "saved in the largest graph": (_size(largest(before)), _size(largest(after))),
+        "held at the peak": _totals(before, after, "peak_saved_bytes"),
+        "held at the end": _totals(before, after, "live_bytes"),
+        "saved in all": _totals(before, after, "saved_bytes"),
+    }
+    rows = [(name, _change(*sizes), Text()) for name, sizes in pairs.items()]
+    counts = {
+        "backward calls": _totals(before, after, "backward_calls"),
+        "nodes built": _totals(before, after, "nodes"),
+    }
+    rows += [(name, _change(*pair, str_of=_count), Text()) for name, pair in counts.items()]
+    _print_table("totals", [("", ("before", "after", "change"), Text()), *rows], console)
+    graphs = [largest(one) for one in (before, after)]
+    for title, key in _kinds(console).items():
+        if title == "line":  # lines move with the change that is looked at
+            continue
+        sums = [by(key, graph.saved if graph else ()) for graph in graphs]
+        changed = {
+            name: (sums[0].get(name, 0), sums[1].get(name, 0))
+            for name in (*sums[0], *sums[1])
+            if sums[0].get(name) != sums[1].get(name)
+        }
+        order = sorted(changed, key=lambda name: -abs(changed[name][1] - changed[name][0]))
+        if order:
+            _print_table(
+                f"largest graph, by {title}",
+                [(name, _change(*changed[name]), Text()) for name in order],
+                console,
+            )
+    _print_findings(before, after, console)
+
+
+def _print_findings(before: Recording, after: Recording, console: Console) -> None:
+    """Print which findings are new and which are gone, by code."""
+    names = {one.code: one.name for run in (before, after) for one in run.findings}
+    counts = [Counter(one.code for one in run.findings if one.counts) for run in (before, after)]
+    lines = []
+    for word, more in (("gone", counts[0] - counts[1]), ("new", counts[1] - counts[0])):
+        lines += [
+            f"  {word}: {code} {names[code]}{f', {n:,} times' if n > 1 else ''}"
+            for code, n in sorted(more.items())
+        ]
+    print_lines(console, [Text("findings", style="bold")])
+    print_lines(console, [Text(plain(line, console)) for line in lines or ["  the same"]])
+
+
+def _size(graph: Largest | None) -> int:
+    return 0 if graph is None else graph.nbytes
+
+
+def _totals(before: Recording, after: Recording, name: str) -> tuple[int, int]:
+    return getattr(before.summary, name), getattr(after.summary, name)
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _change(before: int, after: int, str_of: Callable[[int], str] = nbytes) -> tuple[str, str, str]:
+    """Return both figures, and the difference with its sign."""
+    sign = "+" if after > before else "-"
+    change = "" if after == before else f"{sign}{str_of(abs(after - before))}"
+    return str_of(before), str_of(after), change
+
+
+def _bar(share: float, console: Console) -> Text:
+    """Return a bar; its full width is set when the table is printed."""
+    return Text(signs(console).bar * max(round(share * 100), 1), style="cyan")
+
+
+def _print_table(title: str, rows: Sequence[Row], console: Console) -> None:
+    """Print rows under a title: names cut from the left, figures right, bars as wide as fits."""
+    hidden = rows[_MOST_ROWS:]
+    rows = rows[:_MOST_ROWS]
+    widths = [max(len(row[1][at]) for row in rows) for at in range(len(rows[0][1]))]
+    figures = sum(width + 2 for width in widths)
+    names = [plain(name, console) for name, _, _ in rows]
+    longest = max(map(cell_len, names))
+    room = max(min(longest, _WIDEST_NAME, console.width - figures - 4), 8)
+    bar = min(max(console.width - room - figures - 5, 0), _WIDEST_BAR)
+    print_lines(console, [Text(title, style="bold")])
+    for name, (_, cells, drawn) in zip(names, rows, strict=True):
+        shown = tail(name, room, signs(console).ellipsis)
+        line = Text(f"  {shown}{' ' * (room - cell_len(shown))}")
+        for width, cell in zip(widths, cells, strict=True):
+            line.append(f"  {cell:>{width}}")
+        length = -(-drawn.cell_len * bar // 100)
+        line.append("  ").append_text(drawn[:length])
+        line.rstrip()
+        print_lines(console, [line])
+    if hidden:
+        more = f"  {signs(console).ellipsis} {counted(len(hidden), 'more row')}"
+        print_lines(console, [Text(more, style="dim")])
+    print_lines(console, [Text()])

@@ -1,0 +1,245 @@
+"""Where the memory is: counted as saved-tensor hooks count it, shown as tables, compared, exported."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from canned import canned_recording, empty_recording
+from rich.console import Console
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import gradscope
+from gradscope.model import (
+    BackwardCall,
+    Graph,
+    Header,
+    Node,
+    Outcome,
+    Recording,
+    SavedTensor,
+    Site,
+    Summary,
+)
+from gradscope.render.machine.speedscope import to_speedscope
+from gradscope.render.memory import by, largest
+from gradscope.render.text.memory import print_diff, print_memory
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+            for _ in range(2)
+        )
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.norm(self.stem(images)))
+        for block in self.blocks:
+            hidden = torch.relu(hidden + block(hidden))
+        return self.head(hidden.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(6, 16, num_layers=2, batch_first=True), nn.Linear(16, 3)
+
+    def forward(self, steps: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(steps)[0][:, -1])  # type: ignore[no-any-return]
+
+
+def transformer() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "transformer": (transformer, (4, 8, 16)),
+    "residual": (Residual, (2, 3, 8, 8)),
+    "recurrent": (Recurrent, (4, 12, 6)),
+}
+
+
+def as_hooks_count(loss: Callable[[], torch.Tensor], network: nn.Module) -> int:
+    """Return the bytes that a forward pass saves, each storage once, without parameters."""
+    parameters = {one.untyped_storage().data_ptr() for one in network.parameters()}
+    saved: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved.setdefault(tensor.untyped_storage().data_ptr(), tensor.detach())
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
+        loss()
+    activations = (tensor for place, tensor in saved.items() if place not in parameters)
+    return sum(tensor.untyped_storage().nbytes() for tensor in activations)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_bytes_are_those_that_hooks_count(name: str, checkpointed: bool) -> None:
+    make, shape = NETWORKS[name]
+    network, batch = make(), torch.randn(shape)
+
+    def loss() -> torch.Tensor:
+        output = checkpoint(network, batch, use_reentrant=False) if checkpointed else network(batch)
+        return output.pow(2).mean()  # type: ignore[no-any-return]
+
+    with gradscope.watch() as scope:
+        for _ in range(2):
+            loss().backward()
+    graph = largest(scope.recording())
+    assert graph is not None
+    counted = as_hooks_count(loss, network)
+    assert scope.summary.peak_saved_bytes == counted
+    # A checkpoint keeps its input at a node of its own, to which the loss does not lead.
+    expected = counted - (batch.nbytes if checkpointed else 0)
+    assert expected > 0
+    assert graph.nbytes == expected == graph.call.saved_bytes
+    for kind in ("module", "operation", "site"):
+        assert sum(by(lambda one: str(getattr(one, kind)), graph.saved).values()) == expected  # noqa: B023
+    if not checkpointed:
+        assert sum(one.nbytes for one in graph.saved if one.module) > 0.9 * expected
+
+
+def saved(nbytes: int, storage: int, source: str | None = None) -> SavedTensor:
+    return SavedTensor("self", (1,), "f32", "cpu", nbytes, storage, source=source)
+
+
+def recording(scale: int = 1) -> Recording:
+    """A hand-written run: a layer whose result the next operation saves too, an input, a parameter."""
+    first, second = Site("/src/train.py", 3), Site("/src/train.py", 4)
+    parameter = replace(saved(999, 9), is_parameter=True)
+    nodes = (
+        Node(0, "PowBackward0", sequence_nr=3, saved=(saved(4096 * scale, 1),), site=second),
+        Node(
+            1,
+            "ReluBackward0",
+            sequence_nr=2,
+            saved=(saved(4096 * scale, 1),),
+            site=first,
+            module="net.0.act",
+            module_class="ReLU",
+        ),
+        Node(
+            2,
+            "AddmmBackward0",
+            sequence_nr=1,
+            saved=(saved(1024, 2, "x"), parameter),
+            site=first,
+            module="net.0",
+            module_class="Block",
+        ),
+    )
+    calls = (
+        BackwardCall(1, "backward", graph=1, saved_bytes=10),
+        BackwardCall(
+            2,
+            "backward",
+            second,
+            graph=2,
+            saved_bytes=5120 * scale,
+            freed_bytes=5120,
+            returned_bytes=4096,
+            count=9,
+            last_number=10,
+        ),
+    )
+    return Recording(
+        Header("1", "2", "3", "train.py"),
+        Outcome(0, finished=True),
+        Summary(backward_calls=10, nodes=30, peak_saved_bytes=8192 * scale),
+        calls,
+        {1: Graph((), (), ()), 2: Graph(nodes, (), ())},
+    )
+
+
+def printed(print_on: Callable[[Console], None], width: int = 60) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    print_on(console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_what_several_nodes_saved_is_the_first_ones() -> None:
+    lines = printed(lambda console: print_memory(recording(), console))
+    bars, quarter = 29, 8
+    assert lines == [
+        "memory: 5 KiB saved in the graph of each of backward calls",
+        "        2\N{EN DASH}10 at /src/train.py:4: `backward()`",
+        "        all graphs together held 8 KiB at the peak of the",
+        "        run",
+        "        of 5 KiB that the call released, 1 KiB was still",
+        "        held by others",
+        "        1 KiB is in variables of the program too: `x`",
+        "",
+        "by module",
+        f"  net.0.act ReLU  4 KiB  80%  {'█' * bars}",
+        f"  net.0 Block     1 KiB  20%  {'█' * quarter}",
+        "",
+        "by line",
+        f"  /src/train.py:3  5 KiB  100%  {'█' * 27}",
+        "",
+        "by operation",
+        f"  ReluBackward0   4 KiB  80%  {'█' * bars}",
+        f"  AddmmBackward0  1 KiB  20%  {'█' * quarter}",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_tables_fit_the_terminal(width: int) -> None:
+    for show in (
+        lambda console: print_memory(canned_recording(), console),
+        lambda console: print_diff(canned_recording(), recording(), console),
+    ):
+        assert all(len(line) <= width for line in printed(show, width))
+
+
+def test_a_run_without_graphs_has_nothing_to_show() -> None:
+    says = "no graph was recorded, so there is nothing to show"
+    assert printed(lambda console: print_memory(empty_recording(), console)) == [says]
+    profiles = json.loads(to_speedscope(empty_recording()))["profiles"]
+    assert [profile["samples"] for profile in profiles] == [[], []]
+
+
+def test_a_difference_has_signs_and_only_what_changed() -> None:
+    lines = printed(lambda console: print_diff(recording(2), recording(), console))
+    assert "  saved in the largest graph   9 KiB  5 KiB  -4 KiB" in lines
+    assert "  net.0.act ReLU  8 KiB  4 KiB  -4 KiB" in lines
+    assert not [line for line in lines if "net.0 Block" in line]
+    assert lines[-2:] == ["findings", "  the same"]
+    fixed = printed(lambda console: print_diff(canned_recording(), recording(), console))
+    assert "  gone: GS101 backward-through-freed-graph" in fixed
+
+
+def test_speedscope_gets_frames_and_bytes() -> None:
+    whole = json.loads(to_speedscope(recording()))
+    assert whole["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    frames = whole["shared"]["frames"]
+    modules, lines = whole["profiles"]
+    for profile in (modules, lines):
+        assert profile["type"] == "sampled"
+        assert profile["unit"] == "bytes"
+        assert len(profile["samples"]) == len(profile["weights"])
+        assert profile["endValue"] == sum(profile["weights"]) == 5120
+
+    def stacks(profile: dict[str, list[list[int]]]) -> list[list[str]]:
+        return [[frames[number]["name"] for number in sample] for sample in profile["samples"]]
+
+    assert stacks(modules) == [
+        ["net", "net.0", "AddmmBackward0"],
+        ["net", "net.0", "net.0.act", "ReluBackward0"],
+    ]
+    place = "<module> (/src/train.py:3)"
+    assert stacks(lines) == [[place, "AddmmBackward0"], [place, "ReluBackward0"]]
+    assert {"name": place, "file": "/src/train.py", "line": 3} in frames

@@ -265,6 +265,8 @@ class Watching:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List the findings of each test."""
+        if not self._tests:
+            return
         console = Console(
             file=io.StringIO(),
             width=terminalreporter._tw.fullwidth,

@@ -24,6 +24,7 @@ from gradscope.commands.outputs import (
     page,
     print_line,
     printer,
+    writable,
 )
 from gradscope.commands.settings import DEFAULTS, Settings
 from gradscope.commands.suppressing import Suppressor, write_baseline
@@ -60,6 +61,8 @@ class RunOptions:
 def run(target: Target, options: RunOptions) -> int:
     """Run a program inside a watch, print its findings as they are made and a report at its end."""
     suppressor = Suppressor(options.settings)
+    if options.settings.write_baseline is not None:
+        writable(options.settings.write_baseline, "--write-baseline")
     header = header_of(target, options.hooks)
     options = _own(options, header)
     views = _views(options)

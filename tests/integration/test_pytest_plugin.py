@@ -9,10 +9,13 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from xml.etree import ElementTree
 
 import pytest
 
+from gradscope.commands.pytest_watch import marked
 from tests.zygote import python
 
 ROOT = Path(__file__).parents[2]
@@ -133,23 +136,31 @@ def test_torch_is_not_imported_for_tests_that_do_not(tmp_path: Path) -> None:
     assert "no problem found in 0 backward calls of 1 test" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("marker", "says"),
-    [
-        ("gradscope(expects=['GS101'])", "takes allow=[…] and expect=[…], not expects"),
-        ("gradscope('GS101')", "takes allow=[…] and expect=[…], not 'GS101'"),
-        ("gradscope(allow=['GS999'])", "there is no finding 'GS999'"),
-    ],
-)
-def test_a_wrong_marker_is_told_before_any_test_runs(
-    tmp_path: Path, marker: str, says: str
-) -> None:
-    test = f"import pytest\n@pytest.mark.{marker}\ndef test_this():\n    pass\n"
+def test_a_wrong_marker_is_told_before_any_test_runs(tmp_path: Path) -> None:
+    test = "import pytest\n@pytest.mark.gradscope(expects=['GS101'])\ndef test_this():\n    pass\n"
     (tmp_path / "test_wrong.py").write_text(test, encoding="utf-8")
     done = run_pytest(tmp_path, "--gradscope")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    says = (
+        "test_wrong.py::test_this: the marker gradscope takes allow=[…] and expect=[…], not expects"
+    )
     assert says in done.stderr
-    assert "test_wrong.py::test_this" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "says"),
+    [
+        (("GS101",), {}, "takes allow=[…] and expect=[…], not 'GS101'"),
+        ((), {"allow": ["GS999"]}, "there is no finding 'GS999'"),
+        ((), {"expect": "GS1O1"}, "did you mean 'GS101'?"),
+    ],
+)
+def test_markers_are_checked(args: tuple[str, ...], kwargs: dict[str, object], says: str) -> None:
+    marks = [SimpleNamespace(args=args, kwargs=kwargs)]
+    item = SimpleNamespace(nodeid="test_this", iter_markers=lambda _name: marks)
+    with pytest.raises(pytest.UsageError) as raised:
+        marked(cast(pytest.Item, item))
+    assert says in str(raised.value)
 
 
 def test_xdist_hands_findings_to_its_controller(suite: Path) -> None:

@@ -64,12 +64,13 @@ finding. GS101 is announced in any case, when the call is made.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Site
-from gradscope.rules.base import built, called, place, rule
+from gradscope.rules.base import built, called, is_grad, place, rule
 from gradscope.units import listed
 
 RULE = rule(__doc__, "GS103", "forward-on-freed-graph", Severity.WARNING, Certainty.PREDICTED)
@@ -98,8 +99,8 @@ class ForwardOnFreed:
     carried: bool = False
 
 
-def finding(facts: ForwardOnFreed) -> Finding:
-    """Return the finding in words."""
+def finding(facts: ForwardOnFreed, fixes: Sequence[Fix] = ()) -> Finding:
+    """Return the finding in words; ``fixes`` are what can be done, the better first."""
     names = listed(facts.nodes)
     freed = f"freed by {called(facts.freed_by)}, which did not keep it"
     return RULE.finding(
@@ -113,17 +114,20 @@ def finding(facts: ForwardOnFreed) -> Finding:
             Related("next_read", facts.next_call, "the backward call here will fail"),
         ),
         nodes=facts.nodes,
-        fix=_fix(facts),
+        fix=fixes[0] if fixes else fix_for(facts),
+        alternatives=tuple(fixes[1:]),
     )
 
 
-def _fix(facts: ForwardOnFreed) -> Fix:
+def fix_for(facts: ForwardOnFreed) -> Fix:
     """Return what an expert would do, as far as these facts show."""
     freed = f"the call at {place(facts.freed_by.site)}"
     detach = f"detach() `{facts.holder}`"
     if facts.computed:
         message = f"let {freed} keep the graph in every run but the last, or add the losses"
         return Fix(FixKind.RETAIN_GRAPH, message)
+    if is_grad(facts.freed_by) and not facts.again:
+        return Fix(FixKind.RETAIN_GRAPH, f"pass retain_graph=True to {freed}, whose result is read")
     if facts.carried:
         cost = "earlier iterations are then not trained through it"
         when = "where it is stored" if facts.freed_by.driven else f"after {freed}"

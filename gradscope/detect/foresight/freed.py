@@ -25,6 +25,8 @@ from gradscope.detect.foresight.outlook import foretell
 from gradscope.detect.foresight.reading import Reading, possible_read
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.observers import Observer
+from gradscope.detect.proposing import proposed
+from gradscope.fixing.gs103 import fixes_for
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.program.drivers import runs_on
 from gradscope.program.sites import place_in, site_of, user_frames
@@ -173,8 +175,14 @@ class ForwardOnFreed(Observer):
             if cause in self._told:
                 continue
             self._told.add(cause)
-            return [gs103.finding(self._facts(known, reading, freed))]
+            return [self._found(self._facts(known, reading, freed))]
         return []
+
+    def _found(self, facts: gs103.ForwardOnFreed) -> Finding:
+        found = gs103.finding(facts, proposed(self.watch.notes, lambda: fixes_for(facts)))
+        # What is proposed once the call fails is to be the same.
+        self.watch.foreseen.setdefault(facts.freed_by.number, found)
+        return found
 
     def _facts(
         self, known: _Expected, reading: Reading, freed: list[tuple[str, Token]]

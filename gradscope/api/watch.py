@@ -191,7 +191,8 @@ class Scope(Printed):
     def called(self, call: BackwardCall) -> None:
         """Take note of a backward call that has ended."""
         if self.writer.header.rank is None and (ranked := _rank()) is not None:
-            self.writer.ranked(*ranked)
+            rank, ranks = ranked
+            self.writer.amend(rank=rank, ranks=ranks)
         if self._on_call is not None:
             self._on_call(call)
         if (
@@ -287,6 +288,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
                 scope.writer.close()
                 raise
         scope._session = _session
+        scope.writer.amend(clock=_session.state.clock)
         scope._first_call = _session.state.calls
         _session.scopes.append(scope)
         self._entered.append(scope)

@@ -293,7 +293,7 @@ class Backward:
         ledger.highest_bytes = max(ledger.highest_bytes, ledger.peak_bytes)
         ledger.peak_bytes = ledger.live_bytes
         state.saving.looks_left = LOOKS
-        self._write(record, shape)
+        self._write(record, shape, repeat is not None)
         if repeat is None and state.looks:
             shape.record = record
             shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
@@ -340,14 +340,15 @@ class Backward:
         self._built_before, self._destroyed_before = built, destroyed
         return call.record
 
-    def _write(self, record: BackwardCall, shape: Shape) -> None:
+    def _write(self, record: BackwardCall, shape: Shape, alike: bool) -> None:
         """Write a call, and from time to time two points of the memory curve."""
         self._sink.call(record, shape.number)
         if record.ended - self._sampled > _SAMPLE_EVERY:
             self._sampled = record.ended
             held = record.freed_bytes - record.returned_bytes
-            self._sink.sample(Sample(record.started, record.peak_bytes, 0, record.number - 1))
-            self._sink.sample(Sample(record.ended, record.live_bytes, held, record.number))
+            started, ended, number = record.started, record.ended, record.number
+            self._sink.sample(Sample(started, record.peak_bytes, 0, number - 1, alike))
+            self._sink.sample(Sample(ended, record.live_bytes, held, number, alike))
 
     def _count(self, call: Call) -> None:
         """Count the memory that came back, and what was freed that the ledger does not know."""

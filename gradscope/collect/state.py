@@ -76,7 +76,7 @@ class State:
         self.running: list[Call] = []
         self.alarms: dict[Place, Alarm] = {}
         self.calls = self.steps = 0
-        self.started = time.perf_counter()
+        self.started, self.clock = time.perf_counter(), time.time()
         self.thread = _Thread()
         self._first_number = self._last_number = next_sequence_nr()
 

@@ -66,6 +66,7 @@ class Header:
     ``cwd`` is the directory in which the program was started, empty if that is unknown; ``code`` is
     what ``-c`` was given. ``rank`` is that of ``torch.distributed``, among ``ranks``, and ``pid``
     the number of the process. Processes that were started by a watched one share its ``run``.
+    ``clock`` is when the seconds of calls and samples began to count, in seconds since the epoch.
     """
 
     gradscope: str
@@ -82,6 +83,7 @@ class Header:
     ranks: int = 1
     pid: int = 0
     run: str = ""
+    clock: float = 0.0
 
     @property
     def process(self) -> str:
@@ -130,13 +132,15 @@ class Sample:
 
     ``time`` is in seconds since the run began. Graphs hold ``live_bytes``; they have released
     ``held_bytes`` that something else still holds. ``call`` is the number of the last backward
-    call.
+    call. ``alike``: the bytes are those of an earlier call on the same kind of graph, as the hooks
+    were lifted.
     """
 
     time: float
     live_bytes: int
     held_bytes: int
     call: int
+    alike: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,8 @@ class Process:
     outcome: Outcome
     findings: int = 0
     differs: str = ""
+    pid: int = 0
+    clock: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

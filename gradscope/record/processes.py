@@ -126,6 +126,8 @@ def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterato
             recording.outcome,
             sum(finding.counts for finding in recording.findings),
             differs,
+            recording.header.pid,
+            recording.header.clock or recording.header.started,
         )
 
 

@@ -99,9 +99,9 @@ class RecordingWriter:
         return self._closed or os.getpid() != self._process
 
     @_while_open
-    def ranked(self, rank: int, ranks: int) -> None:
-        """Note which rank of a distributed run this process is, once that is known."""
-        self.header = replace(self.header, rank=rank, ranks=ranks)
+    def amend(self, /, **known: Any) -> None:
+        """Note in the header what is known only now."""
+        self.header = replace(self.header, **known)
         self._put("meta", "header", codec.dumps(self.header))
         self._tick()
 

@@ -317,3 +317,19 @@ def test_a_graph_of_many_nodes_opens_folded_and_can_be_searched(show: Show) -> N
     page.click("#fit")
     page.click("#close-all")
     assert report.errors == []
+
+
+def test_the_curve_goes_on_from_like_calls_and_says_so(show: Show) -> None:
+    whole = clean_recording()
+    half = len(whole.timeline) // 2
+    known = tuple(replace(sample, alike=at >= half) for at, sample in enumerate(whole.timeline))
+    report = show(replace(whole, timeline=known))
+    boxes = [
+        report.page.locator(f"#timeline-svg .area.live{kind}").bounding_box()
+        for kind in (":not(.alike)", ".alike")
+    ]
+    measured, alike = boxes
+    assert measured["x"] < alike["x"]
+    assert alike["x"] == pytest.approx(measured["x"] + measured["width"], abs=10)
+    assert "known from like calls" in report.text("#timeline-legend")
+    assert show(whole).page.locator(".area.alike").count() == 0

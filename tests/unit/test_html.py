@@ -37,7 +37,6 @@ from gradscope.model import (
 )
 from gradscope.render.html import page as page_module
 from gradscope.render.html import to_html
-from gradscope.render.html.lifetimes import MAX_LANES, lifetimes, run_end
 from gradscope.render.html.payload import (
     MAX_NODES,
     MAX_SAMPLES,
@@ -47,6 +46,7 @@ from gradscope.render.html.payload import (
     verdict,
 )
 from gradscope.render.html.placing import ROOT, Placing, place
+from gradscope.render.lifetimes import MAX_LANES, lifetimes, run_end
 
 RECORDINGS = [canned_recording, clean_recording, empty_recording, unfinished_recording]
 

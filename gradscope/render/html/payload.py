@@ -20,8 +20,8 @@ from gradscope.model import (
     Site,
     Suppression,
 )
-from gradscope.render.html.lifetimes import lifetimes, run_end
 from gradscope.render.html.placing import place
+from gradscope.render.lifetimes import lifetimes, run_end
 from gradscope.units import counted
 
 MAX_NODES = 25_000

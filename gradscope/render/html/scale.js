@@ -62,12 +62,12 @@ function niceStep(most, steps, base) {
 }
 
 /** The curve in steps: bytes change when something is saved or freed, and stay in between. */
-function areaPath(points, x, y, low, high) {
+function areaPath(points, x, y, low, high, end = page.data.end) {
   if (!points.length) return "";
   let top = `M${x(points[0][0]).toFixed(1)},${y(high(points[0])).toFixed(1)}`;
   let bottom = "";
   points.forEach((point, i) => {
-    const until = x(i + 1 < points.length ? points[i + 1][0] : page.data.end).toFixed(1);
+    const until = x(i + 1 < points.length ? points[i + 1][0] : end).toFixed(1);
     top += `V${y(high(point)).toFixed(1)}H${until}`;
     bottom = `H${x(point[0]).toFixed(1)}` + bottom;
     bottom = `V${y(low(point)).toFixed(1)}` + bottom;

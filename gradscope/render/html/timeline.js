@@ -55,16 +55,19 @@ function showTimeline() {
       y: MARGIN.top,
       height: height - MARGIN.top - MARGIN.axis,
     }),
-    svg("path", {
-      class: "area live",
-      d: areaPath(
-        samples,
-        x,
-        y,
-        () => 0,
-        (s) => s[1],
-      ),
-    }),
+    ...stretches(samples).map(({ points, alike, until }) =>
+      svg("path", {
+        class: alike ? "area live alike" : "area live",
+        d: areaPath(
+          points,
+          x,
+          y,
+          () => 0,
+          (s) => s[1],
+          until,
+        ),
+      }),
+    ),
     svg("path", {
       class: "area held",
       d: areaPath(
@@ -89,6 +92,21 @@ function showTimeline() {
   picture.replaceChildren(drawing);
   listenToTimeline(drawing);
   markCall();
+}
+
+/** The memory curve in pieces: as it was measured, or known from like calls. */
+function stretches(samples) {
+  const pieces = [];
+  for (const sample of samples) {
+    const alike = Boolean(sample[4]);
+    if (pieces.length && pieces.at(-1).alike === alike) {
+      pieces.at(-1).points.push(sample);
+      continue;
+    }
+    if (pieces.length) pieces.at(-1).until = sample[0];
+    pieces.push({ points: [sample], alike, until: page.data.end });
+  }
+  return pieces;
 }
 
 function peakLine(y, width) {
@@ -229,6 +247,7 @@ function startTimeline() {
     );
   byId("timeline-legend").append(
     key("live", "held by graphs"),
+    page.data.samples.some((sample) => sample[4]) ? key("live alike", "the same, known from like calls") : "",
     key("held", "released by graphs, still held by someone"),
     key("built", "built"),
     key("run", "backward runs"),
@@ -260,7 +279,7 @@ function legendMark(kind) {
   if (kind === "kept") return [svg("rect", { class: "bar kept", y: 2, width: 22, height: 10 })];
   return [
     svg("rect", {
-      class: kind === "live" || kind === "held" ? `area ${kind}` : `bar ${kind}`,
+      class: kind.startsWith("live") || kind === "held" ? `area ${kind}` : `bar ${kind}`,
       y: 1,
       width: 22,
       height: 12,

@@ -11,6 +11,7 @@ from gradscope.render.machine.json import to_json
 from gradscope.render.machine.junit import to_junit
 from gradscope.render.machine.sarif import to_sarif
 from gradscope.render.machine.speedscope import to_speedscope
+from gradscope.render.machine.trace import to_trace
 
 
 class Format(StrEnum):
@@ -22,6 +23,7 @@ class Format(StrEnum):
     GITHUB = "github"
     JUNIT = "junit"
     SPEEDSCOPE = "speedscope"
+    TRACE = "trace"
 
 
 WRITERS: Mapping[Format, Callable[[Recording], str]] = {
@@ -30,5 +32,6 @@ WRITERS: Mapping[Format, Callable[[Recording], str]] = {
     Format.GITHUB: to_github,
     Format.JUNIT: to_junit,
     Format.SPEEDSCOPE: to_speedscope,
+    Format.TRACE: to_trace,
 }
 """What writes a recording in each format but ``text``."""

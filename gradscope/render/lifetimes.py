@@ -36,7 +36,8 @@ def run_end(recording: Recording) -> float:
     moments = [0.0, *(call.ended for call in recording.calls)]
     moments += [sample.time for sample in recording.timeline]
     if recording.outcome.ended:
-        moments.append(recording.outcome.ended - recording.header.started)
+        began = recording.header.clock or recording.header.started
+        moments.append(recording.outcome.ended - began)
     return max(moments)
 
 

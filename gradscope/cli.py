@@ -213,7 +213,7 @@ def diff(
     after: Annotated[Path, typer.Argument(metavar="OTHER", help="A later one.")],
     color: ColorOption = Color.AUTO,
 ) -> Job:
-    """Say how a later recording differs: memory by module and operation, totals, findings."""
+    """Say how two saved recordings differ: memory, totals and findings."""
     return partial(diff_command.diff, before, after)
 
 

@@ -50,7 +50,7 @@ def _saved(graph: Graph) -> Iterable[Saved]:
     sources: dict[int, str] = {}
     for node in sorted(graph.nodes, key=lambda node: (node.sequence_nr is None, node.sequence_nr)):
         for tensor in node.saved:
-            if not tensor.is_parameter and tensor.nbytes:
+            if not tensor.is_parameter and tensor.nbytes and not tensor.state.is_gone:
                 first.setdefault(tensor.storage, (node, tensor))
                 if tensor.source:
                     sources.setdefault(tensor.storage, tensor.source)

@@ -22,6 +22,7 @@ from gradscope.model import (
     Node,
     Outcome,
     Recording,
+    SavedState,
     SavedTensor,
     Site,
     Summary,
@@ -119,6 +120,7 @@ def recording(scale: int = 1) -> Recording:
     """A hand-written run: a layer whose result the next operation saves too, an input, a parameter."""
     first, second = Site("/src/train.py", 3), Site("/src/train.py", 4)
     parameter = replace(saved(999, 9), is_parameter=True)
+    freed = replace(saved(777, 8), state=SavedState.FREED)
     nodes = (
         Node(0, "PowBackward0", sequence_nr=3, saved=(saved(4096 * scale, 1),), site=second),
         Node(
@@ -134,7 +136,7 @@ def recording(scale: int = 1) -> Recording:
             2,
             "AddmmBackward0",
             sequence_nr=1,
-            saved=(saved(1024, 2, "x"), parameter),
+            saved=(saved(1024, 2, "x"), parameter, freed),
             site=first,
             module="net.0",
             module_class="Block",

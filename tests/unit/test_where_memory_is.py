@@ -21,6 +21,7 @@ from gradscope.model import (
     Header,
     Node,
     Outcome,
+    Process,
     Recording,
     SavedState,
     SavedTensor,
@@ -196,6 +197,18 @@ def test_what_several_nodes_saved_is_the_first_ones() -> None:
         f"  AddmmBackward0  1 KiB  20%  {'█' * quarter}",
         "",
     ]
+
+
+def test_of_several_processes_it_is_the_first_whose_graphs_are_there() -> None:
+    one = recording()
+    others = tuple(replace(call, saved_bytes=10**6, process="rank 1") for call in one.calls)
+    firsts = tuple(replace(call, process="rank 0") for call in one.calls)
+    processes = tuple(
+        Process(name, "train.py", one.summary, one.outcome) for name in ("rank 0", "rank 1")
+    )
+    several = replace(one, calls=(*others, *firsts), processes=processes)
+    lines = printed(lambda console: print_memory(several, console), 100)
+    assert "saved in the graph of each of backward calls 2\N{EN DASH}10 of rank 0" in lines[0]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

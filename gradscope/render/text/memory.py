@@ -60,6 +60,7 @@ def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
     of = f"backward call {call.number:,}"
     if call.count > 1:
         of = f"each of backward calls {call.number:,}{signs(console).dash}{call.last_number:,}"
+    of += f" of {call.process}" if call.process else ""
     at = f" at {where}" if where else ""
     lead = Text("memory: ", style="bold")
     what = f"{nbytes(graph.nbytes)} saved in the graph of {of}{at}: `{as_code(call)}`"

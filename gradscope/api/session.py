@@ -188,6 +188,7 @@ class Session:
     def _after_step(self, optimizer: Any) -> None:
         state = self.state
         state.steps += 1
+        state.generations.stepped()
         try:
             frame = user_frame(sys._getframe(1))
             place = None if frame is None else place_in(frame)

@@ -177,6 +177,7 @@ class Backward:
             call.sequence_nr = next_sequence_nr()
             own_thread = call.thread == state.generations.thread
             call.plain = asked.is_plain and call.parent is None and own_thread
+            call.habit = state.recognizer.habits.of((place, asked.kind))
             if not (state.lifting.on and self._recognize(call, roots)):
                 self._look(call, asked, roots, frame)
             del roots  # no node is held while the engine runs
@@ -187,16 +188,27 @@ class Backward:
         state, lifting = self._state, self._state.lifting
         repeat = None
         if call.plain and not lifting.blocked:
-            repeat = state.recognizer.look(roots, call.place)
+            repeat = state.recognizer.look(roots, call.habit, lifting.since)
         if repeat is None or repeat.shape.record is None:
-            if call.thread == state.generations.thread:
-                lifting.leave()
-            else:
+            if call.thread != state.generations.thread:
                 lifting.block()
+            elif not (call.plain and state.recognizer.is_mixed):
+                lifting.leave()
             return False
         call.repeat, call.shape, call.exact = repeat, repeat.shape, False
         call.roots = tuple(root._sequence_nr() for root in roots)
-        call.record = replace(repeat.shape.record, number=call.number, started=state.elapsed())
+        record = repeat.shape.record
+        if repeat.estimate is not None:
+            nodes, (tensors, nbytes) = len(repeat.numbers), repeat.estimate
+            record = replace(
+                record,
+                graph=None,
+                nodes=nodes,
+                nodes_run=nodes,
+                saved_tensors=tensors,
+                saved_bytes=nbytes,
+            )
+        call.record = replace(record, number=call.number, started=state.elapsed())
         lifting.begin(repeat, roots)
         state.listener.before_repeat(call, repeat)
         return True
@@ -212,8 +224,9 @@ class Backward:
             evidence = Evidence(self._state, call, look, call.record, graph)
             call.findings = self._judge.examine(evidence)
             del evidence
-        if call.plain and call.shape.recognizable is None and not call.exact:
-            self._state.recognizer.learn(call.shape, look.nodes, look.tokens, roots)
+        call.known = call.plain and self._state.recognizer.learn(
+            call.habit, call.shape, look, measured=call.exact
+        )
         self._state.listener.before_call(call, look, call.record, frame)
         for i, token in enumerate(look.tokens):
             if look.will_run(i):
@@ -233,12 +246,13 @@ class Backward:
         graph, new = self._pictures.of(shape, look, roots, frame)
         if new and graph is not None:
             self._sink.graph(shape.number, graph, site)
-        call.exact = shape.returned is None
-        call.plain = call.plain and not (look.is_wrong or look.left) and look.oldest is None
+        habit = call.habit
+        new = not (habit.is_measured and habit.names.keys() >= set(look.kinds))
+        call.exact = shape.returned is None and new
+        call.plain = call.plain and not (look.is_wrong or look.left)
+        call.fresh = look.count_fresh(state.generations.newest)
         if look.unhooked:
             call.unhooked = look.count_unhooked()
-            # Else it may hold what only hooks see.
-            call.plain = call.plain and state.recognizer.knows(shape.kinds)
         call.record = replace(
             self._record(call, asked),
             roots=roots,
@@ -284,8 +298,8 @@ class Backward:
         built = call.sequence_nr - state.generations.newest
         repeat = call.repeat
         if repeat is not None:
+            call.freed_tensors, call.freed_bytes, call.returned_bytes = call.habit.freed(repeat)
             state.lifting.after_repeat(call, repeat, built)
-            call.freed_tensors, call.freed_bytes, call.returned_bytes = shape.freed
             ledger.peak_bytes = max(ledger.peak_bytes, ledger.live_bytes + shape.peak)
         elif state.looks:
             self._count(call)
@@ -299,10 +313,11 @@ class Backward:
             shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
             shape.peak = record.peak_bytes - record.live_bytes
             last = call.number == state.calls and not call.findings
-            alike = call.plain and call.completed and last and not call.exact
+            alike = call.known and call.completed and last and not call.exact
             state.lifting.after_hooked(call, shape, built, alike)
         call.repeat = None
         state.generations.end(call.number, call.place)
+        call.habit.ended = state.generations.newest
         state.restore_stack()
         if error is not None and id(error) != state.thread.explained:
             state.thread.explained = id(error)
@@ -365,8 +380,13 @@ class Backward:
             ledger.freed_bytes += nbytes
         if call.exact:
             shape.returned = call.returned_bytes if call.completed else None
-        else:  # taken from an earlier call of the same shape
-            returned = min(shape.returned or 0, call.freed_bytes)
+            if call.completed:
+                call.habit.measure(call.returned_bytes, call.freed_bytes)
+        else:  # taken from an earlier call of the same shape, or of the same kind
+            back = shape.returned
+            if back is None:
+                back = call.habit.coming_back(call.freed_bytes)
+            returned = min(back, call.freed_bytes)
             ledger.returned_bytes += returned - call.returned_bytes
             call.returned_bytes = returned
 

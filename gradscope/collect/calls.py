@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from gradscope.collect.habits import Habit
 from gradscope.collect.shapes import NO_SHAPE, Repeat, Shape
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.hooks import Pair
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
+
+NO_HABIT = Habit()
 
 
 class Call:
@@ -29,7 +32,10 @@ class Call:
         "findings",
         "freed_bytes",
         "freed_tensors",
+        "fresh",
+        "habit",
         "keep",
+        "known",
         "met",
         "number",
         "open",
@@ -69,6 +75,9 @@ class Call:
         self.pushed: tuple[Pair, ...] = ()
         self.thread = this_thread.number
         self.unhooked = (0, 0)
+        self.fresh = 0
+        self.known = False
+        self.habit = NO_HABIT
         self.woken = False
         self.findings: list[Finding] = []
         self.record = BackwardCall(number, "backward")

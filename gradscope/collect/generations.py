@@ -30,6 +30,8 @@ class Generations:
         """
         self.latest = 0
         """The number of that call."""
+        self._stepped: tuple[int, int] | None = None
+        self._steps = 0
         self._ended_at = array("Q")
         self._calls = array("Q")
         self._places: list[Place | None] = []
@@ -43,6 +45,23 @@ class Generations:
         self._ended_at.append(self.newest)
         self._calls.append(number)
         self._places.append(place)
+
+    def stepped(self) -> None:
+        """An optimizer has stepped."""
+        if this_thread.number == self.thread:
+            now = next_sequence_nr()
+            self._steps += 1
+            self._stepped = (now if self._stepped is None else self._stepped[1], now)
+
+    def oldest_of(self, ended: int) -> int:
+        """Return how old a graph may be that is no older than those before it; the last call like
+        this one ended at number ``ended``.
+
+        It is not as old as that call, or belongs to this optimizer's step or the one before.
+        """
+        if self._stepped is None or self._steps < 2:
+            return ended
+        return min(ended, self._stepped[0])
 
     def of(self, sequence_nr: int) -> int:
         """Return the last backward call that had ended when the node with this number was built."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
+from gradscope.collect.habits import Habit
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.marks import Census, Weight
 from gradscope.collect.past import Past
@@ -18,6 +19,8 @@ from gradscope.torch_private import next_sequence_nr
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shapes
 _MOST_INTERVALS = 64  # of one shape
 _LONGEST_WAIT = 2_000  # calls
+_SETTLING = 4  # calls of each kind after the hooks were lifted
+_TOLERANCE = 1.5  # of what grows and shrinks from call to call
 
 
 class Liftable(Protocol):
@@ -42,9 +45,9 @@ class Liftable(Protocol):
 class Lifting:
     """Decides when the hooks of the watch's own thread are lifted, and counts in their stead.
 
-    ``doubted`` says that something seems to grow from call to call: what it is shows only with
-    hooks. ``outgrown`` is called when more nodes are alive after a call than after an earlier call
-    of the same shape.
+    ``since`` is the sequence number at which they were lifted last. ``doubted`` says that something
+    seems to grow from call to call: what it is shows only with hooks. ``outgrown`` is called when
+    more recognized graphs are alive after a call than after earlier ones of its kind.
     """
 
     def __init__(
@@ -63,10 +66,11 @@ class Lifting:
         self._past = past
         self._hooks = hooks
         self._outgrown = outgrown
-        self._baseline: dict[int, int] = {}
+        self.since = 0
+        self._alive: dict[Habit, tuple[int, int]] = {}
         self._counted = ledger.counts()
         self._alike = 0
-        self._awaited: tuple[Shape, int] | None = None
+        self._awaited: tuple[Habit, int] | None = None
         self._wait_until = self._last_odd = 0
 
     def after_hooked(self, call: Call, shape: Shape, built: int, alike: bool) -> None:
@@ -81,46 +85,64 @@ class Lifting:
         pairs = zip(counted, self._counted, strict=True)
         shape.intervals[built] = tuple(now - then for now, then in pairs)
         self._counted = counted
-        tensors, nodes = self._ledger.live_tensors, self._census.alive
-        bounded = tensors <= shape.alive[0] and nodes <= shape.alive[1]
-        shape.alive = (tensors, nodes)
-        self._alike = self._alike + 1 if alike and shape.recognizable and bounded else 0
+        habit, extra = call.habit, built - call.fresh
+        bounded = habit.bounds(self._ledger.live_tensors, self._census.alive - call.fresh)
+        habit.extra = max(habit.extra, extra)
+        if self.on:  # a graph that was built in part before they were lifted
+            return
+        self._alike = self._alike + 1 if alike and bounded else 0
         if self._awaited is not None:
             waited_for, number = self._awaited
-            if number in waited_for.intervals or call.number >= self._wait_until:
+            again = waited_for is habit and extra >= number
+            if again or call.number >= self._wait_until:
                 self._awaited = None
         needed = _ALIKE if call.steps else _ALIKE_WITHOUT_STEPS
         if self._alike < needed or self._awaited is not None or self.doubted or self.blocked:
             return
         if self._hooks is not None and self._hooks.lift():
             self.on = True
-            self._baseline.clear()
+            self.since = next_sequence_nr()
+            self._alive.clear()
             self._past.toggle()
 
     def begin(self, repeat: Repeat, roots: Sequence[Node]) -> None:
         """Count the nodes of a recognized graph as alive for as long as its root lives."""
         metadata: Any = roots[0].metadata  # a property, though its stub says a method
-        metadata[Weight.KEY] = Weight(self._census, repeat.shape.nodes)
+        metadata[Weight.KEY] = Weight(self._census, repeat.nodes)
 
     def after_repeat(self, call: Call, repeat: Repeat, built: int) -> None:
         """Count what earlier calls of the same shape have counted, and remember the call."""
-        shape = repeat.shape
-        counts = shape.intervals.get(built) or next(reversed(shape.intervals.values()))
+        habit, shape = call.habit, repeat.shape
+        counts = shape.intervals.get(built)
+        if repeat.estimate is not None or counts is None:
+            freed = (call.freed_tensors, call.freed_bytes, call.returned_bytes)
+            counts = (call.record.saved_tensors, call.record.saved_bytes, *freed, 0, 0)
         self._ledger.add(counts)
         self._counted = self._ledger.counts()
         self._past.add(call, repeat)
-        alive = self._census.alive
-        if alive > self._baseline.setdefault(shape.number, alive):
+        extra = built - repeat.fresh
+        if self._has_outgrown(habit, repeat):
             self.leave()
             self._outgrown()
         elif not call.completed:
             self.leave()
-        elif built not in shape.intervals:
-            self._odd(call, shape, built)
+        elif extra > habit.extra * _TOLERANCE:
+            self._odd(call, extra)
 
-    def _odd(self, call: Call, shape: Shape, built: int) -> None:
+    def _has_outgrown(self, habit: Habit, repeat: Repeat) -> bool:
+        """Return whether more recognized graphs are alive than after earlier calls like this, and
+        more nodes than there ever were.
+        """
+        alive = self._census.graphs
+        calls, most = self._alive.get(habit, (0, 0))
+        if calls < _SETTLING:
+            self._alive[habit] = (calls + 1, max(most, alive))
+            return False
+        return alive > most and self._census.alive - repeat.fresh > habit.alive[1]
+
+    def _odd(self, call: Call, extra: int) -> None:
         """Watch in full until as many nodes as now were built between two calls once more."""
-        self._awaited = (shape, built)
+        self._awaited = (call.habit, extra)
         self._wait_until = call.number + min(2 * (call.number - self._last_odd), _LONGEST_WAIT)
         self._last_odd = call.number
         self.leave()

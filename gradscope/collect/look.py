@@ -8,6 +8,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.marks import Stale, Token
 from gradscope.program.sites import Place
+from gradscope.torch_private import NO_SEQUENCE_NR
 
 
 class Look:
@@ -15,7 +16,8 @@ class Look:
 
     ``kinds`` and ``places`` are the signature of the graph: the type of each node in depth-first
     order, and where it was made. ``unhooked`` says that nodes saved something while the hooks were
-    lifted, which the ledger does not know; ``fresh`` has the bytes, by address, of what no look has
+    lifted, which the ledger does not know, ``foreign`` that hooks of the program's own packed what
+    some saved; ``fresh`` has the bytes, by address, of what no look has
     met before. ``left`` counts the edges that were not followed.
     """
 
@@ -31,7 +33,7 @@ class Look:
         self.compiled: list[int] = []
         self.oldest: int | None = None
         self.runs: list[bool] | None = None
-        self.unhooked = False
+        self.unhooked = self.foreign = False
         self.fresh: dict[int, int] = {}
 
     @property
@@ -56,6 +58,10 @@ class Look:
             for pair in token.unhooked
         ]
         return len(saved), sum(dict(saved).values())
+
+    def count_fresh(self, newest: int) -> int:
+        """Count the nodes, leaves not among them, that have this number or a higher one."""
+        return sum(newest <= t.sequence_nr != NO_SEQUENCE_NR for t in self.tokens)
 
     def sequence_nrs(self) -> Iterable[int]:
         """Yield the sequence numbers of the nodes."""

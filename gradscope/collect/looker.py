@@ -183,6 +183,7 @@ class Looker:
                 storages[packed.storage] = packed.nbytes
             tensor = packed.tensor
             if packed.theirs is not None:
+                look.foreign = True
                 stale_inputs = stale_inputs_of_checkpoint(packed.theirs[1])
                 look.stale += [(i, stale) for stale in stale_inputs]
             elif tensor is None:

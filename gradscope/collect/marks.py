@@ -39,11 +39,13 @@ freed, unseen.
 class Census:
     """Counts the marked nodes that live and those that were destroyed."""
 
-    __slots__ = ("alive", "destroyed")
+    __slots__ = ("alive", "destroyed", "graphs")
 
     def __init__(self) -> None:
         self.alive = 0
         self.destroyed = 0
+        self.graphs = 0
+        """Graphs that live of which only the root is marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +120,12 @@ class Weight:
         self._census = census
         self._nodes = nodes
         census.alive += nodes
+        census.graphs += 1
 
     @hidden_from_compiler
     def __del__(self) -> None:
         self._census.alive -= self._nodes
+        self._census.graphs -= 1
         self._census.destroyed += self._nodes
 
 

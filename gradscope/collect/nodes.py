@@ -180,14 +180,14 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             if versions is not None:
                 found.append(Stale(saved[0].data, versions[1], name))
         else:
-            if type(read) in PLAIN and _was_detached(saved[0], read):
+            if type(read) in PLAIN and was_detached(saved[0], read):
                 found.append(Stale(read, version_of(read), name))
             elif by_hooks:
                 slots.let_go(read, by_hooks)
     return found
 
 
-def _was_detached(saved: Any, read: torch.Tensor) -> bool:
+def was_detached(saved: Any, read: torch.Tensor) -> bool:
     """Return whether the tensor that was saved has been detached in place since.
 
     For its own node torch does not check that when it is read, but without a node it does. An

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import deque
 from dataclasses import replace
 
 from gradscope.collect.calls import Call
@@ -15,6 +16,8 @@ from gradscope.torch_private import next_sequence_nr
 
 _MOST_KNOWN = 200
 _MOST_REMEMBERED = 100_000  # calls
+_MOST_NUMBERS = 250_000  # of nodes, of the newest calls
+_MOST_ASKED = 256  # calls that may have run one node
 
 
 class Past:
@@ -25,7 +28,11 @@ class Past:
         self._steps = array("Q")
         self._roots = array("Q")
         self._ends = array("Q")
+        self._exact = array("B")
         self._shapes: list[Shape] = []
+        self._numbers: deque[array[int]] = deque()
+        """The nodes of the newest calls."""
+        self._count = 0
         self._toggles = array("Q")  # sequence numbers at which the hooks went and came, in turn
 
     def toggle(self) -> None:
@@ -39,25 +46,40 @@ class Past:
     def add(self, call: Call, repeat: Repeat) -> None:
         """Remember a call that has just ended."""
         shape, root = repeat.shape, call.roots[0]
-        if not shape.offsets:
+        if not shape.offsets and repeat.estimate is None:
             shape.offsets = {
                 root - number: index for index, number in enumerate(repeat.numbers) if number
             }
-        numbers = (call.number, call.steps, root, next_sequence_nr())
+        numbers = (call.number, call.steps, root, next_sequence_nr(), repeat.estimate is None)
         for column, number in zip(self._columns, numbers, strict=True):
             column.append(number)
         self._shapes.append(shape)
+        self._numbers.append(repeat.numbers)
+        self._count += len(repeat.numbers)
+        while self._count > _MOST_NUMBERS and len(self._numbers) > 1:
+            self._count -= len(self._numbers.popleft())
         if len(self._shapes) > _MOST_REMEMBERED:
             del self._shapes[: _MOST_REMEMBERED // 2]
             for column in self._columns:
                 del column[: _MOST_REMEMBERED // 2]
+            while len(self._numbers) > len(self._shapes):
+                self._count -= len(self._numbers.popleft())
 
     def recall(self, token: Token) -> None:
         """Fill in which call ran a node that was built without hooks, and where it was made."""
-        found = self._find(token.sequence_nr)
-        if found is None:
+        at = self._find(token.sequence_nr)
+        if at is None:
             return
-        token.call, shape, index = found
+        shape = self._shapes[at]
+        call = token.call = Call(self._calls[at], shape.signature[0], keep=False)
+        call.open, call.completed = False, True
+        call.steps, call.sequence_nr = self._steps[at], self._ends[at]
+        call.roots = (self._roots[at],)
+        if shape.record is not None:
+            call.record = replace(shape.record, number=call.number)
+        index = shape.offsets.get(self._roots[at] - token.sequence_nr)
+        if index is None or not self._exact[at]:
+            return
         token.place = shape.places[index]
         graph = shape.graph
         if graph is not None:
@@ -66,22 +88,20 @@ class Past:
             if node is not None and node.module is not None:
                 token.module = (node.module, node.module_class or "")
 
-    def _find(self, sequence_nr: int) -> tuple[Call, Shape, int] | None:
-        """Find the call that ran the node with this number, its shape, and the node's index."""
-        at = bisect_right(self._ends, sequence_nr)
-        if at == len(self._ends):
-            return None
-        shape = self._shapes[at]
-        index = shape.offsets.get(self._roots[at] - sequence_nr)
-        if index is None:
-            return None
-        call = Call(self._calls[at], shape.signature[0], keep=False)
-        call.open, call.completed = False, True
-        call.steps, call.sequence_nr = self._steps[at], self._ends[at]
-        call.roots = (self._roots[at],)
-        if shape.record is not None:
-            call.record = replace(shape.record, number=call.number)
-        return call, shape, index
+    def _find(self, sequence_nr: int) -> int | None:
+        """Find the call that ran the node with this number.
+
+        It is one of those that ended after it was built, and had it in its graph.
+        """
+        first = bisect_right(self._ends, sequence_nr)
+        known = len(self._shapes) - len(self._numbers)
+        for at in range(first, min(len(self._ends), first + _MOST_ASKED)):
+            if at >= known:
+                if sequence_nr in self._numbers[at - known]:
+                    return at
+            elif self._roots[at] - sequence_nr in self._shapes[at].offsets or not self._exact[at]:
+                return at
+        return None
 
     @property
     def shapes(self) -> set[Shape]:
@@ -90,4 +110,4 @@ class Past:
 
     @property
     def _columns(self) -> tuple[array[int], ...]:
-        return self._calls, self._steps, self._roots, self._ends
+        return self._calls, self._steps, self._roots, self._ends, self._exact

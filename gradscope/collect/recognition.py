@@ -12,97 +12,159 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
+from gradscope.collect.contexts import places_by_context
 from gradscope.collect.generations import Generations
+from gradscope.collect.habits import Habit, Habits
+from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token
-from gradscope.collect.nodes import Kind, kind_of, stale_by_engine
+from gradscope.collect.nodes import Kind, kind_of, stale_by_engine, was_detached
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN
-from gradscope.torch_private import SAVED, SAVED_TENSORS_ARE_READABLE
+from gradscope.torch_private import (
+    NO_SEQUENCE_NR,
+    RAW_SAVED,
+    SAVED,
+    SAVED_TENSORS_ARE_READABLE,
+)
 
 _MOST_NODES = 50_000  # of one graph
-_MOST_KINDS = 5_000
 _MOST_KNOWN = 200
+_MOST_COMPARED = 16
 
-_FUNCTION = ("",)
-"""Stands for the saved tensors of a Python Function, which are read in another way."""
+_FUNCTION = ("function",)
+_LEAF = ("leaf",)
+"""Stand for the saved tensors of a Python Function, which are read in another way, and for those
+of a leaf, which has none.
+"""
 
-_Key = tuple[Place | None, int, tuple[type, ...]]
-"""By what a graph is recognized: the call's place, the bytes read, and the kinds of the nodes."""
+_Key = tuple[Habit, int, tuple[type, ...]]
+"""By what a graph is known exactly: the kind of call, the bytes read, the kinds of the nodes."""
+
+
+class Reading:
+    """What a bare walk has read of a graph: kinds and sequence numbers of its nodes in depth-first
+    order, and how many tensors and bytes they saved.
+
+    ``lowest`` is the number of the oldest node, ``lowest_saved`` that of the oldest which may have
+    saved something; ``fresh`` counts the nodes built since the last backward call.
+    """
+
+    __slots__ = ("fresh", "kinds", "leaves", "lowest", "nbytes", "numbers", "tensors")
+
+    def __init__(self) -> None:
+        self.kinds: list[type] = []
+        self.numbers = array("Q")
+        self.nbytes = self.tensors = self.fresh = self.leaves = 0
+        self.lowest = 0
 
 
 class Recognizer:
-    """Knows the shapes of graphs that a bare walk can tell apart."""
+    """Knows by local facts which graphs need no full look: each kind of node was met at calls of
+    this kind and can be read, and all that they saved reads without an error.
+    """
 
     def __init__(self, generations: Generations, room_for: Callable[[int], int]) -> None:
+        self.habits = Habits()
+        self.is_mixed = False
+        """Whether the last graph that was not recognized was built in part before the hooks were
+        lifted.
+        """
         self._generations = generations
         self._room_for = room_for
-        self._readable: dict[type, tuple[str, ...]] = {}
         self._known: dict[_Key, Shape] = {}
         self._by_kinds: dict[tuple[type, ...], Shape] = {}
 
-    def look(self, roots: Sequence[Node], place: Place | None) -> Repeat | None:
-        """Recognize a graph that was built since the last call and has no stale tensor."""
-        read = self._read(roots)
+    def look(self, roots: Sequence[Node], habit: Habit, lifted: int) -> Repeat | None:
+        """Recognize a graph in which nothing is freed or stale; the hooks were lifted at number
+        ``lifted``.
+        """
+        self.is_mixed = False
+        if habit.shape is None or habit.shape.record is None or not roots:
+            return None
+        oldest = self._generations.oldest_of(habit.ended)
+        read = self._read(roots, habit, oldest, lifted)
         if read is None:
             return None
-        kinds, numbers, nbytes = read
-        shape = self._known.get((place, nbytes, kinds))
-        return None if shape is None else Repeat(shape, numbers)
+        shape = self._known.get((habit, read.nbytes, tuple(read.kinds)))
+        if shape is None and read.lowest < oldest:
+            return None  # it grows from call to call
+        nodes = len(read.kinds) - read.leaves
+        if shape is not None and shape.record is not None:
+            return Repeat(shape, read.numbers, nodes, read.fresh)
+        tensors, nbytes = habit.scaled(read.tensors, read.nbytes)
+        return Repeat(habit.shape, read.numbers, nodes, read.fresh, (tensors, nbytes))
 
-    def learn(
-        self, shape: Shape, nodes: Sequence[Node], tokens: Sequence[Token], roots: Sequence[Node]
-    ) -> None:
-        """Find out whether a bare walk sees all that the hooks have seen of graphs of this
-        shape.
+    def learn(self, habit: Habit, shape: Shape, look: Look, *, measured: bool) -> bool:
+        """Learn from a look in full what a bare walk needs to know; return whether it would have
+        recognized the graph already.
+
+        ``measured``: a graph of this shape is met for the first time.
         """
+        if len(look.nodes) > _MOST_NODES:
+            return False
+        known = habit.shape is not None
+        new = set(look.kinds).difference(habit.names)
+        if new:
+            known = False
+            names = _readable(look.nodes, look.tokens, new)
+            if names is None:
+                return False
+            self.habits.learn(habit, names)
+        habit.shape = shape
+        oldest = self._generations.oldest_of(habit.ended)
+        known = known and all(t.sequence_nr >= oldest for t in look.tokens if t.has_buffers)
+        if shape.recognizable is None and (not measured or habit.scale is None):
+            self._learn_exactly(habit, shape, look)
+        return known and shape.recognizable is not False and not look.foreign
+
+    def _learn_exactly(self, habit: Habit, shape: Shape, look: Look) -> None:
+        """Read a graph as the bare walk will, and remember how to know one of its shape."""
+        tensors = nbytes = 0
         shape.recognizable = False
-        if len(nodes) > _MOST_NODES:
+        try:
+            for node in look.nodes:
+                kind = kind_of(type(node))
+                for data in _saved(node, kind):
+                    tensors += 1
+                    nbytes += data.nbytes
+        except (RuntimeError, TypeError):
             return
-        readable = {}
-        for node, token in zip(nodes, tokens, strict=True):
-            kind = kind_of(type(node))
-            tensors = _count(node, kind)
-            if tensors is None or tensors < len(token.packs):
-                return
-            names = tuple(SAVED + name for name in kind.names)
-            readable[type(node)] = _FUNCTION if kind.is_function else names
-        if len(self._known) >= _MOST_KNOWN or len(self._readable) >= _MOST_KINDS:
+        shape.recognizable = True
+        if tensors and not look.unhooked:
+            habit.scale = (look.tensors / tensors, look.nbytes / max(nbytes, 1))
+        if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
             self._by_kinds.clear()
-            self._readable.clear()
-        self._readable.update(readable)
-        read = self._read(roots)
-        if read is not None and len(read[0]) == len(nodes):
-            kinds, _, nbytes = read
-            shape.recognizable = True
-            shape.nodes = sum(not kind_of(kind).is_leaf for kind in kinds)
-            self._known[shape.signature[0], nbytes, kinds] = shape
-            self._by_kinds[kinds] = shape
-
-    def knows(self, kinds: tuple[type, ...]) -> bool:
-        """Return whether a graph with nodes of these kinds was seen to be readable without
-        hooks.
-        """
-        return kinds in self._by_kinds
+        kinds = tuple(look.kinds)
+        self._known[habit, nbytes, kinds] = shape
+        self._by_kinds[kinds] = shape
 
     def places_of(self, kinds: tuple[type, ...], place: Place | None) -> tuple[Place | None, ...]:
-        """Return where the nodes of a known graph, which a call at ``place`` has met, were made."""
-        shape = self._by_kinds.get(kinds)
-        return () if shape is None or place not in (None, shape.signature[0]) else shape.places
-
-    def _read(self, roots: Sequence[Node]) -> tuple[tuple[type, ...], array[int], int] | None:
-        """Walk a graph as the full look does: kinds and sequence numbers of its nodes, and bytes.
-
-        None if a node that saves something was built before the last call ended, or if one cannot
-        be read. Reading what was saved without hooks runs torch's own check of its version, and no
-        code of the program's. This runs at every call of a steady loop, so it walks by itself.
+        """Return where the nodes of a graph were made, as far as known graphs tell which a call at
+        ``place`` has met.
         """
-        readable, newest = self._readable, self._generations.newest
+        known = [s for s in self._by_kinds.values() if place in (None, s.signature[0])]
+        if kinds in self._by_kinds and self._by_kinds[kinds] in known:
+            return self._by_kinds[kinds].places
+        return places_by_context(kinds, known[: -_MOST_COMPARED - 1 : -1])
+
+    def _read(
+        self, roots: Sequence[Node], habit: Habit, oldest: int, lifted: int
+    ) -> Reading | None:
+        """Walk a graph as the full look does, and read all that it saved.
+
+        None if a node that saves something is older than ``oldest`` or ``lifted``, if one cannot be
+        read, or if its like was not met. Reading what was saved without hooks runs torch's own
+        check of its version, and no code of the program's. This runs at every call of a steady
+        loop, so it walks by itself.
+        """
+        readable, newest = habit.names, self._generations.newest
+        reading = Reading()
+        kinds, numbers = reading.kinds, reading.numbers
         seen: set[Node] = set()
-        kinds: list[type] = []
-        numbers = array("Q")
-        nbytes = 0
+        nbytes = tensors = fresh = leaves = 0
+        lowest = NO_SEQUENCE_NR
         most = min(_MOST_NODES, self._room_for(0))
         stack = list(roots)[::-1]
         try:
@@ -116,25 +178,44 @@ class Recognizer:
                 if names is None or len(kinds) >= most:
                     return None
                 kinds.append(kind)
-                if not names:  # it saves nothing: no matter when it was built and who runs it
+                if names is _LEAF:
                     numbers.append(0)
-                elif (number := node._sequence_nr()) < newest:
-                    return None
-                else:
-                    numbers.append(number)
-                if names is _FUNCTION:
-                    nbytes += sum(tensor.nbytes for tensor in _saved_by_function(node))
-                else:
+                    leaves += 1
+                    continue
+                number = node._sequence_nr()
+                numbers.append(number)
+                if number >= newest:
+                    fresh += 1
+                elif number < lowest:
+                    lowest = number
+                if names:
+                    if number < oldest or number < lifted:
+                        self.is_mixed = number >= oldest
+                        return None
+                    if names is _FUNCTION:
+                        saved = _saved_by_function(node)
+                        tensors += len(saved)
+                        nbytes += sum(tensor.nbytes for tensor in saved)
+                        names = ()
                     for name in names:
                         if SAVED_TENSORS_ARE_READABLE:
                             value, by_hooks = getattr(node, name), 0
                         else:
                             value, by_hooks = slots.unpacked(node, name)
+                        if value is None:
+                            continue
                         if type(value) in PLAIN:
+                            tensors += 1
                             nbytes += value.nbytes
+                            if not value.requires_grad and _is_detached(node, name, value):
+                                return None
                         elif type(value) is tuple:
-                            nbytes += sum(tensor.nbytes for tensor in value if tensor is not None)
-                        elif value is not None:
+                            some = [tensor for tensor in value if tensor is not None]
+                            tensors += len(some)
+                            nbytes += sum(tensor.nbytes for tensor in some)
+                            if _is_one_detached(node, name, value):
+                                return None
+                        else:
                             return None  # a tensor subclass, whose code is not to run
                         if by_hooks:
                             slots.let_go(value, by_hooks)
@@ -149,7 +230,44 @@ class Recognizer:
                             stack.append(target)
         except (RuntimeError, TypeError):  # freed, stale, or not a list of tensors
             return None
-        return tuple(kinds), numbers, nbytes
+        reading.nbytes, reading.tensors = nbytes, tensors
+        reading.fresh, reading.leaves, reading.lowest = fresh, leaves, lowest
+        return reading
+
+
+def _is_detached(node: Node, name: str, value: torch.Tensor) -> bool:
+    """Return whether a saved tensor that needs no gradient was detached in place since."""
+    if not SAVED_TENSORS_ARE_READABLE:
+        return False
+    return was_detached(getattr(node, RAW_SAVED + name[len(SAVED) :]), value)
+
+
+def _is_one_detached(node: Node, name: str, values: tuple[torch.Tensor | None, ...]) -> bool:
+    """Return the same of a list of saved tensors."""
+    if not SAVED_TENSORS_ARE_READABLE or all(v is None or v.requires_grad for v in values):
+        return False
+    raw = getattr(node, RAW_SAVED + name[len(SAVED) :])
+    return any(
+        v is not None and not v.requires_grad and was_detached(saved, v)
+        for saved, v in zip(raw, values, strict=True)
+    )
+
+
+def _readable(
+    nodes: Sequence[Node], tokens: Sequence[Token], wanted: set[type]
+) -> dict[type, tuple[str, ...]] | None:
+    """Return what to read of nodes of these kinds; None if that is not all that the hooks saw."""
+    found = {}
+    for node, token in zip(nodes, tokens, strict=True):
+        if type(node) not in wanted:
+            continue
+        kind = kind_of(type(node))
+        tensors = _count(node, kind)
+        if tensors is None or tensors < len(token.packs):
+            return None
+        names = tuple(SAVED + name for name in kind.names)
+        found[type(node)] = _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else names
+    return found
 
 
 def _saved(node: Node, kind: Kind) -> Iterator[torch.Tensor]:

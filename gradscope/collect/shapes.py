@@ -47,10 +47,6 @@ class Shape:
     """Saved tensors and bytes that this call released, and bytes whose memory came back."""
     peak: int = 0
     """Bytes alive at the most before this call, over those alive after it."""
-    alive: tuple[int, int] = (0, 0)
-    """Saved tensors and marked nodes that were alive after the last call that met one."""
-    nodes: int = 0
-    """How many nodes one has, leaves not counted: graphs share those."""
     recognizable: bool | None = None
     """Whether a bare walk tells that a graph has this shape; None until that was tried."""
     offsets: dict[int, int] = field(default_factory=dict)
@@ -75,15 +71,29 @@ NO_SHAPE = Shape(0, (None, 0, 0, (), (), (), None))
 
 
 class Repeat:
-    """A recognized graph: its shape, and in depth-first order the numbers of the nodes that
-    save.
+    """A recognized graph: its shape, or that of one like it, and in depth-first order the numbers
+    of its nodes, 0 for leaves.
+
+    ``nodes`` is how many of them are no leaves, ``fresh`` how many were built since the last
+    call. ``estimate`` is None for a graph of just this shape, else how many tensors
+    and bytes it saved, about.
     """
 
-    __slots__ = ("numbers", "shape")
+    __slots__ = ("estimate", "fresh", "nodes", "numbers", "shape")
 
-    def __init__(self, shape: Shape, numbers: array[int]) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        numbers: array[int],
+        nodes: int,
+        fresh: int,
+        estimate: tuple[int, int] | None = None,
+    ) -> None:
         self.shape = shape
         self.numbers = numbers
+        self.nodes = nodes
+        self.fresh = fresh
+        self.estimate = estimate
 
 
 class Shapes:

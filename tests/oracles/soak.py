@@ -2,7 +2,8 @@
 Random programs against torch's engine, many: each runs plain and watched, and nothing may differ.
 
 ``python -m tests.oracles.soak --programs 20000 --seed 1`` runs the programs 1 to 20000: half of them
-under saved-tensor hooks, others without, others as loops in which the hooks are lifted. It prints
+under saved-tensor hooks, others without, others as loops in which the hooks are lifted: of iterations that repeat but for
+a change, or of iterations that are never alike. It prints
 what differs, with the number of the program, and a closing line; its exit status is 1 if anything
 did. ``--only NUMBER`` runs one.
 """
@@ -21,11 +22,12 @@ from tests.property.agreement import (
     compare,
     compare_in_a_loop,
     repeated,
+    varied,
     with_plain_calls,
 )
 from tests.property.programs import build
 
-MODES = ("hooks", "hooks", "light", "hooks", "light", "hooks", "light", "hooks", "loop", "light")
+MODES = ("hooks", "hooks", "light", "hooks", "light", "hooks", "light", "hooks", "loop", "varied")
 """How a program is watched, by the last digit of its number."""
 
 
@@ -34,8 +36,11 @@ def soak(number: int) -> tuple[str, Comparison]:
     draw = random.Random(number)
     mode = MODES[number % len(MODES)]
     program = build(draw.randrange)
-    if mode != "loop":
+    if mode not in ("loop", "varied"):
         return mode, compare(program, hooks=mode == "hooks")
+    if mode == "varied":
+        base = [step for step in with_plain_calls(program) if "foreach" not in step[0]]
+        return mode, compare_in_a_loop(varied(base, draw.randrange))
     # Known limit: without hooks it cannot be seen what C++ functions saved, as torch's foreach nodes.
     steps = [step for step in build(draw.randrange) if "foreach" not in step[0]]
     changes = [(draw.randrange(25), step) for step in steps[: draw.randrange(3)]]

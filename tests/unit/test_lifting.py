@@ -259,7 +259,7 @@ def test_the_hooks_are_lifted_and_come_back() -> None:
         assert not lifting_of(scope).on
         loop.iterate(20)
         assert lifting_of(scope).on
-        loop.net.append(nn.Tanh())
+        loop.net.append(nn.Sigmoid())
         loop.iterate(1)
         assert not lifting_of(scope).on
         loop.iterate(30)

@@ -4,7 +4,7 @@ backward.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -62,7 +62,7 @@ class Foresight(Observer):
             or look.stale
         ):
             return ()
-        due = self._schedule.is_due((call.place, len(look.nodes), look.nbytes))
+        due = self._schedule.is_due(_kind(call, look))
         if not due and not call.woken:
             return ()
         with self._schedule:
@@ -153,6 +153,15 @@ class Foresight(Observer):
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding
         return [finding]
+
+
+def _kind(call: Call, look: Look) -> Hashable:
+    """Return what the code's future depends on: the place, and what kinds of nodes there are.
+
+    Not how large they are, nor how many, as long as they do not become more and more.
+    """
+    sizes = len(look.nodes).bit_length(), look.oldest is None
+    return call.place, call.exact, frozenset(look.kinds), sizes
 
 
 def _nearest(coming: list[tuple[Held, Outlook]]) -> list[tuple[Held, Outlook]]:

@@ -72,23 +72,27 @@ class Growth(Observer):
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Count the iteration, and remember for a scan which nodes the call runs through."""
+        run = (t.sequence_nr for i, t in enumerate(look.tokens) if look.will_run(i))
+        self._begin(call, record, run, look.sequence_nrs())
+        return ()
+
+    def before_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+        """Count the iteration all the same."""
+        self._begin(call, call.record, repeat.numbers, repeat.numbers)
+        return ()
+
+    def _begin(
+        self, call: Call, record: BackwardCall, run: Iterable[int], numbers: Iterable[int]
+    ) -> None:
         waits = record.create_graph and record.kind == "grad"
         self._creates |= record.create_graph and not waits
-        self._go_on(look)
+        self._go_on(run)
         loop = self._loop(call, waits=waits)
         if loop is not None:
             loop.waits |= waits
             loop.begin(call.number, self.watch.steps)
             if loop.due:
-                loop.numbers = frozenset(look.sequence_nrs())
-        return ()
-
-    def before_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
-        """Count the iteration all the same."""
-        loop = self._loop(call)
-        if loop is not None:
-            loop.begin(call.number, self.watch.steps)
-        return ()
+                loop.numbers = frozenset(numbers)
 
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
@@ -143,12 +147,12 @@ class Growth(Observer):
                 self._told[key] = told = kept_alive(self.watch, sightings, None)
                 yield told.finding
 
-    def _go_on(self, look: Look) -> None:
-        """Start anew with the loops whose graphs this call runs through: they were steps of it."""
+    def _go_on(self, numbers: Iterable[int]) -> None:
+        """Start anew with the loops whose graphs a call runs through: they were steps of it."""
         waiting = [place for place, loop in self._loops.items() if loop.waits]
         if not waiting:
             return
-        run = [t.sequence_nr for i, t in enumerate(look.tokens) if look.will_run(i)]
+        run = list(numbers)
         for place in waiting:
             if any(map(self._loops[place].built, run)):
                 del self._loops[place]

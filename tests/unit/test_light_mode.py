@@ -1,0 +1,274 @@
+"""Loops whose iterations are never alike run without hooks too, and what begins in them late is called all the same."""
+
+from __future__ import annotations
+
+import linecache
+import textwrap
+from typing import Any
+
+import pytest
+
+import gradscope
+from gradscope.api.watch import Scope
+from gradscope.collect.lifting import Lifting
+
+HEALTHY = 200
+
+HEAD = f"""
+import random, torch
+from torch import nn
+torch.manual_seed(0)
+draw = random.Random(0)
+cell, head = nn.RNNCell(3, 4), nn.Linear(4, 1)
+opt = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.01)
+errors = []
+def attempt(loss, **options):
+    try:
+        loss.backward(**options)
+    except RuntimeError as error:
+        errors.append(str(error))
+def unroll(h):
+    for _ in range(draw.randrange(2, 9)):
+        h = cell(torch.randn(len(h), 3), h)
+    return h
+def new():
+    return torch.zeros(draw.randrange(2, 6), 4)
+def written(h):
+    h = h.clone()
+    h[0] = h[0] * 2
+    return h
+def iterations(late=10):
+    for i in range({HEALTHY} + late):
+        yield i, i >= {HEALTHY}
+"""
+
+RECURRENT = """
+for i, late in iterations():
+    h = unroll(new())
+    opt.zero_grad()
+    {before}
+    loss = head(h).pow(2).mean()
+    {after}
+    attempt(loss)
+    {then}
+    opt.step()
+"""
+
+
+def recurrent(before: str = "pass", after: str = "pass", then: str = "pass") -> str:
+    return RECURRENT.format(before=before, after=after, then=then)
+
+
+HAZARDS = {
+    "nothing": (recurrent(), ""),
+    "backward twice": (recurrent(then="if late: attempt(loss)"), "second time"),
+    "a second root": (
+        recurrent(then="if late: attempt(h.exp().sum())"),
+        "second time",
+    ),
+    "saved, then modified": (
+        recurrent(after="if late: h.detach().mul_(2)"),
+        "modified by an inplace",
+    ),
+    "a step in between": (
+        recurrent(after="if late: attempt(loss, retain_graph=True); opt.step()"),
+        "modified by an inplace",
+    ),
+    "detached in place": (recurrent(after="if late: h.detach_()"), "detached in-place"),
+    "a retained graph": (
+        recurrent(
+            after="if late: attempt(loss, retain_graph=True)",
+            then="if i % 2 and late: attempt(loss)",
+        ),
+        "second time",
+    ),
+    "retained for nothing": (
+        recurrent(after="if late: attempt(loss, retain_graph=True)"),
+        "",
+    ),
+    "freed by grad": (
+        recurrent(after="if late: torch.autograd.grad(loss, list(head.parameters()))"),
+        "second time",
+    ),
+    "a longer sequence": (
+        recurrent(before="h = unroll(unroll(unroll(h))) if late else h"),
+        "",
+    ),
+    "another kind of node": (
+        recurrent(after="loss = loss.exp() if late else loss", then="if late: attempt(loss)"),
+        "second time",
+    ),
+    "a view modified": (
+        recurrent(before="h = written(h) if late else h", then="if late: attempt(loss)"),
+        "second time",
+    ),
+    "state carried over": (
+        """
+state = torch.zeros(4, 4)
+for i, late in iterations():
+    h = unroll(state)
+    opt.zero_grad()
+    attempt(head(h).pow(2).mean())
+    opt.step()
+    state = h if late else h.detach()
+""",
+        "second time",
+    ),
+    "a loss of long ago": (
+        """
+kept = []
+for i, late in iterations():
+    loss = head(unroll(new())).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    if i == 150:
+        kept.append(loss)
+    if late:
+        attempt(kept[0])
+""",
+        "second time",
+    ),
+    "two networks taking turns": (
+        """
+critic = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+second = torch.optim.SGD(critic.parameters(), lr=0.01)
+for i, late in iterations():
+    fake = unroll(new())
+    second.zero_grad()
+    first_loss = critic(fake if late else fake.detach()).mean()
+    attempt(first_loss)
+    second.step()
+    opt.zero_grad()
+    second_loss = critic(fake).mean()
+    attempt(second_loss)
+    opt.step()
+""",
+        "second time",
+    ),
+    "a critic that steps too early": (
+        """
+critic = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+second = torch.optim.SGD(critic.parameters(), lr=0.01)
+for i, late in iterations():
+    fake = unroll(new())
+    early = critic(fake).mean() if late else None
+    second.zero_grad()
+    first_loss = critic(fake.detach()).mean()
+    attempt(first_loss)
+    second.step()
+    opt.zero_grad()
+    attempt(critic(fake).mean() if early is None else early)
+    opt.step()
+""",
+        "modified by an inplace",
+    ),
+    "a custom function": (
+        """
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+for i, late in iterations():
+    h = unroll(new())
+    loss = Square.apply(h).mean()
+    if late and i % 2:
+        h.detach().add_(1)
+    attempt(loss)
+    if late and not i % 2:
+        attempt(loss)
+""",
+        "",
+    ),
+    "by hooks of its own": (
+        """
+for i, late in iterations():
+    h = unroll(new())
+    if late:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            h = unroll(h)
+    loss = head(h).mean()
+    attempt(loss)
+    if late:
+        attempt(loss)
+""",
+        "second time",
+    ),
+}
+
+
+def run(source: str) -> tuple[Scope, list[str], int]:
+    """Run a program in a watch: the errors that the engine raised, and how many calls were not looked at."""
+    text = HEAD + textwrap.dedent(source)
+    file = f"<{abs(hash(text))}.py>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    space: dict[str, Any] = {"__name__": "__main__", "__file__": file}
+    recognized = 0
+    original = Lifting.begin
+
+    def begin(self: Lifting, *args: Any) -> None:
+        nonlocal recognized
+        recognized += 1
+        original(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lifting, "begin", begin)
+        with gradscope.watch() as scope:
+            exec(compile(text, file, "exec"), space)
+    return scope, space["errors"], recognized
+
+
+def called(scope: Scope) -> list[tuple[str, int]]:
+    return [
+        (finding.code, finding.count)
+        for finding in scope.recording().findings
+        if finding.certainty == "certain" and finding.code in ("GS101", "GS201")
+    ]
+
+
+@pytest.mark.parametrize("name", HAZARDS)
+def test_what_begins_late_is_called_before_the_engine_raises_it(name: str) -> None:
+    source, text = HAZARDS[name]
+    scope, errors, recognized = run(source)
+    assert recognized > HEALTHY / 2
+    raised = {
+        "GS101": sum("second time" in error for error in errors),
+        "GS201": sum("second time" not in error for error in errors),
+    }
+    assert all(text in error for error in errors)
+    assert bool(errors) == bool(text) or name == "a custom function"
+    counts = {"GS101": 0, "GS201": 0}
+    for code, count in called(scope):
+        counts[code] += count
+    assert counts == raised
+    assert not [finding for finding in scope.findings if finding.missed]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, (_, text) in HAZARDS.items() if "second time" in text],
+)
+def test_who_freed_it_and_where_it_was_made_is_what_the_hooks_would_say(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scope, _, _ = run(HAZARDS[name][0])
+    monkeypatch.setattr(Lifting, "after_hooked", lambda *_: None)
+    hooked, _, recognized = run(HAZARDS[name][0])
+    assert recognized == 0
+    light, full = (
+        [
+            {(r.role, r.site.line) for r in finding.related if r.site is not None}
+            for finding in each.findings
+            if finding.certainty == "certain"
+        ]
+        for each in (scope, hooked)
+    )
+    assert len(light) == len(full)
+    for one, other in zip(light, full, strict=True):
+        assert one <= other
+        assert {role for role, _ in one} >= {role for role, _ in other} - {"created"}

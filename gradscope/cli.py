@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,6 +85,8 @@ def gradscope(
 
 def _torch() -> str:
     """Return torch's version, without the wait for its import."""
+    from importlib import metadata  # which takes as long as half of the other imports
+
     try:
         return f"torch {metadata.version('torch')}"
     except metadata.PackageNotFoundError:

@@ -94,10 +94,13 @@ def test_junit_tells_a_failure_in_full() -> None:
 
 @given(st.text(), st.text())
 def test_no_text_can_break_junit(message: str, file: str) -> None:
-    (finding,) = (one for one in CANNED.findings[:1])
-    broken = replace(finding, message=message, label=message, site=Site("x" + file, 1))
+    finding = replace(CANNED.findings[0], severity=Severity.ERROR, label=message)
+    broken = replace(finding, message=message, site=Site("x" + file, 1))
     outcome = Outcome(1, f"Error: {message}", finished=True)
-    suite(replace(CANNED, findings=(broken,), outcome=outcome))
+    _, case = suite(replace(CANNED, findings=(broken,), outcome=outcome))
+    told = case[0].attrib["message"]
+    assert len(told) == len(message)
+    assert all(t in (m, "\N{REPLACEMENT CHARACTER}") for t, m in zip(told, message, strict=True))
 
 
 def commands_in(value: Any) -> Iterator[str]:

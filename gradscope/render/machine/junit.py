@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from xml.sax.saxutils import escape, quoteattr
+from html import escape
 
 from gradscope.model import Finding, Recording, Severity
 from gradscope.render.machine.message import whole_message
@@ -74,9 +74,13 @@ def _element(tag: str, message: str, kind: str = "", text: str = "") -> str:
 
 
 def _attributes(values: Mapping[str, object]) -> str:
-    # A line end in an attribute would be read as a space.
-    escaped = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
-    return "".join(f" {key}={quoteattr(_clean(str(v)), escaped)}" for key, v in values.items())
+    return "".join(f' {key}="{_quoted(str(value))}"' for key, value in values.items())
+
+
+def _quoted(text: str) -> str:
+    """Return text for an attribute, where a line end would be read as a space."""
+    escaped = escape(_clean(text))
+    return re.sub(r"[\t\n\r]", lambda found: f"&#{ord(found[0])};", escaped)
 
 
 def _clean(text: str) -> str:

@@ -73,7 +73,9 @@ def are_of_one_run(recordings: Sequence[Recording]) -> bool:
     ranks = {header.rank for header in headers}
     runs = {header.run for header in headers}
     of_ranks = None not in ranks and len(ranks) == len(headers)
-    return len(headers) > 1 and (of_ranks or (len(runs) == 1 and "" not in runs))
+    of_run = len(runs) == 1 and "" not in runs
+    apart = len({header.pid for header in headers}) == len(headers)  # no file named twice
+    return len(headers) > 1 and (of_ranks or (of_run and apart))
 
 
 def _order(recording: Recording) -> tuple[bool, int, float]:

@@ -222,7 +222,10 @@ def test_a_run_without_a_graph_keeps_its_status_and_says_so(tmp_path: Path) -> N
         (["run", "--html", "missing/page.html", "train.py"], "missing/page.html"),
         (["run", "--html", "folder.svg", "train.py"], "folder.svg"),
         (["report", "run.gscope", "--html", "missing/page.html"], "missing/page.html"),
-        (["report", "run.gscope", "run.gscope", "--html", "page.html"], "takes one recording"),
+        (
+            ["report", "run.gscope", "run.gscope", "--html", "page.html"],
+            "takes the recordings of one run",
+        ),
         (["draw", "nowhere.gscope"], "nowhere.gscope"),
         (["draw", "train.py"], "train.py"),
         (["draw", "run.gscope", "--call", "9"], "no backward call 9"),

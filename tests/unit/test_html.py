@@ -47,6 +47,9 @@ from gradscope.render.html.payload import (
 )
 from gradscope.render.html.placing import ROOT, Placing, place
 from gradscope.render.lifetimes import MAX_LANES, lifetimes, run_end
+from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.options import Options
+from gradscope.render.pictures.picture import BoxKind
 
 RECORDINGS = [canned_recording, clean_recording, empty_recording, unfinished_recording]
 
@@ -371,3 +374,62 @@ def test_cycles_of_groups_and_graphs_without_sequence_numbers_end() -> None:
     placing = place(graph)
     assert len(placing.rank) == 8
     assert place(Graph((), (), ())).parent == []
+
+
+def shown_at_first(graph: Graph) -> tuple[list[Any], list[int]]:
+    """The closed groups and the nodes that the page shows before anything is clicked."""
+    placing = place(graph)
+    is_shown = [True]
+    for group in placing.groups[1:]:
+        is_shown.append(is_shown[group.parent] and placing.groups[group.parent].is_open)
+    closed = [
+        group
+        for group, shown in zip(placing.groups, is_shown, strict=True)
+        if shown and not group.is_open
+    ]
+    nodes = [
+        node.index
+        for node, parent in zip(graph.nodes, placing.parent, strict=True)
+        if is_shown[parent] and placing.groups[parent].is_open and not node.is_leaf
+    ]
+    return closed, nodes
+
+
+def steps_of_a_cell(steps: int) -> Graph:
+    """A chain of like steps, each of three nodes of one module, under a loss."""
+    names = ["MulBackward0", "TanhBackward0", "AddmmBackward0"] * steps
+    nodes = [Node(0, "MeanBackward0", sequence_nr=len(names) + 1)]
+    for at, name in enumerate(names, 1):
+        saved = (SavedTensor("self", (4,), "f32", "cpu", 16, storage=at),)
+        number = len(names) + 1 - at
+        nodes.append(
+            Node(at, name, sequence_nr=number, saved=saved, module="cell", module_class="Cell")
+        )
+    edges = tuple(Edge(at, at + 1) for at in range(len(names)))
+    return Graph(tuple(nodes), edges, (Root(0, "loss"),))
+
+
+def test_the_page_folds_as_the_picture_does() -> None:
+    graph = steps_of_a_cell(600)
+    closed, nodes = shown_at_first(graph)
+    boxes = compose([graph], Options()).boxes
+    folds = [box.title for box in boxes if box.kind is BoxKind.FOLD]
+    assert (
+        [group.label for group in closed] == folds == ["cell · 3 nodes \N{MULTIPLICATION SIGN}599"]
+    )
+    assert nodes == [0, 1, 2, 3]
+    assert len(nodes) + len(closed) == len(boxes)
+
+
+def test_each_of_alike_pieces_is_a_group_of_its_own() -> None:
+    placing = place(steps_of_a_cell(20))
+    pieces = [group for group in placing.groups if group.label == "1 of 19"]
+    assert len(pieces) == 19
+    assert {placing.groups[group.parent].label for group in pieces} == {
+        "cell · 3 nodes \N{MULTIPLICATION SIGN}19"
+    }
+
+
+def test_a_small_graph_is_open_as_a_whole() -> None:
+    graph = steps_of_a_cell(5)
+    assert shown_at_first(graph) == ([], [node.index for node in graph.nodes])

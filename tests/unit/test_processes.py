@@ -173,7 +173,8 @@ def test_machines_and_pages_carry_the_ranks() -> None:
 def test_which_recordings_belong_together() -> None:
     header = replace(HEADER, run="7-a")
     assert are_of_one_run([rank(0), rank(1)])
-    assert are_of_one_run([Recording(header), Recording(header)])
+    assert are_of_one_run([Recording(header), Recording(replace(header, pid=8))])
+    assert not are_of_one_run([Recording(header), Recording(header)])
     assert not are_of_one_run([rank(0)])
     assert not are_of_one_run([rank(0), rank(0)])
     assert not are_of_one_run([Recording(HEADER), Recording(HEADER)])

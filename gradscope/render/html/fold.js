@@ -49,7 +49,7 @@ class BackwardGraph {
       this.beside.map((_, i) => i),
       this.count,
     );
-    this.groups = this.groups.map(([label, path, parent, kind, moduleClass, rank, order], index) => ({
+    this.groups = this.groups.map(([label, path, parent, kind, moduleClass, rank, order, isOpen], index) => ({
       index,
       label,
       path,
@@ -58,6 +58,7 @@ class BackwardGraph {
       moduleClass,
       rank,
       order,
+      isOpen,
       depth: 0,
       nodes: 0,
       bytes: 0,
@@ -73,8 +74,7 @@ class BackwardGraph {
       if (this.beside[i] < 0) this.put(this.parent[i], this.rank[i], this.order[i], i);
     this.sizes = this.rows.map((rows) => rows.reduce((sum, row) => sum + row.length, 0));
     this.linkLevels();
-    this.open = new Set([0]);
-    this.openReadable();
+    this.open = new Set(this.groups.filter((group) => group.isOpen).map((group) => group.index));
   }
 
   put(group, rank, order, item) {
@@ -167,17 +167,6 @@ class BackwardGraph {
       if (source === target) continue;
       add(this.below[g], source, target);
       add(this.above[g], target, source);
-    }
-  }
-
-  /** Open groups from the outside in, as long as the picture stays readable. */
-  openReadable() {
-    this.open = new Set([0]);
-    let boxes = this.sizes[0];
-    for (const group of [...this.groups].sort((a, b) => a.depth - b.depth || a.index - b.index)) {
-      if (group.index === 0 || !this.open.has(group.parent) || boxes + this.sizes[group.index] - 1 > READABLE) continue;
-      this.open.add(group.index);
-      boxes += this.sizes[group.index] - 1;
     }
   }
 

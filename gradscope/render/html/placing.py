@@ -10,7 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gradscope.model import Graph, Node
-from gradscope.render.html.scopes import ERA, STRETCH, Scope, module_calls, module_path
+from gradscope.render.html.folds import Folds
+from gradscope.render.html.scopes import (
+    ERA,
+    STRETCH,
+    Scope,
+    cut_long_levels,
+    module_calls,
+    module_path,
+)
 from gradscope.render.prefixes import common_length
 
 ROOT = 0
@@ -25,7 +33,8 @@ class Group:
     """A box that holds others; group 0 is the graph.
 
     ``kind`` is ``module`` for a call of a module, ``built`` for all nodes built between two
-    backward calls, and ``stretch`` for neighbours out of a long row.
+    backward calls, and ``stretch`` for neighbours out of a long row. ``is_open``: at first its
+    boxes are shown, as in the picture.
     """
 
     label: str
@@ -35,6 +44,7 @@ class Group:
     module_class: str | None = None
     rank: int = 0
     order: int = 0
+    is_open: bool = True
 
 
 @dataclass(slots=True)
@@ -81,7 +91,9 @@ def place(graph: Graph) -> Placing:
 
 def _grouped(graph: Graph, consumers: list[list[int]]) -> Placing:
     """Put each node in its innermost group; a leaf, which no module call builds, with its users."""
-    scopes = module_calls(graph)
+    folds, scopes = Folds(graph), module_calls(graph)
+    folds.put_around(scopes)
+    cut_long_levels(graph, scopes)
     for node in graph.nodes:
         if node.is_leaf and consumers[node.index]:
             around = [scopes[consumer] for consumer in consumers[node.index]]
@@ -94,6 +106,13 @@ def _grouped(graph: Graph, consumers: list[list[int]]) -> Placing:
     again = (s for s in sizes if s[-1][1] > 1 and s[-1][0][:1] not in (ERA, STRETCH))
     numbering = _Numbering(sizes, classes, repeated=set(map(module_path, again)))
     parent = [numbering.number(scope) for scope in scopes]
+    shown: list[set[int]] = [set() for _ in numbering.groups]
+    for number, part in zip(parent, folds.part_of, strict=True):
+        while part >= 0 and number > ROOT:
+            shown[number].add(part)
+            number = numbering.groups[number].parent
+    for group, parts in zip(numbering.groups[1:], shown[1:], strict=True):
+        group.is_open = not folds.is_closed(parts)
     return Placing(numbering.groups, parent)
 
 

@@ -34,10 +34,7 @@ def module_calls(graph: Graph) -> list[Scope]:
     """
     nodes = graph.nodes
     eras = {node.built_after for node in nodes if not node.is_leaf}
-    built = [node for node in nodes if not node.is_leaf]
-    built.sort(
-        key=lambda node: (node.built_after, -1 if node.sequence_nr is None else node.sequence_nr)
-    )
+    built = _by_age(graph)
     scopes: list[Scope] = [()] * len(nodes)
     calls: dict[tuple[str, ...], int] = {}
     open_calls: Scope = ()
@@ -51,8 +48,15 @@ def module_calls(graph: Graph) -> list[Scope]:
             calls[path] = calls.get(path, 0) + 1
             scope = (*scope, (name, calls[path]))
         open_calls = scopes[node.index] = scope
-    _cut_long_levels([node.index for node in built], scopes)
     return scopes
+
+
+def _by_age(graph: Graph) -> list[Node]:
+    built = [node for node in graph.nodes if not node.is_leaf]
+    built.sort(
+        key=lambda node: (node.built_after, -1 if node.sequence_nr is None else node.sequence_nr)
+    )
+    return built
 
 
 def _modules(built: Sequence[Node], graph: Graph) -> list[list[str]]:
@@ -89,8 +93,9 @@ def module_path(scope: Scope) -> str:
     return ".".join(name for name, _ in scope if name[:1] not in (ERA, STRETCH))
 
 
-def _cut_long_levels(built: list[int], scopes: list[Scope]) -> None:
+def cut_long_levels(graph: Graph, scopes: list[Scope]) -> None:
     """Put stretches around neighbours wherever a box would hold too many others."""
+    built = [node.index for node in _by_age(graph)]
     levels: dict[Scope, dict[Scope | int, None]] = {}
     for index in built:
         scope = scopes[index]

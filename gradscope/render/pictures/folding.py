@@ -23,7 +23,7 @@ from gradscope.render.pictures.repeats import find_runs
 SMALL = 30
 """A graph of at most so many nodes is drawn as it is."""
 
-COMFORTABLE = 40
+COMFORTABLE = 25
 """Folding goes on until at most so many boxes are left."""
 
 MOST = 150

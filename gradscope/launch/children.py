@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -24,7 +22,6 @@ from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import command_of, watched
 from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.model import BackwardCall, Header, Outcome, Recording
-from gradscope.record.file import load
 
 if TYPE_CHECKING:
     from gradscope.api.watch import Scope
@@ -46,6 +43,8 @@ class Plan:
     @classmethod
     def of(cls, save: Path | None, **options: Any) -> Plan:
         """Return the plan of a run that begins now, and saves its own recording in ``save``."""
+        import tempfile  # no child needs it
+
         run = f"{os.getpid()}-{time.time_ns():x}"
         if save is None:
             pattern = Path(tempfile.gettempdir(), f"gradscope-{run}", "{pid}.gscope")
@@ -60,6 +59,8 @@ class Plan:
 
     def recordings(self) -> list[tuple[Path, Recording]]:
         """Return what the children of this run have written, with its files."""
+        from gradscope.record.file import load
+
         found = []
         pattern = Path(filled(self.save, "*", "*"))
         for file in sorted(pattern.parent.glob(pattern.name)):
@@ -73,6 +74,8 @@ class Plan:
 
     def tidy(self) -> None:
         """Remove the recordings that the user did not ask for."""
+        import shutil
+
         if not self.is_kept:
             shutil.rmtree(Path(self.save).parent, ignore_errors=True)
 
@@ -145,6 +148,8 @@ class Watching:
 
     def _is_taken(self, file: Path) -> bool:
         """Return whether another process of this run has written a file."""
+        from gradscope.record.file import load
+
         with suppress(GradscopeError):
             return load(file).header.run == self.plan.run
         return False

@@ -314,4 +314,5 @@ def test_the_console_script_is_not_taken_for_the_program(place: Place) -> None:
     (place.path / "gradscope").write_text(start)  # what an installer writes has no suffix
     as_module = place.run("-m", "gradscope", "run", "kept.py")
     assert "warning[GS302]: `kept`" in as_module.stderr
-    assert place.run("gradscope", "run", "kept.py").stderr == as_module.stderr
+    for other in (["gradscope"], ["-c", start]):
+        assert place.run(*other, "run", "kept.py").stderr == as_module.stderr

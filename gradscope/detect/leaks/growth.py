@@ -115,7 +115,8 @@ class Growth(Observer):
         if loop.done and self._told.keys().isdisjoint(loop.holders):
             return ()
         loop.note_alive(self.watch.census.alive)
-        scanned = self._scan(frame, loop.ticks, loop.numbers, between_calls=False)
+        frames = user_frames(frame) or ([frame] if frame is not None else [])
+        scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False)
         loop.numbers = frozenset()
         if scanned is None:
             return ()
@@ -127,14 +128,14 @@ class Growth(Observer):
 
     def after_program(self, main: ModuleType) -> Iterable[Finding]:
         """Look at what the program leaves in its variables, unless pack hooks have shown it."""
-        self._look_back(_frame_in(main))
+        self._look_back([_frame_in(main)])
         return ()
 
     def at_end(self) -> Iterator[Finding]:
         """Judge loops that ended before they were scanned often enough, and what came after."""
         frames = user_frames(sys._getframe(1))
         if frames:
-            self._look_back(frames[0])
+            self._look_back(frames)
         for loop in self._loops.values():
             yield from self._judge(loop, ended=True)
         yield from self._final()
@@ -206,14 +207,14 @@ class Growth(Observer):
                     out_of_the_cycle(cycle.kind, cycle.site),
                 )
 
-    def _look_back(self, frame: FrameType) -> None:
+    def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""
         if self.watch.lifting.on or self._between:
             # No pack hook has shown what was built since the last call, or the last look.
-            self._look_between(frame, last=True)
+            self._look_between(frames, last=True)
         loops = [loop for loop in self._loops.values() if loop.holders]
         for loop in loops[:_MOST_LOOKS_BACK]:
-            scanned = self._scan(frame, loop.ticks, loop.numbers, between_calls=False, last=True)
+            scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False, last=True)
             suspects = () if scanned is None else scanned.suspects
             known = [
                 replace(
@@ -247,10 +248,10 @@ class Growth(Observer):
         since = ledger.saved_tensors - self._packed_before
         ledger.look_at = ledger.saved_tensors + max(_FIRST_LOOK, since)
         if self._is_cheap(self._between):
-            self._look_between(frame)
+            self._look_between(user_frames(frame) or [frame])
 
-    def _look_between(self, frame: FrameType, *, last: bool = False) -> None:
-        scanned = self._scan(frame, (), frozenset(), between_calls=True, last=last)
+    def _look_between(self, frames: list[FrameType], *, last: bool = False) -> None:
+        scanned = self._scan(frames, (), frozenset(), between_calls=True, last=last)
         if scanned is None:
             return
         self._looks += not last or self.watch.lifting.on
@@ -270,7 +271,7 @@ class Growth(Observer):
 
     def _scan(
         self,
-        frame: FrameType | None,
+        frames: Sequence[FrameType],
         ticks: Sequence[int],
         numbers: frozenset[int],
         *,
@@ -278,11 +279,10 @@ class Growth(Observer):
         last: bool = False,
     ) -> Scanned | None:
         room = self._room.left()
-        if not room or frame is None:
+        if not room or not frames:
             return None
         started = time.thread_time()  # a busy machine must not change what is found
         spans = Spans(self.watch, ticks, room)
-        frames = user_frames(frame) or [frame]
         scanned = scan(frames, spans, numbers, between_calls=between_calls, last=last)
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
             self._room.take(spans.touched)

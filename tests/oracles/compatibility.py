@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = (ROOT / "tests" / "cases", ROOT / "tests" / "corpus")
 PARTS = ("suite", "cases", "random")
 _FAULTS = ("missed", "wrong", "changed", "failures")
-_HELD = re.compile(r"([\d,]+) (\w+)")
+_HELD = re.compile(r"(\d[\d,]*) (\w+)")
 
 
 def main(arguments: list[str]) -> int:

@@ -43,7 +43,11 @@ class Plan:
     @classmethod
     def of(cls, save: Path | None, **options: Any) -> Plan:
         """Return the plan of a run that begins now, and saves its own recording in ``save``."""
-        import tempfile  # no child needs it
+        # No child needs these, and the program may leave no path to import them from.
+        import shutil  # noqa: F401
+        import tempfile
+
+        import gradscope.record.file  # noqa: F401
 
         run = f"{os.getpid()}-{time.time_ns():x}"
         if save is None:

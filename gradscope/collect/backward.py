@@ -24,14 +24,14 @@ from gradscope.collect.notes import raised_by_program
 from gradscope.collect.pictures import Pictures
 from gradscope.collect.roots import RootNames, name_of_input
 from gradscope.collect.saving import Saving
-from gradscope.collect.shapes import Shape, Shapes, Signature
+from gradscope.collect.shapes import Shape, Shapes
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.state import State
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Sample, Site
 from gradscope.program.drivers import is_driven
-from gradscope.program.sites import ENTRANCE, Place, place_in, site_of, user_frame
+from gradscope.program.sites import ENTRANCE, place_in, site_of, user_frame
 from gradscope.torch_private import (
     DisableTorchFunction,
     hidden_from_compiler,
@@ -197,18 +197,7 @@ class Backward:
             return False
         call.repeat, call.shape, call.exact = repeat, repeat.shape, False
         call.roots = tuple(root._sequence_nr() for root in roots)
-        record = repeat.shape.record
-        if repeat.estimate is not None:
-            nodes, (tensors, nbytes) = len(repeat.numbers), repeat.estimate
-            record = replace(
-                record,
-                graph=None,
-                nodes=nodes,
-                nodes_run=nodes,
-                saved_tensors=tensors,
-                saved_bytes=nbytes,
-            )
-        call.record = replace(record, number=call.number, started=state.elapsed())
+        call.record = repeat.record(call.number, state.elapsed())
         lifting.begin(repeat, roots)
         state.listener.before_repeat(call, repeat)
         return True
@@ -241,7 +230,7 @@ class Backward:
         """Book what a call found when it began; return the picture of its graph if there is one."""
         state = self._state
         roots = self._root_names.name(asked.outputs, look, call.place, frame)
-        shape = call.shape = self._shapes.meet(_signature(call.place, look))
+        shape = call.shape = self._shapes.meet(look.signature(call.place))
         site = site_of(call.place)
         graph, new = self._pictures.of(shape, look, roots, frame)
         if new and graph is not None:
@@ -383,24 +372,9 @@ class Backward:
             if call.completed:
                 call.habit.measure(call.returned_bytes, call.freed_bytes)
         else:  # taken from an earlier call of the same shape, or of the same kind
-            back = shape.returned
-            if back is None:
-                back = call.habit.coming_back(call.freed_bytes)
-            returned = min(back, call.freed_bytes)
+            returned = call.habit.returned_by(shape, call.freed_bytes)
             ledger.returned_bytes += returned - call.returned_bytes
             call.returned_bytes = returned
-
-
-def _signature(place: Place | None, look: Look) -> Signature:
-    return (
-        place,
-        look.nbytes,
-        look.left,
-        tuple(look.kinds),
-        tuple(look.places),
-        tuple(look.freed),
-        None if look.runs is None else tuple(look.runs),
-    )
 
 
 # One frame of ours lies between a backward call and the engine. Python's warnings do not count a

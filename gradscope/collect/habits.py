@@ -64,6 +64,11 @@ class Habit:
         back, of = self.returned
         return freed * back // of if of else 0
 
+    def returned_by(self, shape: Shape, freed: int) -> int:
+        """Return how much memory comes back where a graph of this shape is freed."""
+        back = shape.returned
+        return min(self.coming_back(freed) if back is None else back, freed)
+
     def freed(self, repeat: Repeat) -> tuple[int, int, int]:
         """Return how many tensors and bytes a call on a recognized graph frees, and the bytes whose
         memory comes back.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from torch.autograd.graph import Node
 
 from gradscope.collect.marks import Stale, Token
+from gradscope.collect.shapes import Signature
 from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR
 
@@ -44,6 +45,18 @@ class Look:
     def will_run(self, i: int) -> bool:
         """Return whether the engine will run the i-th node."""
         return self.runs is None or self.runs[i]
+
+    def signature(self, place: Place | None) -> Signature:
+        """Return by what a graph is known whose call was made at ``place``."""
+        return (
+            place,
+            self.nbytes,
+            self.left,
+            tuple(self.kinds),
+            tuple(self.places),
+            tuple(self.freed),
+            None if self.runs is None else tuple(self.runs),
+        )
 
     def numbers_of(self, roots: Iterable[Node]) -> tuple[int, ...]:
         """Return the sequence numbers of those roots that were looked at."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gradscope.model import BackwardCall, Graph
 from gradscope.program.sites import Place
@@ -94,6 +95,17 @@ class Repeat:
         self.nodes = nodes
         self.fresh = fresh
         self.estimate = estimate
+
+    def record(self, number: int, started: float) -> BackwardCall:
+        """Return the record of the call on this graph when it begins, made from an earlier one."""
+        before = self.shape.record
+        assert before is not None
+        changes: dict[str, Any] = {"number": number, "started": started}
+        if self.estimate is not None:
+            nodes, (tensors, nbytes) = len(self.numbers), self.estimate
+            changes |= {"graph": None, "nodes": nodes, "nodes_run": nodes}
+            changes |= {"saved_tensors": tensors, "saved_bytes": nbytes}
+        return replace(before, **changes)
 
 
 class Shapes:

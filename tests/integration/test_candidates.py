@@ -24,8 +24,17 @@ from gradscope.model import Applicability, Finding, Fix, Severity
 from gradscope.program.sites import place_in
 
 PROGRAMS = sorted((Path(__file__).parent / "programs" / "candidates").glob("*.py"))
+CASES = [
+    path
+    for path in sorted((Path(__file__).parents[1] / "cases").glob("[0-9]*.py"))
+    if '"error": null' not in path.read_text("utf-8").partition("\n")[0]
+]
 NOTHING = re.compile(r"(.+) would get no gradient from `([\w.]+)`(?! \(line \d+\) through)")
 SOMETHING = re.compile(r"(.+) would get gradient from `([\w.]+)` \(line \d+\) as before")
+ALWAYS = re.compile(
+    r"(?!`a leaf )(.+) would get gradient (?:in each iteration|from each loss through its own iteration, .+"
+    r"|from both losses as before)$"
+)
 BY_NAME = dict[str, list[set[str]]]
 
 
@@ -125,10 +134,29 @@ def test_the_expert_s_fix_is_first_and_what_is_told_of_training_is_true(
             check(effect, calls)
 
 
-def check(effect: str, calls: BY_NAME) -> None:
-    """Compare a sentence with the gradients that arrived."""
+def check(effect: str, calls: BY_NAME) -> bool:
+    """Compare a sentence with the gradients that arrived; return whether it is one about them."""
     if told := NOTHING.match(effect):
         assert calls[told[2]]
         assert not any(are_in(told[1], names) for names in calls[told[2]])
     elif told := SOMETHING.match(effect):
+        assert calls[told[2]]
         assert all(are_in(told[1], names) for names in calls[told[2]])
+    elif told := ALWAYS.match(effect):
+        # None, where the program trains by autograd.grad.
+        assert all(are_in(told[1], names) for each in calls.values() for names in each)
+    return told is not None
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_what_is_told_of_training_is_true_in_the_annotated_cases(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, raised = run(path)
+    assert raised
+    for number, fix in enumerate(dict.fromkeys(fix for each in found for fix in each.fixes)):
+        if not fix.edits:
+            continue
+        calls, raised = trained_by(with_edits(path, fix, tmp_path / f"{number}.py"), monkeypatch)
+        for effect in () if raised else fix.effects:
+            check(effect, calls)

@@ -102,26 +102,48 @@ def foresee(
         return examine(Evidence(state, call, look, call.record, graph))
 
 
+class _Ready:
+    """A node in the engine's queue: of two with the same number neither goes before the other."""
+
+    __slots__ = ("i", "number")
+
+    def __init__(self, i: int, number: int) -> None:
+        self.i = i
+        self.number = number
+
+    def __lt__(self, other: _Ready) -> bool:
+        return self.number > other.number
+
+
 def run_order(look: Look, edges: Sequence[tuple[Edge, ...]]) -> list[int]:
-    """The walked nodes in the order in which the engine runs them on one device.
+    """The nodes that will run, in the order in which the engine runs them on one device.
 
     A node is ready once all nodes that feed it ran; of the ready ones the youngest runs first,
-    AccumulateGrad before all (torch/csrc/autograd/engine.cpp, ``ReadyQueue``).
+    AccumulateGrad before all (torch/csrc/autograd/engine.cpp, ``ReadyQueue``). Nodes of different
+    threads may have the same number: then it is up to the queue, and ``heapq`` does step by step
+    what ``std::priority_queue`` of libstdc++ does.
     """
     waiting = [0] * len(edges)
     for leaving in edges:
         for edge in leaving:
             waiting[edge.target] += 1
-    ready = [(-look.tokens[i].sequence_nr, i) for i, count in enumerate(waiting) if not count]
-    heapq.heapify(ready)
+    ready: list[_Ready] = []
+
+    def push(i: int) -> None:
+        if look.will_run(i):
+            heapq.heappush(ready, _Ready(i, look.tokens[i].sequence_nr))
+
+    for i, count in enumerate(waiting):
+        if not count:
+            push(i)
     order = []
     while ready:
-        _, i = heapq.heappop(ready)
+        i = heapq.heappop(ready).i
         order.append(i)
         for edge in edges[i]:
             waiting[edge.target] -= 1
             if not waiting[edge.target]:
-                heapq.heappush(ready, (-look.tokens[edge.target].sequence_nr, edge.target))
+                push(edge.target)
     return order
 
 

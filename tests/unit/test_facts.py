@@ -67,6 +67,7 @@ def test_private_names_of_torch_are_read_in_one_place() -> None:
         for path in PACKAGE.rglob("*.py")
         if str(path.relative_to(PACKAGE)) not in HOME
     }
-    # The text of GS104's finding names a setting that its reader can change.
+    # The text of GS104's finding names a setting that its reader can change; a process that torch
+    # starts for itself is known by its command line.
     found = {file: names for file, names in found.items() if names}
-    assert set(found) <= {"rules/gs104.py"}, found
+    assert set(found) <= {"rules/gs104.py", "launch/interpreter.py"}, found

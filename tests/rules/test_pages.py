@@ -85,12 +85,17 @@ def test_a_rule_is_found_by_code_and_by_name(rule: Rule) -> None:
         assert by_code(spelling) is rule
 
 
-@pytest.mark.parametrize("code", ["GS999", "", "backward", "GS1011"])
+@pytest.mark.parametrize("code", ["GS999", "", "backward"])
 def test_an_unknown_code_names_those_there_are(code: str) -> None:
     with pytest.raises(GradscopeError) as raised:
         by_code(code)
     assert repr(code) in str(raised.value)
     assert all(rule.code in str(raised.value) for rule in ALL_RULES)
+
+
+def test_a_code_like_one_there_is_gets_that_one() -> None:
+    with pytest.raises(GradscopeError, match=r"'GS1011'; did you mean 'GS101'\?"):
+        by_code("GS1011")
 
 
 def test_without_docstrings_a_rule_still_makes_findings() -> None:

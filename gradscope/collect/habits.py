@@ -17,7 +17,7 @@ class Habit:
     """The calls of one kind at one place: which kinds of nodes their graphs have, and how they are
     counted.
 
-    ``readable`` has for each kind of node that was met what to read of it, ``shape`` is the shape
+    ``names`` has for each kind of node that was met what to read of it, ``shape`` is the shape
     of the last graph that was looked at in full, ``ended`` the sequence number at which the last
     call ended, ``extra`` how many nodes at the most were built before a call that its graph has
     not, and ``alive`` how many saved tensors and nodes of other graphs lived at the most after one.

@@ -46,8 +46,8 @@ class Reading:
     """What a bare walk has read of a graph: kinds and sequence numbers of its nodes in depth-first
     order, and how many tensors and bytes they saved.
 
-    ``lowest`` is the number of the oldest node, ``lowest_saved`` that of the oldest which may have
-    saved something; ``fresh`` counts the nodes built since the last backward call.
+    ``lowest`` is the number of the oldest node that was there at the last backward call, ``fresh``
+    counts those built since, ``leaves`` the nodes of leaves.
     """
 
     __slots__ = ("fresh", "kinds", "leaves", "lowest", "nbytes", "numbers", "tensors")
@@ -56,7 +56,7 @@ class Reading:
         self.kinds: list[type] = []
         self.numbers = array("Q")
         self.nbytes = self.tensors = self.fresh = self.leaves = 0
-        self.lowest = 0
+        self.lowest = NO_SEQUENCE_NR
 
 
 class Recognizer:
@@ -293,7 +293,7 @@ def _saved(node: Node, kind: Kind) -> Iterator[torch.Tensor]:
 
 def _count(node: Node, kind: Kind) -> int | None:
     """Count the saved tensors of a node that can be read; None where that cannot be known."""
-    if kind.is_slices or kind.is_compiled or type(node).__name__ == "CppFunction":
+    if kind.is_slices or kind.is_compiled or kind.is_unnamed:
         return None
     try:
         return sum(1 for _ in _saved(node, kind))

@@ -28,7 +28,7 @@ def main() -> int:
         target = target_of(sys.argv[2:])
         header = header_of(target, plan.hooks)
         children = Children(plan, header)
-    except Exception:
+    except Exception:  # whatever fails in ours: Python runs the program without us
         run_plainly()
     try:
         with children:

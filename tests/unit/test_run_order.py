@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-import threading
-from collections.abc import Callable
 
 import pytest
 import torch
+from in_threads import in_a_thread
 
 import gradscope
 
@@ -19,15 +18,6 @@ KINDS = [
     for kinds in itertools.product(("freed", "stale", "sound"), repeat=3)
     if {"freed", "stale"} <= set(kinds)
 ]
-
-
-def in_a_thread(work: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Return what a new thread makes, whose nodes torch counts from zero."""
-    made: list[torch.Tensor] = []
-    thread = threading.Thread(target=lambda: made.append(work()))
-    thread.start()
-    thread.join()
-    return made[0]
 
 
 def part(kind: str, views: int) -> torch.Tensor:

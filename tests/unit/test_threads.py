@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 import torch
+from in_threads import in_a_thread
 
 import gradscope
 from gradscope.torch_private import next_sequence_nr
@@ -47,11 +47,6 @@ def test_a_new_thread_is_not_taken_for_one_that_has_ended() -> None:
     leaf = torch.ones(3, requires_grad=True)
     kept: list[torch.Tensor] = []
 
-    def in_a_thread(work: Callable[[], object]) -> None:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-
     def keep() -> None:
         (changed,) = torch._foreach_exp([leaf])  # shows nothing of what it saved
         kept.extend((changed.sin(), changed))
@@ -62,15 +57,6 @@ def test_a_new_thread_is_not_taken_for_one_that_has_ended() -> None:
             kept[1].zero_()
         in_a_thread(lambda: torch._foreach_exp([leaf])[0].sum().backward())
     assert [finding for finding in scope.findings if finding.certainty == "certain"] == []
-
-
-def in_a_thread(work: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Return what a new thread makes, whose nodes torch counts from zero."""
-    made: list[torch.Tensor] = []
-    thread = threading.Thread(target=lambda: made.append(work()))
-    thread.start()
-    thread.join()
-    return made[0]
 
 
 def test_what_a_foreach_operation_of_another_thread_saved_is_known_to_be_stale() -> None:

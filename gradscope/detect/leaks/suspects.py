@@ -166,16 +166,15 @@ def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group
         left = [number for number in members if number not in taken]
         iterations = _iterations(found, spans, left, between_calls) if len(left) >= _FEWEST else 0
         if iterations >= _FEWEST:
-            direct = all(len(path.steps) == len(steps) + 1 for path in members.values())
             ways = [path.steps[len(steps) + 1 :] for path in members.values()]
-            chosen[frozenset(members)] = _Group([name], left, iterations, direct, _parts(ways))
+            holder = _Group([name], left, iterations, not any(ways), _parts(ways))
+            chosen[frozenset(members)] = holder
             taken |= set(left)
     return list(chosen.values())
 
 
-def _parts(ways: Iterable[tuple[Step, ...]]) -> tuple[object, ...]:
+def _parts(ways: Sequence[tuple[Step, ...]]) -> tuple[object, ...]:
     """Return the keys of the parts, if all these ways on from an element are one step long."""
-    ways = list(ways)
     if not all(len(way) == 1 and way[0].kind in ("item", "attribute") for way in ways):
         return ()
     return tuple(dict.fromkeys(way[0].key for way in ways))

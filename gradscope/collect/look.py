@@ -18,8 +18,8 @@ class Look:
     ``kinds`` and ``places`` are the signature of the graph: the type of each node in depth-first
     order, and where it was made. ``unhooked`` says that nodes saved something while the hooks were
     lifted, which the ledger does not know, ``foreign`` that hooks of the program's own packed what
-    some saved; ``fresh`` has the bytes, by address, of what no look has
-    met before. ``left`` counts the edges that were not followed.
+    some saved; ``fresh`` has the bytes, by address, of what no look has met before. ``left`` counts
+    the edges that were not followed.
     """
 
     def __init__(self) -> None:

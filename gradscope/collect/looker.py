@@ -19,7 +19,6 @@ from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Stale, Token
 from gradscope.collect.nodes import (
     CLONE,
     Kind,
-    ask_foreach,
     foreach_was_freed,
     held,
     is_foreach,
@@ -186,13 +185,14 @@ class Looker:
                 look.foreign = True
                 stale_inputs = stale_inputs_of_checkpoint(packed.theirs[1])
                 look.stale += [(i, stale) for stale in stale_inputs]
-            elif tensor is None:
-                continue
-            elif tensor._version != packed.version or (
-                packed.original
-                and not packed.was_leaf
-                and not token.is_function
-                and is_leaf(tensor)
+            elif tensor is not None and (
+                tensor._version != packed.version
+                or (
+                    packed.original
+                    and not packed.was_leaf
+                    and not token.is_function
+                    and is_leaf(tensor)
+                )
             ):
                 look.stale.append((i, Stale(tensor, packed.version)))
 
@@ -270,7 +270,7 @@ class Looker:
             token.packs = ()
             self._tie(look, token, node, kind)
         elif is_foreach(node, kind):
-            met = self._saving.unpacked_by(lambda: ask_foreach(node), packs)
+            met = self._saving.unpacked_by(lambda: foreach_was_freed(node), packs)
             token.packs = self._claim(token, met)
         else:
             token.packs = packs if kind.is_unnamed and not _of_other_threads(packs) else ()

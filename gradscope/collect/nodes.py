@@ -128,17 +128,11 @@ def slices_were_freed(node: Node) -> bool:
 def foreach_was_freed(node: Node) -> bool:
     """Return whether the node of a foreach operation, which has run, can run no more.
 
-    With no gradient it computes nothing, but torch checks first whether what it saved is there.
+    With no gradient it computes nothing, but torch checks first whether what it saved is there, and
+    unpacks that.
     """
     count = inputs_of(node)
     return count > 0 and _refuses(node, *[None] * count)
-
-
-def ask_foreach(node: Node) -> None:
-    """Have the node of a foreach operation unpack what it saved: with no gradient it does only
-    that.
-    """
-    _refuses(node, *[None] * inputs_of(node))
 
 
 def _refuses(node: Any, *gradients: torch.Tensor | None) -> bool:

@@ -289,7 +289,7 @@ class Saving:
             self._checking = True
 
     def unpacked_by(
-        self, ask: Callable[[], None], packs: Sequence[weakref.ref[Packed]]
+        self, ask: Callable[[], object], packs: Sequence[weakref.ref[Packed]]
     ) -> list[weakref.ref[Packed]]:
         """Return which of these saved tensors torch unpacks, and does not check, in ``ask``.
 

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gradscope.code import changes, places, source
+from gradscope.code import changes, source
+from gradscope.code.names import owner_of
 from gradscope.fixing import primitives as edit
 from gradscope.fixing.choosing import loses
 from gradscope.model import Applicability, Edit, Fix, FixKind, Site
@@ -90,23 +91,7 @@ def _again(facts: SharedGraph, holders: Sequence[Holder]) -> tuple[Edit, ...]:
         lazy = edit.rebuild_cache(link)
         found = lazy or (edit.recompute_in(facts.read, link) if inside == "__init__" else ())
     found = found or edit.recompute(holders[0].at, [each.name for each in holders])
-    return found or _call_again(link, holders[0].at)
-
-
-def _call_again(link: Site | None, at: Site) -> tuple[Edit, ...]:
-    """Move the call that fills a cache, from before the loop around a place, into it."""
-    loop = source.loop_around(at)
-    if link is None or loop is None:
-        return ()
-    name = getattr(source.function_around(link), "name", "")
-    for each in source.statements_of(source.function_around(at)):
-        call = each.value if isinstance(each, ast.Expr) else None
-        if not isinstance(call, ast.Call) or each.lineno >= loop.lineno:
-            continue
-        if source.called_name(call) == name:
-            head = places.of_node(loop.body[0], at.file, at.function)
-            return edit.move_before(places.of_node(each, at.file, at.function), head)
-    return ()
+    return found or (() if link is None else edit.refilled(link, facts.next_call))
 
 
 def detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
@@ -122,5 +107,9 @@ def detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
 def _is_the_tensor(link: Site, name: str) -> bool:
     """Return whether a statement stores the tensor itself, not a tuple or a list that it is in."""
     statement = source.statement_at(link)
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="append"))):
+            container = owner_of(name)[0].rpartition(".")[2]
+            return bool(container) and ast.unparse(owner).rpartition(".")[2] == container
     stored = () if statement is None else changes.targets_of(statement)
     return not name.endswith("]") or any(target.endswith("]") for target in stored)

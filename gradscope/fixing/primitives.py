@@ -216,6 +216,14 @@ def recompute(at: Site, names: Sequence[str]) -> tuple[Edit, ...]:
 
 
 @_written
+def refilled(store: Site, call: Site) -> tuple[Edit, ...]:
+    """Collect anew what a place collects in containers, for each run of a backward call."""
+    from gradscope.fixing import refilling
+
+    return refilling.refilled(store, call)
+
+
+@_written
 def recompute_in(function: Site, store: Site) -> tuple[Edit, ...]:
     """Move an attribute's store (``self.mix = …`` in ``__init__``) to the head of a method."""
     from gradscope.fixing import again

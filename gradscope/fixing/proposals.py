@@ -150,7 +150,8 @@ def _proposals(findings: Iterable[Finding], sources: _Sources) -> list[Proposal]
     groups: dict[object, list[Finding]] = {}
     for place, finding in enumerate(findings):
         if finding.fix is not None:
-            key = finding.fix.edits or (finding.fix, place)
+            same = finding.fixes if any(fix.edits for fix in finding.fixes) else place
+            key = finding.fix.edits or (finding.fix, same)
             groups.setdefault(key, []).append(finding)
     proposals: list[Proposal] = []
     count = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradscope.model.finding import Finding
+from gradscope.model.finding import Finding, by_weight
 from gradscope.model.graph import Graph, Root, Site
 from gradscope.model.printed import Printed
 
@@ -162,7 +162,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Recording(Printed):
-    """A whole run, as every view reads it: calls folded, graphs by number.
+    """A whole run, as every view reads it: calls folded, graphs by number, findings by weight.
 
     That of several processes has them as ``processes``; its timeline is that of the first.
     """
@@ -176,3 +176,6 @@ class Recording(Printed):
     timeline: tuple[Sample, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
     processes: tuple[Process, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "findings", by_weight(self.findings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -233,6 +234,18 @@ class Finding(Printed):
             for one in self.related
             if one.role in roles and one.site is not None
         }
+
+
+def by_weight(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings in the order in which a reader wants them: the errors, each behind what
+    foretold it, then the warnings, then advice; alike ones as they were made.
+    """
+    return tuple(sorted(findings, key=_weight))
+
+
+def _weight(finding: Finding) -> tuple[bool, int, int]:
+    rank = 0 if finding.came_true else finding.severity.rank
+    return bool(finding.withdrawn), rank, finding.backward_call
 
 
 class Findings(Printed, list[Finding]):

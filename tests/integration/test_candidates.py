@@ -21,6 +21,7 @@ import gradscope
 from gradscope.code import source
 from gradscope.fixing.patch import apply, decoded
 from gradscope.model import Applicability, Finding, Fix, Severity
+from gradscope.model.finding import by_weight
 from gradscope.program.sites import place_in
 
 PROGRAMS = sorted((Path(__file__).parent / "programs" / "candidates").glob("*.py"))
@@ -89,6 +90,7 @@ def run(path: Path) -> tuple[list[Finding], str]:
             runpy.run_path(str(path), run_name="__main__")
         except RuntimeError as error:
             raised = str(error)
+            scope.explain(error)
         assert not scope.recording().summary.notes
     return scope.findings, raised
 
@@ -149,11 +151,17 @@ def check(effect: str, calls: BY_NAME) -> bool:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_what_is_told_of_training_is_true_in_the_annotated_cases(
+def test_the_first_fix_cures_the_annotated_cases_and_what_is_told_of_training_is_true(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, raised = run(path)
     assert raised
+    first = by_weight(found)[0].fix
+    assert first is not None
+    assert first.edits
+    again, raised = run(with_edits(path, first, tmp_path / "mended.py"))
+    assert not raised
+    assert {each.severity for each in again} <= {Severity.ADVICE}
     for number, fix in enumerate(dict.fromkeys(fix for each in found for fix in each.fixes)):
         if not fix.edits:
             continue

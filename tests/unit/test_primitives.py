@@ -874,3 +874,109 @@ new = {{name.partition(".")[0] for name in set(sys.modules) - known}}
 assert new <= {{"libcst", "gradscope"}}, new
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@cases(
+    a_call_for_the_second_use=(
+        """
+        logs, seen = [], []
+        def play():
+            logs.append(f())
+            seen.append(1)
+        def learn():
+            sum(logs).backward()
+        play()
+        learn()
+        learn()
+        """,
+        lambda at: p.refilled(at("logs.append(f())"), at("sum(logs).backward()")),
+        """
+        logs, seen = [], []
+        def play():
+            logs.append(f())
+            seen.append(1)
+        def learn():
+            sum(logs).backward()
+        play()
+        learn()
+        logs.clear()
+        play()
+        learn()
+        """,
+    ),
+    into_the_loop_with_what_is_made_of_it=(
+        """
+        def train(box):
+            s = 0
+            for _ in range(3):
+                s = s + f(s)
+                box.logs.append(s)
+            mean = sum(box.logs) / 3
+            for _ in range(2):
+                (mean + g()).backward()
+        """,
+        lambda at: p.refilled(at("box.logs.append(s)"), at("(mean + g()).backward()")),
+        """
+        def train(box):
+            for _ in range(2):
+                s = 0
+                for _ in range(3):
+                    s = s + f(s)
+                    box.logs.append(s)
+                mean = sum(box.logs) / 3
+                (mean + g()).backward()
+        """,
+    ),
+    by_the_name_that_the_caller_has=(
+        """
+        class Agent:
+            def play(self, out):
+                self.logs[f()].append(g())
+                out.append(self.logs)
+            def learn(self, seen):
+                loss(self.logs, seen).backward()
+        def main(agent, rows):
+            agent.play(rows)
+            while h():
+                agent.learn(rows)
+        """,
+        lambda at: p.refilled(at("out.append(self.logs)"), at("loss(self.logs, seen).backward()")),
+        """
+        class Agent:
+            def play(self, out):
+                self.logs[f()].append(g())
+                out.append(self.logs)
+            def learn(self, seen):
+                loss(self.logs, seen).backward()
+        def main(agent, rows):
+            while h():
+                rows.clear()
+                agent.play(rows)
+                agent.learn(rows)
+        """,
+    ),
+    used_once=(
+        "xs.append(f())\nsum(xs).backward()\n",
+        lambda at: p.refilled(at("xs.append(f())"), at("sum(xs).backward()")),
+        "",
+    ),
+    in_one_loop_with_its_use=(
+        "for _ in a:\n    xs.append(f())\n    sum(xs).backward()\n",
+        lambda at: p.refilled(at("xs.append(f())"), at("sum(xs).backward()")),
+        "",
+    ),
+    what_may_leave_the_function=(
+        """
+        def f(xs):
+            for x in xs:
+                ys.append(x)
+                if x: return
+            for _ in range(2):
+                sum(ys).backward()
+        """,
+        lambda at: p.refilled(at("ys.append(x)"), at("sum(ys).backward()")),
+        "",
+    ),
+)
+def test_collect_again(code: str, write: Write, expected: str, tmp_path: Path) -> None:
+    assert after(code, write, tmp_path) == expected

@@ -30,6 +30,7 @@ from gradscope.model import (
     Outcome,
     Recording,
     Sample,
+    Severity,
     Summary,
 )
 from gradscope.record import codec
@@ -412,3 +413,15 @@ def test_a_full_disk_ends_the_recording_and_not_the_program(tmp_path: Path) -> N
     assert writer.read().calls == (call_of(1),)
     writer.close()
     assert load(path).calls == (call_of(1),)
+
+
+def test_errors_come_first_each_behind_what_foretold_it_then_warnings_then_advice() -> None:
+    (leak,) = (each for each in canned_recording().findings if each.code == "GS302")
+    late = replace(leak, code="GS101", severity=Severity.ERROR, backward_call=9)
+    soon = replace(late, code="GS201", backward_call=4)
+    foretold = replace(leak, code="GS102", backward_call=8, came_true=True)
+    advice = replace(leak, code="GS303", severity=Severity.ADVICE, backward_call=1)
+    gone = replace(leak, code="GS102", backward_call=2, withdrawn="it was reset")
+    made = (advice, gone, leak, foretold, late, soon)
+    ordered = replace(canned_recording(), findings=made).findings
+    assert ordered == (soon, foretold, late, leak, advice, gone)

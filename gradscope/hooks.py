@@ -385,7 +385,7 @@ def replace_register_hooks(
 
 
 def replace_unpack(unpack: Callable[[Callable[[Any], torch.Tensor], Any], torch.Tensor]) -> Handle:
-    """Send ``SavedTensor.unpack`` (torch 2.13 and later) through ``unpack(original, saved)``."""
+    """Send ``SavedTensor.unpack`` (torch 2.12 and later) through ``unpack(original, saved)``."""
     original = getattr(_AUTOGRAD.SavedTensor, "unpack", None)
     if original is None:
         return Handle(lambda: None)

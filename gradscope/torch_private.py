@@ -130,8 +130,9 @@ RAW_SAVED = "_raw_saved_"
 """Before the name of a saved tensor: the SavedTensor itself, which nothing unpacks."""
 SAVED = "_saved_"
 """Before the name of a saved tensor: what the engine would get, unpacked and checked."""
-SAVED_TENSORS_ARE_READABLE = hasattr(SavedTensor, "data")
-"""Whether a SavedTensor says what it holds and by which hook, as since torch 2.13."""
+SAVED_TENSORS_ARE_READABLE = hasattr(SavedTensor, "unpack")
+"""Whether a SavedTensor says what it holds, by which hook, and is unpacked for no node, as since
+torch 2.12."""
 NO_SEQUENCE_NR = 2**64 - 1
 """Torch's sequence number of every AccumulateGrad node."""
 _of_functions = vars(FunctionNode).get("saved_tensors")

@@ -178,7 +178,7 @@ def _is_last_owner(packed: Packed) -> bool:
     """
     tensor: Any = packed.tensor
     with DisableTorchFunction():
-        storage = tensor.untyped_storage()  # held while it is counted: before 2.13 only we do
+        storage = tensor.untyped_storage()  # held while it is counted: before 2.12 only we do
         if storage_use_count(storage._cdata) > 2:
             return False
         return not packed.original or (sys.getrefcount(tensor) <= 3 and tensor._use_count() <= 1)

@@ -73,7 +73,8 @@ class Packed:
     ``tensor`` is the saved tensor itself where torch would keep it as well (``original``), else a
     detached alias: it shares storage and version counter, and makes no reference cycle through the
     node that the tensor came from. ``theirs`` is what the program's own hooks made of it, with
-    their unpack hook, and then there is no ``tensor``.
+    their unpack hook, and then there is no ``tensor``. ``by_function`` is told by the frame of
+    ``Function.apply``, so never in torch 2.15, where it has none.
     """
 
     # Most saved tensors differ from these in few points; what is not set costs nothing.
@@ -82,6 +83,7 @@ class Packed:
     original: bool = True
     output: tuple[str, int] | None = None
     was_leaf: bool = False
+    by_function: bool = False
     version: int = 0
     place: Place | None = None
     route: Route | None = None

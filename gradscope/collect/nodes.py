@@ -209,7 +209,8 @@ def stale_inputs_of_checkpoint(unpack: Any) -> list[Stale]:
     for saved in _inputs_of(frame):
         data = saved.data
         if isinstance(data, Packed):
-            if data.tensor is not None and (data.is_stale or data.is_detached):
+            is_detached = data.is_detached and not data.by_function
+            if data.tensor is not None and (data.is_stale or is_detached):
                 stale.append(Stale(data.tensor, data.version))
         elif isinstance(data, torch.Tensor) and saved.unpack_hook is None:
             try:
@@ -223,7 +224,7 @@ def stale_inputs_of_checkpoint(unpack: Any) -> list[Stale]:
 
 
 def _inputs_of(frame: Any) -> list[Any]:
-    """Return the saved tensors of a checkpoint's frame; before torch 2.13 a node that is in no
+    """Return the saved tensors of a checkpoint's frame; before torch 2.12 a node that is in no
     graph saved them.
     """
     saver = getattr(getattr(frame, "input_saver", None), "grad_fn", None)

@@ -200,6 +200,7 @@ class Saving:
         if untied:
             packed.sequence_nr = UNTIED
             if code is FUNCTION_APPLY:
+                packed.by_function = True
                 self.ledger.loose.add(sequence_nr, packed)
             return
         pending = self.ledger.pending
@@ -267,8 +268,9 @@ class Saving:
     @hidden_from_compiler
     def _what_is_wrong(self, packed: Packed, tensor: torch.Tensor) -> str | None:
         """Return the text of the error that the engine would raise without hooks."""
-        in_python = isinstance(current_node(), BackwardCFunction)
-        if packed.is_detached and not in_python:
+        # Of what a Function saved torch does not tell that, whoever reads it.
+        by_function = packed.by_function or isinstance(current_node(), BackwardCFunction)
+        if packed.is_detached and not by_function:
             return engine_words.DETACHED
         return self._stale_message(packed) if version_of(tensor) != packed.version else None
 

@@ -1,6 +1,6 @@
 """Reads what a node's saved tensors hold without unpacking it, on any torch.
 
-Since 2.13 torch's ``SavedTensor`` says it itself (``data``, ``unpack_hook``). Before, a saved
+Since 2.12 torch's ``SavedTensor`` says it itself (``data``, ``unpack_hook``). Before, a saved
 tensor is read by unpacking it, while our own unpack hook, which torch then calls, notes what it was
 called with and gives a stand-in. (``foreign`` makes the program's hooks do so too.) One that is
 stale cannot be read so; as torch checks
@@ -40,16 +40,16 @@ MODIFIED = (
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A saved tensor as torch 2.13 shows it: ``data`` is None once it was freed.
+    """A saved tensor as torch 2.12 shows it: ``data`` is None once it was freed.
 
-    Hooks of the program's that went through ``foreign`` are told; others cannot be before 2.13.
+    Hooks of the program's that went through ``foreign`` are told; others cannot be before 2.12.
     """
 
     data: Any
     unpack_hook: Any = None
 
     def unpack(self) -> Any:
-        """Return ``data``: whether it was detached in place since is not told before 2.13."""
+        """Return ``data``: whether it was detached in place since is not told before 2.12."""
         return self.data
 
 
@@ -102,7 +102,7 @@ def foreign(unpack: Callable[[Any], torch.Tensor]) -> Callable[[Any], torch.Tens
 def part_from_leaf(copy: torch.Tensor) -> None:
     """Have a tensor that torch made on unpacking under hooks forget the leaf that was saved.
 
-    Before torch 2.13 it takes the leaf's hooks with it when Python lets it go. It forgets the leaf
+    Before torch 2.12 it takes the leaf's hooks with it when Python lets it go. It forgets the leaf
     when its data changes in kind.
     """
     if not SAVED_TENSORS_ARE_READABLE and copy.is_leaf and copy.requires_grad:
@@ -170,7 +170,7 @@ def saved(node: Node, name: str) -> Any:
 
 
 def held_by(each: Any) -> Any:
-    """Return what a SavedTensor that stands alone holds; None before torch 2.13."""
+    """Return what a SavedTensor that stands alone holds; None before torch 2.12."""
     return getattr(each, "data", None)
 
 

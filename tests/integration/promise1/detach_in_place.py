@@ -57,3 +57,8 @@ try:
     out.sum().backward()
 except RuntimeError as error:
     print(error)
+
+h = x * 2
+out = Product.apply(h, x)
+h.detach_()
+print([type(each).__name__ for each in out.grad_fn.saved_tensors])

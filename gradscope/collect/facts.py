@@ -133,7 +133,7 @@ FACTS = (
     _fact(
         _TORCH, probes.steps_have_global_hooks, (Part.STEPS,), "hooks.py", "collect/mutations.py"
     ),
-    _fact(_TORCH, probes.storages_count_their_owners, (), "collect/ledger.py"),
+    _fact(_TORCH, probes.storages_count_their_owners, (), "collect/ledger.py", "collect/owners.py"),
     _fact(_TORCH, probes.module_calls_run_known_code, (), "program/names.py"),
     _fact(_PYTHON, probes.destructors_run_at_once, _HOOKS, "collect/marks.py"),
     _fact(

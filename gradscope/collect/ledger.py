@@ -14,6 +14,7 @@ import torch
 
 from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes
+from gradscope.collect.owners import owned_alone
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
@@ -174,10 +175,14 @@ def _is_last_owner(packed: Packed) -> bool:
     """Return whether only the graph held the saved tensor's memory, so that it returns now.
 
     The storage counts our tensor and the Python object of the storage itself; a tensor that torch
-    and the program share counts once there, so the owners of the tensor count too.
+    and the program share counts once there, so the owners of the tensor count too. A view holds the
+    tensor that it is a view of.
     """
     tensor: Any = packed.tensor
     with DisableTorchFunction():
+        if tensor._is_view():
+            del tensor
+            return list(owned_alone([[("", packed)]]).values()) == [True]
         storage = tensor.untyped_storage()  # held while it is counted: before 2.12 only we do
         if storage_use_count(storage._cdata) > 2:
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.autograd.graph import Node
 import gradscope.model as model
 from gradscope.collect.marks import Packed, Token, token_of
 from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_freed
+from gradscope.collect.owners import owned_alone
 from gradscope.collect.walk import edges_of
 from gradscope.model import Graph, NodeState, Root, SavedState
 from gradscope.program.names import Names
@@ -21,10 +22,14 @@ from gradscope.torch_private import DisableTorchFunction
 
 
 class Storages:
-    """Numbers storages within one picture, so that shared memory shows."""
+    """Numbers storages within one picture, so that shared memory shows.
 
-    def __init__(self) -> None:
+    ``alone`` says by address of which of them the graph is the only owner.
+    """
+
+    def __init__(self, alone: Mapping[int, bool]) -> None:
         self._numbers: dict[int, int] = {}
+        self.alone = alone
 
     def number(self, key: int) -> int:
         """The number of the storage with this address, from 1."""
@@ -41,14 +46,25 @@ def picture(
     runs: Callable[[int], bool] = lambda index: True,
 ) -> Graph:
     """The walked nodes as plain data."""
-    storages = Storages()
-    drawn = tuple(_node(i, node, names, storages, runs(i)) for i, node in enumerate(nodes))
+    kinds = [kind_of(type(node)) for node in nodes]
+    found = [held(node, kind) for node, kind in zip(nodes, kinds, strict=True)]
+    storages = Storages(owned_alone(found))
+    drawn = tuple(
+        _node(i, node, kinds[i], found[i], names, storages, runs(i)) for i, node in enumerate(nodes)
+    )
     edges = tuple(edge for leaving in edges_of(nodes, index) for edge in leaving)
     return Graph(drawn, edges, tuple(roots), left)
 
 
-def _node(i: int, node: Node, names: Names | None, storages: Storages, runs: bool) -> model.Node:
-    kind = kind_of(type(node))
+def _node(
+    i: int,
+    node: Node,
+    kind: Kind,
+    found: Sequence[tuple[str, Any]],
+    names: Names | None,
+    storages: Storages,
+    runs: bool,
+) -> model.Node:
     name = node.name().rsplit("::", 1)[-1]
     token = token_of(node)
     if kind.is_leaf:
@@ -62,7 +78,7 @@ def _node(i: int, node: Node, names: Names | None, storages: Storages, runs: boo
             variable_label=describe(variable),
             will_run=runs,
         )
-    saved = [_saved(attribute, data, names, storages) for attribute, data in held(node, kind)]
+    saved = [_saved(attribute, data, names, storages) for attribute, data in found]
     state = _state(node, kind, token, bool(saved))
     stale = any(s.state is SavedState.STALE for s in saved) or (
         (token is None or token.probed) and bool(stale_by_engine(node, kind))
@@ -147,4 +163,5 @@ def _saved(name: str, data: Any, names: Names | None, storages: Storages) -> mod
             parameter,
             names.of_tensor(tensor) if names else None,
             site_of(packed.place) if packed is not None else None,
+            storages.alone.get(key),
         )

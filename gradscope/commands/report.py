@@ -62,10 +62,16 @@ def report(
 
 def _memory(format: Format) -> Callable[[Recording, Console, str | None], None]:  # noqa: A002
     """Return what prints where the memory is."""
+    from gradscope.render.machine.json import memory_to_json
     from gradscope.render.text.memory import print_memory
 
-    if format is not Format.TEXT:
-        raise GradscopeError(
-            "--memory prints text; --format speedscope has the same for speedscope"
-        )
-    return lambda recording, console, _: print_memory(recording, console)
+    match format:
+        case Format.TEXT:
+            return lambda recording, console, _: print_memory(recording, console)
+        case Format.JSON:
+            return lambda recording, console, _: print(
+                memory_to_json(recording), end="", file=console.file
+            )
+    raise GradscopeError(
+        "--memory prints text or json; --format speedscope has the same for speedscope"
+    )

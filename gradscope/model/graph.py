@@ -75,7 +75,8 @@ class SavedTensor:
     ``name`` is the derivative formula's own (``self``, ``weight``, ``result``), None where torch
     shows none; ``storage`` numbers the storage within one graph, so equal numbers mean shared
     memory; ``nbytes`` is that of the whole storage, which is what the graph keeps alive; ``source``
-    is a parameter's or buffer's qualified name.
+    is a parameter's or buffer's qualified name. ``alone`` says whether nothing but the graph held
+    the storage then; None where that is not known.
     """
 
     name: str | None
@@ -89,6 +90,7 @@ class SavedTensor:
     is_parameter: bool = False
     source: str | None = None
     site: Site | None = None
+    alone: bool | None = None
 
     @property
     def label(self) -> str:

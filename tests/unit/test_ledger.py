@@ -67,6 +67,48 @@ def test_what_a_variable_still_holds_is_freed_but_not_returned() -> None:
     assert (held.freed_bytes, held.returned_bytes) == (BYTES, 0)
 
 
+def test_memory_of_a_view_returns_if_nothing_holds_what_it_is_a_view_of() -> None:
+    x = leaf()
+    for kept in (False, True):
+        with gradscope.watch() as scope:
+            base = x.exp()
+            loss = base.view(16, 16).sin().sum() if kept else (x * 2).view(16, 16).sin().sum()
+            loss.backward()
+        seen = scope.summary
+        assert (seen.freed_bytes, seen.returned_bytes) == (BYTES, 0 if kept else BYTES)
+    assert base.numel() == 256
+
+
+def alone(loss: torch.Tensor) -> set[bool | None]:
+    """Return for what a graph saved whether it holds that alone."""
+    return {saved.alone for node in gradscope.snapshot(loss).nodes for saved in node.saved}
+
+
+def test_a_graph_is_alone_with_what_no_variable_holds() -> None:
+    x = leaf()
+    rows = [row.cos() for row in (x + 1).view(16, 16)]
+    own = (x + 1).cos(), (x + 1).view(16, 16).cos(), (x + 1).exp(), torch.stack(rows)
+    assert [alone(loss) for loss in own] == [{True}, {True}, {False}, {True}]  # exp saves itself
+    base = x + 1
+    others = base.cos(), base.view(16, 16).cos(), base[3:].cos()
+    assert [alone(loss) for loss in others] == [{False}] * 3
+    view = base.view(16, 16)
+    del base
+    assert [alone(loss) for loss in others] == [{False}] * 3
+    del view
+    assert [alone(loss) for loss in others[1:]] == [{False}] * 2  # each holds what all saved
+    del others
+    assert alone(own[0]) == {True}
+
+
+def test_a_storage_that_a_variable_holds_is_not_the_graphs_alone() -> None:
+    loss = (leaf() + 1).cos()
+    storage = loss.grad_fn._saved_self.untyped_storage()  # type: ignore[union-attr]
+    assert alone(loss) == {False}
+    del storage
+    assert alone(loss) == {True}
+
+
 def test_a_retained_graph_stays_until_it_is_dropped() -> None:
     x = leaf()
     with gradscope.watch() as scope:

@@ -98,6 +98,7 @@ def test_json_has_the_documented_shape(recording: Recording) -> None:
         "findings",
         "calls",
         "processes",
+        "memory",
     ]
     assert report["schema"] == 1
     outcome = recording.outcome

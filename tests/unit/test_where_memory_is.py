@@ -12,6 +12,7 @@ import torch
 from canned import canned_recording, empty_recording
 from rich.console import Console
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 import gradscope
@@ -28,8 +29,9 @@ from gradscope.model import (
     Site,
     Summary,
 )
+from gradscope.render.machine.json import memory_to_json
 from gradscope.render.machine.speedscope import to_speedscope
-from gradscope.render.memory import by, largest
+from gradscope.render.memory import Branch, Kind, by, largest, tree
 from gradscope.render.text.memory import print_diff, print_memory
 
 
@@ -108,13 +110,64 @@ def test_bytes_are_those_that_hooks_count(name: str, checkpointed: bool) -> None
     assert expected > 0
     assert graph.nbytes == expected == graph.call.saved_bytes
     for kind in ("module", "operation", "site"):
-        assert sum(by(lambda one: str(getattr(one, kind)), graph.saved).values()) == expected  # noqa: B023
+        sums = by(lambda one: str(getattr(one, kind)), graph.saved)  # noqa: B023
+        assert sum(size.nbytes for size in sums.values()) == expected
     if not checkpointed:
         assert sum(one.nbytes for one in graph.saved if one.module) > 0.9 * expected
 
 
-def saved(nbytes: int, storage: int, source: str | None = None) -> SavedTensor:
-    return SavedTensor("self", (1,), "f32", "cpu", nbytes, storage, source=source)
+def as_torch_lets_go(loss: Callable[[], torch.Tensor], network: nn.Module) -> int:
+    """Return the bytes of what a forward pass saves that are no more once backward has freed it."""
+    parameters = {one.untyped_storage().data_ptr() for one in network.parameters()}
+    saved: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            saved.setdefault(storage.data_ptr(), (StorageWeakRef(storage), storage.nbytes()))
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
+        value = loss()
+    value.backward()  # type: ignore[no-untyped-call]
+    return sum(nbytes for weak, nbytes in saved.values() if weak.expired())
+
+
+@pytest.mark.parametrize("outputs", ["dropped", "kept"])
+@pytest.mark.parametrize("hooks", [True, False], ids=["hooks", "no-hooks"])
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_bytes_of_the_graph_alone_are_those_that_come_back(
+    name: str, checkpointed: bool, hooks: bool, outputs: str
+) -> None:
+    make, shape = NETWORKS[name]
+    network, batch = make(), torch.randn(shape)
+    kept: list[object] = []
+    if outputs == "kept":
+        for module in list(network.modules())[::2]:
+            module.register_forward_hook(lambda module, given, output: kept.append(output))
+
+    def loss() -> torch.Tensor:
+        output = checkpoint(network, batch, use_reentrant=False) if checkpointed else network(batch)
+        return output.pow(2).mean()  # type: ignore[no-any-return]
+
+    expected = as_torch_lets_go(loss, network)
+    kept.clear()
+    with gradscope.watch(hooks=hooks) as scope:
+        loss().backward()
+    graph = largest(scope.recording())
+    assert graph is not None
+    assert graph.alone == expected
+    if outputs == "kept":
+        assert graph.alone < graph.nbytes
+    if hooks:
+        assert graph.call.returned_bytes == expected
+
+
+def saved(
+    nbytes: int, storage: int, source: str | None = None, alone: bool | None = None
+) -> SavedTensor:
+    return SavedTensor("self", (1,), "f32", "cpu", nbytes, storage, source=source, alone=alone)
 
 
 def recording(scale: int = 1) -> Recording:
@@ -197,6 +250,66 @@ def test_what_several_nodes_saved_is_the_first_ones() -> None:
         f"  AddmmBackward0  1 KiB  20%  {'█' * quarter}",
         "",
     ]
+
+
+def told() -> Recording:
+    """The hand-written run, of which it is known what the graph alone holds: all but ``x``."""
+    one = recording()
+    graph = one.graphs[2]
+    nodes = tuple(
+        replace(node, saved=tuple(replace(s, alone=s.source is None) for s in node.saved))
+        for node in graph.nodes
+    )
+    return replace(one, graphs={**one.graphs, 2: replace(graph, nodes=nodes)})
+
+
+def test_tables_tell_what_the_graph_alone_holds() -> None:
+    lines = printed(lambda console: print_memory(told(), console))
+    assert "        1 KiB was held by something else too, the rest by" in lines
+    at = lines.index("by module")
+    assert lines[at + 1 : at + 4] == [
+        "                  saved       alone",
+        f"  net.0.act ReLU  4 KiB  80%  4 KiB  {'█' * 22}",
+        f"  net.0 Block     1 KiB  20%    0 B  {'█' * 6}",
+    ]
+
+
+def test_json_has_the_same_rows() -> None:
+    memory = json.loads(memory_to_json(told()))
+    assert (memory["backward_call"], memory["saved_bytes"], memory["alone_bytes"]) == (
+        2,
+        5120,
+        4096,
+    )
+    assert memory["by_operation"] == [
+        {"name": "ReluBackward0", "saved_bytes": 4096, "alone_bytes": 4096},
+        {"name": "AddmmBackward0", "saved_bytes": 1024, "alone_bytes": 0},
+    ]
+    assert memory["by_line"] == [
+        {"name": "/src/train.py:3", "saved_bytes": 5120, "alone_bytes": 4096}
+    ]
+    assert json.loads(memory_to_json(recording()))["alone_bytes"] is None
+    assert json.loads(memory_to_json(empty_recording())) is None
+
+
+def test_parts_of_the_tree_add_up() -> None:
+    graph = largest(told())
+    assert graph is not None
+    for kind in Kind:
+        root = tree(kind, graph.saved)
+        assert (root.nbytes, root.alone) == (5120, 4096)
+        _add_up(root)
+    module = next(iter(tree(Kind.MODULE, graph.saved).parts.values()))
+    inner = module.parts[next(iter(module.parts))]
+    assert [step.name for step in inner.parts] == ["net.0.act", "AddmmBackward0"]
+
+
+def _add_up(branch: Branch) -> None:
+    for part in branch.parts.values():
+        _add_up(part)
+    if branch.parts:
+        assert branch.nbytes == sum(part.nbytes for part in branch.parts.values())
+        assert branch.alone == sum(part.alone for part in branch.parts.values())
 
 
 def test_of_several_processes_it_is_the_first_whose_graphs_are_there() -> None:

@@ -33,6 +33,7 @@ SCRIPTS = (
     "search.js",
     "details.js",
     "table.js",
+    "flames.js",
     "report.js",
 )
 """Joined in this order into one script."""

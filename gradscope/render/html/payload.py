@@ -20,6 +20,7 @@ from gradscope.model import (
     Site,
     Suppression,
 )
+from gradscope.render.html.flames import flames
 from gradscope.render.html.placing import place
 from gradscope.render.lifetimes import lifetimes, run_end
 from gradscope.units import counted
@@ -92,6 +93,7 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
         "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
         "embedded": sorted(embedded),
         "largest": _largest(recording, sources),
+        "flames": flames(recording, sources.line),
         "processes": [_process(process) for process in recording.processes],
     }
 

@@ -6,6 +6,7 @@ const SHORTCUTS = [
   ["← →", "in the timeline: previous, next call; Home, End: first, last"],
   ["← ↑ ↓ →", "in the graph: to a connected or neighbouring node"],
   ["Enter", "open or close a group; from the timeline to the graph"],
+  ["← ↑ ↓ →, Enter, Esc", "in the flame graph: to another part, zoom in, zoom out"],
   ["Shift+arrows", "pan the graph"],
   ["+ − 0", "zoom in, zoom out, fit the graph"],
   ["Esc", "clear the selection, the search, or the brushed calls"],
@@ -153,6 +154,7 @@ async function start() {
   for (const id of ["timeline", "graph", "memory"])
     byId(id).hidden = nothing || (id === "timeline" && !page.calls.length);
   for (const link of document.querySelectorAll(".top nav a")) link.hidden = byId(link.hash.slice(1)).hidden;
+  if (!nothing) startFlames();
   tableToggle(byId("calls-toggle"), byId("calls-table"), showCallsTable);
   tableToggle(byId("nodes-toggle"), byId("nodes-table"), showNodesTable);
   page.onChange((what) => {

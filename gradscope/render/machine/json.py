@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from gradscope.model import SCHEMA, BackwardCall, Edit, Finding, Recording, Root, Site
+from gradscope.render.memory import Kind, by, largest, name_of
 
 _ELSEWHERE = {Finding: {"graph", "graph_nodes"}, Root: {"node"}}
 """Fields that point into the graphs of a recording, which are no part of the report."""
@@ -32,8 +33,38 @@ def to_json(recording: Recording) -> str:
         "findings": plain(recording.findings),
         "calls": plain(recording.calls),
         "processes": plain(recording.processes),
+        "memory": _memory(recording),
     }
     return json.dumps(report, indent=2) + "\n"
+
+
+def memory_to_json(recording: Recording) -> str:
+    """Return what the largest graph saved as one JSON object; ``null`` if no graph is there."""
+    return json.dumps(_memory(recording), indent=2) + "\n"
+
+
+def _memory(recording: Recording) -> dict[str, Any] | None:
+    graph = largest(recording)
+    if graph is None:
+        return None
+
+    def rows(kind: Kind) -> list[dict[str, Any]]:
+        sums = by(lambda one: name_of(kind, one, _place), graph.saved)
+        return [{"name": name, **sizes(size.nbytes, size.alone)} for name, size in sums.items()]
+
+    def sizes(saved: int, alone: int | None) -> dict[str, int | None]:
+        return {"saved_bytes": saved, "alone_bytes": None if graph.alone is None else alone}
+
+    return {
+        "backward_call": graph.call.number,
+        "process": graph.call.process,
+        **sizes(graph.nbytes, graph.alone),
+        **{f"by_{kind}": rows(kind) for kind in Kind},
+    }
+
+
+def _place(site: Site) -> str:
+    return site.place if site.cell else f"{site.file}:{site.line}"
 
 
 def keys(kind: Any) -> dict[str, str]:

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import Recording
-from gradscope.render.memory import Largest, Saved, by, largest
+from gradscope.render.memory import Kind, Largest, Saved, Size, by, largest, name_of
 from gradscope.render.text.calls import as_code
 from gradscope.render.text.terminal import place_of, plain, print_lines, print_message, signs, tail
 from gradscope.units import counted, listed, nbytes
 
 _MOST_ROWS = 12
-_WIDEST_NAME, _WIDEST_BAR = 48, 30
+_WIDEST_NAME, _NARROWEST_BAR, _WIDEST_BAR = 48, 8, 30
 _NOTHING = "no graph was recorded, so there is nothing to show"
 
 Row = tuple[str, Sequence[str], Text]
 """A name, its figures, and what is drawn behind them."""
 
 
-def _kinds(console: Console) -> Mapping[str, Callable[[Saved], str]]:
-    """Return what bytes are told by, with what says that of a saved storage."""
-
-    def module(one: Saved) -> str:
-        return f"{one.module} {one.module_class}".strip() or "(no module)"
-
-    return {
-        "module": module,
-        "line": lambda one: place_of(one.site, console) or "(unknown line)",
-        "operation": lambda one: one.operation,
-    }
+def _by(kind: Kind, saved: Iterable[Saved], console: Console) -> dict[str, Size]:
+    """Return the sizes of the rows of a table."""
+    return by(lambda one: name_of(kind, one, lambda site: place_of(site, console)), saved)
 
 
 def print_memory(recording: Recording, console: Console) -> None:
@@ -43,14 +35,22 @@ def print_memory(recording: Recording, console: Console) -> None:
         print_lines(console, [Text(_NOTHING)])
         return
     _print_head(graph, recording, console)
-    for title, key in _kinds(console).items():
-        sums = by(key, graph.saved)
-        most = max(sums.values(), default=1)
+    for kind in Kind:
+        sums = _by(kind, graph.saved, console)
+        most = max((size.nbytes for size in sums.values()), default=1)
         rows: list[Row] = [
-            (name, (nbytes(size), f"{size / graph.nbytes:.0%}"), _bar(size / most, console))
+            (name, _cells(size, graph), _bar(size.nbytes / most, console))
             for name, size in sums.items()
         ]
-        _print_table(f"by {title}", rows, console)
+        if graph.alone is not None:
+            rows.insert(0, ("", ("saved", "", "alone"), Text()))
+        _print_table(f"by {kind}", rows, console)
+
+
+def _cells(size: Size, graph: Largest) -> tuple[str, ...]:
+    """Return the figures of a row; without those that the recording does not have."""
+    cells = nbytes(size.nbytes), f"{size.nbytes / graph.nbytes:.0%}"
+    return cells if graph.alone is None else (*cells, nbytes(size.alone))
 
 
 def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
@@ -69,7 +69,11 @@ def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
     if summary.peak_saved_bytes > graph.nbytes:
         peak = nbytes(summary.peak_saved_bytes)
         print_message(indent, f"all graphs together held {peak} at the peak of the run", console)
-    if call.freed_bytes > call.returned_bytes:
+    if graph.alone is not None:
+        others = graph.nbytes - graph.alone
+        rest = f"{nbytes(others)} was held by something else too, the rest by the graph alone"
+        print_message(indent, rest if others else "nothing else than the graph held it", console)
+    elif call.freed_bytes > call.returned_bytes:
         elsewhere = nbytes(call.freed_bytes - call.returned_bytes)
         freed = nbytes(call.freed_bytes)
         held = f"of {freed} that the call released, {elsewhere} was still held by others"
@@ -98,10 +102,13 @@ def print_diff(before: Recording, after: Recording, console: Console) -> None:
     rows += [(name, _change(*pair, str_of=_count), Text()) for name, pair in counts.items()]
     _print_table("totals", [("", ("before", "after", "change"), Text()), *rows], console)
     graphs = [largest(one) for one in (before, after)]
-    for title, key in _kinds(console).items():
-        if title == "line":  # lines move with the change that is looked at
-            continue
-        sums = [by(key, graph.saved if graph else ()) for graph in graphs]
+    for kind in (Kind.MODULE, Kind.OPERATION):  # lines move with the change that is looked at
+        sums = [
+            {name: size.nbytes for name, size in _by(kind, graph.saved, console).items()}
+            if graph
+            else {}
+            for graph in graphs
+        ]
         changed = {
             name: (sums[0].get(name, 0), sums[1].get(name, 0))
             for name in (*sums[0], *sums[1])
@@ -110,7 +117,7 @@ def print_diff(before: Recording, after: Recording, console: Console) -> None:
         order = sorted(changed, key=lambda name: -abs(changed[name][1] - changed[name][0]))
         if order:
             _print_table(
-                f"largest graph, by {title}",
+                f"largest graph, by {kind}",
                 [(name, _change(*changed[name]), Text()) for name in order],
                 console,
             )
@@ -157,13 +164,14 @@ def _bar(share: float, console: Console) -> Text:
 
 def _print_table(title: str, rows: Sequence[Row], console: Console) -> None:
     """Print rows under a title: names cut from the left, figures right, bars as wide as fits."""
-    hidden = rows[_MOST_ROWS:]
-    rows = rows[:_MOST_ROWS]
+    most = _MOST_ROWS + (not rows[0][0])  # a head has no name
+    rows, hidden = rows[:most], rows[most:]
     widths = [max(len(row[1][at]) for row in rows) for at in range(len(rows[0][1]))]
     figures = sum(width + 2 for width in widths)
     names = [plain(name, console) for name, _, _ in rows]
     longest = max(map(cell_len, names))
-    room = max(min(longest, _WIDEST_NAME, console.width - figures - 4), 8)
+    bars = _NARROWEST_BAR if any(drawn.cell_len for _, _, drawn in rows) else 0
+    room = max(min(longest, _WIDEST_NAME, console.width - figures - bars - 4), 8)
     bar = min(max(console.width - room - figures - 5, 0), _WIDEST_BAR)
     print_lines(console, [Text(title, style="bold")])
     for name, (_, cells, drawn) in zip(names, rows, strict=True):

@@ -1,0 +1,209 @@
+// Draws what the largest graph saved as a flame graph: each part as wide as its bytes.
+
+const flames = { kind: "module", trees: {}, zoomed: null, focus: null };
+const FLAME_ROW = 26;
+const NARROWEST = 0.0015; // of the width: what is less is reached by zooming
+
+/** A tree of records: each knows its depth, what it is a part of, and where it begins. */
+function flameTree(row, above = null, start = 0) {
+  const [kind, name, place, text, size, alone, parts] = row;
+  const branch = { kind, name, place, text, size, alone, above, start, depth: above ? above.depth + 1 : 0 };
+  let from = start;
+  branch.parts = parts.map((part) => {
+    const made = flameTree(part, branch, from);
+    from += made.size;
+    return made;
+  });
+  return branch;
+}
+
+const share = (size) => {
+  const percent = (100 * size) / page.data.flames.nbytes;
+  return percent > 0 && percent < 1 ? "<1%" : `${Math.round(percent)}%`;
+};
+
+/** What a part is called: in full, and as short as can be. */
+function flameNames(branch) {
+  if (!branch.above) return ["all that the graph saved", "all"];
+  if (branch.kind === "line") return [branch.place ? `${branch.place} ${branch.name}` : branch.name, branch.place];
+  if (branch.kind === "operation") return [branch.name, branch.name.replace(/Backward\d*$/, "")];
+  const kind = page.data.flames.classes[branch.name];
+  return [kind ? `${branch.name} ${kind}` : branch.name, branch.name.split(".").pop()];
+}
+
+function flameFacts(branch) {
+  const facts = [`${bytes(branch.size)}, ${share(branch.size)} of the graph`];
+  if (page.data.flames.alone !== null)
+    facts.push(
+      branch.alone === branch.size
+        ? "held by the graph alone"
+        : `${bytes(branch.alone)} held by the graph alone, the rest by something else too`,
+    );
+  return facts;
+}
+
+const isWithin = (branch, whole) =>
+  branch.start >= whole.start && branch.start + branch.size <= whole.start + whole.size;
+
+/** The parts that show: those above what is zoomed to, itself, and all below it, by rows. */
+function shownFlames() {
+  const shown = [];
+  for (let above = flames.zoomed.above; above; above = above.above) shown.unshift(above);
+  const add = (branch) => {
+    if (branch.size < NARROWEST * flames.zoomed.size) return;
+    shown.push(branch);
+    branch.parts.forEach(add);
+  };
+  add(flames.zoomed);
+  return shown;
+}
+
+function showFlames() {
+  const { zoomed } = flames;
+  const picture = byId("flames");
+  const shown = shownFlames();
+  const rows = 1 + Math.max(...shown.map((branch) => branch.depth));
+  const buttons = shown.map((branch) => flameButton(branch, zoomed));
+  picture.style.height = `${rows * FLAME_ROW}px`;
+  picture.replaceChildren(...buttons);
+  flames.shown = shown;
+  flames.buttons = buttons;
+  for (const [index, button] of buttons.entries()) fitFlame(shown[index], button);
+  setFlameFocus(shown.includes(flames.focus) ? flames.focus : zoomed, false);
+  byId("flames-out").disabled = !zoomed.above;
+}
+
+function flameButton(branch, zoomed) {
+  const above = branch.depth < zoomed.depth;
+  const from = above ? 0 : (branch.start - zoomed.start) / zoomed.size;
+  const width = above ? 1 : branch.size / zoomed.size;
+  const button = el(
+    "button",
+    {
+      type: "button",
+      class: `flame flame-${branch.above ? branch.kind : "all"}${above ? " above" : ""}`,
+      tabindex: "-1",
+      "aria-label": [flameNames(branch)[0], branch.text, ...flameFacts(branch)].filter(Boolean).join(", "),
+    },
+    el("span", {}),
+  );
+  Object.assign(button.style, {
+    left: `${100 * from}%`,
+    width: `calc(${100 * width}% - 1px)`,
+    top: `${branch.depth * FLAME_ROW}px`,
+  });
+  if (page.data.flames.alone !== null) {
+    const alone = el("i", { "aria-hidden": "true" });
+    alone.style.width = `${(100 * branch.alone) / branch.size}%`;
+    button.append(alone);
+  }
+  const hint = (x, y) => {
+    const names = el("div", {}, el("b", {}, flameNames(branch)[0]));
+    const text = branch.text ? el("div", {}, el("code", {}, branch.text)) : "";
+    const facts = flameFacts(branch).map((fact) => el("div", { class: "muted" }, fact));
+    tip.show(x, y, names, text, ...facts);
+  };
+  button.addEventListener("pointermove", (event) => hint(event.clientX, event.clientY));
+  button.addEventListener("pointerleave", () => tip.hide());
+  button.addEventListener("focus", () => {
+    setFlameFocus(branch, false);
+    if (!button.matches(":focus-visible")) return;
+    const box = button.getBoundingClientRect();
+    hint(box.left, box.bottom - 10);
+  });
+  button.addEventListener("blur", () => tip.hide());
+  button.addEventListener("click", () => zoomFlame(branch));
+  return button;
+}
+
+/** Write the longest name that the room allows. */
+function fitFlame(branch, button) {
+  const letters = (button.clientWidth - 10) / 7;
+  const [full, short] = flameNames(branch);
+  const words = [`${full}  ${bytes(branch.size)}`, full, branch.name, short].find((text) => text.length <= letters);
+  button.firstChild.textContent = words ?? (letters >= 3 ? short : "");
+}
+
+function zoomFlame(branch) {
+  flames.zoomed = branch;
+  flames.focus = branch;
+  tip.hide();
+  showFlames();
+  setFlameFocus(branch, true);
+  announce(`${flameNames(branch)[0]}, ${flameFacts(branch).join(", ")}`);
+}
+
+/** Keep one part in the order of the tab key, as a toolbar does. */
+function setFlameFocus(branch, move) {
+  flames.focus = branch;
+  for (const [index, button] of flames.buttons.entries()) button.tabIndex = flames.shown[index] === branch ? 0 : -1;
+  if (move) flames.buttons[flames.shown.indexOf(branch)].focus({ preventScroll: true });
+}
+
+function flameKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const at = flames.focus;
+  const shown = (branch) => flames.shown.includes(branch);
+  const row = flames.shown.filter((branch) => branch.depth === at.depth);
+  const steps = {
+    ArrowUp: () => at.above,
+    ArrowDown: () => at.parts.find(shown) ?? (at.depth < flames.zoomed.depth ? flames.shown[at.depth + 1] : null),
+    ArrowLeft: () => row[row.indexOf(at) - 1],
+    ArrowRight: () => row[row.indexOf(at) + 1],
+  };
+  if (steps[event.key]) {
+    const next = steps[event.key]();
+    if (next) setFlameFocus(next, true);
+  } else if (event.key === "Escape" && flames.zoomed.above) zoomFlame(flames.zoomed.above);
+  else return;
+  event.preventDefault();
+}
+
+function chooseFlames(kind) {
+  flames.kind = kind;
+  flames.zoomed = flames.trees[kind] ??= flameTree(page.data.flames.trees[kind]);
+  flames.focus = flames.zoomed;
+  for (const button of byId("flames-kind").children)
+    button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
+  showFlames();
+  if (!byId("flames-table").hidden) showFlamesTable();
+}
+
+function showFlamesTable() {
+  const { rows, alone } = page.data.flames;
+  byId("flames-table").replaceChildren(
+    ...dataTable(
+      `What the largest graph saved, by ${flames.kind}`,
+      [
+        [flames.kind[0].toUpperCase() + flames.kind.slice(1), ([name]) => el("code", {}, name)],
+        ["Saved", ([, size]) => bytes(size), true],
+        ["Share", ([, size]) => share(size), true],
+        ...(alone === null ? [] : [["By the graph alone", ([, , own]) => bytes(own), true]]),
+      ],
+      rows[flames.kind],
+    ),
+  );
+}
+
+function startFlames() {
+  const { flames: data } = page.data;
+  byId("flames-card").hidden = !data;
+  if (!data) return;
+  const calls = data.last > data.call ? `calls ${count(data.call)}–${count(data.last)}` : `call ${count(data.call)}`;
+  const of = data.process ? ` of ${data.process}` : "";
+  const others = data.alone === null ? 0 : data.nbytes - data.alone;
+  const shared = others ? `, ${bytes(others)} of it held by something else too` : "";
+  byId("flames-note").textContent = `${bytes(data.nbytes)} saved, backward ${calls}${of}${shared}`;
+  for (const kind of Object.keys(data.trees))
+    byId("flames-kind").append(
+      el("button", { type: "button", "data-kind": kind, onclick: () => chooseFlames(kind) }, `By ${kind}`),
+    );
+  byId("flames-out").addEventListener("click", () => zoomFlame(flames.zoomed.above));
+  byId("flames").addEventListener("keydown", flameKey);
+  if (data.alone === null) byId("flames-legend").hidden = true;
+  chooseFlames("module");
+  tableToggle(byId("flames-toggle"), byId("flames-table"), showFlamesTable);
+  new ResizeObserver(() => flames.buttons.forEach((button, index) => fitFlame(flames.shown[index], button))).observe(
+    byId("flames"),
+  );
+}

@@ -129,7 +129,7 @@ def as_torch_lets_go(loss: Callable[[], torch.Tensor], network: nn.Module) -> in
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
         value = loss()
-    value.backward()  # type: ignore[no-untyped-call]
+    value.backward()
     return sum(nbytes for weak, nbytes in saved.values() if weak.expired())
 
 

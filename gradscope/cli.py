@@ -26,11 +26,11 @@ from gradscope.commands import run as run_command
 from gradscope.commands.fix import FixOptions
 from gradscope.commands.outputs import Color, use_color
 from gradscope.commands.run import RunOptions
-from gradscope.commands.settings import FailOn, settings_at
 from gradscope.errors import GradscopeError
 from gradscope.launch.target import Code, Input, Module, Script, Target
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Engine, Options, Theme
+from gradscope.rules.settings import FailOn, settings_at
 
 Job = Callable[[], int]
 """What a command line asks for, done outside of the parser and its handling of exceptions."""
@@ -246,7 +246,7 @@ def draw(
 ) -> Job:
     """Draw a graph of a saved recording: to a file, or as a tree."""
     options = Options(focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme)
-    return partial(draw_command.draw, file, output, call, options)
+    return partial(draw_command.draw, file, output, call, options, settings_at())
 
 
 @app.command()
@@ -271,6 +271,8 @@ def fix(
         _count("End each run after N backward calls (default: 100, or as the findings need)."),
     ] = None,
     timeout: Annotated[float, _count("End after S seconds in all.", metavar="S")] = 600,
+    ignore: IgnoreOption = None,
+    baseline: BaselineOption = None,
     color: ColorOption = Color.AUTO,
 ) -> Job:
     """
@@ -279,7 +281,8 @@ def fix(
     The exit status is 1 if --verify or --write was asked for and the fix did not hold.
     """
     picks = tuple(pick or ())
-    options = FixOptions(finding, verify, write, stop_after, timeout, picks)
+    settings = settings_at().overridden(ignore, baseline=baseline)
+    options = FixOptions(finding, verify, write, stop_after, timeout, picks, settings)
     return partial(fix_command.fix, file, options)
 
 

@@ -1,7 +1,8 @@
-"""Numbers in words: bytes, counts, durations."""
+"""Numbers and places in words: bytes, counts, durations, paths."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 _STEP = 1024
@@ -48,3 +49,12 @@ def listed(names: Iterable[str], most: int = 3) -> str:
     apart = list(dict.fromkeys(names))
     shown = ", ".join(apart[:most])
     return f"{shown} and {len(apart) - most:,} more" if len(apart) > most else shown
+
+
+def short_path(file: str) -> str:
+    """Return a file's path, from the working directory on if it lies in it."""
+    try:
+        here = os.getcwd() + os.sep
+    except OSError:  # the working directory was deleted
+        return file
+    return file.removeprefix(here)

@@ -5,24 +5,33 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from gradscope.code.suppressing import Suppressor
 from gradscope.commands.outputs import console_on, image
 from gradscope.render.pictures.options import Options
+from gradscope.rules.settings import DEFAULTS, Settings
 
 _WIDEST = 1_000
 """Columns for a tree that goes to a file or another program, which can take lines of any length."""
 
 
-def draw(file: Path, output: Path | None, call: int | None, options: Options) -> int:
+def draw(
+    file: Path,
+    output: Path | None,
+    call: int | None,
+    options: Options,
+    settings: Settings = DEFAULTS,
+) -> int:
     """Draw a graph of a saved recording: to a file, or as a tree."""
     from gradscope.record.file import load
     from gradscope.render.pictures.draw import recording_tree
 
+    recording = Suppressor(settings).of_findings(load(file))
     console = console_on(sys.stdout)
     if output is not None:
-        image(output, "--output", options, call).write(load(file), console)
+        image(output, "--output", options, call).write(recording, console)
         return 0
     unicode = console.encoding.lower().startswith("utf")
-    tree = recording_tree(load(file), options, call=call, plain_ascii=not unicode)
+    tree = recording_tree(recording, options, call=call, plain_ascii=not unicode)
     if not console.is_terminal:
         console.width = _WIDEST
     console.print(tree)

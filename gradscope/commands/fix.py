@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from gradscope.code.suppressing import Suppressor
 from gradscope.commands.outputs import console_on, print_line
 from gradscope.launch.ending import die_of_interrupt
+from gradscope.model import Finding
+from gradscope.rules.settings import DEFAULTS, Settings
+from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.fixing.proposals import Plan
@@ -28,6 +32,7 @@ class FixOptions:
     stop_after: int | None = None
     timeout: float = 600
     picks: tuple[int, ...] = ()
+    settings: Settings = DEFAULTS
 
 
 def fix(file: Path, options: FixOptions) -> int:
@@ -39,12 +44,17 @@ def fix(file: Path, options: FixOptions) -> int:
     from gradscope.render.text.fixes import print_changes, print_plan
     from gradscope.render.text.trials import print_trial
 
-    recording = load(file)
+    recording = Suppressor(options.settings).of_findings(load(file))
     console = console_on(sys.stdout, highlight=False)
-    if not recording.findings and options.finding is None:
-        print_line(console, f"nothing to fix: no finding in {file}")
+    suppressed = [finding for finding in recording.findings if finding.suppression]
+    by_name = options.finding is not None or options.picks
+    if len(suppressed) == len(recording.findings) and not by_name:
+        are = f", {_suppressed(suppressed)}" if suppressed else ""
+        print_line(console, f"nothing to fix: no finding in {file}{are}")
         return 0
     plan = proposals.plan(recording, options.finding, options.picks)
+    if suppressed and not by_name:
+        print_line(console, f"left out: {_suppressed(suppressed)}")
     tries = options.verify or options.write
     print_plan(plan, console)
     if not tries:
@@ -70,6 +80,12 @@ def fix(file: Path, options: FixOptions) -> int:
     if not trial.verdict.holds:
         return 1
     return _write_fix(trial.verdict.plan, console) if options.write else 0
+
+
+def _suppressed(findings: Sequence[Finding]) -> str:
+    """Return what a user has suppressed, and how to have it all the same."""
+    codes = sorted({finding.code for finding in findings})
+    return f"{counted(len(findings), 'suppressed finding')} (--finding {codes[0]} names one)"
 
 
 def _write_fix(plan: Plan, console: Console) -> int:

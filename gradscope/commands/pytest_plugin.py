@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from gradscope.api.watch import Scope
+    from gradscope.api.scope import Scope
 
 # pytest imports this file in every project of an environment with gradscope in it: what a watch
 # needs, torch among it, is imported by who asks for one.

@@ -16,9 +16,8 @@ import pytest
 from rich.console import Console
 
 from gradscope.code.source import called_name, calls_in, enclosing, spans
+from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.commands.outputs import print_line
-from gradscope.commands.settings import FailOn, Settings, settings_at
-from gradscope.commands.suppressing import Suppressor, write_baseline
 from gradscope.errors import GradscopeError
 from gradscope.launch.ending import describe
 from gradscope.launch.torch_import import when_torch_is_imported
@@ -36,10 +35,11 @@ from gradscope.record.codec import Decoder, dumps
 from gradscope.render.text.finding import print_list, print_note, tally
 from gradscope.render.text.printed import findings_text
 from gradscope.rules import by_code
+from gradscope.rules.settings import FailOn, Settings, settings_at
 from gradscope.units import counted
 
 if TYPE_CHECKING:
-    from gradscope.api.watch import Scope
+    from gradscope.api.scope import Scope
 
 _EXPECTING = ("raises", "assertRaises", "assertRaisesRegex")
 """How pytest and unittest call what expects an exception."""
@@ -68,7 +68,7 @@ class Watched:
             from gradscope.api.watch import watch
 
             self.scope = self.watching.enter_context(
-                watch(on_finding=self._found, on_call=self._called)
+                watch(on_finding=self._found, on_call=self._called, settings=False)
             )
         except Exception as failure:  # the test runs on unwatched
             self.failure = f"{type(failure).__name__}: {failure}"
@@ -284,7 +284,7 @@ class Watching:
             print_note(note, console)
         if self._settings.write_baseline is not None:
             every = [finding for found in self._findings.values() for finding in found]
-            write_baseline(self._settings.write_baseline, every, console=console)
+            print_line(console, write_baseline(self._settings.write_baseline, every))
         terminalreporter.section("gradscope", "=")
         assert isinstance(console.file, io.StringIO)
         for line in [*console.file.getvalue().splitlines(), self._headline()]:

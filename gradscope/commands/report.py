@@ -11,12 +11,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gradscope.commands.outputs import console_on, opened, page, paged, printer
-from gradscope.commands.settings import DEFAULTS, Settings
-from gradscope.commands.suppressing import Suppressor, write_baseline
+from gradscope.code.suppressing import Suppressor, write_baseline
+from gradscope.commands.outputs import console_on, opened, page, paged, print_line, printer
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 from gradscope.render.machine import Format
+from gradscope.rules.settings import DEFAULTS, Settings
 
 
 def report(
@@ -49,7 +49,8 @@ def report(
         sources = {
             file: text for recording in recordings for file, text in recording.sources.items()
         }
-        write_baseline(settings.write_baseline, findings, sources, console_on(sys.stdout))
+        written = write_baseline(settings.write_baseline, findings, sources)
+        print_line(console_on(sys.stdout), written)
         return 0
     show = _memory(format) if memory else printer(format)
     with opened(output, sys.stdout) as stream:

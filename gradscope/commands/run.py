@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.commands.outputs import (
     SafeConsole,
     SafeStream,
@@ -26,8 +27,6 @@ from gradscope.commands.outputs import (
     printer,
     writable,
 )
-from gradscope.commands.settings import DEFAULTS, Settings
-from gradscope.commands.suppressing import Suppressor, write_baseline
 from gradscope.errors import GradscopeError
 from gradscope.launch.children import Children, Plan, own_file
 from gradscope.launch.ending import die_of_interrupt
@@ -36,9 +35,10 @@ from gradscope.launch.target import Target, header_of
 from gradscope.model import BackwardCall, Finding, Header, Recording
 from gradscope.record.processes import merged
 from gradscope.render.machine import Format
+from gradscope.rules.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
-    from gradscope.api.watch import Scope
+    from gradscope.api.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +74,22 @@ def run(target: Target, options: RunOptions) -> int:
     try:
         with opened(options.output, SafeStream(sys.stderr)) as stream, children:
             console = console_on(stream, kind=SafeConsole)
-            live = _Live(console, suppressor) if options.format is Format.TEXT else None
+            live = _Live(console) if options.format is Format.TEXT else None
             show = live.report if live else printer(options.format)
             try:
-                ended = run_program(target, partial(_watch, options, header, save, live))
+                ended = run_program(
+                    target, partial(_watch, options, header, save, live, suppressor)
+                )
                 recording, saved = _seen(ended, header, children, save)
                 recording = suppressor.applied(recording)
                 if recording.calls or ended.scope is not None:
                     show(recording, console, saved)
                     if options.settings.write_baseline is not None:
-                        known = console if live else None
-                        write_baseline(
-                            options.settings.write_baseline,
-                            *(recording.findings, recording.sources, known),
+                        written = write_baseline(
+                            options.settings.write_baseline, recording.findings, recording.sources
                         )
+                        if live:
+                            print_line(console, written)
                     for view in views:
                         view.write_if_possible(recording, console if live else None)
                 elif live:
@@ -155,7 +157,11 @@ def _views(options: RunOptions) -> list[View]:
 
 
 def _watch(
-    options: RunOptions, header: Header, save: Path | None, live: _Live | None
+    options: RunOptions,
+    header: Header,
+    save: Path | None,
+    live: _Live | None,
+    suppressor: Suppressor,
 ) -> AbstractContextManager[Scope]:
     import torch
 
@@ -169,6 +175,7 @@ def _watch(
         on_finding=live.found if live else None,
         on_call=live.called if live else None,
         header=replace(header, torch=str(torch.__version__)),
+        settings=suppressor,
     )
 
 
@@ -184,13 +191,13 @@ def _made(save: Path) -> Path:
 class _Live:
     """Prints each finding as soon as it is made, the progress, and the report at the end."""
 
-    def __init__(self, console: Console, suppressor: Suppressor) -> None:
+    def __init__(self, console: Console) -> None:
         # Imported now: the program may leave no path to import it from.
         from gradscope.render.text.finding import print_finding
         from gradscope.render.text.progress import ProgressLine
         from gradscope.render.text.report import print_report
 
-        self._console, self._suppressor = console, suppressor
+        self._console = console
         self._print_finding, self._print_report = print_finding, print_report
         self._printed: list[Finding] = []
         self._progress = ProgressLine()
@@ -198,8 +205,8 @@ class _Live:
         self._started = time.monotonic()
 
     def found(self, finding: Finding) -> None:
-        """Print a finding that is not suppressed; in a forked child, print nothing."""
-        if os.getpid() == self._process and not self._suppressor.judged(finding).suppression:
+        """Print a finding; in a forked child, print nothing."""
+        if os.getpid() == self._process:
             self._progress.erase()
             self._print_finding(finding, self._console, before=self._printed)
             self._printed.append(finding)

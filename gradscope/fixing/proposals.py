@@ -69,6 +69,11 @@ class Proposal:
         return bool(self.fix.edits) and not self.problem
 
     @property
+    def is_suppressed(self) -> bool:
+        """Whether the user has suppressed all that it is about."""
+        return all(finding.suppression for finding in self.findings)
+
+    @property
     def changes_training(self) -> bool:
         """Whether the fix trains less: it detaches, or computes without gradients."""
         return self.fix.kind in (FixKind.DETACH, FixKind.NO_GRAD)
@@ -99,12 +104,15 @@ class Plan:
 
 def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] = ()) -> Plan:
     """Return what can be done about the findings, or about those that ``chosen`` names by number or
-    code, with the first candidate of each, or that of ``picks``.
+    code, with the first candidate of each, or that of ``picks``. What is suppressed is left out, if
+    it is not named.
 
     Raise GradscopeError if there is no such finding, or no such candidate.
     """
     sources = _Sources(recording)
     proposals = _chosen(_proposals(recording.findings, sources), chosen)
+    if chosen is None:
+        proposals = [one for one in proposals if not one.is_suppressed or _is_picked(one, picks)]
     known = {c.number: p.number for p in proposals for c in p.candidates}
     for pick in picks:
         if pick not in known:
@@ -114,6 +122,10 @@ def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] =
         if any(known[pick] == known[other] for other in picks if other != pick):
             raise GradscopeError("pick one fix for a finding, not two")
     return _settled(proposals, set(picks), sources)
+
+
+def _is_picked(proposal: Proposal, picks: Sequence[int]) -> bool:
+    return any(candidate.number in picks for candidate in proposal.candidates)
 
 
 def replanned(recording: Recording, old: Plan, picks: Iterable[int]) -> Plan:

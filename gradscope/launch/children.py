@@ -24,7 +24,7 @@ from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.model import BackwardCall, Header, Outcome, Recording
 
 if TYPE_CHECKING:
-    from gradscope.api.watch import Scope
+    from gradscope.api.scope import Scope
 
 BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
 _MOST_UNWATCHED = 5
@@ -125,6 +125,7 @@ class Watching:
             stop_after=self.plan.stop_after,
             on_call=self._called,
             header=header,
+            settings=False,  # they hold where the recordings are put together
         )
         try:
             self._scope = self._watching.enter_context(watching)

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradscope.errors import GradscopeError
 from gradscope.model import Findings
 
 if TYPE_CHECKING:
-    from gradscope.api.watch import Scope
+    from gradscope.api.scope import Scope
 
 _MAGIC = "%%gradscope"
 _USAGE = """
-%gradscope on [--guard] [--no-hooks] [--save FILE]   watch all cells from here on
-%gradscope off                                       end the watch, and show its report
-%gradscope                                           show what was seen so far
-%%gradscope [--guard] [--no-hooks] [--save FILE]     watch one cell, and show its report
+%gradscope on [OPTIONS]   watch all cells from here on
+%gradscope off            end the watch, and show its report
+%gradscope                show what was seen so far
+%%gradscope [OPTIONS]     watch one cell, and show its report
 
---guard raises an error before the engine would; --no-hooks installs no saved-tensor hooks, and sees
-less; --save writes the recording to a file. What is found in a cell is shown under it.
+--guard             raise an error before the engine would
+--no-hooks          install no saved-tensor hooks, and see less
+--save FILE         write the recording to a file
+--ignore CODES      do not count these findings: GS303,GS305
+--baseline FILE     count only findings that this file does not have
+--no-settings       count also what comments and [tool.gradscope] in pyproject.toml suppress
+
+What is found in a cell is shown under it.
 """
 
 
@@ -38,7 +45,10 @@ class Switch:
 
         chosen = _chosen(options)
         self.off()
-        self.scope = self._watching.enter_context(watch(**chosen))
+        try:
+            self.scope = self._watching.enter_context(watch(**chosen))
+        except (GradscopeError, ValueError) as error:
+            raise _usage(str(error)) from None
 
     def off(self) -> Scope | None:
         """End the watch; return what it saw."""
@@ -103,7 +113,7 @@ class Extension:
         elif self._all_cells.scope is not None:
             known, found = self._counts, self._all_cells.scope.findings
             new = [f for i, f in enumerate(found) if known[i : i + 1] != [f.count]]
-            if new:
+            if any(finding.suppression is None for finding in new):
                 display(Findings(new))
 
 
@@ -126,9 +136,24 @@ def _chosen(options: Sequence[str]) -> dict[str, Any]:
                 chosen["hooks"] = False
             case "--save":
                 chosen["save"] = Path(next(words, "recording.gscope")).absolute()
+            case "--ignore":
+                chosen["ignore"] = [*chosen.get("ignore", ()), _value(word, words)]
+            case "--baseline":
+                chosen["baseline"] = _value(word, words)
+            case "--no-settings":
+                chosen["settings"] = False
+            case "--fail-on" | "--write-baseline":
+                raise _usage(f"a cell has no exit status: {word} is for `gradscope run` and pytest")
             case _:
                 raise _usage(f"no option {word!r}")
     return chosen
+
+
+def _value(option: str, words: Iterator[str]) -> str:
+    value = next(words, None)
+    if value is None:
+        raise _usage(f"{option} needs a value")
+    return value
 
 
 def _usage(what: str) -> Exception:

@@ -23,7 +23,7 @@ from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.model import Outcome
 
 if TYPE_CHECKING:
-    from gradscope.api.watch import Scope
+    from gradscope.api.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _run(program: Program) -> BaseException | None:
 
 
 def _is_stop(error: BaseException | None) -> bool:
-    from gradscope.api.watch import StopRun
+    from gradscope.api.scope import StopRun
 
     return isinstance(error, StopRun)
 

@@ -20,7 +20,7 @@ from gradscope.launch.runner import run_program
 from gradscope.launch.target import Code, Module, Script, Target, header_of
 
 if TYPE_CHECKING:
-    from gradscope.api.watch import Scope
+    from gradscope.api.scope import Scope
 
 
 def main(job_file: str) -> int:
@@ -38,7 +38,8 @@ def main(job_file: str) -> int:
             random.seed(0)  # where the program does not choose, all runs draw the same
             Witness(notes, job.reference).start()
             hooks = job.hooks and not job.reference
-            return watch(hooks=hooks, save=job.recording, stop_after=job.stop_after, header=header)
+            save, last = job.recording, job.stop_after
+            return watch(hooks=hooks, save=save, stop_after=last, header=header, settings=False)
 
         try:
             ended = run_program(target, start)

@@ -11,7 +11,7 @@ from rich.terminal_theme import TerminalTheme
 from gradscope.errors import GradscopeError
 from gradscope.model import Finding, Findings, Graph, Hazards, Recording
 from gradscope.model.printed import rich_forms
-from gradscope.render.text.finding import print_finding
+from gradscope.render.text.finding import print_finding, print_findings
 from gradscope.render.text.report import print_report
 
 _WIDTH = 100
@@ -53,11 +53,9 @@ def _finding(finding: Finding) -> dict[str, str]:
 @rich_forms.register(Findings)
 @rich_forms.register(Hazards)
 def _findings(findings: Findings | Hazards) -> dict[str, str]:
-    def print_on(console: Console) -> None:
-        for place, finding in enumerate(findings):
-            print_finding(finding, console, before=findings[:place])
-
-    return {"text/html": coloured(print_on)} if findings else {}
+    if not findings:
+        return {}
+    return {"text/html": coloured(lambda console: print_findings(findings, console))}
 
 
 @rich_forms.register

@@ -98,6 +98,17 @@ def test_the_finding_is_drawn_with_the_graph_that_freed_it(tmp_path: Path) -> No
     assert said.count("live") <= 1 + 2  # the legend, and the two nodes that only loss_b needs
 
 
+def test_a_suppressed_finding_is_not_what_is_drawn(tmp_path: Path) -> None:
+    file = recorded(tmp_path, TWO_LOSSES)
+    (tmp_path / "pyproject.toml").write_text('[tool.gradscope]\nignore = ["GS101", "GS102"]\n')
+    done = gradscope("draw", file, "-o", "drawn.svg", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "backward stops here" not in texts(tmp_path / "drawn.svg")
+    (tmp_path / "pyproject.toml").write_text("[tool.gradscope]\nignroe = []\n")
+    done = gradscope("draw", file, cwd=tmp_path)
+    assert (done.returncode, "did you mean 'ignore'?" in done.stderr) == (2, True)
+
+
 def test_a_recording_gives_the_same_picture_as_the_run(tmp_path: Path) -> None:
     run = recorded(tmp_path, TWO_LOSSES, "--draw", "live.svg")
     done = gradscope("draw", run, "-o", tmp_path / "later.svg")

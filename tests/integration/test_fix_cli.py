@@ -256,6 +256,24 @@ def test_nothing_to_fix(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (0, f"nothing to fix: no finding in {file}\n")
 
 
+def test_what_is_suppressed_is_left_out_until_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CARRIED)
+    file = recorded(tmp_path, "train.py", "3")
+    every = gradscope("fix", file, cwd=tmp_path).stdout
+    assert "h.detach()" in every
+    codes = sorted(set(re.findall(r"GS\d\d\d", every)))
+    text = f"[tool.gradscope]\nignore = {json.dumps(codes)}\n"
+    (tmp_path / "pyproject.toml").write_text(text)
+    shown = gradscope("fix", file, cwd=tmp_path).stdout
+    assert shown.startswith(f"nothing to fix: no finding in {file}, ")
+    assert "suppressed finding" in shown
+    named = gradscope("fix", file, "--finding", codes[0], cwd=tmp_path).stdout
+    assert "h.detach()" in named
+    (tmp_path / "pyproject.toml").unlink()
+    options = ["--ignore", ",".join(codes)]
+    assert gradscope("fix", file, *options, cwd=tmp_path).stdout == shown
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [

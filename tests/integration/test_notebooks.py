@@ -174,7 +174,29 @@ def test_the_guard_raises_first(kernel: Kernel) -> None:
 def test_wrong_options_say_what_there_is(kernel: Kernel) -> None:
     for wrong in ("%gradscope what", "%gradscope on --what"):
         (shown,) = kernel.run(wrong)
-        assert "%gradscope on [--guard]" in shown.printed
+        assert "%gradscope on [OPTIONS]" in shown.printed
+    (shown,) = kernel.run("%gradscope on --fail-on error")
+    assert "a cell has no exit status: --fail-on is for `gradscope run` and pytest" in shown.printed
+    (shown,) = kernel.run("%gradscope on --ignore GS1O1")
+    assert "did you mean 'GS101'?" in shown.printed
+
+
+def test_what_is_suppressed_is_not_shown(kernel: Kernel) -> None:
+    broken = "y = net(torch.ones(1, 4)).exp()\ny.sum().backward()\ny.sum().backward()"
+    known = f"{broken}  # gradscope: ignore[GS101]"
+    shown, option, all_the_same, _ = kernel.run(
+        known,
+        f"%%gradscope --ignore gs101,GS102\n{broken}",
+        f"%%gradscope --no-settings\n{known}",
+        "from pathlib import Path\n"
+        "Path('pyproject.toml').write_text('[tool.gradscope]\\nignore = [\"GS101\"]')",
+    )
+    assert (shown.codes, shown.errors) == ([], ["RuntimeError"])
+    assert option.codes == []
+    assert "suppressed" in option.text
+    assert all_the_same.codes == ["GS101"]
+    of_project, _ = kernel.run(f"%%gradscope\n{broken}", "Path('pyproject.toml').unlink()")
+    assert of_project.codes == []
 
 
 def test_what_gradscope_returns_shows_itself(kernel: Kernel) -> None:

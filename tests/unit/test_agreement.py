@@ -12,7 +12,7 @@ import torch
 from compiled_programs import Calls
 
 import gradscope
-from gradscope.api.watch import Scope
+from gradscope.api.scope import Scope
 from gradscope.model import Certainty, NodeState, Severity
 from tests.needs import needs
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gradscope
-from gradscope.api.watch import Scope
+from gradscope.api.scope import Scope
 from gradscope.model import BackwardCall, NodeState, SavedState
 from tests.needs import DETACHED_IS_TOLD, needs
 

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_cli_parsing import parse
 
-from gradscope.commands.settings import DEFAULTS
-from gradscope.commands.suppressing import Suppressor
+from gradscope.code.suppressing import Suppressor
 from gradscope.model import Outcome, Recording, Severity, Site
 from gradscope.render.machine.junit import to_junit
 from gradscope.render.machine.sarif import to_sarif
+from gradscope.rules.settings import DEFAULTS
 
 ROOT = Path(__file__).parents[2]
 CANNED = canned_recording()

@@ -12,10 +12,10 @@ from gradscope.cli import UsageError, app
 from gradscope.commands import run as commands
 from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import RunOptions
-from gradscope.commands.settings import DEFAULTS, FailOn, Settings
 from gradscope.launch.target import Code, Module, Script, Target
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Engine, Options, Theme
+from gradscope.rules.settings import DEFAULTS, FailOn, Settings
 
 
 def parse(*args: str) -> partial[int]:
@@ -95,7 +95,7 @@ def test_the_other_commands() -> None:
     )
     assert parse("report", "a", "--memory").args[-1] is True
     assert parse("diff", "a", "b").args == (Path("a"), Path("b"))
-    assert parse("draw", "a").args == (Path("a"), None, None, Options())
+    assert parse("draw", "a").args == (Path("a"), None, None, Options(), DEFAULTS)
     options = ["--call", "2", "--focus", "x", "--depth", "3", "--expand", "y", "--expand", "z"]
     flags = ["--no-fold", "--sites", "--engine", "dot", "--theme", "dark"]
     assert parse("draw", "a", "-o", "b.svg", *options, *flags).args == (
@@ -103,6 +103,7 @@ def test_the_other_commands() -> None:
         Path("b.svg"),
         2,
         Options("x", 3, ("y", "z"), fold=False, sites=True, engine=Engine.DOT, theme=Theme.DARK),
+        DEFAULTS,
     )
     assert parse("fix", "a").args == (Path("a"), FixOptions())
     options = ["--finding", "2", "--verify", "--write", "--stop-after", "5", "--timeout", "9.5"]

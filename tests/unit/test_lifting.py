@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.api.watch import Scope
+from gradscope.api.scope import Scope
 from gradscope.collect import lifting
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gradscope
-from gradscope.api.watch import Scope
+from gradscope.api.scope import Scope
 from gradscope.collect.lifting import Lifting
 
 HEALTHY = 200

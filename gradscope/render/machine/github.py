@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradscope.model import Finding, Recording, Severity
 from gradscope.render.machine.message import whole_message
-from gradscope.render.text.terminal import short_path
+from gradscope.units import short_path
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "notice"}
 

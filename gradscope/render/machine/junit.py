@@ -9,8 +9,7 @@ from html import escape
 
 from gradscope.model import Finding, Recording, Severity
 from gradscope.render.machine.message import whole_message
-from gradscope.render.text.terminal import short_path
-from gradscope.units import counted
+from gradscope.units import counted, short_path
 
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradscope.model import Finding
 from gradscope.render.choices import alternative, reasons
-from gradscope.render.text.terminal import short_path
+from gradscope.units import short_path
 
 
 def whole_message(finding: Finding) -> str:

@@ -13,9 +13,9 @@ from urllib.parse import quote_from_bytes
 
 from gradscope.model import Edit, Finding, Fix, Recording, Severity, Site
 from gradscope.render.choices import alternative, reasons, safety_of
-from gradscope.render.text.terminal import short_path
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
+from gradscope.units import short_path
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradscope.model import Recording
 from gradscope.render.memory import Kind, Step, largest, path
-from gradscope.render.text.terminal import short_path
+from gradscope.units import short_path
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 

@@ -80,11 +80,16 @@ def select(recording: Recording, call: int | None = None, *, of_finding: bool = 
 
 
 def _finding(recording: Recording, call: int | None) -> Finding | None:
-    """Return the gravest finding, of call ``call`` if given, about nodes of a stored graph."""
+    """Return the gravest finding that is not suppressed, about nodes of a stored graph; of call
+    ``call``, if given.
+    """
     usable = [
         f
         for f in recording.findings
-        if f.graph in recording.graphs and f.graph_nodes and call in (None, f.backward_call)
+        if f.graph in recording.graphs
+        and f.graph_nodes
+        and call in (None, f.backward_call)
+        and not f.suppression
     ]
     return min(usable, key=lambda f: f.severity.rank, default=None)
 

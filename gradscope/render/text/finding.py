@@ -82,6 +82,15 @@ def print_finding(
     print_lines(console, [Text(explain, style="dim"), Text()])
 
 
+def print_findings(findings: Sequence[Finding], console: Console) -> None:
+    """Print findings one after the other; of those that are suppressed, how many there are."""
+    shown = [finding for finding in findings if not finding.suppression]
+    for place, finding in enumerate(shown):
+        print_finding(finding, console, before=shown[:place])
+    if len(shown) < len(findings):
+        print_lines(console, [Text(", ".join(tally(findings)), style="dim"), Text()])
+
+
 def print_list(findings: Sequence[Finding], console: Console) -> None:
     """Print a line for each finding: severity, code, place, name, and how often it was seen.
 

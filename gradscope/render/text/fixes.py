@@ -15,8 +15,8 @@ from gradscope.render.text.terminal import (
     plain,
     print_lines,
     print_message,
-    short_path,
 )
+from gradscope.units import short_path
 
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 _TRAINING = "this changes what is trained: no gradient goes through what it cuts off"

@@ -24,7 +24,7 @@ from gradscope.model import (
 from gradscope.model.changes import Changes
 from gradscope.model.printed import text_of
 from gradscope.render.text.calls import as_code
-from gradscope.render.text.finding import print_finding
+from gradscope.render.text.finding import print_finding, print_findings
 from gradscope.render.text.report import print_report
 from gradscope.render.text.terminal import plain
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
@@ -157,10 +157,9 @@ def finding_text(finding: Finding) -> str:
 
 @text_of.register
 def findings_text(findings: Findings) -> str:
-    """Return findings as the report shows them, one after the other."""
+    """Return findings as the report shows them, one after the other; suppressed ones counted."""
     console = _console()
-    for place, finding in enumerate(findings):
-        print_finding(finding, console, before=findings[:place])
+    print_findings(findings, console)
     return _written(console) or "no finding"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import Site
+from gradscope.units import short_path
 
 TAB = 4
 """A tab is drawn up to the next multiple of this many cells."""
@@ -108,15 +108,6 @@ def tail(text: str, width: int, ellipsis: str) -> str:
     """Return the end of drawn text, in at most ``width`` cells: a path's end says more."""
     over = cell_len(text) - width
     return text if over <= 0 else ellipsis + cut(text, over + cell_len(ellipsis), width)
-
-
-def short_path(file: str) -> str:
-    """Return a file's path, from the working directory on if it lies in it."""
-    try:
-        here = os.getcwd() + os.sep
-    except OSError:  # the working directory was deleted
-        return file
-    return file.removeprefix(here)
 
 
 def place_of(site: Site | None, console: Console) -> str:

@@ -9,7 +9,7 @@ from gradscope.fixing.gradients import Key, Line
 from gradscope.fixing.runs import text_at, told_place
 from gradscope.fixing.training import Change, Difference, owners
 from gradscope.fixing.verify import Verdict
-from gradscope.render.text.terminal import short_path
+from gradscope.units import short_path
 
 _LOSS = re.compile(r"(.+?)\s*\.\s*backward\s*\(")
 _OPTIMIZER = re.compile(r"([\w.\[\]'\"]+)\s*\.\s*step\s*\(")

@@ -22,13 +22,12 @@ from gradscope.render.text.terminal import (
     print_lines,
     print_message,
     prose,
-    short_path,
     shorten,
     signs,
     wrapped,
 )
 from gradscope.render.text.training import refusal, who_trains_what
-from gradscope.units import counted, nbytes, seconds
+from gradscope.units import counted, nbytes, seconds, short_path
 
 _MOST_OUTPUT_LINES = 15
 _LEAST_COLUMN = 24

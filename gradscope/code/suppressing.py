@@ -7,17 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from gradscope.code.comments import Comment, suppressing
-from gradscope.commands.baseline import Baseline, Entry, read_baseline
-from gradscope.commands.outputs import print_line
-from gradscope.commands.settings import Settings
 from gradscope.errors import GradscopeError
 from gradscope.model import Finding, Recording, Suppression, SuppressionKind
-from gradscope.render.text.terminal import short_path
 from gradscope.rules import by_code
-from gradscope.units import counted
+from gradscope.rules.baseline import Baseline, Entry, read_baseline
+from gradscope.rules.settings import Settings
+from gradscope.units import counted, short_path
 
 Sources = Mapping[str, str]
 
@@ -36,15 +32,21 @@ class Suppressor:
         found = self._suppression(finding, sources or {})
         return finding if finding.suppression else replace(finding, suppression=found)
 
+    def of_findings(self, recording: Recording) -> Recording:
+        """Return a recording with its findings judged."""
+        findings = tuple(self.judged(one, recording.sources) for one in recording.findings)
+        return replace(recording, findings=findings)
+
     def applied(self, recording: Recording) -> Recording:
         """Return a recording with its findings judged, and with notes on what was of no use."""
-        findings = tuple(self.judged(one, recording.sources) for one in recording.findings)
+        recording = self.of_findings(recording)
+        findings = recording.findings
         sites = [call.site for call in recording.calls] + [one.site for one in findings]
         files = dict.fromkeys(site.file for site in sites if site is not None)
         is_whole = recording.outcome.finished and not recording.outcome.exception
         unused = tuple(self.unused(files, recording.sources)) if is_whole else ()
         summary = replace(recording.summary, notes=recording.summary.notes + unused)
-        return replace(recording, findings=findings, summary=summary)
+        return replace(recording, summary=summary)
 
     def unused(self, files: Iterable[str], sources: Sources | None = None) -> Iterator[str]:
         """Yield a note for each suppression in files, and for a baseline, that was of no use."""
@@ -106,20 +108,12 @@ def _entry(finding: Finding, baseline: Baseline, sources: Sources | None) -> Ent
     return baseline.entry(finding.code, site.file, text)
 
 
-def write_baseline(
-    file: Path,
-    findings: Iterable[Finding],
-    sources: Sources | None = None,
-    console: Console | None = None,
-) -> None:
-    """Write a baseline of the findings that count."""
+def write_baseline(file: Path, findings: Iterable[Finding], sources: Sources | None = None) -> str:
+    """Write a baseline of the findings that count; return a line that says so."""
     baseline = Baseline(file)
     entries = {_entry(finding, baseline, sources) for finding in findings if finding.counts}
     baseline.write(entries)
-    if console is not None:
-        print_line(
-            console, f"baseline: {short_path(str(file))} ({counted(len(entries), 'finding')})"
-        )
+    return f"baseline: {short_path(str(file))} ({counted(len(entries), 'finding')})"
 
 
 def _names(comment: Comment, finding: Finding) -> bool:

@@ -35,6 +35,18 @@ REASONS = json.loads((RESULTS / "reasons.json").read_text(encoding="utf-8"))
 
 NOTHING = "Nothing, in what was run."
 
+BEFORE = """**Torch 2.11 and before** do not tell whether a saved tensor was detached in place. With
+hooks in, gradscope knows. Without them (`--no-hooks`, or a loop in which they are lifted) the error
+of a backward call that meets such a tensor is not announced.
+
+**Torch 2.8 and before** do not show what a saved tensor holds, and gradscope reads it by unpacking
+it with a stand-in. A program that calls `register_hooks` on a single saved tensor
+(`node._raw_saved_self.register_hooks(…)`) is told by torch that hooks are there already: ours. Such
+a program needs `--no-hooks`. A graph that was built before `gradscope.watch()` began, under hooks
+of the program's (a checkpoint's, for one), is not looked into: reading it would run them.
+"""
+"""What no probe can find out, as seen with 2.4, 2.6, 2.8 and 2.10."""
+
 PAGE = """# Compatibility
 
 The table has what was run, with **torch {first} to {last}** and **Python {python_first} to
@@ -56,6 +68,7 @@ not run.
 
 ## What a version lacks
 
+{before}
 {lacks}
 
 ## Differences
@@ -103,6 +116,7 @@ def page(found: list[dict[str, Any]]) -> str:
         pinned=PINNED[0],
         pinned_python=PINNED[1],
         rows="\n".join(row(one, pinned) for one in found),
+        before=BEFORE,
         lacks="\n".join(lack(one, pinned) for one in found if lack(one, pinned)) or NOTHING,
         differences="\n".join(difference(one, pinned) for one in found if unlike(one, pinned))
         or "None.",

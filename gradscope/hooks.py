@@ -246,7 +246,7 @@ class DefaultHookFunctions(NamedTuple):
         disable = _AUTOGRAD._saved_tensors_hooks_disable
         enable = _AUTOGRAD._saved_tensors_hooks_enable
         if top is None:
-            known = KnownStack(push, pop, functools.partial(_has_pairs, disable, enable))
+            known = KnownStack(push, pop, functools.partial(has_default_hooks, disable, enable))
             push, pop, top = known.push, known.pop, known.top
         return cls(push, pop, top, disable, enable)
 
@@ -256,11 +256,11 @@ class DefaultHookFunctions(NamedTuple):
         Hooks must be enabled.
         """
         known = getattr(self.top, "__self__", None)
-        return isinstance(known, KnownStack) and _has_pairs(self.disable, self.enable)
+        return isinstance(known, KnownStack) and has_default_hooks(self.disable, self.enable)
 
 
-def _has_pairs(disable: Callable[[str], None], enable: Callable[[], None]) -> bool:
-    """Return whether any pair is in force in this thread: torch then refuses to disable hooks."""
+def has_default_hooks(disable: Callable[[str], None], enable: Callable[[], None]) -> bool:
+    """Return whether any are in force in this thread: torch then refuses to disable them."""
     if not default_hooks_are_enabled():
         return False
     try:

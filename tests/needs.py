@@ -12,6 +12,8 @@ import torch.utils.checkpoint
 
 DETACHED_IS_TOLD = "_C._autograd.SavedTensor.unpack"
 """Without hooks, whether a saved input was detached in place is not told where this is missing."""
+SAVED_IS_TOLD = "_C._autograd.SavedTensor.data"
+"""What a SavedTensor holds; where this is missing, only a node can be asked for what it saved."""
 DONATES_BUFFERS = "_functorch.config.donated_buffer"
 """Compiled code gives the memory of what it saved to its own backward."""
 TRACES_PAST_HOOKS = "_C._autograd._saved_tensors_hooks_set_tracing"

@@ -30,8 +30,10 @@ from gradscope.detect.leaks.unused import Unused
 from gradscope.detect.leaks.waste import Waste
 from gradscope.detect.observers import Observers
 from gradscope.hooks import (
+    DefaultHookFunctions,
     Handle,
     Handles,
+    has_default_hooks,
     on_optimizer_step,
     on_unraisable,
     replace_register_hooks,
@@ -139,6 +141,10 @@ class Session:
         if Part.WATCH in off:
             return
         hide_package_from_compiler(__name__.partition(".")[0])
+        under_hooks = False
+        if not SAVED_TENSORS_ARE_READABLE and Part.HOOKS not in off:
+            theirs = DefaultHookFunctions.now()
+            under_hooks = has_default_hooks(theirs.disable, theirs.enable)
         if hooks:
             saving, notes = self.state.saving, self.state.notes
             self._handles.add(
@@ -155,7 +161,7 @@ class Session:
                 self._handles.add(self._lines.install())
         elif not SAVED_TENSORS_ARE_READABLE:  # a look must not run hooks of the program's
             self._handles.add(wrap_unpack_hooks(foreign))
-        self._handles.add(Handle(begin_watch()))
+        self._handles.add(Handle(begin_watch(under_hooks)))
         self._handles.add(on_unraisable(take))
         self._handles.add(wrap_engine(self._backward.run))
         if Part.STEPS not in off:

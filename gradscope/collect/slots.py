@@ -2,36 +2,42 @@
 
 Since 2.12 torch's ``SavedTensor`` says it itself (``data``, ``unpack_hook``). Before, a saved
 tensor is read by unpacking it, while our own unpack hook, which torch then calls, notes what it was
-called with and gives a stand-in. (``foreign`` makes the program's hooks do so too.) One that is
-stale cannot be read so; as torch checks
-that only where no hooks are, it is given hooks, which do torch's check.
+called with and gives a stand-in. (``foreign`` makes the program's hooks do so too; those from
+before the watch are kept from running, and nothing is read.) One that is stale cannot be read so;
+as torch checks that only where no hooks are, it is given hooks, which do torch's check.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch.autograd.graph import Node
 
 from gradscope.torch_private import (
+    NO_SEQUENCE_NR,
     RAW_SAVED,
     SAVED,
     SAVED_TENSORS_ARE_READABLE,
     DisableTorchDispatch,
     DisableTorchFunction,
     FunctionNode,
+    next_sequence_nr,
     read_saved_by_function,
     read_version,
     register_hooks,
 )
 
 FREED_TEXT = "Trying to backward through the graph a second time"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _VERSION = re.compile(r"is at version (\d+); expected version (\d+) instead")
 MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation"
@@ -53,6 +59,10 @@ class Slot:
         return self.data
 
 
+_UNREAD = Slot(object(), lambda data: data)
+"""Of hooks of the program's, put in before the watch began."""
+
+
 class _Met(threading.local):
     """What our unpack hook was called with while a saved tensor is read, else None; and how often
     it was called.
@@ -63,8 +73,13 @@ class _Met(threading.local):
         self.unpacked = 0
 
 
+class _OfTheProgramError(RuntimeError):
+    """A hook of the program's would have run."""
+
+
 _met = _Met()
-_watches: list[bool] = []
+_watches: list[int] = []
+"""For each watch, the lowest sequence number of a node whose hooks went through ``foreign``."""
 _stand_in = torch.empty(0, device="cpu")
 _stand_ins = {torch.float32: torch.empty(0, dtype=torch.float64, device="cpu")}
 _stand_in_storage = _stand_in.untyped_storage()._cdata
@@ -110,11 +125,11 @@ def part_from_leaf(copy: torch.Tensor) -> None:
             copy.data = _stand_ins.get(copy.dtype, _stand_in)
 
 
-def begin_watch() -> Callable[[], None]:
-    """Take it that from now on the program's unpack hooks went through ``foreign``; return what
-    ends that.
+def begin_watch(under_hooks: bool) -> Callable[[], None]:
+    """Take it that from now on the program's unpack hooks went through ``foreign``, unless some
+    are in force already; return what ends that.
     """
-    _watches.append(True)
+    _watches.append(NO_SEQUENCE_NR if under_hooks else next_sequence_nr())
     return lambda: _watches.clear()
 
 
@@ -127,15 +142,41 @@ def _quiet() -> AbstractContextManager[Any]:
     return quiet
 
 
+def _read(node: Node, read: Callable[[], Any]) -> Any:
+    """Return what ``read`` gives of a node.
+
+    Raise _OfTheProgramError where that would run a Python function that is not ours. A node that is
+    older than the watch may have hooks that did not go through ``foreign``, so a profile function
+    stands guard.
+    """
+    if _watches and node._sequence_nr() >= _watches[0]:
+        return read()
+    profile = sys.getprofile()
+    if not isinstance(profile, FunctionType | MethodType | None):
+        raise _OfTheProgramError  # a profiler in C, which Python could not put back
+    sys.setprofile(_refuse)
+    try:
+        return read()
+    finally:
+        sys.setprofile(profile)
+
+
+def _refuse(frame: FrameType, event: str, arg: object) -> None:
+    if event == "call" and not frame.f_code.co_filename.startswith(_PACKAGE):
+        raise _OfTheProgramError
+
+
 def unpacked(node: Node, attribute: str) -> tuple[Any, int]:
     """Return what torch unpacks, and how often hooks were asked: where they were, ``let_go`` of
     it.
+
+    Raise RuntimeError where hooks of the program's would run.
     """
     if SAVED_TENSORS_ARE_READABLE:
         return getattr(node, attribute), 0
     before = _met.unpacked
     with _quiet():  # of a subclass, which is not known before, torch makes a copy
-        value = getattr(node, attribute)
+        value = _read(node, lambda: getattr(node, attribute))
     return value, _met.unpacked - before
 
 
@@ -164,9 +205,9 @@ def saved(node: Node, name: str) -> Any:
         return raw
     if isinstance(raw, tuple | list):
         if isinstance(node, FunctionNode):
-            return _slots(raw, lambda: read_saved_by_function(node))
-        return _slots(raw, lambda: getattr(node, SAVED + name))
-    return _slots([raw], lambda: (getattr(node, SAVED + name),))[0]
+            return _slots(node, raw, lambda: read_saved_by_function(node))
+        return _slots(node, raw, lambda: getattr(node, SAVED + name))
+    return _slots(node, [raw], lambda: (getattr(node, SAVED + name),))[0]
 
 
 def held_by(each: Any) -> Any:
@@ -181,16 +222,18 @@ def _slot(value: torch.Tensor, noted: Iterator[Slot]) -> Slot:
     return next(noted, Slot(None))
 
 
-def _slots(raw: Sequence[Any], read: Callable[[], Any]) -> list[Slot | None]:
+def _slots(node: Node, raw: Sequence[Any], read: Callable[[], Any]) -> list[Slot | None]:
     """Read the saved tensors of one attribute by unpacking them."""
     outer, _met.slots = _met.slots, []
     try:
         with _quiet(), DisableTorchFunction():
-            values = _read_adopting(raw, read, _met.slots)
+            values = _read_adopting(raw, lambda: _read(node, read), _met.slots)
         if values is None or len(values) != len(raw):
             return [Slot(None)] * len(raw)
         noted = iter(_met.slots)
         return [None if value is None else _slot(value, noted) for value in values]
+    except _OfTheProgramError:
+        return [_UNREAD] * len(raw)
     finally:
         _met.slots = outer
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.needs import DETACHED_IS_TOLD, has
+from tests.needs import SAVED_IS_TOLD, has
 from tests.zygote import python
 
 ROOT = Path(__file__).parents[2]
@@ -59,8 +59,8 @@ LIMITS = {
         (),
     ): "under hooks torch copies what it restores, and a subclass sees the detach",
 }
-if not has(DETACHED_IS_TOLD):
-    LIMITS["saved_tensor_hooks", ()] = "what a SavedTensor holds, and by whose hooks, is not told"
+if not has(SAVED_IS_TOLD):
+    LIMITS["saved_tensor_hooks", ()] = "what a SavedTensor that stands alone holds is not told"
 """What is known to differ, and why; the test fails if one of these no longer does."""
 
 pytestmark = pytest.mark.slow

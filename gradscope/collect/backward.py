@@ -176,7 +176,7 @@ class Backward:
             roots = [n for n in map(root_node, asked.outputs) if n is not None]
             call.sequence_nr = next_sequence_nr()
             own_thread = call.thread == state.generations.thread
-            call.plain = asked.is_plain and call.parent is None and own_thread
+            call.plain = call.parent is None and own_thread
             call.habit = state.recognizer.habits.of((place, asked.kind))
             if not (state.lifting.on and self._recognize(call, roots)):
                 self._look(call, asked, roots, frame)
@@ -230,7 +230,7 @@ class Backward:
         """Book what a call found when it began; return the picture of its graph if there is one."""
         state = self._state
         roots = self._root_names.name(asked.outputs, look, call.place, frame)
-        shape = call.shape = self._shapes.meet(look.signature(call.place))
+        shape = call.shape = self._shapes.meet(look.signature(call.place, asked.kind))
         site = site_of(call.place)
         graph, new = self._pictures.of(shape, look, roots, frame)
         if new and graph is not None:
@@ -287,7 +287,9 @@ class Backward:
         built = call.sequence_nr - state.generations.newest
         repeat = call.repeat
         if repeat is not None:
-            call.freed_tensors, call.freed_bytes, call.returned_bytes = call.habit.freed(repeat)
+            call.freed_tensors, call.freed_bytes, call.returned_bytes = call.habit.freed(
+                repeat, call.keep
+            )
             state.lifting.after_repeat(call, repeat, built)
             ledger.peak_bytes = max(ledger.peak_bytes, ledger.live_bytes + shape.peak)
         elif state.looks:
@@ -304,7 +306,6 @@ class Backward:
             last = call.number == state.calls and not call.findings
             alike = call.known and call.completed and last and not call.exact
             state.lifting.after_hooked(call, shape, built, alike)
-        call.repeat = None
         state.generations.end(call.number, call.place)
         call.habit.ended = state.generations.newest
         state.restore_stack()
@@ -314,6 +315,7 @@ class Backward:
             if missed is not None:
                 self._sink.report(missed)
         state.listener.after_call(call, record, user_frame(sys._getframe(2)))
+        call.repeat = None
 
     def _look_again(self, call: Call, args: tuple[Any, ...]) -> Evidence:
         """Look at the graph of a call that has failed."""

@@ -16,9 +16,10 @@ class Call:
     """A backward call, numbered from 1.
 
     ``record`` is what the recording gets; it is made when the call begins and replaced when the
-    call ends. A call is ``plain`` when it has no flags, nothing around it and nothing wrong with
-    its graph, all of which was built since the call before. ``exact`` calls ask of every freed
-    tensor whether its memory returned; calls on a known shape do not. ``unhooked`` counts the
+    call ends. A call is ``plain`` when it has nothing around it and nothing wrong with its graph,
+    ``known`` when nothing in that is new to calls of its ``habit``; ``fresh`` counts the nodes that
+    were built since the call before. ``exact`` calls ask of every freed tensor whether its memory
+    returned; calls on a known shape do not. ``unhooked`` counts the
     tensors and bytes that the graph saved while the hooks were lifted; ``repeat`` is what the look
     at a graph without hooks has recognized, while the call runs; ``pushed`` are the program's own
     default hooks when the call began; ``met`` is another call that ran on the same nodes meanwhile,

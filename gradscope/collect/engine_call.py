@@ -38,8 +38,3 @@ class EngineCall:
         """A number that is another for each way of asking."""
         asks = (self.keep_graph, self.create_graph, bool(self.inputs), self.accumulates)
         return sum(asked << place for place, asked in enumerate(asks))
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it frees all of its graph and hands out nothing but ``.grad``."""
-        return not (self.keep_graph or self.create_graph or self.inputs)

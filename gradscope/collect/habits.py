@@ -69,12 +69,14 @@ class Habit:
         back = shape.returned
         return min(self.coming_back(freed) if back is None else back, freed)
 
-    def freed(self, repeat: Repeat) -> tuple[int, int, int]:
+    def freed(self, repeat: Repeat, keeps: bool) -> tuple[int, int, int]:
         """Return how many tensors and bytes a call on a recognized graph frees, and the bytes whose
         memory comes back.
         """
         if repeat.estimate is None:
             return repeat.shape.freed
+        if keeps:
+            return 0, 0, 0
         tensors, nbytes = repeat.estimate
         return tensors, nbytes, self.coming_back(nbytes)
 

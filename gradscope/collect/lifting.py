@@ -19,6 +19,7 @@ from gradscope.torch_private import next_sequence_nr
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shapes
 _MOST_INTERVALS = 64  # of one shape
 _LONGEST_WAIT = 2_000  # calls
+_MOST_KEPT = 100_000  # nodes
 _SETTLING = 4  # calls of each kind after the hooks were lifted
 _TOLERANCE = 1.5  # of what grows and shrinks from call to call
 
@@ -68,6 +69,7 @@ class Lifting:
         self._outgrown = outgrown
         self.since = 0
         self._alive: dict[Habit, tuple[int, int]] = {}
+        self._kept: set[int] = set()  # nodes of recognized graphs that were kept and are counted
         self._counted = ledger.counts()
         self._alike = 0
         self._awaited: tuple[Habit, int] | None = None
@@ -103,12 +105,18 @@ class Lifting:
             self.on = True
             self.since = next_sequence_nr()
             self._alive.clear()
+            self._kept.clear()
             self._past.toggle()
 
     def begin(self, repeat: Repeat, roots: Sequence[Node]) -> None:
         """Count the nodes of a recognized graph as alive for as long as its root lives."""
         metadata: Any = roots[0].metadata  # a property, though its stub says a method
-        metadata[Weight.KEY] = Weight(self._census, repeat.nodes)
+        if Weight.KEY not in metadata:
+            new = repeat.nodes - self._counted_before(repeat)
+            metadata[Weight.KEY] = Weight(self._census, new)
+
+    def _counted_before(self, repeat: Repeat) -> int:
+        return sum(map(self._kept.__contains__, repeat.numbers)) if self._kept else 0
 
     def after_repeat(self, call: Call, repeat: Repeat, built: int) -> None:
         """Count what earlier calls of the same shape have counted, and remember the call."""
@@ -116,10 +124,14 @@ class Lifting:
         counts = shape.intervals.get(built)
         if repeat.estimate is not None or counts is None:
             freed = (call.freed_tensors, call.freed_bytes, call.returned_bytes)
-            counts = (call.record.saved_tensors, call.record.saved_bytes, *freed, 0, 0)
+            record, nodes = call.record, repeat.nodes or 1
+            new = nodes - self._counted_before(repeat)
+            saved = (record.saved_tensors * new // nodes, record.saved_bytes * new // nodes)
+            counts = (*saved, *freed, 0, 0)
         self._ledger.add(counts)
         self._counted = self._ledger.counts()
         self._past.add(call, repeat)
+        self._keep(call, repeat)
         extra = built - repeat.fresh
         if self._has_outgrown(habit, repeat):
             self.leave()
@@ -128,6 +140,13 @@ class Lifting:
             self.leave()
         elif extra > habit.extra * _TOLERANCE:
             self._odd(call, extra)
+
+    def _keep(self, call: Call, repeat: Repeat) -> None:
+        """Remember the nodes of a graph that the call keeps, so that they are counted once."""
+        if not call.keep or len(self._kept) > _MOST_KEPT:
+            self._kept.clear()
+        if call.keep:
+            self._kept.update(filter(None, repeat.numbers))
 
     def _has_outgrown(self, habit: Habit, repeat: Repeat) -> bool:
         """Return whether more recognized graphs are alive than after earlier calls like this, and

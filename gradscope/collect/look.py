@@ -46,8 +46,8 @@ class Look:
         """Return whether the engine will run the i-th node."""
         return self.runs is None or self.runs[i]
 
-    def signature(self, place: Place | None) -> Signature:
-        """Return by what a graph is known whose call was made at ``place``."""
+    def signature(self, place: Place | None, kind: int) -> Signature:
+        """Return by what a graph is known whose call, of this kind, was made at ``place``."""
         return (
             place,
             self.nbytes,
@@ -56,6 +56,7 @@ class Look:
             tuple(self.places),
             tuple(self.freed),
             None if self.runs is None else tuple(self.runs),
+            kind,
         )
 
     def numbers_of(self, roots: Iterable[Node]) -> tuple[int, ...]:

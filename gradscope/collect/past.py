@@ -29,6 +29,8 @@ class Past:
         self._roots = array("Q")
         self._ends = array("Q")
         self._exact = array("B")
+        self._keeps = array("B")
+        self._lows = array("Q")
         self._shapes: list[Shape] = []
         self._numbers: deque[array[int]] = deque()
         """The nodes of the newest calls."""
@@ -50,8 +52,14 @@ class Past:
             shape.offsets = {
                 root - number: index for index, number in enumerate(repeat.numbers) if number
             }
-        numbers = (call.number, call.steps, root, next_sequence_nr(), repeat.estimate is None)
-        for column, number in zip(self._columns, numbers, strict=True):
+        for column, number in zip(
+            self._columns,
+            (
+                *(call.number, call.steps, root, next_sequence_nr()),
+                *(repeat.estimate is None, call.keep, repeat.lowest),
+            ),
+            strict=True,
+        ):
             column.append(number)
         self._shapes.append(shape)
         self._numbers.append(repeat.numbers)
@@ -71,7 +79,7 @@ class Past:
         if at is None:
             return
         shape = self._shapes[at]
-        call = token.call = Call(self._calls[at], shape.signature[0], keep=False)
+        call = token.call = Call(self._calls[at], shape.signature[0], keep=bool(self._keeps[at]))
         call.open, call.completed = False, True
         call.steps, call.sequence_nr = self._steps[at], self._ends[at]
         call.roots = (self._roots[at],)
@@ -91,17 +99,23 @@ class Past:
     def _find(self, sequence_nr: int) -> int | None:
         """Find the call that ran the node with this number.
 
-        It is one of those that ended after it was built, and had it in its graph.
+        It is one of those that ended after it was built, and had it in its graph: the last that
+        freed it, as each could read what it saved, or else the last that kept it.
         """
+        found = None
         first = bisect_right(self._ends, sequence_nr)
         known = len(self._shapes) - len(self._numbers)
         for at in range(first, min(len(self._ends), first + _MOST_ASKED)):
+            if sequence_nr < self._lows[at]:
+                continue
             if at >= known:
-                if sequence_nr in self._numbers[at - known]:
-                    return at
-            elif self._roots[at] - sequence_nr in self._shapes[at].offsets or not self._exact[at]:
-                return at
-        return None
+                is_in = sequence_nr in self._numbers[at - known]
+            else:
+                offsets = self._shapes[at].offsets
+                is_in = self._roots[at] - sequence_nr in offsets or not self._exact[at]
+            if is_in and (found is None or self._keeps[found] or not self._keeps[at]):
+                found = at
+        return found
 
     @property
     def shapes(self) -> set[Shape]:
@@ -110,4 +124,5 @@ class Past:
 
     @property
     def _columns(self) -> tuple[array[int], ...]:
-        return self._calls, self._steps, self._roots, self._ends, self._exact
+        found = self._calls, self._steps, self._roots, self._ends
+        return *found, self._exact, self._keeps, self._lows

@@ -17,7 +17,7 @@ from gradscope.collect.generations import Generations
 from gradscope.collect.habits import Habit, Habits
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token
-from gradscope.collect.nodes import Kind, kind_of, stale_by_engine, was_detached
+from gradscope.collect.nodes import Kind, is_refused, kind_of, stale_by_engine, was_detached
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN
@@ -37,6 +37,9 @@ _LEAF = ("leaf",)
 """Stand for the saved tensors of a Python Function, which are read in another way, and for those
 of a leaf, which has none.
 """
+
+_RAW: dict[str, str] = {}
+"""The attributes of the saved tensors themselves, by those that unpack them."""
 
 _Key = tuple[Habit, int, tuple[type, ...]]
 """By what a graph is known exactly: the kind of call, the bytes read, the kinds of the nodes."""
@@ -90,10 +93,12 @@ class Recognizer:
         if shape is None and read.lowest < oldest:
             return None  # it grows from call to call
         nodes = len(read.kinds) - read.leaves
-        if shape is not None and shape.record is not None:
-            return Repeat(shape, read.numbers, nodes, read.fresh)
-        tensors, nbytes = habit.scaled(read.tensors, read.nbytes)
-        return Repeat(habit.shape, read.numbers, nodes, read.fresh, (tensors, nbytes))
+        estimate = None
+        if shape is None or shape.record is None:
+            shape, estimate = habit.shape, habit.scaled(read.tensors, read.nbytes)
+        repeat = Repeat(shape, read.numbers, nodes, read.fresh, estimate)
+        repeat.lowest = min(read.lowest, self._generations.newest)
+        return repeat
 
     def learn(self, habit: Habit, shape: Shape, look: Look, *, measured: bool) -> bool:
         """Learn from a look in full what a bare walk needs to know; return whether it would have
@@ -239,14 +244,19 @@ def _is_detached(node: Node, name: str, value: torch.Tensor) -> bool:
     """Return whether a saved tensor that needs no gradient was detached in place since."""
     if not SAVED_TENSORS_ARE_READABLE:
         return False
-    return was_detached(getattr(node, RAW_SAVED + name[len(SAVED) :]), value)
+    raw = getattr(node, _RAW.get(name) or _raw_name(name))
+    return raw.data is value and is_refused(raw)
+
+
+def _raw_name(name: str) -> str:
+    return _RAW.setdefault(name, RAW_SAVED + name[len(SAVED) :])
 
 
 def _is_one_detached(node: Node, name: str, values: tuple[torch.Tensor | None, ...]) -> bool:
     """Return the same of a list of saved tensors."""
     if not SAVED_TENSORS_ARE_READABLE or all(v is None or v.requires_grad for v in values):
         return False
-    raw = getattr(node, RAW_SAVED + name[len(SAVED) :])
+    raw = getattr(node, _raw_name(name))
     return any(
         v is not None and not v.requires_grad and was_detached(saved, v)
         for saved, v in zip(raw, values, strict=True)

@@ -24,9 +24,10 @@ Signature = tuple[
     tuple[Place | None, ...],
     tuple[int, ...],
     tuple[bool, ...] | None,
+    int,
 ]
 """The call's place; bytes saved; edges left; the kind of every node; where each was made; which
-were freed; which will run.
+were freed; which will run; what the call asks of the engine.
 """
 
 
@@ -68,7 +69,7 @@ class Shape:
         return self.signature[4]
 
 
-NO_SHAPE = Shape(0, (None, 0, 0, (), (), (), None))
+NO_SHAPE = Shape(0, (None, 0, 0, (), (), (), None, 0))
 
 
 class Repeat:
@@ -76,11 +77,11 @@ class Repeat:
     of its nodes, 0 for leaves.
 
     ``nodes`` is how many of them are no leaves, ``fresh`` how many were built since the last
-    call. ``estimate`` is None for a graph of just this shape, else how many tensors
-    and bytes it saved, about.
+    call; ``lowest`` is no higher than any of the numbers. ``estimate`` is None for a graph of just
+    this shape, else how many tensors and bytes it saved, about.
     """
 
-    __slots__ = ("estimate", "fresh", "nodes", "numbers", "shape")
+    __slots__ = ("estimate", "fresh", "lowest", "nodes", "numbers", "shape")
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class Repeat:
         self.numbers = numbers
         self.nodes = nodes
         self.fresh = fresh
+        self.lowest = 0
         self.estimate = estimate
 
     def record(self, number: int, started: float) -> BackwardCall:
@@ -103,7 +105,8 @@ class Repeat:
         changes: dict[str, Any] = {"number": number, "started": started}
         if self.estimate is not None:
             nodes, (tensors, nbytes) = len(self.numbers), self.estimate
-            changes |= {"graph": None, "nodes": nodes, "nodes_run": nodes}
+            run = nodes * before.nodes_run // (before.nodes or 1)
+            changes |= {"graph": None, "nodes": nodes, "nodes_run": run}
             changes |= {"saved_tensors": tensors, "saved_bytes": nbytes}
         return replace(before, **changes)
 

@@ -89,6 +89,11 @@ class Observer:
         """The same through ``.data``, which moves no version counter."""
 
 
+_POINTS = tuple(
+    name for name in vars(Observer) if not name.startswith("_") and name != "switch_off"
+)
+
+
 class Observers(Listener):
     """Calls every observer in turn and announces what they find.
 
@@ -99,22 +104,23 @@ class Observers(Listener):
         self._report = report
         self._notes = notes
         self._observers: list[Observer] = []
-        self._savers: tuple[Observer, ...] = ()  # a tensor is saved often: call only who listens
+        self._listening: dict[str, tuple[Observer, ...]] = dict.fromkeys(_POINTS, ())
+        """By point: most come often and few observers listen there."""
 
     def add(self, *observers: Observer) -> None:
         """Call these observers from now on."""
         self._observers += observers
-        self._find_savers()
+        self._find_listening()
 
-    def _find_savers(self) -> None:
-        self._savers = tuple(o for o in self._observers if type(o).saved is not Observer.saved)
+    def _find_listening(self) -> None:
+        for point in _POINTS:
+            nothing = getattr(Observer, point)
+            self._listening[point] = tuple(
+                o for o in self._observers if getattr(type(o), point) is not nothing
+            )
 
-    def _call(
-        self,
-        ask: Callable[[Observer], Iterable[Finding] | None],
-        observers: Iterable[Observer] | None = None,
-    ) -> None:
-        for observer in tuple(self._observers) if observers is None else observers:
+    def _call(self, point: str, ask: Callable[[Observer], Iterable[Finding] | None]) -> None:
+        for observer in self._listening[point]:
             try:
                 with DisableTorchFunction():  # nor may a subclass of the program's see what we do
                     findings = tuple(ask(observer) or ())
@@ -132,7 +138,7 @@ class Observers(Listener):
         self._notes.failed(f"{type(observer).__name__} failed and was switched off", failure)
         if observer in self._observers:
             self._observers.remove(observer)
-            self._find_savers()
+            self._find_listening()
         try:
             observer.switch_off()
         except Exception as again:
@@ -142,53 +148,53 @@ class Observers(Listener):
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> None:
         """Call every observer before a backward call."""
-        self._call(lambda o: o.before_call(call, look, record, frame))
+        self._call("before_call", lambda o: o.before_call(call, look, record, frame))
 
     def before_repeat(self, call: Call, repeat: Repeat) -> None:
         """Call every observer before a backward call on a recognized graph."""
-        self._call(lambda o: o.before_repeat(call, repeat))
+        self._call("before_repeat", lambda o: o.before_repeat(call, repeat))
 
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
         """Call every observer after a backward call."""
-        self._call(lambda o: o.after_call(call, record, frame))
+        self._call("after_call", lambda o: o.after_call(call, record, frame))
 
     def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> None:
         """Call every observer after an optimizer's step."""
-        self._call(lambda o: o.after_step(optimizer, place, frame))
+        self._call("after_step", lambda o: o.after_step(optimizer, place, frame))
 
     def after_program(self, main: ModuleType) -> None:
         """Call every observer when the program's code has ended."""
-        self._call(lambda o: o.after_program(main))
+        self._call("after_program", lambda o: o.after_program(main))
 
     def at_line(self, frame: FrameType) -> None:
         """Call every observer before a line of the user's code runs."""
-        self._call(lambda o: o.at_line(frame))
+        self._call("at_line", lambda o: o.at_line(frame))
 
     def at_end(self) -> None:
         """Call every observer when the watch ends."""
-        self._call(lambda o: o.at_end())
+        self._call("at_end", lambda o: o.at_end())
 
     def saved(self, packed: Packed) -> None:
         """Call those who take note of saved tensors."""
-        if self._savers:
-            self._call(lambda o: o.saved(packed), self._savers)
+        if self._listening["saved"]:
+            self._call("saved", lambda o: o.saved(packed))
 
     def grown(self, frame: FrameType) -> None:
         """Call every observer when the ledger has grown."""
-        self._call(lambda o: o.grown(frame))
+        self._call("grown", lambda o: o.grown(frame))
 
     def dropped(self, packed: Packed, nbytes: int) -> None:
         """Call every observer when a saved tensor was dropped."""
-        self._call(lambda o: o.dropped(packed, nbytes))
+        self._call("dropped", lambda o: o.dropped(packed, nbytes))
 
     def outgrown(self) -> None:
         """Call every observer when more nodes stay alive than before."""
-        self._call(lambda o: o.outgrown())
+        self._call("outgrown", lambda o: o.outgrown())
 
     def changed(self, packs: list[Packed], place: Place) -> None:
         """Call every observer when saved tensors were changed in place."""
-        self._call(lambda o: o.changed(packs, place))
+        self._call("changed", lambda o: o.changed(packs, place))
 
     def changed_unseen(self, packs: list[Packed], place: Place) -> None:
         """Call every observer when saved tensors were changed through ``.data``."""
-        self._call(lambda o: o.changed_unseen(packs, place))
+        self._call("changed_unseen", lambda o: o.changed_unseen(packs, place))

@@ -1,22 +1,23 @@
 """Has the Python processes that a watched program starts be watched too.
 
 Each writes a recording of its own, and nothing else: what it prints is the program's alone. The
-command line of a new interpreter is led through ``child.py``. A process that ``multiprocessing``
-forks begins a watch of its own.
+command line of a new interpreter is led through ``child.py``. A forked process begins a watch of
+its own, one of ``multiprocessing`` when that has made it ready.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import command_of, watched
@@ -63,25 +64,41 @@ class Plan:
 
     def recordings(self) -> list[tuple[Path, Recording]]:
         """Return what the children of this run have written, with its files."""
+        return [(file, found) for file, found in self._written() if found.calls or found.findings]
+
+    def _written(self) -> Iterator[tuple[Path, Recording]]:
         from gradscope.record.file import load
 
-        found = []
         pattern = Path(filled(self.save, "*", "*"))
         for file in sorted(pattern.parent.glob(pattern.name)):
             with suppress(GradscopeError):
                 recording = load(file)
                 header = recording.header
-                of_child = header.run == self.run and header.pid != os.getpid()
-                if of_child and (recording.calls or recording.findings):
-                    found.append((file, recording))
-        return found
+                if header.run == self.run and header.pid != os.getpid():
+                    yield file, recording
 
     def tidy(self) -> None:
-        """Remove the recordings that the user did not ask for."""
+        """Remove the recordings that the user did not ask for, and those with nothing in them: of
+        processes that were killed, or became another program.
+        """
         import shutil
 
         if not self.is_kept:
             shutil.rmtree(Path(self.save).parent, ignore_errors=True)
+            return
+        for file, found in self._written():
+            if not (found.calls or found.findings or _is_alive(found.header.pid)):
+                file.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def filled(pattern: str, rank: object, process: object) -> str:
@@ -159,12 +176,14 @@ class Watching:
             return load(file).header.run == self.plan.run
         return False
 
-    def begin_in_fork(self) -> None:
-        """Begin the watch of a process that ``multiprocessing`` has forked."""
-        from multiprocessing import util
+    def begin_in_fork(self, before_its_end: Callable[[Callable[[], None]], object]) -> None:
+        """Begin the watch of a forked process; ``before_its_end`` has a function called then."""
+        process = os.getpid()
 
         def end() -> None:
             with suppress(Exception):  # ours must not become the program's
+                if os.getpid() != process:
+                    return  # forked from this one
                 if self._scope is not None:
                     self._scope.finish(Outcome(finished=True, ended=time.time()))
                 self.__exit__()
@@ -178,7 +197,7 @@ class Watching:
             inherited.abandon()
         self._watching = ExitStack()
         self._scope, self._has_called = None, False
-        util.Finalize(None, end, exitpriority=-100)
+        before_its_end(end)
         when_torch_is_imported(begin)
 
 
@@ -266,9 +285,33 @@ _fork = _Fork()
 
 
 def _forked() -> None:
-    """Have a process that was just forked watched, if ``multiprocessing`` is about to run it."""
-    util = sys.modules.get("multiprocessing.util")
-    if _active and util is not None:
+    """Have a process that was just forked watched, if it goes on to run the program's code."""
+    with suppress(Exception):
+        by = sys._getframe(1).f_globals.get("__name__", "")
+        if not _active or by in _STARTING_ANOTHER:
+            return
         children = _active[-1]
         watching = Watching(children.plan, children._header)
-        util.register_after_fork(_fork, lambda _: watching.begin_in_fork())
+        if not by.startswith("multiprocessing."):
+            watching.begin_in_fork(_before_exit)
+            return
+        util: Any = sys.modules["multiprocessing.util"]
+        before_its_end = partial(util.Finalize, None, exitpriority=-100)
+        util.register_after_fork(_fork, lambda _: watching.begin_in_fork(before_its_end))
+
+
+_STARTING_ANOTHER = (__name__, "subprocess")
+"""Who forks with a function to call before the other program begins (``preexec_fn``)."""
+
+
+def _before_exit(end: Callable[[], None]) -> None:
+    """Call ``end`` when the interpreter ends, or before it is left at once."""
+    leave = os._exit
+
+    @wraps(leave)
+    def end_and_leave(status: int) -> NoReturn:
+        end()
+        leave(status)
+
+    os._exit = end_and_leave
+    atexit.register(end)

@@ -247,6 +247,65 @@ def test_a_script_that_is_started_by_the_program(place: Place) -> None:
     assert watched.status == 1
 
 
+def test_a_process_that_the_program_forks_itself(place: Place) -> None:
+    place.write(
+        "train.py",
+        """
+        import os, subprocess, sys, threading, torch
+        x = torch.ones(3, requires_grad=True)
+
+        def work(times):
+            for _ in range(times):
+                x.exp().sum().backward()
+
+        def fail():
+            loss = x.exp().sum()
+            loss.backward()
+            try:
+                loss.backward()
+            except RuntimeError as error:
+                print(str(error)[:22], flush=True)
+
+        def leave(status):
+            work(1)
+            os._exit(status)
+
+        def again():
+            child(work, 2)
+            os._exit(7)
+
+        def child(do, *given):
+            forked = os.fork()
+            if not forked:
+                do(*given)
+                sys.exit(3)
+            print(do.__name__, os.waitpid(forked, 0)[1], flush=True)
+
+        work(2)
+        child(leave, 5)
+        child(fail)
+        child(again)
+        child(os.execv, "/bin/true", ["true"])
+        child(os.abort)
+        thread = threading.Thread(target=child, args=(leave, 6))
+        thread.start()
+        thread.join()
+        print(subprocess.run(["echo", "hi"], preexec_fn=lambda: None, capture_output=True).stdout)
+        work(2)
+        """,
+    )
+    plain, watched = place.plain("train.py"), place.watched("--save", "run.gscope", "train.py")
+    assert (watched.stdout, watched.stderr) == (plain.stdout, plain.stderr)
+    calls = [one["summary"]["backward_calls"] for one in watched.report["processes"]]
+    assert (calls[0], sorted(calls[1:])) == (4, [1, 1, 2, 2])
+    errors = [f for f in watched.report["findings"] if f["severity"] == "error"]
+    assert [error["code"] for error in errors] == ["GS101"]
+    assert errors[0]["processes"] != [processes_of(watched)[0]]
+    assert len(place.files()) == 5
+    own = load(place.path / "run.gscope")
+    assert (own.summary.backward_calls, own.findings) == (4, ())
+
+
 def test_what_is_not_watched_is_told_with_the_command_that_would(place: Place) -> None:
     place.write("child.py", "print('hello')")
     place.write(

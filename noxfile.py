@@ -152,6 +152,14 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def site(session: nox.Session) -> None:
+    """Build the documentation site in ``build/site``; its generated pages run their examples."""
+    environment = {"NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
+    command = ("mkdocs", "build", "--strict", "--quiet", "--site-dir", "build/site")
+    session.run(*command, *session.posargs, env=environment)
+
+
+@nox.session
 def benchmarks(session: nox.Session) -> None:
     """Measure what watching costs; arguments after ``--`` go to ``benchmarks/overhead.py``."""
     session.run("python", "benchmarks/overhead.py", *session.posargs)

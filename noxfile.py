@@ -155,8 +155,7 @@ def docs(session: nox.Session) -> None:
 def site(session: nox.Session) -> None:
     """Build the documentation site in ``build/site``; its generated pages run their examples."""
     environment = {"NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
-    command = ("mkdocs", "build", "--strict", "--quiet", "--site-dir", "build/site")
-    session.run(*command, *session.posargs, env=environment)
+    session.run("mkdocs", "build", "--strict", "--quiet", *session.posargs, env=environment)
 
 
 @nox.session

@@ -60,7 +60,7 @@ def _opened(entries: Any, files: Files) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
-    """Lead links to the pages of the site; a link to any other file becomes plain text."""
+    """Lead links to the pages of the site, pictures to themselves, other links nowhere."""
     here = page.file.src_uri
     home = posixpath.dirname(_SOURCES.get(here, f"docs/{here}"))
 
@@ -71,7 +71,8 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
         if files.get_file_from_path(found) is None:
             return words if (ROOT / path).exists() else link[0]
         target = posixpath.relpath(found, posixpath.dirname(here) or ".")
-        return f"{picture}[{words}]({target}{anchor})"
+        inside = f"[{words}]({target}{anchor})"
+        return f"[!{inside}]({target})" if picture else inside  # a click shows it in full size
 
     parts, at = [], 0
     for code in _CODE.finditer(markdown):

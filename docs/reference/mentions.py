@@ -24,7 +24,7 @@ def shown_in(pattern: str) -> str:
 @cache
 def _pages() -> tuple[tuple[str, tuple[str, str]], ...]:
     """Return each page's name with its title and all its blocks of code."""
-    guides = [path for path in DOCS.glob("*.md") if path.name != "release.md"]
+    guides = [path for path in DOCS.glob("*.md") if path.stem not in ("index", "release")]
     folders = [path for name in ("recipes", "errors", "questions") for path in _in(name)]
     return tuple((path.relative_to(DOCS).as_posix(), _read(path)) for path in guides + folders)
 

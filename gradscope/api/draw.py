@@ -49,7 +49,10 @@ def draw(
 
 
 def to_dot(*roots: Drawable, **options: Unpack[DrawOptions]) -> str:
-    """Return the picture as DOT text, for any graphviz; roots and options are those of ``draw``."""
+    """Return the picture as DOT text, for any graphviz; roots and options are those of ``draw``.
+
+    Raises GradscopeError for a tensor without a graph.
+    """
     return pictures.to_dot(_graphs(roots), Options(**options))
 
 

@@ -66,6 +66,8 @@ def holders(
     Works anywhere, with no watch. With ``graph=True``, ``reaches`` decides which other tensors keep
     the graph; by default those whose own graph shares a node with it, as far as a walk of 20,000
     nodes shows.
+
+    Raises GradscopeError for what is no tensor.
     """
     if not layouts.derives(type(tensor), Tensor):
         raise GradscopeError(

@@ -30,7 +30,10 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
     :class:`gradscope.StaleSavedTensorError` before the engine would raise and before it touches any
     ``.grad``. ``hooks=False`` installs no saved-tensor hooks: graphs are then looked at only when a
     backward call is made. ``save`` writes a recording to a file as it happens. ``on_finding`` is
-    called with each :class:`gradscope.model.Finding` the moment it is made. Watches may be nested.
+    called with each :class:`gradscope.model.Finding` the moment it is made, and ``on_call`` with
+    each :class:`gradscope.model.BackwardCall` when it has ended. ``stop_after`` raises ``StopRun``,
+    which no ``except Exception`` stops, after so many backward calls. ``header`` says what was run,
+    where that is not this process. Watches may be nested.
 
     Findings that are suppressed by a comment (``# gradscope: ignore[GS303]``), by
     ``[tool.gradscope]`` in pyproject.toml or by its baseline are kept with the reason as their

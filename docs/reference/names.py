@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from inspect import cleandoc
+from itertools import pairwise
 from pathlib import Path
 
 from mentions import shown_in
@@ -15,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 INNER = ("Printed", "Listing")
 """Classes that say nothing to users."""
+
+FOR_USERS = {"Scope": ("findings", "summary", "recording", "draw")}
+"""What users need of a class that has more."""
 
 _ROLE = re.compile(r":\w+:`(?:[\w.]+\.)?(\w+)`")
 _EXAMPLE = re.compile(r"^Example::\n\n((?:    .*\n?|\n)+)", re.MULTILINE)
@@ -86,20 +91,21 @@ def public() -> list[str]:
 def page(name: str, source: Source, reached: Reached) -> str:
     """Return the page of a name; note the classes that it leads to."""
     node = source.node
+    entered = _method(node, "__enter__")
+    called = node if isinstance(node, ast.FunctionDef) else _method(node, "__init__")
+    gives = entered or (node if isinstance(node, ast.FunctionDef) else None)
     parts = [f"# gradscope.{name}"]
-    function = node if isinstance(node, ast.FunctionDef) else _method(node, "__init__")
-    if function is not None:
-        parts.append(f"```python\n{_signature(f'gradscope.{name}', function)}\n```")
-        entered = _method(node, "__enter__") if isinstance(node, ast.ClassDef) else function
-        returned = entered.returns if entered else None
-        reached.follow(source.module, returned)
-        words = "Its `with` block gives" if entered is not function else "Returns"
-        if returned is not None:
-            parts.append(f"{words} `{ast.unparse(returned)}`.")
+    if called is not None:
+        parts.append(f"```python\n{_signature(f'gradscope.{name}', called)}\n```")
     elif isinstance(node, ast.ClassDef) and node.bases:
         parts.append(f"A `{ast.unparse(node.bases[0])}`.")
-    parts += [_prose(_docstring(node)), shown_in(rf"\b{name}\b")]
-    return "\n\n".join(parts) + "\n"
+    parts.append(_prose(_docstring(node)))
+    if gives is not None and gives.returns is not None:
+        reached.follow(source.module, gives.returns)
+        kind = ast.unparse(gives.returns).rpartition(".")[2]
+        parts.append(f"{'The `with` block gives' if entered else 'Returns'} `{kind}`.")
+    parts.append(shown_in(rf"\b{name}\b"))
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _class(name: str, source: Source) -> str:
@@ -119,7 +125,9 @@ def _values(node: ast.ClassDef) -> Iterator[str]:
     """Yield the members of an enumeration."""
     for each in node.body:
         if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant):
-            yield f"{ast.unparse(each.targets[0])} = {each.value.value!r}"
+            name = ast.unparse(each.targets[0])
+            if name.isupper():
+                yield f"{name} = {each.value.value!r}"
 
 
 def _fields(node: ast.ClassDef) -> Iterator[str]:
@@ -129,12 +137,25 @@ def _fields(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _methods(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield the attributes, properties and methods that say what they are."""
+    wanted = FOR_USERS.get(node.name)
+    for name, called, said in _documented(node):
+        if not name.startswith("_") and (wanted is None or name in wanted):
+            yield called, _prose(said).split("\n\n")[0].replace("\n", " ")
+
+
+def _documented(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
+    made = _method(node, "__init__")
+    for each, after in pairwise(made.body if made else []):
+        target = each.targets[0] if isinstance(each, ast.Assign) else None
+        text = after.value if isinstance(after, ast.Expr) else None
+        if isinstance(target, ast.Attribute) and isinstance(text, ast.Constant):
+            yield target.attr, target.attr, cleandoc(str(text.value))
     for each in node.body:
-        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
+        if isinstance(each, ast.FunctionDef):
             is_property = any("property" in ast.unparse(one) for one in each.decorator_list)
-            arguments = "" if is_property else f"({_arguments(each)})"
-            said = _prose(_docstring(each)).split("\n\n")[0].replace("\n", " ")
-            yield f"{each.name}{arguments}", said
+            arguments = "" if is_property else f"({', '.join(_arguments(each))})"
+            yield each.name, each.name + arguments, _docstring(each)
 
 
 def _annotations(node: ast.ClassDef) -> Iterator[ast.expr | None]:
@@ -159,14 +180,31 @@ def _names(annotations: tuple[ast.expr | None, ...]) -> Iterator[str]:
 def _signature(name: str, function: ast.FunctionDef) -> str:
     """Return how a function is called, one argument a line where one line is too short."""
     arguments = _arguments(function)
-    if len(name) + len(arguments) < 78:
-        return f"{name}({arguments})"
-    split = re.sub(r", (?=\*|\w+(?::|=))", ",\n    ", arguments)
-    return f"{name}(\n    {split},\n)"
+    line = f"{name}({', '.join(arguments)})"
+    return (
+        line
+        if len(line) < 80
+        else "\n    ".join([f"{name}(", *(f"{a}," for a in arguments)]) + "\n)"
+    )
 
 
-def _arguments(function: ast.FunctionDef) -> str:
-    return re.sub(r"^self(?:, )?", "", ast.unparse(function.args))
+def _arguments(function: ast.FunctionDef) -> list[str]:
+    """Return each argument as it is written in a signature."""
+    given = function.args
+    defaults = [None] * (len(given.args) - len(given.defaults)) + given.defaults
+    found = [_argument(*each) for each in zip(given.args, defaults, strict=True)]
+    if given.vararg:
+        found.append(f"*{_argument(given.vararg)}")
+    elif given.kwonlyargs:
+        found.append("*")
+    found += [_argument(*each) for each in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    found += [f"**{_argument(given.kwarg)}"] if given.kwarg else []
+    return found[1:] if found[:1] == ["self"] else found
+
+
+def _argument(given: ast.arg, default: ast.expr | None = None) -> str:
+    kind = f": {ast.unparse(given.annotation)}" if given.annotation else ""
+    return given.arg + kind + (f" = {ast.unparse(default)}" if default else "")
 
 
 def _method(node: ast.AST, name: str) -> ast.FunctionDef | None:

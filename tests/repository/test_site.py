@@ -92,8 +92,10 @@ def test_each_public_name_has_a_page_with_its_signature(site: Path) -> None:
         docstring = getattr(gradscope, name).__doc__
         assert docstring.split(".")[0].split("`")[0].replace("\n    ", " ").strip() in shown, name
         assert f'href="{name}.html"' in (site / "python/index.html").read_text("utf-8")
-    assert "raise_on: str | None=None" in words(site / "python/watch.html")
-    assert "backward_call: int" in words(site / "python/what-they-return.html")
+    assert "raise_on: str | None = None" in words(site / "python/watch.html")
+    data = words(site / "python/what-they-return.html")
+    assert "backward_call: int" in data
+    assert "findings What was found so far" in data
 
 
 def test_the_menu_leads_to_every_page(site: Path) -> None:

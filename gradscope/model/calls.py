@@ -158,13 +158,15 @@ class Process:
     differs: str = ""
     pid: int = 0
     clock: float = 0.0
+    timeline: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Recording(Printed):
     """A whole run, as every view reads it: calls folded, graphs by number, findings by weight.
 
-    That of several processes has them as ``processes``; its timeline is that of the first.
+    That of several processes has them as ``processes``, each with its own timeline; here is that of
+    the first.
     """
 
     header: Header

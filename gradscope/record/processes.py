@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import NamedTuple
 
@@ -31,40 +31,63 @@ Shape = tuple[tuple[str, str | None, str | None], ...]
 def merged(recordings: Sequence[Recording]) -> Recording:
     """Return one recording of all: each finding once, with the processes that met it.
 
-    Graphs and the memory curve are those of the first process; of the others only the graphs that
-    a finding is about.
+    Graphs that are the same in several processes are there once. The memory curve is that of the
+    first; each process has its own.
     """
     ordered = sorted(recordings, key=_order)
     names = _names(ordered)
     first = ordered[0]
-    graphs = dict(first.graphs)
+    graphs = _Graphs()
+    calls: list[BackwardCall] = []
     found: dict[Cause, Finding] = {}
     for name, recording in zip(names, ordered, strict=True):
+        numbers = graphs.add(recording.graphs)
+        calls += [
+            replace(call, process=name, graph=numbers.get(call.graph)) for call in recording.calls
+        ]
         for finding in recording.findings:
             known = found.get(finding.cause)
             if known is None:
-                if recording is not first:
-                    finding = _with_graph(finding, recording, graphs)
-                found[finding.cause] = replace(finding, processes=(name,))
+                graph = numbers.get(finding.graph)
+                nodes = () if graph is None else finding.graph_nodes
+                new = replace(finding, graph=graph, graph_nodes=nodes, processes=(name,))
+                found[finding.cause] = new
             else:
                 processes, count = (*known.processes, name), known.count + finding.count
                 found[finding.cause] = replace(known, processes=processes, count=count)
-    calls = [
-        replace(call, process=name)
-        for name, recording in zip(names, ordered, strict=True)
-        for call in recording.calls
-    ]
     outcomes = [recording.outcome for recording in ordered]
     return replace(
         first,
         outcome=min(outcomes, key=_how_well),
         summary=_total([recording.summary for recording in ordered]),
         calls=tuple(sorted(calls, key=lambda call: call.number)),
-        graphs=graphs,
+        graphs=graphs.by_number,
         findings=tuple(found.values()),
         sources={k: text for recording in ordered for k, text in recording.sources.items()},
         processes=tuple(_processes(names, ordered)),
     )
+
+
+class _Graphs:
+    """The graphs of all processes, by numbers of their own."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, Graph] = {}
+        self._like: dict[Shape, list[int]] = {}
+
+    def add(self, graphs: Mapping[int, Graph]) -> dict[int | None, int]:
+        """Add those of one process; return under which number each is."""
+        numbers: dict[int | None, int] = {}
+        for own, graph in graphs.items():
+            like = self._like.setdefault(_shape(graph), [])
+            same = (number for number in like if self.by_number[number] == graph)
+            number = next(same, None)
+            if number is None:
+                number = own if own not in self.by_number else max(self.by_number) + 1
+                self.by_number[number] = graph
+                like.append(number)
+            numbers[own] = number
+        return numbers
 
 
 def are_of_one_run(recordings: Sequence[Recording]) -> bool:
@@ -91,16 +114,6 @@ def _names(recordings: Sequence[Recording]) -> list[str]:
         f"{name} (process {recording.header.pid})" if name in twice else name
         for name, recording in zip(names, recordings, strict=True)
     ]
-
-
-def _with_graph(finding: Finding, recording: Recording, graphs: dict[int, Graph]) -> Finding:
-    """Return the finding with its graph under a number of its own."""
-    graph = None if finding.graph is None else recording.graphs.get(finding.graph)
-    if graph is None:
-        return replace(finding, graph=None, graph_nodes=())
-    number = max(graphs, default=0) + 1
-    graphs[number] = graph
-    return replace(finding, graph=number)
 
 
 def _how_well(outcome: Outcome) -> int:
@@ -130,6 +143,7 @@ def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterato
             differs,
             recording.header.pid,
             recording.header.clock or recording.header.started,
+            recording.timeline,
         )
 
 
@@ -176,7 +190,7 @@ class _Rank:
         for call in recording.calls:
             graph = recording.graphs.get(call.graph or 0)
             if graph is not None:
-                shape = tuple((node.name, node.module, node.variable) for node in graph.nodes)
+                shape = _shape(graph)
                 self._rows.append(_Met(call, graph, shape))
                 if shape not in seen:
                     seen.add(shape)
@@ -190,6 +204,10 @@ class _Rank:
     def may_meet(self, shape: Shape | None, call: BackwardCall) -> bool:
         """Return whether calls in turns with this one meet such a graph: the order is not known."""
         return any(row.shape == shape and _includes(row.call, call.number) for row in self._rows)
+
+
+def _shape(graph: Graph) -> Shape:
+    return tuple((node.name, node.module, node.variable) for node in graph.nodes)
 
 
 def _includes(call: BackwardCall, number: int) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from gradscope.model import Recording
+from gradscope.model import Process, Recording
 
 MAX_LANES = 12
 
@@ -29,6 +30,28 @@ class Bar:
     ended: float
     kept: float | None
     gone: float | None
+
+
+def by_process(recording: Recording) -> Iterator[tuple[Process, Recording]]:
+    """Yield each process and what it did alone; that of a recording of one has no name."""
+    if not recording.processes:
+        header = recording.header
+        clock = header.clock or header.started
+        what = ("", header.script, recording.summary, recording.outcome)
+        yield Process(*what, pid=header.pid, clock=clock), recording
+    for process in recording.processes:
+        yield (
+            process,
+            replace(
+                recording,
+                header=replace(recording.header, clock=process.clock),
+                outcome=process.outcome,
+                summary=process.summary,
+                calls=tuple(call for call in recording.calls if call.process == process.name),
+                findings=tuple(f for f in recording.findings if process.name in f.processes),
+                timeline=process.timeline,
+            ),
+        )
 
 
 def run_end(recording: Recording) -> float:

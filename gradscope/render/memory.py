@@ -58,14 +58,10 @@ class Largest:
 
 
 def largest(recording: Recording) -> Largest | None:
-    """Return the call with the largest graph; None where no graph was recorded.
-
-    Of several processes it is a call of the first, whose graphs the recording has.
+    """Return the call with the largest graph, of several the first; None where no graph was
+    recorded.
     """
-    first = recording.processes[0].name if recording.processes else ""
-    drawn = [
-        call for call in recording.calls if call.process == first and call.graph in recording.graphs
-    ]
+    drawn = [call for call in recording.calls if call.graph in recording.graphs]
     call = max(drawn, key=lambda call: call.saved_bytes, default=None)
     if call is None or call.graph is None:
         return None

@@ -10,6 +10,7 @@ import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
 
 from gradscope.model import Edge, Graph, Node, NodeState, Recording, Root, SavedTensor, Site
+from gradscope.record.processes import merged
 
 pytestmark = pytest.mark.browser
 
@@ -23,7 +24,9 @@ def canned() -> Recording:
     """The canned recording, the error that ended the run first."""
     recording = canned_recording()
     findings = sorted(recording.findings, key=lambda finding: finding.code != "GS101")
-    return replace(recording, findings=tuple(findings))
+    # A recording has them by weight, alike ones by their calls: this order is no recording's own.
+    object.__setattr__(recording, "findings", tuple(findings))
+    return recording
 
 
 RECORDINGS = {
@@ -85,6 +88,44 @@ def test_verdicts_without_findings(show: Show) -> None:
 
 def report_headline(report: Report) -> str:
     return str(report.text("h1"))
+
+
+def test_each_process_has_its_timeline(show: Show) -> None:
+    one = canned_recording()
+    header = replace(one.header, run="7-a", ranks=2)
+    late = tuple(replace(sample, live_bytes=2 * sample.live_bytes) for sample in one.timeline)
+    ranks = [
+        replace(one, header=replace(header, rank=0, pid=100), findings=one.findings[2:]),
+        replace(
+            one,
+            header=replace(header, rank=1, pid=101),
+            summary=replace(one.summary, backward_calls=2001, peak_saved_bytes=10**6),
+            calls=one.calls[:4],
+            timeline=late,
+        ),
+    ]
+    report = show(merged(ranks))
+    page = report.page
+    picker = page.locator("#track")
+    # The worst finding is open; only rank 1 has met it.
+    assert picker.locator("option:checked").inner_text() == "rank 1"
+    assert "2,001 backward calls" in report.text("#timeline-note")
+    curve = page.locator(".area.live").first.get_attribute("d")
+    picker.select_option("0")
+    assert "2,007 backward calls" in report.text("#timeline-note")
+    assert page.locator(".area.live").first.get_attribute("d") != curve
+    assert report.text("#call h3").startswith("Call 2,00")
+    page.click("#calls-toggle")
+    assert page.locator("#calls-table tbody tr").count() == len(one.calls)
+    picker.select_option("1")
+    assert page.locator("#calls-table tbody tr").count() == 4
+    page.locator("summary", has_text="GS302").first.click()
+    assert picker.locator("option:checked").inner_text() == "rank 0"
+    assert report.errors == []
+    assert not show(canned()).page.locator("#track").is_visible()
+    narrow = show(merged(ranks), width=390)
+    assert narrow.page.evaluate("document.documentElement.scrollWidth") == 390
+    assert "rank 1" in narrow.text("#processes")
 
 
 def test_timeline_keys_click_brush_and_table(show: Show) -> None:
@@ -227,7 +268,7 @@ def test_memory_tables_lead_to_finding_and_node(show: Show) -> None:
     assert "history[0] to history[19] hold them" in report.text("#memory")
     page.locator("#memory button", has_text="GS302").click()
     assert page.locator("details.finding[open]", has_text="GS302").count() == 1
-    page.locator("#memory button", has_text="AddmmBackward0").first.click()
+    page.locator("#memory-tables button", has_text="AddmmBackward0").first.click()
     assert report.text("#details h3") == "AddmmBackward0"
 
 

@@ -22,12 +22,15 @@ from gradscope.model import (
     Outcome,
     Recording,
     Root,
+    Sample,
     Severity,
     Summary,
 )
 from gradscope.record.processes import are_of_one_run, merged
 from gradscope.render.html import to_html
+from gradscope.render.html.payload import page_data
 from gradscope.render.machine.json import to_json
+from gradscope.render.machine.trace import to_trace
 from gradscope.render.text.printed import report_text
 
 LEAK = Finding(
@@ -136,6 +139,29 @@ def test_findings_are_said_once_with_the_ranks_that_met_them() -> None:
     assert whole.graphs[second.graph or 0] == ONE
     assert [one.findings for one in whole.processes] == [1, 2, 0]
     assert "note: met in rank 0, rank 1" in report_text(whole)
+
+
+def test_calls_and_findings_of_each_process_lead_to_its_own_graphs() -> None:
+    first, second = rank(0, ALIKE), rank(1, row(1, 10, 1), findings=(LEAK,))
+    other = replace(second.graphs[1], not_looked_at=7)
+    whole = merged([first, replace(second, graphs={**second.graphs, 1: other})])
+    graphs = {call.process: whole.graphs[call.graph or 0] for call in whole.calls}
+    assert graphs == {"rank 0": first.graphs[1], "rank 1": other}
+    assert whole.graphs[whole.findings[0].graph or 0] == other
+    assert len(whole.graphs) == len(first.graphs) + 1, "the same graph is there once"
+
+
+def test_each_process_has_its_own_memory_curve() -> None:
+    samples = {0: (Sample(0.1, 5, 0, 1),), 1: (Sample(0.2, 7, 0, 1), Sample(0.4, 0, 0, 2))}
+    whole = merged([replace(rank(n, ALIKE), timeline=samples[n]) for n in (0, 1)])
+    tracks = page_data(whole, ())["tracks"]
+    assert [track["name"] for track in tracks] == ["rank 0", "rank 1"]
+    assert [len(track["calls"]) for track in tracks] == [1, 1]
+    assert [[point[1] for point in track["samples"]] for track in tracks] == [[5], [7, 0]]
+    assert [one.timeline for one in whole.processes] == list(samples.values())
+    counters = [e for e in json.loads(to_trace(whole))["traceEvents"] if e["ph"] == "C"]
+    assert sorted(event["args"]["held by graphs"] for event in counters) == [0, 5, 7]
+    assert "timeline" not in json.loads(to_json(whole))["processes"][0]
 
 
 def test_totals_are_sums_and_the_highest_peak() -> None:

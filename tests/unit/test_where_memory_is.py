@@ -22,13 +22,13 @@ from gradscope.model import (
     Header,
     Node,
     Outcome,
-    Process,
     Recording,
     SavedState,
     SavedTensor,
     Site,
     Summary,
 )
+from gradscope.record.processes import merged
 from gradscope.render.machine.json import memory_to_json
 from gradscope.render.machine.speedscope import to_speedscope
 from gradscope.render.memory import Branch, Kind, by, largest, tree
@@ -312,16 +312,15 @@ def _add_up(branch: Branch) -> None:
         assert branch.alone == sum(part.alone for part in branch.parts.values())
 
 
-def test_of_several_processes_it_is_the_first_whose_graphs_are_there() -> None:
-    one = recording()
-    others = tuple(replace(call, saved_bytes=10**6, process="rank 1") for call in one.calls)
-    firsts = tuple(replace(call, process="rank 0") for call in one.calls)
-    processes = tuple(
-        Process(name, "train.py", one.summary, one.outcome) for name in ("rank 0", "rank 1")
-    )
-    several = replace(one, calls=(*others, *firsts), processes=processes)
+def test_of_several_processes_it_is_the_one_with_the_largest_graph() -> None:
+    def of(rank: int, size: int) -> Recording:
+        one = recording(size)
+        return replace(one, header=replace(one.header, rank=rank, ranks=3))
+
+    several = merged([of(0, 1), of(1, 4), of(2, 4)])
     lines = printed(lambda console: print_memory(several, console), 100)
-    assert "saved in the graph of each of backward calls 2\N{EN DASH}10 of rank 0" in lines[0]
+    assert lines[0].startswith("memory: 17 KiB saved in the graph of each of backward calls 2")
+    assert "10 of rank 1" in lines[0]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

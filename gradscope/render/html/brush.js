@@ -123,7 +123,7 @@ function rowAt(px, py) {
 }
 
 function sampleAt(time) {
-  const { samples } = page.data;
+  const { samples } = page.track;
   let found = null;
   for (const sample of samples) {
     if (sample[0] > time) break;

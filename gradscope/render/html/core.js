@@ -98,6 +98,10 @@ function callOf(row, index) {
 const page = {
   data: null,
   theme: null,
+  /** The process whose timeline is shown, with its calls and their bars. */
+  track: null,
+  calls: [],
+  bars: [],
   call: null,
   brushed: null,
   /** The program's own folder, left out of file names. */
@@ -108,6 +112,15 @@ const page = {
   },
   changed(what) {
     for (const listener of this.listeners) listener(what);
+  },
+  selectTrack(track) {
+    if (!track || this.track === track) return;
+    if (this.track) announce(`${track.name} selected`);
+    this.track = track;
+    this.calls = track.calls;
+    this.bars = track.bars;
+    this.brushed = this.call = null;
+    this.changed({ track: true, brush: true });
   },
   selectCall(call, options = {}) {
     this.call = call;

@@ -55,26 +55,19 @@ function showVerdict() {
 function processTable() {
   const { processes } = page.data;
   if (!processes.length) return "";
-  const head = ["process", "backward calls", "saved", "peak", "findings", "ended", "differs"];
-  return el(
-    "table",
-    { class: "card processes", id: "processes" },
-    el("caption", {}, `Timeline and calls below are those of ${processes[0][0]}.`),
-    el("thead", {}, el("tr", {}, head.map((word) => el("th", { scope: "col" }, word)))),
-    el(
-      "tbody",
-      {},
-      processes.map(([name, calls, saved, peak, findings, ended, differs]) =>
-        el(
-          "tr",
-          {},
-          el("th", { scope: "row" }, name),
-          [count(calls), bytes(saved), bytes(peak), count(findings), ended].map((cell) => el("td", {}, cell)),
-          el("td", {}, prose(differs)),
-        ),
-      ),
-    ),
-  );
+  const told = (column) => processes.some((process) => process[column]);
+  const columns = [
+    ["Process", ([name]) => name],
+    ["Backward calls", ([, calls]) => count(calls), true],
+    ["Saved", ([, , saved]) => bytes(saved), true],
+    ["Peak", ([, , , peak]) => bytes(peak), true],
+    ["Findings", ([, , , , findings]) => count(findings), true],
+    told(5) ? ["Ended", ([, , , , , ended]) => ended || "—"] : null,
+    told(6) ? ["Differs", (process) => (process[6] ? prose(process[6]) : "—")] : null,
+  ];
+  const note = el("p", { class: "note" }, "The timeline below shows one of them at a time.");
+  const table = dataTable("Processes", columns.filter(Boolean), processes);
+  return el("div", { class: "card table", id: "processes" }, ...table, note);
 }
 
 /** By severity. */
@@ -174,7 +167,7 @@ function findingBody(finding) {
     finding.suppression ? ["Suppressed", finding.suppression.reason] : null,
     finding.missed ? ["Outcome", "gradscope did not call this before the engine did; please report it"] : null,
   ].filter(Boolean);
-  const call = callWithNumber(finding.call);
+  const call = callWithNumber(finding.call, trackOf(finding).calls);
   const actions = [
     finding.graph !== null && page.data.graphs[finding.graph]
       ? el(
@@ -189,6 +182,7 @@ function findingBody(finding) {
           {
             type: "button",
             onclick: () => {
+              page.selectTrack(trackOf(finding));
               page.selectCall(call);
               scrollTo("timeline");
             },
@@ -260,13 +254,17 @@ function editsOf(fix) {
   return edits.length ? el("pre", { tabindex: "0" }, edits) : "";
 }
 
-const callWithNumber = (number) =>
-  page.calls.find((call) => call.count === 1 && call.number === number) ||
-  page.calls.find((call) => call.number <= number && number <= call.lastNumber) ||
+const callWithNumber = (number, calls = page.calls) =>
+  calls.find((call) => call.count === 1 && call.number === number) ||
+  calls.find((call) => call.number <= number && number <= call.lastNumber) ||
   null;
+
+/** The timeline of the first process that met a finding. */
+const trackOf = (finding) => page.data.tracks.find(({ name }) => name === finding.processes[0]) || page.data.tracks[0];
 
 /** Select the finding's call and mark its nodes. */
 function showFindingNodes(finding, scroll = false) {
+  page.selectTrack(trackOf(finding));
   const call =
     page.calls.find((c) => c.graph === finding.graph && c.number <= finding.call && finding.call <= c.lastNumber) ||
     page.calls.find((c) => c.graph === finding.graph && finding.graph !== null) ||

@@ -22,7 +22,7 @@ from gradscope.model import (
 )
 from gradscope.render.html.flames import flames
 from gradscope.render.html.placing import place
-from gradscope.render.lifetimes import lifetimes, run_end
+from gradscope.render.lifetimes import by_process, lifetimes, run_end
 from gradscope.units import counted
 
 MAX_NODES = 25_000
@@ -73,28 +73,34 @@ class Sources:
 def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
     """Return everything but the graphs; ``embedded`` names those that the page brings along."""
     sources = Sources(recording.sources)
-    if recording.processes:  # timeline and calls are those of the first, as the memory curve is
-        first = recording.processes[0].name
-        own = tuple(call for call in recording.calls if call.process == first)
-        recording = replace(recording, calls=own)
-    # A row of one call has no last number.
-    calls = [replace(c, last_number=max(c.number, c.last_number)) for c in recording.calls]
     return {
         "header": _object(recording.header, sources),
         "outcome": _object(recording.outcome, sources),
         "verdict": verdict(recording),
         "summary": _object(recording.summary, sources),
-        "end": run_end(recording),
         "findings": [_object(finding, sources) for finding in recording.findings],
         "callColumns": [_key(f.name) for f in fields(BackwardCall)],
-        "calls": [_row(call, sources) for call in calls],
-        "bars": [astuple(bar)[1:] for bar in lifetimes(recording)],
-        "samples": [astuple(sample) for sample in thinned(recording.timeline)],
+        "tracks": [_track(*part, sources) for part in by_process(recording)],
         "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
         "embedded": sorted(embedded),
         "largest": _largest(recording, sources),
         "flames": flames(recording, sources.line),
         "processes": [_process(process) for process in recording.processes],
+    }
+
+
+def _track(process: Process, own: Recording, sources: Sources) -> dict[str, Json]:
+    """Return the timeline of one process."""
+    # A row of one call has no last number.
+    calls = [replace(c, last_number=max(c.number, c.last_number)) for c in own.calls]
+    return {
+        "name": process.name,
+        "backwardCalls": own.summary.backward_calls,
+        "peak": own.summary.peak_saved_bytes,
+        "end": run_end(own),
+        "calls": [_row(call, sources) for call in calls],
+        "bars": [astuple(bar)[1:] for bar in lifetimes(own)],
+        "samples": [astuple(sample) for sample in thinned(own.timeline)],
     }
 
 

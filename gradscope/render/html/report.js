@@ -99,7 +99,8 @@ function startHelp(toggleTheme) {
 }
 
 function showRun() {
-  const { header, end } = page.data;
+  const { header } = page.data;
+  const { end } = page.track;
   document
     .getElementById("run")
     .append(
@@ -131,15 +132,18 @@ async function start() {
   page.theme = await readData("theme-data");
   page.data = await readData("report-data");
   page.folder = page.data.header.script.match(/^.*[\\/]/)?.[0] ?? "\0";
-  page.calls = page.data.calls.map(callOf);
-  page.bars = page.data.bars.map(([lane, built, started, ended, kept, gone]) => ({
-    lane,
-    built,
-    started,
-    ended,
-    kept,
-    gone,
-  }));
+  for (const track of page.data.tracks) {
+    track.calls = track.calls.map(callOf);
+    track.bars = track.bars.map(([lane, built, started, ended, kept, gone]) => ({
+      lane,
+      built,
+      started,
+      ended,
+      kept,
+      gone,
+    }));
+  }
+  page.selectTrack(page.data.tracks.find(({ calls }) => calls.length) || page.data.tracks[0]);
   const toggleTheme = startTheme();
   showRun();
   showVerdict();

@@ -2,7 +2,7 @@
 
 /** A mapping from seconds to pixels: by the clock, or with the same room for every call. */
 function timeScale(width, mode) {
-  const end = page.data.end || 1;
+  const end = page.track.end || 1;
   const left = MARGIN.left;
   const room = width - MARGIN.left - MARGIN.right;
   if (mode === "time" || !page.bars.length) {
@@ -62,7 +62,7 @@ function niceStep(most, steps, base) {
 }
 
 /** The curve in steps: bytes change when something is saved or freed, and stay in between. */
-function areaPath(points, x, y, low, high, end = page.data.end) {
+function areaPath(points, x, y, low, high, end = page.track.end) {
   if (!points.length) return "";
   let top = `M${x(points[0][0]).toFixed(1)},${y(high(points[0])).toFixed(1)}`;
   let bottom = "";

@@ -170,6 +170,8 @@ function showMemory() {
 
 /** Select the call of a graph and one node in it. */
 function showNode(graph, node) {
+  const has = ({ calls }) => calls.some((call) => call.graph === graph);
+  if (!has(page.track)) page.selectTrack(page.data.tracks.find(has));
   page.selectCall(page.calls.find((call) => call.graph === graph) || page.call, { graph, node });
   scrollTo("graph");
 }

@@ -5,12 +5,15 @@ const LANE = 20;
 const MARGIN = { left: 68, right: 12, top: 10, memory: 112, gap: 26, axis: 22 };
 
 function showTimeline() {
-  const { samples, summary } = page.data;
+  const { samples, backwardCalls, peak } = page.track;
   const picture = byId("timeline-picture");
   byId("timeline-note").textContent = page.calls.length
-    ? `${counted(summary.backwardCalls, "backward call")}${page.calls.length < summary.backwardCalls ? `, alike ones folded into ${counted(page.calls.length, "row")}` : ""}; drag over the picture to select`
+    ? `${counted(backwardCalls, "backward call")}${page.calls.length < backwardCalls ? `, alike ones folded into ${counted(page.calls.length, "row")}` : ""}; drag over the picture to select`
     : "";
-  if (!page.calls.length) return;
+  if (!page.calls.length) {
+    picture.replaceChildren(el("p", { class: "empty" }, `${page.track.name} made no backward call.`));
+    return;
+  }
   const width = Math.max(300, picture.clientWidth);
   const lanes = 1 + Math.max(...page.bars.map((bar) => bar.lane));
   const lanesTop = MARGIN.top + MARGIN.memory + MARGIN.gap;
@@ -19,7 +22,7 @@ function showTimeline() {
   const { x } = scale;
   Object.assign(timeline, { scale, lanesTop, height, width });
 
-  const most = Math.max(1024, 1.06 * summary.peakSavedBytes, ...samples.map((sample) => sample[1] + sample[2]));
+  const most = Math.max(1024, 1.06 * peak, ...samples.map((sample) => sample[1] + sample[2]));
   const step = niceStep(most, 3, 2);
   const ceiling = Math.ceil(most / step) * step;
   const y = (value) => MARGIN.top + MARGIN.memory * (1 - value / ceiling);
@@ -79,7 +82,7 @@ function showTimeline() {
       ),
     }),
     ...barPaths(x),
-    ...peakLine(y(summary.peakSavedBytes), width),
+    ...peakLine(peak, y(peak), width),
     ...axisLabels(x, lanesTop + lanes * LANE + 15),
     svg("rect", {
       class: "brush",
@@ -104,13 +107,12 @@ function stretches(samples) {
       continue;
     }
     if (pieces.length) pieces.at(-1).until = sample[0];
-    pieces.push({ points: [sample], alike, until: page.data.end });
+    pieces.push({ points: [sample], alike, until: page.track.end });
   }
   return pieces;
 }
 
-function peakLine(y, width) {
-  const { peakSavedBytes: peak } = page.data.summary;
+function peakLine(peak, y, width) {
   if (!peak) return [];
   return [
     svg("line", { class: "peak", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }),
@@ -137,7 +139,7 @@ function barPaths(x) {
     const call = page.calls[row];
     const top = laneTop(bar);
     const [built, started, ended] = [x(bar.built), x(bar.started), x(bar.ended)];
-    const free = Math.min(x(page.data.end), x(nextInLane[row]));
+    const free = Math.min(x(page.track.end), x(nextInLane[row]));
     if (started - built > 1) paths.built += rect(built, started, top + 4, LANE - 14);
     if (bar.kept !== null)
       paths.kept += rect(ended, Math.max(ended + 2, Math.min(free, x(bar.kept))), top + 2, LANE - 10);
@@ -184,7 +186,7 @@ function nextStarts() {
   const starts = [];
   for (let row = page.bars.length - 1; row >= 0; row -= 1) {
     const bar = page.bars[row];
-    starts[row] = next.has(bar.lane) ? next.get(bar.lane) : page.data.end;
+    starts[row] = next.has(bar.lane) ? next.get(bar.lane) : page.track.end;
     next.set(bar.lane, bar.built);
   }
   return starts;
@@ -201,7 +203,7 @@ function axisLabels(x, y) {
     labels.push(label(middle, y, text));
   };
   if (timeline.mode === "time") {
-    const end = page.data.end || 1;
+    const end = page.track.end || 1;
     const step = niceStep(end, Math.max(2, Math.floor(timeline.width / 140)), 10);
     for (let i = 0; i * step <= end * 1.001; i += 1) put(x(i * step), seconds(Number((i * step).toPrecision(6))));
   } else {
@@ -247,7 +249,7 @@ function startTimeline() {
     );
   byId("timeline-legend").append(
     key("live", "held by graphs"),
-    page.data.samples.some((sample) => sample[4]) ? key("live alike", "the same, known from like calls") : "",
+    page.data.tracks.some(({ samples }) => samples.some((sample) => sample[4])) ? key("live alike", "the same, known from like calls") : "",
     key("held", "released by graphs, still held by someone"),
     key("built", "built"),
     key("run", "backward runs"),
@@ -257,14 +259,31 @@ function startTimeline() {
     key("folded", "alike calls folded"),
     key("failed", "failed"),
   );
+  startTracks();
   showTimeline();
   showCall();
   new ResizeObserver(() => {
     if (page.calls.length && byId("timeline-picture").clientWidth !== timeline.width) showTimeline();
   }).observe(byId("timeline-picture"));
   page.onChange((what) => {
+    if (what.track) {
+      byId("track").value = String(page.data.tracks.indexOf(page.track));
+      byId("brush-note").hidden = true;
+      showTimeline();
+    }
     if (what.call || what.brush) showCall();
     if (what.call) markCall();
+  });
+}
+
+/** Of several processes, which one's timeline is shown. */
+function startTracks() {
+  const { tracks } = page.data;
+  byId("track").hidden = tracks.length < 2;
+  byId("track").append(...tracks.map(({ name }, index) => el("option", { value: String(index) }, name)));
+  byId("track").addEventListener("change", () => {
+    page.selectTrack(tracks[Number(byId("track").value)]);
+    page.selectCall(firstCall());
   });
 }
 

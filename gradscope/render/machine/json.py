@@ -6,11 +6,11 @@ import json
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from gradscope.model import SCHEMA, BackwardCall, Edit, Finding, Recording, Root, Site
+from gradscope.model import SCHEMA, BackwardCall, Edit, Finding, Process, Recording, Root, Site
 from gradscope.render.memory import Kind, by, largest, name_of
 
-_ELSEWHERE = {Finding: {"graph", "graph_nodes"}, Root: {"node"}}
-"""Fields that point into the graphs of a recording, which are no part of the report."""
+_ELSEWHERE = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
+"""Graphs and memory curves of a recording, and what points into them, are no part of the report."""
 
 _NAMES = {"site": "location"}
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from gradscope.model import BackwardCall, Finding, Process, Recording
-from gradscope.render.lifetimes import lifetimes
+from gradscope.render.lifetimes import by_process, lifetimes
 from gradscope.units import counted, nbytes
 
 Event = dict[str, Any]
@@ -27,9 +26,9 @@ _FIRST_TRACK = 1_000_000
 
 def to_trace(recording: Recording) -> str:
     """Return the trace as JSON: calls, lives of graphs, findings, and bytes held by graphs."""
-    clocks = [clock for _, clock, _ in _parts(recording)]
-    base = int(min(clocks)) // _BASE_STEP * _BASE_STEP
-    events = [event for part in _parts(recording) for event in _Track(*part, base).events()]
+    parts = list(by_process(recording))
+    base = int(min(process.clock for process, _ in parts)) // _BASE_STEP * _BASE_STEP
+    events = [event for process, own in parts for event in _Track(process, own, base).events()]
     whole = {
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": base * 10**9,
@@ -38,32 +37,13 @@ def to_trace(recording: Recording) -> str:
     return json.dumps(whole, separators=(",", ":")) + "\n"
 
 
-def _parts(recording: Recording) -> Iterator[tuple[Recording, float, int]]:
-    """Yield what each process recorded, when its clock began, and its number."""
-    header = recording.header
-    alone = Process(
-        *(header.process, header.script, recording.summary, recording.outcome),
-        pid=header.pid,
-        clock=header.clock or header.started,
-    )
-    for place, process in enumerate(recording.processes or [alone]):
-        name = process.name if recording.processes else ""
-        own = replace(
-            recording,
-            calls=tuple(call for call in recording.calls if call.process == name),
-            findings=tuple(f for f in recording.findings if not name or name in f.processes),
-            timeline=() if place else recording.timeline,
-        )
-        yield own, process.clock, process.pid
-
-
 class _Track:
     """The events of one process."""
 
-    def __init__(self, recording: Recording, clock: float, pid: int, base: int) -> None:
+    def __init__(self, process: Process, recording: Recording, base: int) -> None:
         self._recording = recording
-        self._pid = pid
-        self._zero = clock - base
+        self._pid = process.pid
+        self._zero = process.clock - base
         threads = dict.fromkeys(call.thread for call in recording.calls)
         self._tracks = {name: _FIRST_TRACK + number for number, name in enumerate(threads)}
 

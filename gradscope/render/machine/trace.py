@@ -42,7 +42,7 @@ class _Track:
 
     def __init__(self, process: Process, recording: Recording, base: int) -> None:
         self._recording = recording
-        self._pid = process.pid
+        self._pid, self._name = process.pid, process.name
         self._zero = process.clock - base
         threads = dict.fromkeys(call.thread for call in recording.calls)
         self._tracks = {name: _FIRST_TRACK + number for number, name in enumerate(threads)}
@@ -53,8 +53,10 @@ class _Track:
             yield self._event(
                 "M", "thread_name", 0.0, tid=track, args={"name": f"gradscope: {name}"}
             )
+        if self._name:
+            yield self._event("M", "process_labels", 0.0, args={"labels": self._name})
         for call, number, started, ended in self._runs():
-            yield self._call(call, number, started, ended)
+            yield from self._call(call, number, started, ended)
         yield from self._graphs()
         for sample in self._recording.timeline:
             held = {"held by graphs": sample.live_bytes, "released, still held": sample.held_bytes}
@@ -89,7 +91,12 @@ class _Track:
             for number in seen or [call.number]:
                 yield call, number, *known.get(number, (call.started, call.ended))
 
-    def _call(self, call: BackwardCall, number: int, started: float, ended: float) -> Event:
+    def _call(
+        self, call: BackwardCall, number: int, started: float, ended: float
+    ) -> Iterator[Event]:
+        """Yield a call; calls of which only the first start and the last end are known go beside
+        the others, as on one track each must lie within another or apart from it.
+        """
         alike = call.count > 1 and ended == call.ended and started == call.started
         names = ", ".join(root.name for root in call.roots if root.name)
         name = f"{'autograd.grad' if call.kind == 'grad' else 'backward'} {names}".rstrip()
@@ -103,9 +110,15 @@ class _Track:
         }
         if call.exception:
             args["raised"] = call.exception
-        duration = round((ended - started) * 1e6, 3)
-        track = self._tracks[call.thread]
-        return self._event("X", name, started, dur=duration, tid=track, cat="gradscope", args=args)
+        more: Event = {"tid": self._tracks[call.thread], "cat": "gradscope"}
+        if alike:
+            more["id"] = f"{self._pid}.calls.{number}"
+            name = f"{call.count:,} calls of {name}"
+            yield self._event("b", name, started, args=args, **more)
+            yield self._event("e", name, ended, **more)
+        else:
+            duration = round((ended - started) * 1e6, 3)
+            yield self._event("X", name, started, dur=duration, args=args, **more)
 
     def _graphs(self) -> Iterator[Event]:
         for call, bar in zip(self._recording.calls, lifetimes(self._recording), strict=True):

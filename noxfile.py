@@ -119,6 +119,7 @@ def frameworks(session: nox.Session) -> None:
     """
     session.install("-c", "constraints.txt", ".[test]", *FRAMEWORKS)
     session.run("python", "-m", "tests.frameworks.table", *session.posargs)
+    session.run("pytest", "-q", "-m", "frameworks", "tests/frameworks/test_recipes.py")
 
 
 @nox.session

@@ -21,4 +21,5 @@ def test_commands_print_what_the_recipe_shows(framework: str, tmp_path: Path) ->
     missing = [name for name in imported if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    assert not faults(path, tmp_path, sys.executable)
+    if fault := faults(path, tmp_path, sys.executable):
+        pytest.fail(fault, pytrace=False)

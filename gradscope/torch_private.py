@@ -125,7 +125,8 @@ FunctionNode: Any = _find("_C._FunctionBase", _Nothing)
 BackwardCFunction: Any = _find("autograd.function.BackwardCFunction", _Nothing)
 SavedTensor: Any = _find("_C._autograd.SavedTensor", _Nothing)
 register_hooks: Any = getattr(SavedTensor, "register_hooks", lambda *_: None)
-"""Torch's own, also where a watch has put another in its place."""
+unpack_saved: Any = getattr(SavedTensor, "unpack", None)
+"""Torch's own, also where a watch has put others in their place."""
 RAW_SAVED = "_raw_saved_"
 """Before the name of a saved tensor: the SavedTensor itself, which nothing unpacks."""
 SAVED = "_saved_"

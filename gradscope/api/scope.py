@@ -101,6 +101,7 @@ class Scope(Printed):
     def recording(self) -> Recording:
         """Return all that was seen so far, as plain data."""
         if self._session is not None:
+            self._session.flush()
             self.writer.summary(self.with_predictions(self._session.summary()))
         recording = self.writer.read()
         return recording if self._suppressor is None else self._suppressor.of_findings(recording)
@@ -206,11 +207,19 @@ class Scope(Printed):
             return None
         return _ERRORS.get(finding.code, RuntimeError)(_worded(finding))
 
-    def called(self, call: BackwardCall) -> None:
-        """Take note of a backward call that has ended."""
+    @property
+    def follows_calls(self) -> bool:
+        """Whether each call is asked for as soon as it has ended."""
+        return self._on_call is not None or self.stop_after is not None
+
+    def note_rank(self) -> None:
+        """Note in the recording which rank the process has, once it has one."""
         if self.writer.header.rank is None and (ranked := _rank()) is not None:
             rank, ranks = ranked
             self.writer.amend(rank=rank, ranks=ranks)
+
+    def called(self, call: BackwardCall) -> None:
+        """Take note of a backward call that has ended."""
         if self._on_call is not None:
             self._on_call(call)
         if (

@@ -63,8 +63,15 @@ class Watcher(Protocol):
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, if there is to be one."""
 
+    @property
+    def follows_calls(self) -> bool:
+        """Whether it wants to know of each call as soon as it has ended."""
+
     def called(self, call: BackwardCall) -> None:
         """Take note of a backward call that has ended."""
+
+    def note_rank(self) -> None:
+        """Note in the recording which rank the process has, once it has one."""
 
     def with_predictions(self, summary: Summary) -> Summary:
         """Return the totals with the number of predictions, and of those that came true."""
@@ -226,6 +233,7 @@ class Session:
         for scope in self.scopes:
             number = scope.writer.known(signature, call.site) or None
             scope.writer.call(call if number == call.graph else replace(call, graph=number))
+            scope.note_rank()
         now = time.perf_counter()
         if now - self._summarized > _SUMMARY_EVERY:
             self._summarized = now
@@ -249,6 +257,15 @@ class Session:
         """Return the exception to raise in the engine's place, where a watch asked for that."""
         refusals = (scope.refusal(finding) for scope in self.scopes)
         return next((refusal for refusal in refusals if refusal is not None), None)
+
+    @property
+    def follows_calls(self) -> bool:
+        """Whether a watch wants to know of each call as soon as it has ended."""
+        return any(scope.follows_calls for scope in self.scopes)
+
+    def flush(self) -> None:
+        """Write the calls that wait to be written with others like them."""
+        self._backward.flush()
 
     def called(self, call: BackwardCall) -> None:
         """Hand a backward call that has ended to every watch."""

@@ -100,6 +100,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             except BaseException:
                 scope.writer.close()
                 raise
+        _session.flush()  # calls of before are none of this watch
         scope.join(_session)
         _session.scopes.append(scope)
         self._entered.append((scope, _session))
@@ -115,6 +116,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         scope, session = self._entered.pop()
         if session.scopes == [scope]:
             session.observers.at_end()
+        session.flush()
         session.scopes.remove(scope)
         if not session.scopes:
             session.close()

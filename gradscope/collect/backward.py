@@ -13,23 +13,23 @@ from typing import Any, Protocol
 
 from torch.autograd.graph import Node
 
+from gradscope.collect.booking import Books, Writing
 from gradscope.collect.calls import Call
 from gradscope.collect.engine_call import EngineCall
 from gradscope.collect.evidence import Evidence, Judge
 from gradscope.collect.interruptions import raise_postponed
-from gradscope.collect.ledger import LOOKS
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import raised_by_program
 from gradscope.collect.pictures import Pictures
 from gradscope.collect.roots import RootNames, name_of_input
 from gradscope.collect.saving import Saving
-from gradscope.collect.shapes import Shape, Shapes
+from gradscope.collect.shapes import Repeat, Shapes
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.state import State
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
-from gradscope.model import BackwardCall, Finding, Graph, Sample, Site
+from gradscope.model import BackwardCall, Finding, Graph, Site
 from gradscope.program.drivers import is_driven
 from gradscope.program.sites import ENTRANCE, place_in, site_of, user_frame
 from gradscope.torch_private import (
@@ -40,23 +40,19 @@ from gradscope.torch_private import (
     next_sequence_nr,
 )
 
-_SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
 
-
-class Sink(Protocol):
+class Sink(Writing, Protocol):
     """Where a watch writes what it sees."""
+
+    @property
+    def follows_calls(self) -> bool:
+        """Whether somebody wants to know of each call as soon as it has ended."""
 
     def number(self, signature: Any, site: Site | None) -> int | None:
         """Return the number of the graph written for this signature."""
 
     def graph(self, signature: Any, graph: Graph, site: Site | None) -> int | None:
         """Write a graph that a call at ``site`` met, once; return its number."""
-
-    def call(self, call: BackwardCall, signature: Any) -> None:
-        """Write a backward call."""
-
-    def sample(self, sample: Sample) -> None:
-        """Write a point of the memory curve."""
 
     def report(self, finding: Finding) -> None:
         """Announce a finding."""
@@ -79,8 +75,7 @@ class Backward:
         self._root_names = RootNames()
         self._shapes = Shapes()
         self._pictures = Pictures(state, self._shapes)
-        self._sampled = -1.0
-        self._built_before = self._destroyed_before = 0
+        self._books = Books(state, sink)
 
     def run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for torch's ``_engine_run_backward``; leave no frame in a traceback."""
@@ -142,7 +137,8 @@ class Backward:
             if raised_by_program(failure):
                 raise
             self._state.notes.failed("booking a backward call failed in gradscope", failure)
-        self._sink.called(call.record)
+        if call.repeat is None or self._sink.follows_calls:
+            self._sink.called(call.record)
 
     # before the engine
 
@@ -197,7 +193,7 @@ class Backward:
             return False
         call.repeat, call.shape, call.exact = repeat, repeat.shape, False
         call.roots = tuple(root._sequence_nr() for root in roots)
-        call.record = repeat.record(call.number, state.elapsed())
+        call.started = state.elapsed()
         lifting.begin(repeat, roots)
         state.listener.before_repeat(call, repeat)
         return True
@@ -236,7 +232,7 @@ class Backward:
         if new and graph is not None:
             self._sink.graph(shape.number, graph, site)
         habit = call.habit
-        new = not (habit.is_measured and habit.names.keys() >= set(look.kinds))
+        new = not (habit.is_measured and habit.reads.keys() >= set(look.kinds))
         call.exact = shape.returned is None and new
         call.plain = call.plain and not (look.is_wrong or look.left)
         call.fresh = look.count_fresh(state.generations.newest)
@@ -257,6 +253,7 @@ class Backward:
 
     def _record(self, call: Call, asked: EngineCall) -> BackwardCall:
         """Return what is known of a call before any look at its graph."""
+        call.started = self._state.elapsed()
         return BackwardCall(
             number=call.number,
             kind="backward" if asked.accumulates else "grad",
@@ -266,39 +263,30 @@ class Backward:
             inputs=tuple(name_of_input(t, self._state.names) for t in asked.inputs) or None,
             parent=call.parent.number if call.parent else None,
             thread=threading.current_thread().name,
-            started=self._state.elapsed(),
+            started=call.started,
         )
 
     # after the engine
 
+    def flush(self) -> None:
+        """Write the calls that wait to be written with others like them."""
+        self._books.flush()
+
     def _finish(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Book what the call freed; say so if the engine raised what was not announced."""
-        state, ledger, shape = self._state, self._state.ledger, call.shape
-        if state.hooks is not None:
-            state.hooks.restore(call.pushed)
-        call.open = False
-        if call in state.running:
-            state.running.remove(call)
-        call.completed = error is None
-        if state.thread.calls and state.thread.calls[-1] is call:
-            state.thread.calls.pop()
-        if state.saving.other_thread:
-            state.lifting.block()
-        built = call.sequence_nr - state.generations.newest
+        state, shape = self._state, call.shape
+        built = self._end(call, completed=error is None)
         repeat = call.repeat
         if repeat is not None:
-            call.freed_tensors, call.freed_bytes, call.returned_bytes = call.habit.freed(
-                repeat, call.keep
-            )
-            state.lifting.after_repeat(call, repeat, built)
-            ledger.peak_bytes = max(ledger.peak_bytes, ledger.live_bytes + shape.peak)
+            self._end_repeat(call, repeat, built)
+            if error is None:
+                self._books.repeat(call)
+                self._go_on(call)
+                state.listener.after_repeat(call, repeat)
+                return
         elif state.looks:
             self._count(call)
-        record = self._complete(call, error)
-        ledger.highest_bytes = max(ledger.highest_bytes, ledger.peak_bytes)
-        ledger.peak_bytes = ledger.live_bytes
-        state.saving.looks_left = LOOKS
-        self._write(record, shape, repeat is not None)
+        record = self._books.call(call, error)
         if repeat is None and state.looks:
             shape.record = record
             shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
@@ -306,16 +294,42 @@ class Backward:
             last = call.number == state.calls and not call.findings
             alike = call.known and call.completed and last and not call.exact
             state.lifting.after_hooked(call, shape, built, alike)
-        state.generations.end(call.number, call.place)
-        call.habit.ended = state.generations.newest
-        state.restore_stack()
+        self._go_on(call)
         if error is not None and id(error) != state.thread.explained:
             state.thread.explained = id(error)
             missed = self._judge.missed(str(error), call, lambda: self._look_again(call, args))
             if missed is not None:
                 self._sink.report(missed)
         state.listener.after_call(call, record, user_frame(sys._getframe(2)))
-        call.repeat = None
+
+    def _end(self, call: Call, *, completed: bool) -> int:
+        """End a call; return how many nodes were built between the one before and this one."""
+        state = self._state
+        if state.hooks is not None:
+            state.hooks.restore(call.pushed)
+        call.open, call.completed = False, completed
+        if call in state.running:
+            state.running.remove(call)
+        if state.thread.calls and state.thread.calls[-1] is call:
+            state.thread.calls.pop()
+        if state.saving.other_thread:
+            state.lifting.block()
+        return call.sequence_nr - state.generations.newest
+
+    def _end_repeat(self, call: Call, repeat: Repeat, built: int) -> None:
+        """Count what a call on a recognized graph has freed."""
+        ledger = self._state.ledger
+        freed = call.habit.freed(repeat, call.keep)
+        call.freed_tensors, call.freed_bytes, call.returned_bytes = freed
+        self._state.lifting.after_repeat(call, repeat, built)
+        ledger.peak_bytes = max(ledger.peak_bytes, ledger.live_bytes + repeat.shape.peak)
+
+    def _go_on(self, call: Call) -> None:
+        """Take it that what is built from now on is built after the call."""
+        state = self._state
+        state.generations.end(call.number, call.place)
+        call.habit.ended = state.generations.newest
+        state.restore_stack()
 
     def _look_again(self, call: Call, args: tuple[Any, ...]) -> Evidence:
         """Look at the graph of a call that has failed."""
@@ -324,37 +338,6 @@ class Backward:
             roots = [n for n in map(root_node, asked.outputs) if n is not None]
             look = self._looker.look_for(asked, roots, call.place)
         return Evidence(self._state, call, look, call.record, None)
-
-    def _complete(self, call: Call, error: BaseException | None) -> BackwardCall:
-        """Complete the record of a call that has ended."""
-        state, ledger = self._state, self._state.ledger
-        built, destroyed = state.nodes_built, state.census.destroyed
-        call.record = replace(
-            call.record,
-            freed_tensors=call.freed_tensors,
-            freed_bytes=call.freed_bytes,
-            returned_bytes=call.returned_bytes,
-            retained_bytes=max(0, call.record.saved_bytes - call.freed_bytes),
-            live_bytes=ledger.live_bytes,
-            peak_bytes=ledger.peak_bytes,
-            nodes_built=built - self._built_before,
-            nodes_destroyed=destroyed - self._destroyed_before,
-            ended=state.elapsed(),
-            exception=None if error is None else f"{type(error).__name__}: {error}",
-            last_number=call.number,
-        )
-        self._built_before, self._destroyed_before = built, destroyed
-        return call.record
-
-    def _write(self, record: BackwardCall, shape: Shape, alike: bool) -> None:
-        """Write a call, and from time to time two points of the memory curve."""
-        self._sink.call(record, shape.number)
-        if record.ended - self._sampled > _SAMPLE_EVERY:
-            self._sampled = record.ended
-            held = record.freed_bytes - record.returned_bytes
-            started, ended, number = record.started, record.ended, record.number
-            self._sink.sample(Sample(started, record.peak_bytes, 0, number - 1, alike))
-            self._sink.sample(Sample(ended, record.live_bytes, held, number, alike))
 
     def _count(self, call: Call) -> None:
         """Count the memory that came back, and what was freed that the ledger does not know."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 from gradscope.collect.habits import Habit
 from gradscope.collect.shapes import NO_SHAPE, Repeat, Shape
 from gradscope.collect.thread_numbers import this_thread
@@ -11,82 +15,120 @@ from gradscope.program.sites import Place
 
 NO_HABIT = Habit()
 
+FIGURES = (
+    *("nodes", "nodes_run", "saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes"),
+    *("returned_bytes", "retained_bytes", "peak_bytes", "nodes_built", "nodes_destroyed"),
+)
+"""The sizes in the record of a call."""
+
 
 class Call:
     """A backward call, numbered from 1.
 
-    ``record`` is what the recording gets; it is made when the call begins and replaced when the
-    call ends. A call is ``plain`` when it has nothing around it and nothing wrong with its graph,
+    A call is ``plain`` when it has nothing around it and nothing wrong with its graph,
     ``known`` when nothing in that is new to calls of its ``habit``; ``fresh`` counts the nodes that
     were built since the call before. ``exact`` calls ask of every freed tensor whether its memory
-    returned; calls on a known shape do not. ``unhooked`` counts the
-    tensors and bytes that the graph saved while the hooks were lifted; ``repeat`` is what the look
-    at a graph without hooks has recognized, while the call runs; ``pushed`` are the program's own
+    returned; calls on a known shape do not. ``unhooked`` counts the tensors and bytes that the
+    graph saved while the hooks were lifted; ``repeat`` is what the look at a graph without hooks
+    has recognized, and ``figures`` the sizes in its record; ``pushed`` are the program's own
     default hooks when the call began; ``met`` is another call that ran on the same nodes meanwhile,
     and ``beside`` one in another thread. ``woken``: an alarm asks for a close look.
     """
 
-    __slots__ = (
-        "beside",
-        "completed",
-        "exact",
-        "findings",
-        "freed_bytes",
-        "freed_tensors",
-        "fresh",
-        "habit",
-        "keep",
-        "known",
-        "met",
-        "number",
-        "open",
-        "parent",
-        "place",
-        "plain",
-        "pushed",
-        "record",
-        "repeat",
-        "returned_bytes",
-        "roots",
-        "sequence_nr",
-        "shape",
-        "steps",
-        "thread",
-        "unhooked",
-        "woken",
-    )
+    # Most calls differ from these in few points; what is not set costs nothing.
+    open: bool = True
+    completed: bool = False
+    exact: bool = True
+    plain: bool = False
+    known: bool = False
+    woken: bool = False
+    parent: Call | None = None
+    met: Call | None = None
+    beside: Call | None = None
+    roots: tuple[int, ...] = ()
+    sequence_nr: int = 0
+    steps: int = 0
+    fresh: int = 0
+    freed_tensors: int = 0
+    freed_bytes: int = 0
+    returned_bytes: int = 0
+    unhooked: tuple[int, int] = (0, 0)
+    shape: Shape = NO_SHAPE
+    habit: Habit = NO_HABIT
+    repeat: Repeat | None = None
+    pushed: tuple[Pair, ...] = ()
+    findings: Sequence[Finding] = ()
+    started: float = 0.0
+    ended: float = 0.0
+    live_bytes: int = 0
+    peak_bytes: int = 0
+    nodes_built: int = 0
+    nodes_destroyed: int = 0
+    figures: tuple[int, ...] = ()
+    _record: BackwardCall | None = None
 
     def __init__(self, number: int, place: Place | None, keep: bool) -> None:
         self.number = number
         self.place = place
         self.keep = keep
-        self.open = True
-        self.completed = False
-        self.exact = True
-        self.parent: Call | None = None
-        self.met: Call | None = None
-        self.beside: Call | None = None
-        self.roots: tuple[int, ...] = ()
-        self.sequence_nr = 0
-        self.steps = 0
-        self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
-        self.shape: Shape = NO_SHAPE
-        self.repeat: Repeat | None = None
-        self.plain = False
-        self.pushed: tuple[Pair, ...] = ()
         self.thread = this_thread.number
-        self.unhooked = (0, 0)
-        self.fresh = 0
-        self.known = False
-        self.habit = NO_HABIT
-        self.woken = False
-        self.findings: list[Finding] = []
-        self.record = BackwardCall(number, "backward")
+
+    @property
+    def record(self) -> BackwardCall:
+        """What the recording gets; of a call on a recognized graph it is made when it is asked
+        for.
+        """
+        if self._record is not None:
+            return self._record
+        if self.repeat is None:
+            return BackwardCall(self.number, "backward")
+        if self.open:
+            return _record_of(self, self.repeat)
+        self._record = _record_of(self, self.repeat)
+        return self._record
+
+    @record.setter
+    def record(self, record: BackwardCall) -> None:
+        self._record = record
 
     @property
     def announced(self) -> set[str]:
         """The codes of what was found before the engine ran."""
         return {finding.code for finding in self.findings}
+
+
+def figures_of(call: Call, repeat: Repeat) -> tuple[int, ...]:
+    """Return the sizes in the record of a call on a recognized graph."""
+    before = repeat.shape.record
+    assert before is not None
+    nodes, run = before.nodes, before.nodes_run
+    if repeat.estimate is not None:
+        nodes = len(repeat.numbers)
+        run = nodes * run // (before.nodes or 1)
+    tensors, nbytes = repeat.saved
+    return (
+        *(nodes, run, tensors, nbytes, call.freed_tensors, call.freed_bytes),
+        *(call.returned_bytes, max(0, nbytes - call.freed_bytes), call.peak_bytes),
+        *(call.nodes_built, call.nodes_destroyed),
+    )
+
+
+def _record_of(call: Call, repeat: Repeat) -> BackwardCall:
+    """Return the record of a call on a recognized graph, made from an earlier one."""
+    before = repeat.shape.record
+    assert before is not None
+    figures: dict[str, Any] = dict(zip(FIGURES, figures_of(call, repeat), strict=True))
+    return replace(
+        before,
+        **figures,
+        number=call.number,
+        graph=before.graph if repeat.estimate is None else None,
+        started=call.started,
+        ended=call.ended,
+        live_bytes=call.live_bytes,
+        exception=None,
+        last_number=call.number,
+    )
 
 
 BEFORE_WATCH = Call(0, None, keep=False)

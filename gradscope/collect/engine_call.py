@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class EngineCall:
+class EngineCall(NamedTuple):
     """What a backward call asks of the engine. ``accumulates`` is False for ``autograd.grad``."""
 
     outputs: Sequence[Any]
@@ -36,5 +34,5 @@ class EngineCall:
     @property
     def kind(self) -> int:
         """A number that is another for each way of asking."""
-        asks = (self.keep_graph, self.create_graph, bool(self.inputs), self.accumulates)
-        return sum(asked << place for place, asked in enumerate(asks))
+        kept = self.keep_graph + 2 * self.create_graph
+        return kept + 4 * bool(self.inputs) + 8 * self.accumulates

@@ -13,11 +13,17 @@ HabitKey = tuple[Place | None, int]
 """The call's place, and what it asks of the engine."""
 
 
+Reads = tuple[tuple[str, str | None, int | None], ...]
+"""What to read of a node: each saved tensor's attribute, that of the saved tensor itself where it
+can be asked, and the edge that shows whether it needed a gradient, where one does.
+"""
+
+
 class Habit:
     """The calls of one kind at one place: which kinds of nodes their graphs have, and how they are
     counted.
 
-    ``names`` has for each kind of node that was met what to read of it, ``shape`` is the shape
+    ``reads`` has for each kind of node that was met what to read of it, ``shape`` is the shape
     of the last graph that was looked at in full, ``ended`` the sequence number at which the last
     call ended, ``extra`` how many nodes at the most were built before a call that its graph has
     not, and ``alive`` how many saved tensors and nodes of other graphs lived at the most after one.
@@ -28,14 +34,14 @@ class Habit:
         "ended",
         "extra",
         "measured",
-        "names",
+        "reads",
         "returned",
         "scale",
         "shape",
     )
 
     def __init__(self) -> None:
-        self.names: dict[type, tuple[str, ...]] = {}
+        self.reads: dict[type, Reads] = {}
         self.shape: Shape | None = None
         self.alive = (0, 0)
         self.ended = 0
@@ -107,11 +113,11 @@ class Habits:
             habit = self._habits[key] = Habit()
         return habit
 
-    def learn(self, habit: Habit, kinds: dict[type, tuple[str, ...]]) -> None:
+    def learn(self, habit: Habit, kinds: dict[type, Reads]) -> None:
         """Add kinds of nodes to a habit."""
         self._kinds += len(kinds)
         if self._kinds > _MOST_KINDS:
             for each in self._habits.values():
-                each.names.clear()
+                each.reads.clear()
             self._kinds = len(kinds)
-        habit.names.update(kinds)
+        habit.reads.update(kinds)

@@ -22,15 +22,6 @@ LOOKS = 2_000
 """Tensors that may be asked for their node between two backward calls."""
 
 _MOST_LOOSE = 1_024
-_TOTALS = (
-    "saved_tensors",
-    "saved_bytes",
-    "freed_tensors",
-    "freed_bytes",
-    "returned_bytes",
-    "dropped_tensors",
-    "dropped_bytes",
-)
 
 
 class SavedTensorListener(Protocol):
@@ -85,12 +76,21 @@ class Ledger:
 
     def counts(self) -> tuple[int, ...]:
         """The totals so far, to be compared with later ones."""
-        return tuple(getattr(self, name) for name in _TOTALS)
+        return (
+            *(self.saved_tensors, self.saved_bytes, self.freed_tensors, self.freed_bytes),
+            *(self.returned_bytes, self.dropped_tensors, self.dropped_bytes),
+        )
 
     def add(self, counts: Sequence[int]) -> None:
         """Add totals that were not seen, but are known from earlier calls of the same shape."""
-        for name, more in zip(_TOTALS, counts, strict=True):
-            setattr(self, name, getattr(self, name) + more)
+        saved, saved_bytes, freed, freed_bytes, returned, dropped, dropped_bytes = counts
+        self.saved_tensors += saved
+        self.saved_bytes += saved_bytes
+        self.freed_tensors += freed
+        self.freed_bytes += freed_bytes
+        self.returned_bytes += returned
+        self.dropped_tensors += dropped
+        self.dropped_bytes += dropped_bytes
 
     def count(self, packed: Packed, tensor: torch.Tensor) -> None:
         """Count the bytes of a saved activation, once per storage.

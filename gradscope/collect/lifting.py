@@ -124,10 +124,9 @@ class Lifting:
         counts = shape.intervals.get(built)
         if repeat.estimate is not None or counts is None:
             freed = (call.freed_tensors, call.freed_bytes, call.returned_bytes)
-            record, nodes = call.record, repeat.nodes or 1
+            nodes, (tensors, nbytes) = repeat.nodes or 1, repeat.saved
             new = nodes - self._counted_before(repeat)
-            saved = (record.saved_tensors * new // nodes, record.saved_bytes * new // nodes)
-            counts = (*saved, *freed, 0, 0)
+            counts = (tensors * new // nodes, nbytes * new // nodes, *freed, 0, 0)
         self._ledger.add(counts)
         self._counted = self._ledger.counts()
         self._past.add(call, repeat)

@@ -40,5 +40,8 @@ class Listener:
     def before_repeat(self, call: Call, repeat: Repeat) -> None:
         """A backward call is about to run on a recognized graph, while the hooks are lifted."""
 
+    def after_repeat(self, call: Call, repeat: Repeat) -> None:
+        """A backward call on a recognized graph has ended; if it failed, ``after_call`` comes."""
+
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
         """A backward call has ended."""

@@ -20,6 +20,7 @@ from gradscope.torch_private import (
     SavedTensor,
     dispatch_modes,
     inputs_of,
+    unpack_saved,
 )
 
 DETACHED_TEXT = "Trying to use a saved tensor that has been detached in-place"
@@ -193,7 +194,7 @@ def was_detached(saved: Any, read: torch.Tensor) -> bool:
 def is_refused(saved: Any) -> bool:
     """Return whether torch will not unpack a saved tensor because it was detached in place."""
     try:
-        saved.unpack()
+        (unpack_saved or type(saved).unpack)(saved)
     except RuntimeError as error:
         return DETACHED_TEXT in str(error)
     return False

@@ -52,15 +52,13 @@ class Past:
             shape.offsets = {
                 root - number: index for index, number in enumerate(repeat.numbers) if number
             }
-        for column, number in zip(
-            self._columns,
-            (
-                *(call.number, call.steps, root, next_sequence_nr()),
-                *(repeat.estimate is None, call.keep, repeat.lowest),
-            ),
-            strict=True,
-        ):
-            column.append(number)
+        self._calls.append(call.number)
+        self._steps.append(call.steps)
+        self._roots.append(root)
+        self._ends.append(next_sequence_nr())
+        self._exact.append(repeat.estimate is None)
+        self._keeps.append(call.keep)
+        self._lows.append(repeat.lowest)
         self._shapes.append(shape)
         self._numbers.append(repeat.numbers)
         self._count += len(repeat.numbers)

@@ -14,11 +14,12 @@ from torch.autograd.graph import Node
 from gradscope.collect import slots
 from gradscope.collect.contexts import places_by_context
 from gradscope.collect.generations import Generations
-from gradscope.collect.habits import Habit, Habits
+from gradscope.collect.habits import Habit, Habits, Reads
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token
 from gradscope.collect.nodes import Kind, is_refused, kind_of, stale_by_engine, was_detached
 from gradscope.collect.shapes import Repeat, Shape
+from gradscope.collect.stack_limit import StackLimit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN
 from gradscope.torch_private import (
@@ -29,17 +30,20 @@ from gradscope.torch_private import (
 )
 
 _MOST_NODES = 50_000  # of one graph
+_FEW_NODES = StackLimit.OTHER_THREAD_NODES  # no stack is too small for them
 _MOST_KNOWN = 200
 _MOST_COMPARED = 16
 
-_FUNCTION = ("function",)
-_LEAF = ("leaf",)
+_FUNCTION: Reads = (("function", None, None),)
+_LEAF: Reads = (("leaf", None, None),)
 """Stand for the saved tensors of a Python Function, which are read in another way, and for those
 of a leaf, which has none.
 """
 
-_RAW: dict[str, str] = {}
-"""The attributes of the saved tensors themselves, by those that unpack them."""
+_EDGES = {"MulBackward0": {"other": 1}, "DivBackward0": {"other": 1}}
+"""Of saved tensors that often are numbers: which edge of the node leads to where one was made that
+needed a gradient. It stays when the tensor is detached in place.
+"""
 
 _Key = tuple[Habit, int, tuple[type, ...]]
 """By what a graph is known exactly: the kind of call, the bytes read, the kinds of the nodes."""
@@ -55,11 +59,19 @@ class Reading:
 
     __slots__ = ("fresh", "kinds", "leaves", "lowest", "nbytes", "numbers", "tensors")
 
-    def __init__(self) -> None:
-        self.kinds: list[type] = []
-        self.numbers = array("Q")
-        self.nbytes = self.tensors = self.fresh = self.leaves = 0
-        self.lowest = NO_SEQUENCE_NR
+    def __init__(
+        self, kinds: list[type], numbers: list[int], tensors: int, nbytes: int, newest: int
+    ) -> None:
+        self.kinds = tuple(kinds)
+        self.numbers = array("Q", numbers)
+        self.tensors, self.nbytes = tensors, nbytes
+        self.leaves = numbers.count(0)
+        self.fresh = len(numbers) - self.leaves
+        self.lowest = min(filter(None, numbers), default=NO_SEQUENCE_NR)
+        if self.lowest < newest:
+            self.fresh = sum(number >= newest for number in numbers)
+        else:
+            self.lowest = NO_SEQUENCE_NR
 
 
 class Recognizer:
@@ -89,7 +101,7 @@ class Recognizer:
         read = self._read(roots, habit, oldest, lifted)
         if read is None:
             return None
-        shape = self._known.get((habit, read.nbytes, tuple(read.kinds)))
+        shape = self._known.get((habit, read.nbytes, read.kinds))
         if shape is None and read.lowest < oldest:
             return None  # it grows from call to call
         nodes = len(read.kinds) - read.leaves
@@ -109,13 +121,13 @@ class Recognizer:
         if len(look.nodes) > _MOST_NODES:
             return False
         known = habit.shape is not None
-        new = set(look.kinds).difference(habit.names)
+        new = set(look.kinds).difference(habit.reads)
         if new:
             known = False
-            names = _readable(look.nodes, look.tokens, new)
-            if names is None:
+            reads = _readable(look.nodes, look.tokens, new)
+            if reads is None:
                 return False
-            self.habits.learn(habit, names)
+            self.habits.learn(habit, reads)
         habit.shape = shape
         oldest = self._generations.oldest_of(habit.ended)
         known = known and all(t.sequence_nr >= oldest for t in look.tokens if t.has_buffers)
@@ -162,112 +174,112 @@ class Recognizer:
         None if a node that saves something is older than ``oldest`` or ``lifted``, if one cannot be
         read, or if its like was not met. Reading what was saved without hooks runs torch's own
         check of its version, and no code of the program's. This runs at every call of a steady
-        loop, so it walks by itself.
+        loop, so it walks by itself, with local names.
         """
-        readable, newest = habit.names, self._generations.newest
-        reading = Reading()
-        kinds, numbers = reading.kinds, reading.numbers
+        reads_of, youngest = habit.reads.get, max(oldest, lifted)
+        kinds: list[type] = []
+        numbers: list[int] = []
         seen: set[Node] = set()
-        nbytes = tensors = fresh = leaves = 0
-        lowest = NO_SEQUENCE_NR
-        most = min(_MOST_NODES, self._room_for(0))
+        see, add_kind, add_number = seen.add, kinds.append, numbers.append
+        nbytes = tensors = 0
+        most = _FEW_NODES
         stack = list(roots)[::-1]
+        pop, push = stack.pop, stack.append
         try:
             while stack:
-                node = stack.pop()
+                node = pop()
                 if node in seen:
                     continue
-                seen.add(node)
+                see(node)
                 kind = type(node)
-                names = readable.get(kind)
-                if names is None or len(kinds) >= most:
+                reads = reads_of(kind)
+                if reads is None:
                     return None
-                kinds.append(kind)
-                if names is _LEAF:
-                    numbers.append(0)
-                    leaves += 1
+                add_kind(kind)
+                if len(kinds) > most:
+                    most = min(_MOST_NODES, self._room_for(0))
+                    if len(kinds) > most:
+                        return None
+                if reads is _LEAF:
+                    add_number(0)
                     continue
                 number = node._sequence_nr()
-                numbers.append(number)
-                if number >= newest:
-                    fresh += 1
-                elif number < lowest:
-                    lowest = number
-                if names:
-                    if number < oldest or number < lifted:
-                        self.is_mixed = number >= oldest
-                        return None
-                    if names is _FUNCTION:
-                        saved = _saved_by_function(node)
-                        tensors += len(saved)
-                        nbytes += sum(tensor.nbytes for tensor in saved)
-                        names = ()
-                    for name in names:
-                        if SAVED_TENSORS_ARE_READABLE:
-                            value, by_hooks = getattr(node, name), 0
-                        else:
-                            value, by_hooks = slots.unpacked(node, name)
-                        if value is None:
-                            continue
-                        if type(value) in PLAIN:
-                            tensors += 1
-                            nbytes += value.nbytes
-                            if not value.requires_grad and _is_detached(node, name, value):
-                                return None
-                        elif type(value) is tuple:
-                            some = [tensor for tensor in value if tensor is not None]
-                            tensors += len(some)
-                            nbytes += sum(tensor.nbytes for tensor in some)
-                            if _is_one_detached(node, name, value):
-                                return None
-                        else:
-                            return None  # a tensor subclass, whose code is not to run
-                        if by_hooks:
-                            slots.let_go(value, by_hooks)
+                add_number(number)
                 following = node.next_functions
                 if len(following) == 1:
                     target = following[0][0]
-                    if target is not None and target not in seen:
-                        stack.append(target)
+                    if target is not None:
+                        push(target)
                 else:
                     for target, _ in reversed(following):
-                        if target is not None and target not in seen:
-                            stack.append(target)
+                        if target is not None:
+                            push(target)
+                if not reads:
+                    continue
+                if number < youngest:
+                    self.is_mixed = number >= oldest
+                    return None
+                if reads is _FUNCTION:
+                    saved = _saved_by_function(node)
+                    tensors += len(saved)
+                    nbytes += sum(tensor.nbytes for tensor in saved)
+                    continue
+                for name, raw, edge in reads:
+                    value = getattr(node, name) if raw is not None else _unpacked(node, name)
+                    if value is None:
+                        continue
+                    if type(value) in PLAIN:
+                        tensors += 1
+                        nbytes += value.nbytes
+                        if (
+                            not value.requires_grad
+                            and raw is not None
+                            and (edge is None or following[edge][0] is not None)
+                            and _is_detached(node, raw, value)
+                        ):
+                            return None
+                    elif type(value) is tuple:
+                        some = [tensor for tensor in value if tensor is not None]
+                        tensors += len(some)
+                        nbytes += sum(tensor.nbytes for tensor in some)
+                        if raw is not None and _is_one_detached(node, raw, value):
+                            return None
+                    else:
+                        return None  # a tensor subclass, whose code is not to run
         except (RuntimeError, TypeError):  # freed, stale, or not a list of tensors
             return None
-        reading.nbytes, reading.tensors = nbytes, tensors
-        reading.fresh, reading.leaves, reading.lowest = fresh, leaves, lowest
-        return reading
+        return Reading(kinds, numbers, tensors, nbytes, self._generations.newest)
 
 
-def _is_detached(node: Node, name: str, value: torch.Tensor) -> bool:
+def _unpacked(node: Node, name: str) -> Any:
+    """Read what a node saved where a saved tensor does not say by itself what it holds."""
+    value, by_hooks = slots.unpacked(node, name)
+    if by_hooks:
+        slots.let_go(value, by_hooks)
+    return value
+
+
+def _is_detached(node: Node, raw: str, value: torch.Tensor) -> bool:
     """Return whether a saved tensor that needs no gradient was detached in place since."""
-    if not SAVED_TENSORS_ARE_READABLE:
-        return False
-    raw = getattr(node, _RAW.get(name) or _raw_name(name))
-    return raw.data is value and is_refused(raw)
+    saved = getattr(node, raw)
+    return saved.data is value and is_refused(saved)
 
 
-def _raw_name(name: str) -> str:
-    return _RAW.setdefault(name, RAW_SAVED + name[len(SAVED) :])
-
-
-def _is_one_detached(node: Node, name: str, values: tuple[torch.Tensor | None, ...]) -> bool:
+def _is_one_detached(node: Node, raw: str, values: tuple[torch.Tensor | None, ...]) -> bool:
     """Return the same of a list of saved tensors."""
-    if not SAVED_TENSORS_ARE_READABLE or all(v is None or v.requires_grad for v in values):
+    if all(v is None or v.requires_grad for v in values):
         return False
-    raw = getattr(node, _raw_name(name))
     return any(
         v is not None and not v.requires_grad and was_detached(saved, v)
-        for saved, v in zip(raw, values, strict=True)
+        for saved, v in zip(getattr(node, raw), values, strict=True)
     )
 
 
 def _readable(
     nodes: Sequence[Node], tokens: Sequence[Token], wanted: set[type]
-) -> dict[type, tuple[str, ...]] | None:
+) -> dict[type, Reads] | None:
     """Return what to read of nodes of these kinds; None if that is not all that the hooks saw."""
-    found = {}
+    found: dict[type, Reads] = {}
     for node, token in zip(nodes, tokens, strict=True):
         if type(node) not in wanted:
             continue
@@ -275,9 +287,15 @@ def _readable(
         tensors = _count(node, kind)
         if tensors is None or tensors < len(token.packs):
             return None
-        names = tuple(SAVED + name for name in kind.names)
-        found[type(node)] = _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else names
+        reads = _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else _reads(node, kind)
+        found[type(node)] = reads
     return found
+
+
+def _reads(node: Node, kind: Kind) -> Reads:
+    edges = _EDGES.get(type(node).__name__, {})
+    raw = RAW_SAVED if SAVED_TENSORS_ARE_READABLE else None
+    return tuple((SAVED + n, None if raw is None else raw + n, edges.get(n)) for n in kind.names)
 
 
 def _saved(node: Node, kind: Kind) -> Iterator[torch.Tensor]:

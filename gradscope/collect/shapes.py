@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from gradscope.model import BackwardCall, Graph
 from gradscope.program.sites import Place
@@ -98,17 +97,13 @@ class Repeat:
         self.lowest = 0
         self.estimate = estimate
 
-    def record(self, number: int, started: float) -> BackwardCall:
-        """Return the record of the call on this graph when it begins, made from an earlier one."""
-        before = self.shape.record
-        assert before is not None
-        changes: dict[str, Any] = {"number": number, "started": started}
+    @property
+    def saved(self) -> tuple[int, int]:
+        """How many tensors and bytes the graph saved."""
         if self.estimate is not None:
-            nodes, (tensors, nbytes) = len(self.numbers), self.estimate
-            run = nodes * before.nodes_run // (before.nodes or 1)
-            changes |= {"graph": None, "nodes": nodes, "nodes_run": run}
-            changes |= {"saved_tensors": tensors, "saved_bytes": nbytes}
-        return replace(before, **changes)
+            return self.estimate
+        before = self.shape.record
+        return (0, 0) if before is None else (before.saved_tensors, before.saved_bytes)
 
 
 class Shapes:

@@ -44,6 +44,10 @@ class Observer:
         """A backward call is about to run on a recognized graph, while the hooks are lifted."""
         return ()
 
+    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+        """A backward call on a recognized graph has ended without an error."""
+        return ()
+
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
@@ -119,11 +123,12 @@ class Observers(Listener):
                 o for o in self._observers if getattr(type(o), point) is not nothing
             )
 
-    def _call(self, point: str, ask: Callable[[Observer], Iterable[Finding] | None]) -> None:
+    def _call(self, point: str, *event: Any) -> None:
         for observer in self._listening[point]:
             try:
                 with DisableTorchFunction():  # nor may a subclass of the program's see what we do
-                    findings = tuple(ask(observer) or ())
+                    found = getattr(observer, point)(*event)
+                    findings = tuple(found) if found else ()
             except RecursionError:  # the program is about to meet it
                 continue
             except Exception as failure:  # what looks on must never break what it looks at
@@ -148,53 +153,57 @@ class Observers(Listener):
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> None:
         """Call every observer before a backward call."""
-        self._call("before_call", lambda o: o.before_call(call, look, record, frame))
+        self._call("before_call", call, look, record, frame)
 
     def before_repeat(self, call: Call, repeat: Repeat) -> None:
         """Call every observer before a backward call on a recognized graph."""
-        self._call("before_repeat", lambda o: o.before_repeat(call, repeat))
+        self._call("before_repeat", call, repeat)
+
+    def after_repeat(self, call: Call, repeat: Repeat) -> None:
+        """Call every observer after a backward call on a recognized graph."""
+        self._call("after_repeat", call, repeat)
 
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
         """Call every observer after a backward call."""
-        self._call("after_call", lambda o: o.after_call(call, record, frame))
+        self._call("after_call", call, record, frame)
 
     def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> None:
         """Call every observer after an optimizer's step."""
-        self._call("after_step", lambda o: o.after_step(optimizer, place, frame))
+        self._call("after_step", optimizer, place, frame)
 
     def after_program(self, main: ModuleType) -> None:
         """Call every observer when the program's code has ended."""
-        self._call("after_program", lambda o: o.after_program(main))
+        self._call("after_program", main)
 
     def at_line(self, frame: FrameType) -> None:
         """Call every observer before a line of the user's code runs."""
-        self._call("at_line", lambda o: o.at_line(frame))
+        self._call("at_line", frame)
 
     def at_end(self) -> None:
         """Call every observer when the watch ends."""
-        self._call("at_end", lambda o: o.at_end())
+        self._call("at_end")
 
     def saved(self, packed: Packed) -> None:
         """Call those who take note of saved tensors."""
         if self._listening["saved"]:
-            self._call("saved", lambda o: o.saved(packed))
+            self._call("saved", packed)
 
     def grown(self, frame: FrameType) -> None:
         """Call every observer when the ledger has grown."""
-        self._call("grown", lambda o: o.grown(frame))
+        self._call("grown", frame)
 
     def dropped(self, packed: Packed, nbytes: int) -> None:
         """Call every observer when a saved tensor was dropped."""
-        self._call("dropped", lambda o: o.dropped(packed, nbytes))
+        self._call("dropped", packed, nbytes)
 
     def outgrown(self) -> None:
         """Call every observer when more nodes stay alive than before."""
-        self._call("outgrown", lambda o: o.outgrown())
+        self._call("outgrown")
 
     def changed(self, packs: list[Packed], place: Place) -> None:
         """Call every observer when saved tensors were changed in place."""
-        self._call("changed", lambda o: o.changed(packs, place))
+        self._call("changed", packs, place)
 
     def changed_unseen(self, packs: list[Packed], place: Place) -> None:
         """Call every observer when saved tensors were changed through ``.data``."""
-        self._call("changed_unseen", lambda o: o.changed_unseen(packs, place))
+        self._call("changed_unseen", packs, place)

@@ -103,7 +103,7 @@ class CallFolder:
                 self._start(alike, call)
                 return
             if row is None:
-                self.mixed += 1
+                self.mixed += call.count
                 rest = (*place, call.exception is None)
                 row = self._latest.get(rest)
                 if row is None:

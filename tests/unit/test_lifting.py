@@ -397,3 +397,27 @@ def test_an_evaluation_is_watched_once_it_was_seen_to_come() -> None:
             for _ in range(4):
                 loop.net(torch.randn(200, 4)).mean().item()
     assert [finding.code for finding in scope.findings] == ["GS305"]
+
+
+def test_calls_that_wait_to_be_written_together_are_all_there_when_asked_for() -> None:
+    space: dict[str, Any] = {}
+    exec(HEAD, space)
+    followed: list[int] = []
+    with gradscope.watch() as outer:
+        for _ in range(20):
+            space["step"](torch.randn(8, 4))
+        assert outer._session is not None and outer._session.state.lifting.on
+        assert sum(call.count for call in outer.recording().calls) == 20
+        with gradscope.watch(on_call=lambda call: followed.append(call.number)) as inner:
+            for _ in range(10):
+                space["step"](torch.randn(8, 4))
+            assert outer._session.state.lifting.on
+        for _ in range(5):
+            space["step"](torch.randn(8, 4))
+    assert followed == [*range(21, 31)]
+    for scope, first, last in ((outer, 1, 35), (inner, 21, 30)):
+        calls = scope.recording().calls
+        assert sum(call.count for call in calls) == last - first + 1
+        assert min(call.number for call in calls) == first
+        assert max(call.last_number for call in calls) == last
+        assert len({call.freed_bytes for call in calls}) == 1

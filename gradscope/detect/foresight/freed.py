@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from dis import opmap
@@ -14,6 +15,7 @@ from gradscope.code.liveness import Effect, Read
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Token, token_of
+from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
@@ -29,7 +31,7 @@ from gradscope.detect.proposing import proposed
 from gradscope.fixing.gs103 import fixes_for
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.program.drivers import runs_on
-from gradscope.program.sites import place_in, site_of, user_frames
+from gradscope.program.sites import place_in, site_of, user_frame, user_frames
 from gradscope.program.tensors import held_node
 from gradscope.rules import gs103
 
@@ -102,6 +104,12 @@ class ForwardOnFreed(Observer):
             if self._expected:
                 self._lines.wait(self, True)
                 self._lines.turn_on(frame)
+        return ()
+
+    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+        """Do the same after a call on a recognized graph."""
+        if self._coming or self._expected:
+            self.after_call(call, call.record, user_frame(sys._getframe()))
         return ()
 
     def _forget(self, number: int) -> None:

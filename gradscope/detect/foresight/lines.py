@@ -16,13 +16,22 @@ from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import raised_by_program
+from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.detect.foresight.memory import MemoryBefore, checksum, checksums, memory_before
 from gradscope.detect.foresight.versions import Versions
 from gradscope.detect.observers import Observer, Observers
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
-from gradscope.program.sites import USER, known_codes, learn_code, owner_of, place_at, user_frames
+from gradscope.program.sites import (
+    USER,
+    known_codes,
+    learn_code,
+    owner_of,
+    place_at,
+    user_frame,
+    user_frames,
+)
 from gradscope.torch_private import hidden_from_compiler, is_compiler
 
 _MOST_EVENTS = 200_000
@@ -139,6 +148,14 @@ class LineWatch(Observer):
         self._thread.aside = False
         if call.parent is None and (self.watch.ledger.live_tensors or self._waiting):
             self.turn_on(frame)
+        return ()
+
+    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+        """Do the same after a call on a recognized graph."""
+        self._known += 1
+        self._thread.aside = False
+        if self.watch.ledger.live_tensors or self._waiting:
+            self.turn_on(user_frame(sys._getframe()))
         return ()
 
     def at_end(self) -> Iterable[Finding]:

@@ -22,7 +22,7 @@ from gradscope.detect.observers import Observer
 from gradscope.fixing.leaks import out_of_the_cycle
 from gradscope.model import BackwardCall, Finding
 from gradscope.model.paths import Path
-from gradscope.program.sites import Place, user_frames
+from gradscope.program.sites import Place, user_frame, user_frames
 from gradscope.rules import gs304
 from gradscope.rules.base import NOW, Seen
 from gradscope.torch_private import next_sequence_nr
@@ -78,7 +78,9 @@ class Growth(Observer):
 
     def before_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
         """Count the iteration all the same."""
-        self._begin(call, call.record, repeat.numbers, repeat.numbers)
+        record = repeat.shape.record
+        if record is not None:
+            self._begin(call, record, repeat.numbers, repeat.numbers)
         return ()
 
     def _begin(
@@ -98,6 +100,16 @@ class Growth(Observer):
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Scan if it is time to, and judge what has grown."""
+        loop = self._end(call, record)
+        return () if loop is None or record.exception is not None else self._scan_loop(loop, frame)
+
+    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+        """Do the same after a call on a recognized graph."""
+        loop = self._end(call, call)
+        return () if loop is None else self._scan_loop(loop, user_frame(sys._getframe()))
+
+    def _end(self, call: Call, ended: BackwardCall | Call) -> Loop | None:
+        """End an iteration; return its loop if it is due for a scan."""
         ledger = self.watch.ledger
         self._most_packed = max(self._most_packed, ledger.saved_tensors - self._packed_before)
         self._packed_before = ledger.saved_tensors
@@ -108,9 +120,12 @@ class Growth(Observer):
             None if call.place is None or call.parent is not None else self._loops.get(call.place)
         )
         if loop is None or loop.call != call.number:
-            return ()
-        loop.end(record, next_sequence_nr())
-        if not loop.due or record.exception is not None or not self._is_cheap(loop.holders):
+            return None
+        loop.end(ended, next_sequence_nr())
+        return loop if loop.due else None
+
+    def _scan_loop(self, loop: Loop, frame: FrameType | None) -> Iterable[Finding]:
+        if not self._is_cheap(loop.holders):
             return ()
         if loop.done and self._told.keys().isdisjoint(loop.holders):
             return ()

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 
+from gradscope.collect.calls import Call
 from gradscope.detect.leaks.suspects import Suspect
 from gradscope.model import BackwardCall
 from gradscope.model.paths import Origin
@@ -81,7 +82,7 @@ class Loop:
         self.numbers: frozenset[int] = frozenset()
         self.alive: list[tuple[int, int]] = []
         """How many iterations had run at each scan, and how many nodes were alive."""
-        self.record: BackwardCall | None = None
+        self._last: BackwardCall | Call | None = None
         self.done = False
 
     def begin(self, call: int, steps: int) -> None:
@@ -94,9 +95,16 @@ class Loop:
         half = self.count // 3 * 2 if self.count % 3 == 0 else self.count
         self.due = self.starts and self.count >= 4 and half & (half - 1) == 0
 
-    def end(self, record: BackwardCall, sequence_nr: int) -> None:
-        """End the call; ``sequence_nr`` is that of the next node."""
-        self.record = record
+    @property
+    def record(self) -> BackwardCall | None:
+        """The record of the last call."""
+        return self._last.record if isinstance(self._last, Call) else self._last
+
+    def end(self, ended: BackwardCall | Call, sequence_nr: int) -> None:
+        """End the call; ``sequence_nr`` is that of the next node. Of a call on a recognized graph
+        there may be no record yet.
+        """
+        self._last = ended
         if not self.starts:
             self.ticks.pop()
         self.ticks.append(sequence_nr)

@@ -26,6 +26,7 @@ from gradscope.program.sites import Place
 from gradscope.rules import gs305
 
 _OFTEN_ENOUGH = 3
+_FEW = 64
 _FEWEST_BYTES = 1024
 _SHARE = 0.05  # of all that was saved
 _MOST_GRAPHS = 1_000
@@ -92,10 +93,11 @@ class Unused(Observer):
     def before_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
         """Note the same of a recognized graph."""
         self._has_repeated = True
-        self._repeats[repeat.shape] += 1
+        self._repeats[repeat.shape] = count = self._repeats[repeat.shape] + 1
         if len(self._repeats) > _MOST_GRAPHS:
             self._fold()
-        self._around.add(self.watch.saving.routes.of(sys._getframe()))
+        if not count & (count - 1) or count % _FEW == 0:  # they come by way of the same lines
+            self._around.add(self.watch.saving.routes.of(sys._getframe()))
         return ()
 
     def at_end(self) -> Iterator[Finding]:

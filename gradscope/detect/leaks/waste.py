@@ -9,6 +9,7 @@ from types import FrameType
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
+from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.detect.observers import Observer
 from gradscope.fixing.leaks import without_retain
@@ -68,6 +69,10 @@ class Waste(Observer):
                 del self._kept[next(iter(self._kept))]
         if call.number % _EVERY == 0:
             yield from self._judge()
+
+    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+        """Judge from time to time; no hook tells what becomes of the graph."""
+        return self._judge() if self._kept and call.number % _EVERY == 0 else ()
 
     def at_end(self) -> Iterator[Finding]:
         """Judge what there was."""

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import torch
 from torch.autograd.graph import GradientEdge
 
-from gradscope.api.snapshot import start_nodes
+from gradscope.api.snapshot import room, start_nodes
 from gradscope.api.watch import current
+from gradscope.collect.bare import are_whole
 from gradscope.collect.looker import Looker
 from gradscope.collect.state import bystander
 from gradscope.detect import hazards
 from gradscope.model import Hazards
+from gradscope.torch_private import DisableTorchFunction
 
 
 def check(
@@ -27,8 +29,13 @@ def check(
 
     Raises GradscopeError for a root that has no graph.
     """
-    start_nodes(roots)
+    nodes = start_nodes(roots)
     session = current()
+    with DisableTorchFunction():
+        whole = are_whole(nodes, room())
+    del nodes
+    if whole:
+        return Hazards()
     state = session.state if session is not None else bystander()
     looker = session.looker if session is not None else Looker(state)
     return Hazards(hazards.foresee(state, looker, roots, tuple(inputs or ()), sys._getframe(1)))

@@ -13,10 +13,8 @@ HabitKey = tuple[Place | None, int]
 """The call's place, and what it asks of the engine."""
 
 
-Reads = tuple[tuple[str, str | None, int | None], ...]
-"""What to read of a node: each saved tensor's attribute, that of the saved tensor itself where it
-can be asked, and the edge that shows whether it needed a gradient, where one does.
-"""
+Reads = tuple[tuple[str, str, str, int | None], ...]
+"""What to read of a node, as ``gradscope.collect.nodes.Kind`` has it."""
 
 
 class Habit:

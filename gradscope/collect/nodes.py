@@ -14,6 +14,7 @@ from gradscope.torch_private import (
     CHECKPOINT_FILE,
     RAW_SAVED,
     SAVED,
+    SAVED_TENSORS_ARE_READABLE,
     DisableTorchDispatch,
     DisableTorchFunction,
     FunctionNode,
@@ -26,6 +27,11 @@ from gradscope.torch_private import (
 DETACHED_TEXT = "Trying to use a saved tensor that has been detached in-place"
 CLONE = "CloneBackward0"
 
+_EDGES = {"MulBackward0": {"other": 1}, "DivBackward0": {"other": 1}}
+"""Of saved tensors that often are numbers: which edge of the node leads to where one was made that
+needed a gradient. It stays when the tensor is detached in place.
+"""
+
 
 class Kind:
     """What a Python type of nodes tells of its nodes."""
@@ -34,14 +40,21 @@ class Kind:
         "is_compiled",
         "is_function",
         "is_leaf",
+        "is_opaque",
         "is_slices",
         "is_unnamed",
         "names",
+        "reads",
         "saves",
     )
 
     def __init__(self, kind: type) -> None:
         self.names = tuple(a[len(RAW_SAVED) :] for a in dir(kind) if a.startswith(RAW_SAVED))
+        edges = _EDGES.get(kind.__name__, {})
+        self.reads = tuple((n, SAVED + n, RAW_SAVED + n, edges.get(n)) for n in self.names)
+        """Of each saved tensor its name, the attribute that unpacks it, that of the saved tensor
+        itself, and the edge that shows whether it needed a gradient, where one does.
+        """
         self.is_leaf = kind.__name__ == "AccumulateGrad"
         self.saves = kind.__name__ not in ("AccumulateGrad", "CopyBackwards")
         self.is_slices = kind.__name__ == "CopySlices"
@@ -52,6 +65,8 @@ class Kind:
         """A node of C++ that Python cannot ask what it saved."""
         self.is_function = issubclass(kind, FunctionNode)
         self.is_compiled = self.is_function and kind.__name__ == "CompiledFunctionBackward"
+        self.is_opaque = self.is_slices or self.is_unnamed or self.is_function
+        """Not all that such a node saved can be asked of it."""
 
 
 known_kinds: dict[type, Kind] = {}
@@ -78,8 +93,14 @@ def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
     found = []
     for name in kind.names:
         try:
-            value = slots.saved(node, name)
+            value: Any = (
+                getattr(node, RAW_SAVED + name)
+                if SAVED_TENSORS_ARE_READABLE
+                else slots.saved(node, name)
+            )
         except RuntimeError:  # the engine's own error for a list of saved tensors that was freed
+            continue
+        if value is None:
             continue
         if isinstance(value, tuple | list):
             found += [
@@ -87,8 +108,10 @@ def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
                 for i, s in enumerate(value)
                 if s is not None and s.data is not None
             ]
-        elif value is not None and value.data is not None:
-            found.append((name, value.data))
+        else:
+            data = value.data
+            if data is not None:
+                found.append((name, data))
     return found
 
 

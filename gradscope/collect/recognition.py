@@ -24,8 +24,6 @@ from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN
 from gradscope.torch_private import (
     NO_SEQUENCE_NR,
-    RAW_SAVED,
-    SAVED,
     SAVED_TENSORS_ARE_READABLE,
 )
 
@@ -34,15 +32,10 @@ _FEW_NODES = StackLimit.OTHER_THREAD_NODES  # no stack is too small for them
 _MOST_KNOWN = 200
 _MOST_COMPARED = 16
 
-_FUNCTION: Reads = (("function", None, None),)
-_LEAF: Reads = (("leaf", None, None),)
+_FUNCTION: Reads = (("function", "", "", None),)
+_LEAF: Reads = (("leaf", "", "", None),)
 """Stand for the saved tensors of a Python Function, which are read in another way, and for those
 of a leaf, which has none.
-"""
-
-_EDGES = {"MulBackward0": {"other": 1}, "DivBackward0": {"other": 1}}
-"""Of saved tensors that often are numbers: which edge of the node leads to where one was made that
-needed a gradient. It stays when the tensor is detached in place.
 """
 
 _Key = tuple[Habit, int, tuple[type, ...]]
@@ -182,7 +175,7 @@ class Recognizer:
         seen: set[Node] = set()
         see, add_kind, add_number = seen.add, kinds.append, numbers.append
         nbytes = tensors = 0
-        most = _FEW_NODES
+        most, tells = _FEW_NODES, SAVED_TENSORS_ARE_READABLE
         stack = list(roots)[::-1]
         pop, push = stack.pop, stack.append
         try:
@@ -224,8 +217,8 @@ class Recognizer:
                     tensors += len(saved)
                     nbytes += sum(tensor.nbytes for tensor in saved)
                     continue
-                for name, raw, edge in reads:
-                    value = getattr(node, name) if raw is not None else _unpacked(node, name)
+                for _, name, raw, edge in reads:
+                    value = getattr(node, name) if tells else _unpacked(node, name)
                     if value is None:
                         continue
                     if type(value) in PLAIN:
@@ -233,7 +226,7 @@ class Recognizer:
                         nbytes += value.nbytes
                         if (
                             not value.requires_grad
-                            and raw is not None
+                            and tells
                             and (edge is None or following[edge][0] is not None)
                             and _is_detached(node, raw, value)
                         ):
@@ -242,7 +235,7 @@ class Recognizer:
                         some = [tensor for tensor in value if tensor is not None]
                         tensors += len(some)
                         nbytes += sum(tensor.nbytes for tensor in some)
-                        if raw is not None and _is_one_detached(node, raw, value):
+                        if tells and _is_one_detached(node, raw, value):
                             return None
                     else:
                         return None  # a tensor subclass, whose code is not to run
@@ -287,15 +280,9 @@ def _readable(
         tensors = _count(node, kind)
         if tensors is None or tensors < len(token.packs):
             return None
-        reads = _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else _reads(node, kind)
+        reads = _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else kind.reads
         found[type(node)] = reads
     return found
-
-
-def _reads(node: Node, kind: Kind) -> Reads:
-    edges = _EDGES.get(type(node).__name__, {})
-    raw = RAW_SAVED if SAVED_TENSORS_ARE_READABLE else None
-    return tuple((SAVED + n, None if raw is None else raw + n, edges.get(n)) for n in kind.names)
 
 
 def _saved(node: Node, kind: Kind) -> Iterator[torch.Tensor]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.autograd.graph import Node
 
 import gradscope.model as model
+from gradscope.collect.bare import Slots, can_read, slots_of
 from gradscope.collect.marks import Packed, Token, token_of
 from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_freed
 from gradscope.collect.owners import owned_alone
@@ -17,23 +21,44 @@ from gradscope.collect.walk import edges_of
 from gradscope.model import Graph, NodeState, Root, SavedState
 from gradscope.program.names import Names
 from gradscope.program.sites import site_of
-from gradscope.program.tensors import describe, dtype_label, is_parameter, shape_of, version_of
+from gradscope.program.tensors import describe, is_parameter, label_of, shape_of
 from gradscope.torch_private import DisableTorchFunction
 
 
-class Storages:
-    """Numbers storages within one picture, so that shared memory shows.
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep Python from looking for garbage among the many objects of a picture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
-    ``alone`` says by address of which of them the graph is the only owner.
+
+class _Painter:
+    """What is the same for all nodes of one picture. Storages are numbered, so that shared memory
+    shows; ``alone`` says by address of which of them the graph is the only owner.
     """
 
-    def __init__(self, alone: Mapping[int, bool]) -> None:
-        self._numbers: dict[int, int] = {}
-        self.alone = alone
+    alone: Mapping[int, bool] = MappingProxyType({})
 
-    def number(self, key: int) -> int:
-        """The number of the storage with this address, from 1."""
-        return self._numbers.setdefault(key, len(self._numbers) + 1)
+    def __init__(self, names: Names | None) -> None:
+        self.names = names
+        self._storages: dict[int, int] = {}
+        self._labels: dict[Any, str] = {}
+
+    def storage(self, key: int) -> int:
+        """Return the number of the storage with this address, from 1."""
+        return self._storages.setdefault(key, len(self._storages) + 1)
+
+    def label(self, thing: Any, of: Callable[[Any], str]) -> str:
+        """Return the text for a dtype or a device, made once."""
+        label = self._labels.get(thing)
+        if label is None:
+            label = self._labels[thing] = of(thing)
+        return label
 
 
 def picture(
@@ -46,42 +71,61 @@ def picture(
     runs: Callable[[int], bool] = lambda index: True,
 ) -> Graph:
     """The walked nodes as plain data."""
-    kinds = [kind_of(type(node)) for node in nodes]
-    found = [held(node, kind) for node, kind in zip(nodes, kinds, strict=True)]
-    storages = Storages(owned_alone(found))
-    drawn = tuple(
-        _node(i, node, kinds[i], found[i], names, storages, runs(i)) for i, node in enumerate(nodes)
-    )
-    edges = tuple(edge for leaving in edges_of(nodes, index) for edge in leaving)
+    painter = _Painter(names)
+    with DisableTorchFunction(), _uncollected():
+        reads = can_read()
+        kinds = [kind_of(type(node)) for node in nodes]
+        looked = [_look(node, kind, reads) for node, kind in zip(nodes, kinds, strict=True)]
+        painter.alone = owned_alone([found for found, _ in looked])
+        drawn = tuple(
+            [
+                _node(i, node, kinds[i], *looked[i], painter, will_run=runs(i))
+                for i, node in enumerate(nodes)
+            ]
+        )
+        edges = tuple([edge for leaving in edges_of(nodes, index) for edge in leaving])
     return Graph(drawn, edges, tuple(roots), left)
+
+
+def _look(node: Node, kind: Kind, reads: bool) -> tuple[Slots, bool]:
+    """Return what a node saved, and whether all of it is known to be there and unmodified."""
+    if reads and kind.names and not kind.is_opaque:
+        found = slots_of(node, kind)
+        if found is not None:
+            return found, True
+    return held(node, kind), False
 
 
 def _node(
     i: int,
     node: Node,
     kind: Kind,
-    found: Sequence[tuple[str, Any]],
-    names: Names | None,
-    storages: Storages,
-    runs: bool,
+    found: Slots,
+    whole: bool,
+    painter: _Painter,
+    *,
+    will_run: bool,
 ) -> model.Node:
-    name = node.name().rsplit("::", 1)[-1]
-    token = token_of(node)
+    name = node.name()
+    if ":" in name:
+        name = name.rsplit("::", 1)[-1]
     if kind.is_leaf:
         variable = node.variable  # type: ignore[attr-defined]
-        called = names.of_tensor(variable) if names else None
+        called = painter.names.of_tensor(variable) if painter.names else None
         return model.Node(
             i,
             name,
             NodeState.BUFFERLESS,
             variable=called,
             variable_label=describe(variable),
-            will_run=runs,
+            will_run=will_run,
         )
-    saved = [_saved(attribute, data, names, storages) for attribute, data in found]
+    token = token_of(node)
+    saved = [_saved(attribute, data, painter) for attribute, data in found]
     state = _state(node, kind, token, bool(saved))
-    stale = any(s.state is SavedState.STALE for s in saved) or (
-        (token is None or token.probed) and bool(stale_by_engine(node, kind))
+    stale = not whole and (
+        any(s.state is SavedState.STALE for s in saved)
+        or ((token is None or token.probed) and bool(stale_by_engine(node, kind)))
     )
     if stale and state.is_whole:
         state = NodeState.STALE
@@ -93,31 +137,34 @@ def _node(
     ):
         saved = [_with_state(s, SavedState.FREED) for s in token.graph.nodes[token.index].saved]
     unneeded = () if state is NodeState.FREED else _unneeded(kind, saved)
+    number = node._sequence_nr()
     if token is None:
         return model.Node(
-            i, name, state, node._sequence_nr(), tuple(saved), will_run=runs, unneeded=unneeded
+            i, name, state, number, tuple(saved), will_run=will_run, unneeded=unneeded
         )
     module, module_class = token.module or (None, None)
     return model.Node(
         i,
         name,
         state,
-        node._sequence_nr(),
+        number,
         tuple(saved),
         site_of(token.place),
         module,
         module_class,
         freed_by=token.freed_by.number if token.freed_by else None,
         built_after=token.generation,
-        will_run=runs,
+        will_run=will_run,
         unneeded=unneeded,
     )
 
 
 def _unneeded(kind: Kind, saved: Sequence[model.SavedTensor]) -> tuple[str, ...]:
     """Return what a node of this kind may save and this one, which was not freed, did not."""
+    if kind.is_function or len(kind.names) == len(saved) == 1:
+        return ()
     names = {(s.name or "").partition("[")[0] for s in saved}
-    return () if kind.is_function else tuple(name for name in kind.names if name not in names)
+    return tuple([name for name in kind.names if name not in names])
 
 
 def _with_state(saved: model.SavedTensor, state: SavedState) -> model.SavedTensor:
@@ -135,7 +182,7 @@ def _state(node: Node, kind: Kind, token: Token | None, has_saved: bool) -> Node
     return NodeState.FREED if was_freed(node, kind) else NodeState.BUFFERLESS
 
 
-def _saved(name: str, data: Any, names: Names | None, storages: Storages) -> model.SavedTensor:
+def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
     shown = None if name.startswith("tensors[") else name
     packed = data if isinstance(data, Packed) else None
     tensor = packed.tensor if packed is not None else data
@@ -143,25 +190,26 @@ def _saved(name: str, data: Any, names: Names | None, storages: Storages) -> mod
         return model.SavedTensor(
             shown, (), "packed", "", 0, site=site_of(packed.place) if packed else None
         )
-    with DisableTorchFunction():
-        parameter = is_parameter(tensor)
-        try:
-            storage = tensor.untyped_storage()
-            key, nbytes = storage._cdata, storage.nbytes()
-        except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
-            key, nbytes = id(tensor), 0
-        stale = packed is not None and version_of(tensor) != packed.version
-        return model.SavedTensor(
-            shown,
-            shape_of(tensor) or (),
-            dtype_label(tensor),
-            str(tensor.device),
-            nbytes,
-            storages.number(key),
-            packed.version if packed is not None else tensor._version,
-            SavedState.STALE if stale else SavedState.SAVED,
-            parameter,
-            names.of_tensor(tensor) if names else None,
-            site_of(packed.place) if packed is not None else None,
-            storages.alone.get(key),
-        )
+    try:
+        storage = tensor.untyped_storage()
+        key, nbytes = storage._cdata, storage.nbytes()
+        called = painter.names.of_storage(tensor, key) if painter.names else None
+    except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
+        key, nbytes = id(tensor), 0
+        called = painter.names.of_tensor(tensor) if painter.names else None
+    version = tensor._version
+    stale = packed is not None and version != packed.version
+    return model.SavedTensor(
+        shown,
+        shape_of(tensor) or (),
+        painter.label(tensor.dtype, label_of),
+        painter.label(tensor.device, str),
+        nbytes,
+        painter.storage(key),
+        packed.version if packed is not None else version,
+        SavedState.STALE if stale else SavedState.SAVED,
+        is_parameter(tensor),
+        called,
+        site_of(packed.place) if packed is not None else None,
+        painter.alone.get(key),
+    )

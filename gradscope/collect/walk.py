@@ -77,9 +77,7 @@ def reachable(
 def edges_of(nodes: Sequence[Node], index: dict[Node, int]) -> list[tuple[Edge, ...]]:
     """The edges that leave each node, to nodes that were walked."""
     return [
-        tuple(
-            Edge(i, index[n], nr) for n, nr in node.next_functions if n is not None and n in index
-        )
+        tuple([Edge(i, index[n], nr) for n, nr in node.next_functions if n in index])
         for i, node in enumerate(nodes)
     ]
 

@@ -58,7 +58,14 @@ class Names:
         known = self._tensors.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return known[1]
-        key = storage_of(tensor)
+        return self._of_shared(storage_of(tensor))
+
+    def of_storage(self, tensor: torch.Tensor, key: int) -> str | None:
+        """Return the same where it is known already what identifies the tensor's memory."""
+        known = self._tensors.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else self._of_shared(key)
+
+    def _of_shared(self, key: int) -> str | None:
         shared = self._storages.get(key)
         named = None if shared is None else shared[0]()
         if shared is None or named is None or storage_of(named) != key:

@@ -116,9 +116,11 @@ def storage_of(tensor: Tensor) -> int:
 def is_parameter(tensor: Tensor) -> bool:
     """Return whether it is a leaf that requires grad, or a view of one: memory not the graph's."""
     with DisableTorchFunction():
+        if not tensor._is_view():
+            return tensor.requires_grad and tensor.is_leaf
         if is_held_leaf(tensor):
             return tensor.requires_grad
-        base = tensor._base if tensor._is_view() else None
+        base = tensor._base
         return base is not None and base.is_leaf and base.requires_grad
 
 
@@ -132,7 +134,10 @@ def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
             shape = tuple(tensor.shape)
         except RuntimeError:
             return None
-    return shape if all(type(size) is int for size in shape) else None
+    for size in shape:
+        if type(size) is not int:
+            return None
+    return shape
 
 
 def describe(tensor: Tensor) -> str:
@@ -145,6 +150,10 @@ def describe(tensor: Tensor) -> str:
 def dtype_label(tensor: Tensor) -> str:
     """Return the dtype in the short spelling of torch's own tools: ``f32``."""
     with DisableTorchFunction():
-        dtype = tensor.dtype
+        return label_of(tensor.dtype)
+
+
+def label_of(dtype: torch.dtype) -> str:
+    """Return a dtype in that spelling."""
     name = str(dtype).removeprefix("torch.").replace("_", "")
     return _KIND.sub(lambda kind: _LETTERS[kind[0]], name) if name != "bool" else "b8"

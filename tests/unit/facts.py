@@ -228,6 +228,21 @@ def _fresh_tensors_have_few_references() -> bool:
     return counts[0] <= 4 < counts[1]
 
 
+def _edges_of_factors_stay() -> bool:
+    start = torch.rand(3, requires_grad=True)
+    found = []
+    for operation in (torch.mul, torch.div):
+        factor = start * 2
+        of_tensor: Any = operation(start.exp(), factor).grad_fn
+        of_number: Any = operation(start.exp(), 2.5).grad_fn
+        factor.detach_()
+        edges = of_tensor.next_functions, of_number.next_functions
+        found += [len(each) == 2 for each in edges]
+        found += [edges[0][1][0] is not None, edges[1][1][0] is None]
+        found += [of_tensor._saved_other is factor, of_number._saved_other is not None]
+    return all(found)
+
+
 def _compilers_pass_over_code_by_its_strategy() -> bool:
     def leave() -> None:
         pass
@@ -386,6 +401,12 @@ FACTS = (
         "a loader's iterator and torch's samplers show how many batches are left",
         ("detect/foresight/remaining.py",),
         _loaders_show_how_many_batches_are_left,
+    ),
+    Fact(
+        _TORCH,
+        "the second edge of a product or quotient leads to what needed a gradient as a factor then",
+        ("collect/nodes.py",),
+        _edges_of_factors_stay,
     ),
     Fact(
         _TORCH,

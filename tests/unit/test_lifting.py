@@ -406,7 +406,8 @@ def test_calls_that_wait_to_be_written_together_are_all_there_when_asked_for() -
     with gradscope.watch() as outer:
         for _ in range(20):
             space["step"](torch.randn(8, 4))
-        assert outer._session is not None and outer._session.state.lifting.on
+        assert outer._session is not None
+        assert outer._session.state.lifting.on
         assert sum(call.count for call in outer.recording().calls) == 20
         with gradscope.watch(on_call=lambda call: followed.append(call.number)) as inner:
             for _ in range(10):

@@ -1,0 +1,120 @@
+"""``check`` reads a graph that is whole without marking it, and finds what the engine would raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+import gradscope
+from gradscope.collect.bare import are_whole
+from gradscope.collect.marks import KEY
+
+
+def leaf() -> Tensor:
+    return torch.rand(3, 3, requires_grad=True)
+
+
+def healthy() -> Tensor:
+    x = leaf()
+    return ((x.exp() * 2.5).sigmoid() @ x / 3.0 + torch.stack([x, x]).prod(0)).sum()
+
+
+def freed() -> Tensor:
+    x = healthy()
+    x.backward()
+    return x
+
+
+def freed_below() -> Tensor:
+    x = leaf().exp()
+    x.sum().backward()
+    return (x + 1).sum()
+
+
+def modified_input() -> Tensor:
+    x, factor = leaf(), torch.rand(3, 3)
+    y = x * factor
+    factor.add_(1)
+    return y.sum()
+
+
+def modified_output() -> Tensor:
+    y = leaf().exp()
+    z = y * 2
+    y.detach().add_(1)
+    return z.sum()
+
+
+def detached_in_place() -> Tensor:
+    x = leaf() * 2
+    y = x * x.sin()
+    x.detach_()
+    return y.sum()
+
+
+def modified_in_a_list() -> Tensor:
+    states = [torch.rand(3) for _ in range(3)]
+    indices = [torch.tensor([0, 1, 2]), torch.tensor([2, 1, 0])]
+    y = leaf()[indices[0], indices[1]] * states[0]
+    indices[1].zero_()
+    return y.sum()
+
+
+def error_of(run: Callable[[], object]) -> str:
+    try:
+        run()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(healthy, freed, freed_below, modified_input, modified_output, detached_in_place),
+        modified_in_a_list,
+    ],
+)
+def test_what_is_found_is_what_the_engine_raises(program: Callable[[], Tensor]) -> None:
+    loss = program()
+    found = [finding.code for finding in gradscope.check(loss)]
+    error = error_of(loss.backward)
+    expected = ["GS101"] if "second time" in error else ["GS201"] if error else []
+    assert found == expected
+    assert bool(error) == (program is not healthy)
+
+
+def test_a_whole_graph_is_read_without_a_mark() -> None:
+    loss = healthy()
+    assert not gradscope.check(loss)
+    node: Any = loss.grad_fn
+    assert are_whole([node], 1000)
+    assert not are_whole([node], 3), "more nodes than may be touched"
+    assert KEY not in node.metadata
+
+
+def test_hooks_of_the_program_are_not_run() -> None:
+    ran: list[int] = []
+
+    def unpack(value: Tensor) -> Tensor:
+        ran.append(1)
+        return value
+
+    with saved_tensors_hooks(lambda value: value, unpack):
+        loss = leaf().exp().sum()
+    assert not gradscope.check(loss)
+    assert not ran
+
+
+@pytest.mark.parametrize("program", [healthy, freed, modified_input, detached_in_place])
+def test_a_snapshot_shows_the_same(program: Callable[[], Tensor]) -> None:
+    loss = program()
+    states = {node.state for node in gradscope.snapshot(loss).nodes}
+    error = error_of(loss.backward)
+    assert ("freed" in states) == ("second time" in error)
+    assert ("stale" in states) == (bool(error) and "second time" not in error)

@@ -47,8 +47,9 @@ def refilled(store: Site, call: Site) -> tuple[Edit, ...]:
     if len(parts) != 1:
         raise CannotBeWrittenError
     part, draft = parts[0], Draft(store.file)
-    read = _read_by(store.file, part.uses)
-    moved = _moved(part, read)
+    after = _made_of_it(part)
+    read = _read_by(store.file, [*after, *part.uses]) | _asked(part.fill.statement)
+    moved = [*_begun(part, read), part.fill.statement, *after]
     if not all(_can_run_again(each) for each in moved):
         raise CannotBeWrittenError
     kept = {name for each in moved for name in changes.targets_of(each)}
@@ -132,14 +133,19 @@ def _calls_of(
 def _collected(node: ast.AST) -> frozenset[str]:
     """Return the containers that a statement adds to."""
     found = set()
+    for owner in _added_to(node):
+        if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute):
+            owner = owner.func.value  # d.setdefault(key, []).append(x)
+        text = ast.unparse(owner)
+        found |= {text} if names.split(text) is not None else set()
+    return frozenset(found)
+
+
+def _added_to(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what a statement adds to, where it is written."""
     for call in source.calls_in(node):
         if isinstance(call.func, ast.Attribute) and call.func.attr in _COLLECTS:
-            owner = call.func.value
-            if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute):
-                owner = owner.func.value  # d.setdefault(key, []).append(x)
-            text = ast.unparse(owner)
-            found |= {text} if names.split(text) is not None else set()
-    return frozenset(found)
+            yield call.func.value
 
 
 def _seen_from(
@@ -170,27 +176,38 @@ def _all_collected(function: ast.AST) -> set[str]:
     return set(_collected(function)) - made
 
 
-def _moved(part: _Part, read: set[str]) -> list[ast.stmt]:
-    """Return what collects, with what it begins from and what is made of it before the first
-    use.
+def _begun(part: _Part, read: set[str]) -> list[ast.stmt]:
+    """Return what gives the names that a statement carries on, and the containers that are read,
+    their first values.
     """
-    fill, at = part.fill.statement, part.block.index(part.fill.statement)
-    changed = spots.stored_names(fill) | {names.root_of(c) for c in part.fill.containers}
-    begun: list[ast.stmt] = []
-    collected = part.fill.containers
+    fill, collected = part.fill.statement, part.fill.containers
     wanted = (spots.stored_names(fill) & spots.read_names(fill)) | collected & read
-    for each in reversed(part.block[:at]):
+    begun: list[ast.stmt] = []
+    for each in reversed(part.block[: part.block.index(fill)]):
         stored = changes.targets_of(each)
         is_meant = stored & wanted and not stored & (collected - read)
         if is_meant and isinstance(each, ast.Assign | ast.AnnAssign):
             begun.insert(0, each)
             wanted -= stored
-    moved = [*begun, fill]
-    for each in part.block[at + 1 : part.block.index(part.uses[0])]:
+    return begun
+
+
+def _made_of_it(part: _Part) -> list[ast.stmt]:
+    """Return what is computed of the collected before its first use."""
+    fill, first = part.fill.statement, part.uses[0]
+    changed = spots.stored_names(fill) | {names.root_of(c) for c in part.fill.containers}
+    found: list[ast.stmt] = []
+    for each in part.block[part.block.index(fill) + 1 : part.block.index(first)]:
         if spots.read_names(each) & changed:
-            moved.append(each)
+            found.append(each)
             changed |= spots.stored_names(each)
-    return moved
+    return found
+
+
+def _asked(fill: ast.stmt) -> set[str]:
+    """Return what a statement reads, but for adding to it."""
+    adds = {*_added_to(fill)}
+    return {ast.unparse(each) for each in source.reads_of(fill) if each not in adds}
 
 
 def _can_run_again(each: ast.stmt) -> bool:

@@ -919,6 +919,7 @@ assert new <= {{"libcst", "gradscope"}}, new
         """
         def train(box):
             for _ in range(2):
+                box.logs.clear()
                 s = 0
                 for _ in range(3):
                     s = s + f(s)

@@ -219,16 +219,6 @@ def _first_value(at: Site, name: str, loop: source.Loop) -> str:
     raise CannotBeWrittenError
 
 
-def dropped_after(at: Site, name: str) -> tuple[Edit, ...]:
-    """Let go of what a name holds, after a statement."""
-    draft, found = Draft(at.file), statement(at)
-    if isinstance(found, ast.Return | ast.Raise | ast.Break | ast.Continue):
-        raise CannotBeWrittenError
-    node = ast.parse(name, mode="eval").body
-    draft.after(found, f"{name} = None" if isinstance(node, ast.Attribute) else f"del {name}")
-    return draft.edits()
-
-
 def rebuilt(store: Site) -> tuple[Edit, ...]:
     """Have a cached value made anew each time: no test comes before its store."""
     draft, found = Draft(store.file), statement(store)

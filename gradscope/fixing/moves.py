@@ -76,28 +76,6 @@ def detach_after(
     return draft.edits()
 
 
-def detach_first(at: Site, names: Sequence[str], *, elements: bool) -> tuple[Edit, ...]:
-    """Detach variables at the head of the loop around a place, where they hold anything yet."""
-    loop, draft = loop_at(at), Draft(at.file)
-    lines = detaching(names, elements=elements)
-    head = Site(at.file, loop.body[0].lineno)
-    guarded = []
-    for line in lines:
-        name = line.partition(" = ")[0]
-        if not _may_store(name, at):
-            raise CannotBeWrittenError
-        other = spots.alternatives(name, head)
-        if other == {"None"}:
-            guarded.append(f"if {name} is not None:\n{draft.file.indent}{line}")
-        elif other:
-            test = f"{torch_name(at.file)}.is_tensor({name})"
-            guarded.append(f"if {test}:\n{draft.file.indent}{line}")
-        else:
-            guarded.append(line)
-    put_at_head(draft, loop.body, guarded)
-    return draft.edits()
-
-
 def loop_at(at: Site) -> source.Loop:
     """Return the loop that begins at a place, or that is around it."""
     found = spots.statement_at(at)

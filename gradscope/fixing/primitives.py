@@ -114,14 +114,6 @@ def detach_after(
 
 
 @_written
-def detach_at_head(at: Site, names: Sequence[str], *, elements: bool = False) -> tuple[Edit, ...]:
-    """Put ``name = name.detach()`` at the head of the loop at or around a place."""
-    from gradscope.fixing import moves
-
-    return moves.detach_first(at, names, elements=elements)
-
-
-@_written
 def no_grad(first: Site, last: Site | None = None) -> tuple[Edit, ...]:
     """Put a statement, or all from the first to the last of a block, under ``torch.no_grad()``.
 
@@ -272,14 +264,6 @@ def clone_reads(at: Site, text: str) -> tuple[Edit, ...]:
 
 
 @_written
-def clone_stored(at: Site, text: str = "") -> tuple[Edit, ...]:
-    """Store a clone: ``append(x)`` becomes ``append(x.clone())``."""
-    from gradscope.fixing import values
-
-    return values.stored_with(at, ".clone()", text)
-
-
-@_written
 def clone_before(at: Site, name: str) -> tuple[Edit, ...]:
     """Put ``name = name.clone()`` before the statement that changes it in place."""
     from gradscope.fixing import in_place
@@ -323,14 +307,6 @@ def reset_at_head(at: Site, name: str, value: str = "") -> tuple[Edit, ...]:
     from gradscope.fixing import again
 
     return again.reset_at_head(at, name, value)
-
-
-@_written
-def drop_after(at: Site, name: str) -> tuple[Edit, ...]:
-    """Let go of what a name holds, after the statement at a place (``del x``, ``x.y = None``)."""
-    from gradscope.fixing import again
-
-    return again.dropped_after(at, name)
 
 
 @_written

@@ -89,13 +89,13 @@ UNKNOWN = Roles()
 
 
 def grouped(names: Iterable[str]) -> str:
-    """Return parameters in words: those of one module as ``encoder.*``."""
+    """Return parameters in words: those of one module as ``encoder.*``, an unnamed one as it is."""
     by_root: dict[str, list[str]] = {}
     for name in names:
         by_root.setdefault(name.partition(".")[0], []).append(name)
     words = [_common(group) for group in by_root.values()]
     more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
-    listed = [f"`{word}`" for word in words[:_MOST_NAMED]]
+    listed = [word if " " in word else f"`{word}`" for word in words[:_MOST_NAMED]]
     if more or len(listed) < 2:
         return ", ".join(listed) + more
     return f"{', '.join(listed[:-1])} and {listed[-1]}"

@@ -33,7 +33,7 @@ CASES = [
 NOTHING = re.compile(r"(.+) would get no gradient from `([\w.]+)`(?! \(line \d+\) through)")
 SOMETHING = re.compile(r"(.+) would get gradient from `([\w.]+)` \(line \d+\) as before")
 ALWAYS = re.compile(
-    r"(?!`a leaf )(.+) would get gradient (?:in each iteration|from each loss through its own iteration, .+"
+    r"(?!an unnamed leaf )(.+) would get gradient (?:in each iteration|from each loss through its own iteration, .+"
     r"|from both losses as before)$"
 )
 BY_NAME = dict[str, list[set[str]]]

@@ -126,7 +126,7 @@ def test_nothing_that_is_saved_is_changed(name: str, way: str, tmp_path: Path) -
         "out of place": lambda at: p.out_of_place(at(start), METHODS),
         "a copy": lambda at: p.clone_before(at(start), "x"),
         "what was saved": lambda at: p.joined(
-            p.clone_reads(at("y = x"), "x"), p.clone_stored(at("x = net"))
+            p.clone_reads(at("y = x"), "x"), p.stored_as(at("x = net"), "torch.clone")
         ),
     }
     new = edited(data, writes[way], tmp_path)

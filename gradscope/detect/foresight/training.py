@@ -41,8 +41,8 @@ class _Leaves:
         self._names = watch.names
 
     def named(self, leaves: Iterable[torch.Tensor]) -> tuple[str, ...]:
-        found = (self._names.of_tensor(leaf) or f"a leaf {describe(leaf)}" for leaf in leaves)
-        return tuple(dict.fromkeys(found))
+        names = ((self._names.of_tensor(leaf), describe(leaf)) for leaf in leaves)
+        return tuple(dict.fromkeys(name or f"an unnamed leaf {kind}" for name, kind in names))
 
 
 def roles_of(

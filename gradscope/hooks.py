@@ -95,6 +95,7 @@ def replace(owner: Any, name: str, new: Any) -> Handle:
     return Handle(undo)
 
 
+@hidden_from_compiler
 def erase(error: BaseException, codes: frozenset[Any]) -> None:
     """Take the frames that run ``codes`` out of the error's traceback, so that it reads as without
     gradscope.

@@ -174,13 +174,6 @@ _tracing_context: Callable[[], Any] = getattr(
 )
 
 
-def is_compiling() -> bool:
-    """Return whether code runs in order to be compiled; before torch 2.6 the public function tells
-    only of an export.
-    """
-    return torch.compiler.is_compiling() or _tracing_context() is not None
-
-
 def _compiles_frames() -> bool:
     """Return whether the compiler is asked about each frame that begins; not told before 2.7."""
     asked = getattr(_compiler, "get_eval_frame_callback", lambda: None)()
@@ -250,6 +243,14 @@ def _hide(function: _Function, *, callees: bool) -> _Function:
     elif _skip_code is not None:
         _skip_code(function.__code__)
     return function
+
+
+@hidden_from_compiler
+def is_compiling() -> bool:
+    """Return whether code runs in order to be compiled; before torch 2.6 the public function tells
+    only of an export.
+    """
+    return torch.compiler.is_compiling() or _tracing_context() is not None
 
 
 @functools.cache

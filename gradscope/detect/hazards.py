@@ -25,7 +25,8 @@ from gradscope.detect.meanwhile import explain
 from gradscope.detect.needs import needs_saved
 from gradscope.detect.proposing import proposed
 from gradscope.detect.stale import as_foretold, stale_tensor
-from gradscope.fixing.gs101 import fix_for_read, fixes_for_freed
+from gradscope.fixing.donated import fixes_for_donated
+from gradscope.fixing.gs101 import fixes_for_freed, fixes_for_read
 from gradscope.model import BackwardCall, Edge, Finding
 from gradscope.program.sites import (
     USER,
@@ -77,7 +78,8 @@ def examine(evidence: Evidence) -> list[Finding]:
     if first in stale:
         return [as_foretold(evidence, stale_tensor(evidence, first, stale))]
     nodes = tuple(node_at(look, evidence.graph, i) for i in order if i in donated)
-    return [gs104.finding(gs104.DonatedGraph(evidence.record, nodes))]
+    kept = gs104.DonatedGraph(evidence.record, nodes)
+    return [gs104.finding(kept, proposed(evidence.state.notes, lambda: fixes_for_donated(kept)))]
 
 
 def foresee(
@@ -202,7 +204,8 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
         token = token_of(value) if issubclass(type(value), (FunctionNode, AutogradNode)) else None
         if token is not None and token.freed_by is not None:
             by = _record_of(token.freed_by)
-            fix = fix_for_read(gs101.READ_EARLIER, readers, None if by is None else by.site)
-            read = gs101.FreedRead(site, value.name(), site_of(token.place), by, calls, fix)
+            by_site = None if by is None else by.site
+            fixes = fixes_for_read(gs101.READ_EARLIER, readers, by_site)
+            read = gs101.FreedRead(site, value.name(), site_of(token.place), by, calls, fixes)
             return gs101.finding_of_read(read)
     return gs101.finding_of_read(gs101.FreedRead(site, after=calls))

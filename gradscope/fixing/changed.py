@@ -10,7 +10,7 @@ from gradscope.code.statements import Statement
 from gradscope.code.stepping import What, events_after
 from gradscope.fixing import primitives as edit
 from gradscope.fixing.choosing import chosen
-from gradscope.fixing.gs202 import fix_for, fix_for_hidden
+from gradscope.fixing.gs202 import cloned, fix_for, fix_for_hidden
 from gradscope.model import Applicability, Fix, FixKind, Site
 from gradscope.rules.base import place
 from gradscope.rules.gs202 import By, StaleSoon
@@ -45,6 +45,7 @@ def fixes_for_change(
         )
     if not any(each.edits for each in cures):
         cures = (*_clones(facts), *cures)
+    cures = tuple(each for each in cures if each.edits) or cures
     if trained or (not hidden and not computed and _is_average(change, facts)):
         return chosen((later, *(() if hidden and trained else cures)))
     return chosen(cures if computed else (*cures, later))
@@ -57,7 +58,7 @@ def _clones(facts: StaleSoon) -> tuple[Fix, ...]:
         found = edit.joined(*(edit.clone_reads(site, own) for site in facts.made))
         if found:
             where = ", ".join(place(each) for each in facts.made)
-            return (Fix(FixKind.CLONE, f"let {where} use `{own}.clone()`", found),)
+            return (cloned(f"let {where} use `{own}.clone()`", found),)
     return ()
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from gradscope.code import changes, places, source
+from gradscope.code import changes, source
 from gradscope.fixing import primitives as edit
+from gradscope.fixing import special
 from gradscope.fixing.choosing import chosen
 from gradscope.model import Applicability, Edit, Fix, FixKind, Site
 from gradscope.rules.base import place
 from gradscope.rules.gs101 import FreedGraph, fix_for
+from gradscope.units import nbytes
+
+_SAFE = Applicability.MACHINE_APPLICABLE
+_CHANGES = Applicability.MAYBE_INCORRECT
+_UNTOUCHED = ("every parameter gets the gradient that it has now",)
 
 
 def fixes_for_freed(facts: FreedGraph) -> tuple[Fix, ...]:
@@ -20,21 +25,71 @@ def fixes_for_freed(facts: FreedGraph) -> tuple[Fix, ...]:
         return facts.foreseen
     first = fix_for(facts)
     made = facts.made[0] if facts.made else None
-    first = replace(first, edits=_edits(first.kind, facts, made))
-    if first.kind is not FixKind.RECOMPUTE or made is None or facts.same_root:
-        return (first,)
-    detach = Fix(
-        FixKind.DETACH,
-        f"detach() what {place(made)} computes, if it should not be trained",
-        edit.detach_stored(made),
-        Applicability.MAYBE_INCORRECT,
-        ("what it was computed from would get no gradient through it",),
+    is_checkpoint = first.kind is FixKind.REORDER
+    first = replace(
+        first,
+        edits=_edits(first.kind, facts, made),
+        applicability=_SAFE if is_checkpoint else _CHANGES,
+        reason="it frees what its calls share in a call of its own" if is_checkpoint else "",
     )
-    return chosen((first, detach))
+    return chosen((first, *_others(first.kind, facts, made)))
 
 
-def fix_for_read(advice: str, readers: Iterable[Site], freed_by: Site | None) -> Fix:
-    """Return the fix of a read of what was freed: what leads to it goes before the freeing call.
+def _others(first: FixKind, facts: FreedGraph, made: Site | None) -> Iterator[Fix]:
+    """Yield what else could be done than the first."""
+    call, by = facts.call.site, facts.freed_by.site if facts.freed_by is not None else None
+    if first is FixKind.REORDER:
+        yield from _checkpointed_otherwise(facts, made)
+        return
+    if first is FixKind.RECOMPUTE and made is not None and not facts.same_root:
+        yield Fix(
+            FixKind.DETACH,
+            f"detach() what {place(made)} computes, if it should not be trained",
+            edit.detach_stored(made),
+            _CHANGES,
+            ("what it was computed from would get no gradient through it",),
+        )
+        return
+    in_loop = facts.freed_same_statement or facts.made_again
+    if call is None or by is None or in_loop or facts.call.driven:
+        return
+    if first is not FixKind.RECOMPUTE:
+        again = edit.forward_again(call)
+        message = f"run the forward pass again for the call at {place(call)}"
+        yield Fix(FixKind.RECOMPUTE, message, again, _CHANGES, ("that forward pass runs twice",))
+    if first is not FixKind.RETAIN_GRAPH and facts.freed_by is not None:
+        size = facts.freed_by.freed_bytes
+        keeps = (f"keeps {nbytes(size)} until the later call",) if size else ()
+        edits = edit.with_flag(by, "retain_graph")
+        message = f"pass retain_graph=True to the call at {place(by)}"
+        yield Fix(FixKind.RETAIN_GRAPH, message, edits, _CHANGES, keeps)
+
+
+def _checkpointed_otherwise(facts: FreedGraph, made: Site | None) -> Iterator[Fix]:
+    """Yield what else can be done where a reentrant checkpoint frees what its calls share."""
+    statement = source.statement_at(made) if made is not None else None
+    if facts.call.site is None or statement is None or made is None:
+        return
+    file, names = facts.call.site.file, sorted(changes.targets_of(statement))
+    what = ", ".join(f"`{name}`" for name in names) or "what is shared"
+    yield Fix(
+        FixKind.REORDER,
+        f"hand {what} to the checkpointed function as an argument",
+        special.handed_to_checkpoint(file, names),
+        _SAFE,
+        ("the gradients of all its uses are added up before its graph runs, once",),
+    )
+    yield Fix(
+        FixKind.OTHER,
+        "call the function without a checkpoint",
+        special.without_checkpoint(file),
+        _SAFE,
+        ("nothing is computed twice; all that the function saves is held until the call",),
+    )
+
+
+def fixes_for_read(advice: str, readers: Iterable[Site], freed_by: Site | None) -> tuple[Fix, ...]:
+    """Return the fixes of a read of what was freed: what leads to it goes before the freeing call.
 
     ``readers`` are the calls that led to the read and the read itself, the outermost first.
     """
@@ -42,7 +97,13 @@ def fix_for_read(advice: str, readers: Iterable[Site], freed_by: Site | None) ->
     if freed_by is not None:
         inside = (site for site in readers if _comes_after(site, freed_by))
         edits = next(filter(None, (edit.move_before(site, freed_by) for site in inside)), ())
-    return Fix(FixKind.REORDER, advice, edits, Applicability.MAYBE_INCORRECT)
+    earlier = Fix(FixKind.REORDER, advice, edits, _SAFE if edits else _CHANGES, _UNTOUCHED)
+    if freed_by is None:
+        return (earlier,)
+    kept = edit.with_flag(freed_by, "retain_graph")
+    message = f"pass retain_graph=True to the call at {place(freed_by)}"
+    keeps = (*_UNTOUCHED, "what the graph saved is held until the graph goes")
+    return chosen((earlier, Fix(FixKind.RETAIN_GRAPH, message, kept, _SAFE, keeps)))
 
 
 def _comes_after(site: Site, other: Site) -> bool:
@@ -56,7 +117,7 @@ def _edits(kind: FixKind, facts: FreedGraph, made: Site | None) -> tuple[Edit, .
     if call is None or facts.call.driven:
         return ()
     if kind is FixKind.REORDER:
-        return _not_reentrant(call.file)
+        return special.not_reentrant(call.file)
     if kind is FixKind.RECOMPUTE and (facts.same_root or made is None):
         return edit.forward_again(call)
     if kind is FixKind.RECOMPUTE and made is not None:
@@ -68,11 +129,3 @@ def _edits(kind: FixKind, facts: FreedGraph, made: Site | None) -> tuple[Edit, .
     if kind is FixKind.RETAIN_GRAPH and by is not None:
         return edit.with_flag(by, "retain_graph")
     return ()
-
-
-def _not_reentrant(file: str) -> tuple[Edit, ...]:
-    """Have the one checkpoint of a file run its backward without a backward call inside."""
-    found = [c for c in source.calls_in(source.tree(file)) if source.called_name(c) == "checkpoint"]
-    if len(found) != 1 or not isinstance(found[0], ast.Call):
-        return ()
-    return edit.with_keyword(places.of_node(found[0], file), "use_reentrant", "False")

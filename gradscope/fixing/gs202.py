@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 from gradscope.code.statements import Statement
 from gradscope.fixing import primitives
-from gradscope.model import Edit, Fix, FixKind, Site
+from gradscope.model import Applicability, Edit, Fix, FixKind, Site
 from gradscope.rules.base import place
 
 
@@ -22,17 +22,15 @@ def fix_for(
     site, name = change.site, change.target
     edits = primitives.out_of_place(site, methods) if computed else ()
     if edits:
-        return Fix(
-            FixKind.CLONE, f"at {place(site)}, use the out-of-place form of the operation", edits
-        )
+        return cloned(f"at {place(site)}, use the out-of-place form of the operation", edits)
     edits = _clone_where_saved(name, made)
     if edits:
         saved = ", ".join(place(each) for each in made)
         message = f"let {saved} use `{name}.clone()`, or change `{name}` after the backward call"
-        return Fix(FixKind.CLONE, message, edits)
+        return cloned(message, edits)
     where = f" at {place(made[0])}" if made else ""
     form = "use the out-of-place form of the operation or change a clone()"
-    return Fix(FixKind.CLONE, f"save a clone(){where}, or at {place(site)} {form}")
+    return cloned(f"save a clone(){where}, or at {place(site)} {form}", ())
 
 
 def fix_for_hidden(change: Statement, made: Sequence[Site]) -> Fix | None:
@@ -47,7 +45,13 @@ def fix_for_hidden(change: Statement, made: Sequence[Site]) -> Fix | None:
         return None
     saved = ", ".join(place(each) for each in made)
     message = f"let {saved} use `{name}.clone()`, or write to `{name}.data` after the backward call"
-    return Fix(FixKind.CLONE, message, edits)
+    return cloned(message, edits)
+
+
+def cloned(message: str, edits: tuple[Edit, ...]) -> Fix:
+    """Return the fix that has the graph save a tensor of its own."""
+    effects = ("one more tensor of that size is held until the graph goes",)
+    return Fix(FixKind.CLONE, message, edits, Applicability.MACHINE_APPLICABLE, effects)
 
 
 def _clone_where_saved(name: str, made: Sequence[Site]) -> tuple[Edit, ...]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gradscope.code import places, source
 from gradscope.fixing import primitives as edit
 from gradscope.fixing import spots
+from gradscope.fixing.choosing import chosen
 from gradscope.model import Applicability, Edit, Fix, FixKind, Site
+from gradscope.rules.base import place
 from gradscope.rules.gs301 import Carried
 from gradscope.rules.gs302 import KeptAlive, fix_kind
+from gradscope.rules.gs305 import NeverBackpropagated
+from gradscope.rules.gs305 import words_for as words_for_unused
 
 _SAFE = Applicability.MACHINE_APPLICABLE
+_CHANGES = Applicability.MAYBE_INCORRECT
 _BACKWARDS = ("backward", "manual_backward", "grad", "step")
 _OF_CONTAINERS = frozenset({*dir(list), *dir(dict), *dir(set), "appendleft"})
 
@@ -48,22 +53,90 @@ def fixes_for_kept(facts: KeptAlive, detached: tuple[Edit, ...], message: str) -
     return Fix(kind, message, edits, _SAFE, effects, reason), *others
 
 
-def fix_for_carried(facts: Carried, detached: tuple[Edit, ...], message: str) -> Fix:
-    """Return the fix of a graph that goes back over the iterations."""
+def fixes_for_carried(
+    facts: Carried, detached: tuple[Edit, ...], message: str, *, in_tuple: bool
+) -> tuple[Fix, ...]:
+    """Return what can be done where a graph goes back over the iterations, the first with this
+    ``message`` and the edits that detach after the call.
+
+    ``in_tuple``: what is carried is a tuple of tensors.
+    """
     edits = detached
     if facts.steps and facts.stored is not None:
         edits = edit.detach_to_leaf(facts.stored, facts.holder) or detached
     effects = (f"gradient reaches what this iteration does to `{facts.holder}`, nothing earlier",)
     reason = "a weight that is stepped by hand" if facts.steps else "a carried state"
-    return Fix(FixKind.DETACH, message, edits, _SAFE, effects, reason)
+    read = () if facts.steps or in_tuple else _detached_where_handed_on(facts)
+    first = Fix(FixKind.DETACH, message, edits or read, _SAFE, effects, reason)
+    if facts.steps or facts.stored is None:
+        return (first,)
+    return chosen((first, *_of_state(facts, read, effects)))
 
 
-def edits_for_unused(made: Site) -> tuple[Edit, ...]:
-    """Return the edits that run a line under ``torch.no_grad()``."""
-    statement = source.statement_at(made)
-    if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr):
+def _of_state(facts: Carried, read: tuple[Edit, ...], effects: tuple[str, ...]) -> Iterator[Fix]:
+    """Yield what else can be done with a state whose graph is kept over the iterations."""
+    if read:
+        where = f"at {place(facts.stored)}, where the next iteration takes it"
+        message = f"detach() `{facts.holder}` {where}, and drop retain_graph=True"
+        yield Fix(FixKind.DETACH, message, read, _SAFE, effects)
+    yield Fix(
+        FixKind.SUM_LOSSES,
+        "add the losses of a few iterations, call backward once for all of them, then detach() "
+        f"`{facts.holder}`",
+        (),
+        Applicability.HAS_PLACEHOLDERS,
+        (
+            "gradient goes back over as many iterations as are added",
+            "their graphs are held until then",
+        ),
+    )
+
+
+def _detached_where_handed_on(facts: Carried) -> tuple[Edit, ...]:
+    """Detach what the statement that stores the state reads of it, or what it stores where that is
+    behind the call; and keep no graph.
+    """
+    call = facts.call.site if facts.call is not None else None
+    if facts.stored is None or call is None or facts.call is None:
         return ()
-    return edit.no_grad(places.of_node(statement, made.file, made.function))
+    stored, holder = facts.stored, facts.holder
+    is_behind = stored.function == call.function and stored.line > call.line
+    read = edit.detach_stored(stored, holder) if is_behind else edit.detach_carried(stored, holder)
+    dropped = edit.without_flag(call, "retain_graph") if facts.call.retain_graph else ()
+    return edit.joined(read, dropped) if read and dropped else read
+
+
+def fixes_for_unused(facts: NeverBackpropagated) -> tuple[Fix, ...]:
+    """Return what can be done where graphs are built that no backward call goes through."""
+    made = facts.made
+    nothing = "nothing is trained through it, and nothing was on this run"
+    safe = _CHANGES if facts.also_trained else _SAFE
+    return (
+        Fix(
+            FixKind.NO_GRAD,
+            words_for_unused(facts),
+            _without_graph(made, "no_grad"),
+            safe,
+            (nothing,),
+            "no backward call comes",
+        ),
+        Fix(
+            FixKind.NO_GRAD,
+            f"run {place(made)} under torch.inference_mode(), which costs less still",
+            _without_graph(made, "inference_mode"),
+            _CHANGES,
+            (nothing, "torch raises where what it computes enters a graph later"),
+        ),
+    )
+
+
+def _without_graph(made: Site, context: str) -> tuple[Edit, ...]:
+    """Return the edits that run a statement under a context in which no graph is built."""
+    statement = source.statement_at(made)
+    simple = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return
+    if not isinstance(statement, simple):
+        return ()
+    return edit.no_grad(places.of_node(statement, made.file, made.function), context=context)
 
 
 def _is_used_as_tensor(store: Site, holder: str) -> bool:

@@ -18,11 +18,6 @@ def without_retain(site: Site | None) -> tuple[Edit, ...]:
     return primitives.without_flag(site, "retain_graph") if site is not None else ()
 
 
-def out_of_the_cycle(kind: str, site: Site | None) -> tuple[Edit, ...]:
-    """Let ``save_for_backward`` keep what an attribute of the ``ctx`` at a site keeps."""
-    return primitives.save_for_backward(site) if kind == "ctx" and site is not None else ()
-
-
 def detached_after(
     site: Site | None, names: Iterable[Path], *, in_tuple: bool = False
 ) -> tuple[Edit, ...]:

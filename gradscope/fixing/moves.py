@@ -99,6 +99,15 @@ def put_at_head(draft: Draft, body: list[ast.stmt], lines: Iterable[str | Line])
         draft.before(body[at], *lines)
 
 
+def put_at_end(at: Site, line: str) -> tuple[Edit, ...]:
+    """Put a statement at the end of the loop around a place."""
+    draft, last = Draft(at.file), loop_at(at).body[-1]
+    if any(isinstance(node, LEAVES) for node in ast.walk(last)):
+        raise CannotBeWrittenError
+    draft.after(last, line)
+    return draft.edits()
+
+
 def put_before(draft: Draft, at: ast.stmt, lines: Iterable[str | Line]) -> None:
     """Put statements before one, but never above the ``global`` declaration of their names."""
     made = draft.lines(lines)
@@ -123,13 +132,13 @@ def _names_in(line: Line) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-def under_no_grad(first: Site, last: Site | None) -> tuple[Edit, ...]:
-    """Put statements of one block under ``torch.no_grad()``; of a function, its decorator."""
+def under(context: str, first: Site, last: Site | None) -> tuple[Edit, ...]:
+    """Put statements of one block under a context of torch's; of a function, its decorator."""
     begin = statement(first)
     end = statement(last) if last is not None else begin
     draft = Draft(first.file, begin.lineno, end.lineno)
     if begin is end and isinstance(begin, spots.FUNCTIONS):
-        return _decorated(draft, begin)
+        return _decorated(draft, begin, context)
     block = spots.block_with(first.file, begin)
     if end not in block or block.index(end) < block.index(begin):
         raise CannotBeWrittenError
@@ -141,7 +150,7 @@ def under_no_grad(first: Site, last: Site | None) -> tuple[Edit, ...]:
         raise CannotBeWrittenError
     if isinstance(getattr(begin, "value", None), ast.Constant):
         raise CannotBeWrittenError  # it has no graph
-    item = cst.WithItem(cst.parse_expression(f"{_torch(draft)}.no_grad()"))
+    item = cst.WithItem(cst.parse_expression(f"{_torch(draft)}.{context}()"))
 
     def wrap(lines: Sequence[Line]) -> cst.BaseCompoundStatement:
         return cst.With([item], cst.IndentedBlock(lines))
@@ -150,10 +159,12 @@ def under_no_grad(first: Site, last: Site | None) -> tuple[Edit, ...]:
     return draft.edits()
 
 
-def _decorated(draft: Draft, function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[Edit, ...]:
+def _decorated(
+    draft: Draft, function: ast.FunctionDef | ast.AsyncFunctionDef, context: str
+) -> tuple[Edit, ...]:
     if isinstance(function, ast.AsyncFunctionDef):
         raise CannotBeWrittenError
-    decorator = cst.Decorator(cst.parse_expression(f"{_torch(draft)}.no_grad()"))
+    decorator = cst.Decorator(cst.parse_expression(f"{_torch(draft)}.{context}()"))
 
     def make(updated: cst.FunctionDef) -> cst.FunctionDef:
         return updated.with_changes(decorators=[*updated.decorators, decorator])

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gradscope.code import changes, source
+from gradscope.code import changes, places, source
 from gradscope.code.names import owner_of
 from gradscope.fixing import primitives as edit
 from gradscope.fixing.choosing import loses
@@ -53,7 +53,7 @@ def of_made_once(facts: SharedGraph, holders: Sequence[Holder]) -> Iterator[Fix]
     no_grad = Fix(
         FixKind.NO_GRAD,
         f"compute `{facts.holder}` under torch.no_grad(): it keeps no graph at all",
-        () if at is None or facts.call.driven else edit.no_grad(at),
+        () if at is None or facts.call.driven else edit.no_grad(_cached(facts.holder, at) or at),
         _SAFE if is_safe else _CHANGES,
         effects,
     )
@@ -99,9 +99,23 @@ def detach_where_stored(facts: SharedGraph) -> tuple[Edit, ...]:
     link = facts.link or (facts.made[0] if facts.made else None)
     if link is None:
         return ()
+    if function := _cached(facts.holder, link):
+        return edit.detach_returned(function)
     name = "" if facts.holder.startswith("<") else facts.holder
     found = edit.detach_stored(link, name)
     return found if found or not _is_the_tensor(link, name) else edit.detach_stored(link)
+
+
+def _cached(holder: str, link: Site) -> Site | None:
+    """Return the function whose decorator at a place keeps its results."""
+    if not holder.startswith("<lru_cache of "):
+        return None
+    for node in ast.walk(source.tree(link.file)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if any(source.spans(each, link.line) for each in node.decorator_list):
+            return places.of_node(node, link.file, link.function)
+    return None
 
 
 def _is_the_tensor(link: Site, name: str) -> bool:

@@ -9,49 +9,21 @@ They are written through LibCST, which is imported with the first of them.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Container, Sequence
-from typing import ParamSpec
+from collections.abc import Container, Sequence
 
 from gradscope.fixing.edits import CannotBeWrittenError, checked
 from gradscope.fixing.merging import merged
+from gradscope.fixing.written import written
 from gradscope.model import Edit, Site
 
-P = ParamSpec("P")
-_UNWRITABLE = (
-    *(CannotBeWrittenError, SyntaxError, ValueError, LookupError, TypeError, AttributeError),
-    *(AssertionError, RecursionError, NotImplementedError, StopIteration, OSError),
-)
 
-
-def _written(write: Callable[P, tuple[Edit, ...]]) -> Callable[P, tuple[Edit, ...]]:
-    """Return the function with nothing for what cannot be written.
-
-    It runs in the user's program, and a finding without an edit is one all the same.
-    """
-
-    @functools.wraps(write)
-    def edits(*args: P.args, **kwargs: P.kwargs) -> tuple[Edit, ...]:
-        try:
-            return write(*args, **kwargs)
-        except _UNWRITABLE:
-            return ()
-        except Exception as error:
-            # Not what a signal's handler of the program may have raised meanwhile.
-            if not type(error).__module__.startswith("libcst"):
-                raise
-            return ()
-
-    return edits
-
-
-@_written
+@written
 def joined(*parts: tuple[Edit, ...]) -> tuple[Edit, ...]:
     """Return all edits as one change; none if a part is empty or two contradict each other."""
     return checked(*merged(edit for part in parts for edit in part)) if all(parts) else ()
 
 
-@_written
+@written
 def detach_reads(at: Site, text: str) -> tuple[Edit, ...]:
     """Write ``text.detach()`` wherever the statement at a place reads ``text``.
 
@@ -62,7 +34,7 @@ def detach_reads(at: Site, text: str) -> tuple[Edit, ...]:
     return values.read_with(at, text, ".detach()")
 
 
-@_written
+@written
 def detach_stored(at: Site, text: str = "", *, elements: bool = False) -> tuple[Edit, ...]:
     """Store the value detached: of an assignment, ``append(x)``, a walrus, an argument, a return.
 
@@ -83,7 +55,15 @@ def detach_stored(at: Site, text: str = "", *, elements: bool = False) -> tuple[
         return moves.detach_after(at, [name], elements=elements, without="")
 
 
-@_written
+@written
+def detach_returned(function: Site) -> tuple[Edit, ...]:
+    """Detach what a function returns."""
+    from gradscope.fixing import values
+
+    return values.returned_with(function, ".detach()")
+
+
+@written
 def detach_carried(at: Site, text: str) -> tuple[Edit, ...]:
     """Detach what a statement reads of what it stores: ``h = f(x, h.detach())``."""
     from gradscope.fixing import values
@@ -91,7 +71,7 @@ def detach_carried(at: Site, text: str) -> tuple[Edit, ...]:
     return values.carried_with(at, text, ".detach()")
 
 
-@_written
+@written
 def detach_to_leaf(at: Site, text: str = "") -> tuple[Edit, ...]:
     """Store ``value.detach().requires_grad_()``: a leaf that is trained."""
     from gradscope.fixing import values
@@ -99,7 +79,7 @@ def detach_to_leaf(at: Site, text: str = "") -> tuple[Edit, ...]:
     return values.stored_with(at, ".detach().requires_grad_()", text)
 
 
-@_written
+@written
 def detach_after(
     at: Site, names: Sequence[str], *, elements: bool = False, without: str = ""
 ) -> tuple[Edit, ...]:
@@ -113,18 +93,19 @@ def detach_after(
     return moves.detach_after(at, names, elements=elements, without=without)
 
 
-@_written
-def no_grad(first: Site, last: Site | None = None) -> tuple[Edit, ...]:
-    """Put a statement, or all from the first to the last of a block, under ``torch.no_grad()``.
+@written
+def no_grad(first: Site, last: Site | None = None, *, context: str = "no_grad") -> tuple[Edit, ...]:
+    """Put a statement, or all from the first to the last of a block, under ``torch.no_grad()``, or
+    another ``context`` of torch's.
 
     A function at ``first`` gets ``torch.no_grad()`` as its decorator.
     """
     from gradscope.fixing import moves
 
-    return moves.under_no_grad(first, last)
+    return moves.under(context, first, last)
 
 
-@_written
+@written
 def item_added(at: Site, total: str) -> tuple[Edit, ...]:
     """Add ``value.item()`` to a total where the statement at a place adds a tensor."""
     from gradscope.fixing import values
@@ -132,7 +113,7 @@ def item_added(at: Site, total: str) -> tuple[Edit, ...]:
     return values.added_with(at, total, ".item()")
 
 
-@_written
+@written
 def detach_added(at: Site, total: str) -> tuple[Edit, ...]:
     """Add ``value.detach()`` to a total where the statement at a place adds a tensor."""
     from gradscope.fixing import values
@@ -140,7 +121,7 @@ def detach_added(at: Site, total: str) -> tuple[Edit, ...]:
     return values.added_with(at, total, ".detach()")
 
 
-@_written
+@written
 def item_stored(at: Site, text: str = "") -> tuple[Edit, ...]:
     """Store ``value.item()``: of an assignment, ``append(x)``, a value in a dict."""
     from gradscope.fixing import values
@@ -148,7 +129,7 @@ def item_stored(at: Site, text: str = "") -> tuple[Edit, ...]:
     return values.stored_with(at, ".item()", text)
 
 
-@_written
+@written
 def stored_as(at: Site, function: str, text: str = "") -> tuple[Edit, ...]:
     """Store ``function(value)``: ``failures.append(str(error))``."""
     from gradscope.fixing import values
@@ -156,7 +137,7 @@ def stored_as(at: Site, function: str, text: str = "") -> tuple[Edit, ...]:
     return values.called_with(at, function, text)
 
 
-@_written
+@written
 def backward_of(call: Site, loss: str) -> tuple[Edit, ...]:
     """Call backward on another loss."""
     from gradscope.fixing import calls
@@ -164,7 +145,7 @@ def backward_of(call: Site, loss: str) -> tuple[Edit, ...]:
     return calls.backward_of(call, loss)
 
 
-@_written
+@written
 def sum_losses(first: Site, second: Site) -> tuple[Edit, ...]:
     """Make one backward call of two: ``(first + second).backward()`` where all is computed."""
     from gradscope.fixing import calls
@@ -172,7 +153,7 @@ def sum_losses(first: Site, second: Site) -> tuple[Edit, ...]:
     return calls.sum_losses(first, second)
 
 
-@_written
+@written
 def sum_of_loop(call: Site, elements: str) -> tuple[Edit, ...]:
     """Make one backward call of the sum of what a loop runs over."""
     from gradscope.fixing import calls
@@ -180,7 +161,7 @@ def sum_of_loop(call: Site, elements: str) -> tuple[Edit, ...]:
     return calls.sum_of_loop(call, elements)
 
 
-@_written
+@written
 def move_before(at: Site, target: Site) -> tuple[Edit, ...]:
     """Move the statement at a place before another, with the comments above it."""
     from gradscope.fixing import moves
@@ -188,7 +169,7 @@ def move_before(at: Site, target: Site) -> tuple[Edit, ...]:
     return moves.moved(at, target, after=False)
 
 
-@_written
+@written
 def move_after(at: Site, target: Site) -> tuple[Edit, ...]:
     """Move the statement at a place after another, with the comments above it."""
     from gradscope.fixing import moves
@@ -196,7 +177,7 @@ def move_after(at: Site, target: Site) -> tuple[Edit, ...]:
     return moves.moved(at, target, after=True)
 
 
-@_written
+@written
 def recompute(at: Site, names: Sequence[str]) -> tuple[Edit, ...]:
     """Compute the names in the loop at or around a place, or else in its function.
 
@@ -207,7 +188,7 @@ def recompute(at: Site, names: Sequence[str]) -> tuple[Edit, ...]:
     return again.recomputed(at, names)
 
 
-@_written
+@written
 def refilled(store: Site, call: Site) -> tuple[Edit, ...]:
     """Collect anew what a place collects in containers, for each run of a backward call."""
     from gradscope.fixing import refilling
@@ -215,7 +196,7 @@ def refilled(store: Site, call: Site) -> tuple[Edit, ...]:
     return refilling.refilled(store, call)
 
 
-@_written
+@written
 def recompute_in(function: Site, store: Site) -> tuple[Edit, ...]:
     """Move an attribute's store (``self.mix = …`` in ``__init__``) to the head of a method."""
     from gradscope.fixing import again
@@ -223,7 +204,7 @@ def recompute_in(function: Site, store: Site) -> tuple[Edit, ...]:
     return again.recomputed_in(function, store)
 
 
-@_written
+@written
 def forward_again(call: Site, stale: Sequence[str] = ()) -> tuple[Edit, ...]:
     """Compute the loss of a backward call anew before it, from the names that are ``stale`` on."""
     from gradscope.fixing import again
@@ -231,7 +212,7 @@ def forward_again(call: Site, stale: Sequence[str] = ()) -> tuple[Edit, ...]:
     return again.forward_again(call, stale)
 
 
-@_written
+@written
 def with_flag(call: Site, flag: str) -> tuple[Edit, ...]:
     """Pass ``retain_graph=True`` or ``create_graph=True``, in the place of what is passed now."""
     from gradscope.fixing import calls
@@ -239,7 +220,7 @@ def with_flag(call: Site, flag: str) -> tuple[Edit, ...]:
     return calls.with_keyword(call, flag, "True")
 
 
-@_written
+@written
 def with_keyword(call: Site, name: str, value: str) -> tuple[Edit, ...]:
     """Pass ``name=value`` in a call, in the place of what is passed now."""
     from gradscope.fixing import calls
@@ -247,7 +228,7 @@ def with_keyword(call: Site, name: str, value: str) -> tuple[Edit, ...]:
     return calls.with_keyword(call, name, value)
 
 
-@_written
+@written
 def without_flag(call: Site, flag: str) -> tuple[Edit, ...]:
     """Leave ``retain_graph=True`` or ``create_graph=True`` out of a call."""
     from gradscope.fixing import calls
@@ -255,7 +236,7 @@ def without_flag(call: Site, flag: str) -> tuple[Edit, ...]:
     return calls.without_flag(call, flag)
 
 
-@_written
+@written
 def clone_reads(at: Site, text: str) -> tuple[Edit, ...]:
     """Write ``text.clone()`` wherever the statement at a place reads ``text``."""
     from gradscope.fixing import values
@@ -263,7 +244,7 @@ def clone_reads(at: Site, text: str) -> tuple[Edit, ...]:
     return values.read_with(at, text, ".clone()")
 
 
-@_written
+@written
 def clone_before(at: Site, name: str) -> tuple[Edit, ...]:
     """Put ``name = name.clone()`` before the statement that changes it in place."""
     from gradscope.fixing import in_place
@@ -271,7 +252,7 @@ def clone_before(at: Site, name: str) -> tuple[Edit, ...]:
     return in_place.clone_before(at, name)
 
 
-@_written
+@written
 def out_of_place(at: Site, methods: Container[str]) -> tuple[Edit, ...]:
     """Write ``x += y`` as ``x = x + y`` and ``x.relu_()`` as ``x = x.relu()``.
 
@@ -282,7 +263,7 @@ def out_of_place(at: Site, methods: Container[str]) -> tuple[Edit, ...]:
     return in_place.out_of_place(at, methods)
 
 
-@_written
+@written
 def assigned_instead(at: Site) -> tuple[Edit, ...]:
     """Write ``x.copy_(y)`` as ``x = y``: what a graph saved of the old tensor stays."""
     from gradscope.fixing import in_place
@@ -290,7 +271,7 @@ def assigned_instead(at: Site) -> tuple[Edit, ...]:
     return in_place.assigned_instead(at)
 
 
-@_written
+@written
 def not_in_place(at: Site) -> tuple[Edit, ...]:
     """Leave ``inplace=True`` out of the call at a place."""
     from gradscope.fixing import in_place
@@ -298,7 +279,7 @@ def not_in_place(at: Site) -> tuple[Edit, ...]:
     return in_place.not_in_place(at)
 
 
-@_written
+@written
 def reset_at_head(at: Site, name: str, value: str = "") -> tuple[Edit, ...]:
     """Put ``name = value`` at the head of the loop at or around a place.
 
@@ -309,7 +290,7 @@ def reset_at_head(at: Site, name: str, value: str = "") -> tuple[Edit, ...]:
     return again.reset_at_head(at, name, value)
 
 
-@_written
+@written
 def rebuild_cache(store: Site) -> tuple[Edit, ...]:
     """Make a cached value anew each time: no ``if x is None:`` or early ``return`` comes before."""
     from gradscope.fixing import again
@@ -317,15 +298,15 @@ def rebuild_cache(store: Site) -> tuple[Edit, ...]:
     return again.rebuilt(store)
 
 
-@_written
-def save_for_backward(store: Site) -> tuple[Edit, ...]:
-    """Write ``ctx.out = out`` as ``ctx.save_for_backward(out)``, and its reads in ``backward``."""
-    from gradscope.fixing import contexts
+@written
+def put_at_end(at: Site, line: str) -> tuple[Edit, ...]:
+    """Put a statement at the end of the loop at or around a place."""
+    from gradscope.fixing import moves
 
-    return contexts.saved_for_backward(store)
+    return moves.put_at_end(at, line)
 
 
-@_written
+@written
 def without_decorator(at: Site) -> tuple[Edit, ...]:
     """Take the decorator at a line off its function, or the one that caches its results."""
     from gradscope.fixing import again

@@ -122,6 +122,7 @@ class Names:
         if known is not None and known[0]() is root:
             return
         for path, module in Module.named_modules(root):
+            path = path.removeprefix("_orig_mod").removeprefix(".")  # what torch.compile wraps
             name = f"{label}.{path}" if path else label
             self._modules[id(module)] = (weakref.ref(module), name, type(module).__name__)
             for kind in (module._parameters, module._buffers):

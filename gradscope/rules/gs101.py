@@ -188,7 +188,7 @@ class FreedRead:
     that was freed.
 
     This is no backward call, so it can only be explained after torch has raised. ``after`` is the
-    number of the last completed backward call, ``fix`` what can be done.
+    number of the last completed backward call, ``fixes`` what can be done.
     """
 
     site: Site | None
@@ -196,7 +196,7 @@ class FreedRead:
     made: Site | None = None
     freed_by: BackwardCall | None = None
     after: int = 0
-    fix: Fix | None = None
+    fixes: tuple[Fix, ...] = ()
 
 
 READ_EARLIER = "look at saved tensors before the backward call, or pass retain_graph=True to it"
@@ -217,7 +217,8 @@ def finding_of_read(facts: FreedRead) -> Finding:
         label=f"reads what {facts.node or 'a node'} saved, already freed",
         related=notes,
         nodes=(facts.node,) if facts.node else (),
-        fix=facts.fix or Fix(FixKind.REORDER, READ_EARLIER),
+        fix=facts.fixes[0] if facts.fixes else Fix(FixKind.REORDER, READ_EARLIER),
+        alternatives=facts.fixes[1:],
     )
     return replace(found, certainty=Certainty.OBSERVED)
 

@@ -68,6 +68,7 @@ code may have worked yesterday.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
@@ -81,6 +82,10 @@ RULE = rule(
 )
 
 
+SETTING = "torch._functorch.config.donated_buffer"
+"""Whether compiled code may give the memory of what it saved to its backward."""
+
+
 @dataclass(frozen=True, slots=True)
 class DonatedGraph:
     """What is known when ``call`` is to keep a graph whose compiled ``nodes`` have donated buffers.
@@ -92,8 +97,8 @@ class DonatedGraph:
     nodes: tuple[Node, ...]
 
 
-def finding(facts: DonatedGraph) -> Finding:
-    """Return the finding in words."""
+def finding(facts: DonatedGraph, fixes: Sequence[Fix] = ()) -> Finding:
+    """Return the finding in words; ``fixes`` are what can be done, the better first."""
     saved = tuple(s for node in facts.nodes for s in node.saved)
     flag = "create_graph=True" if facts.call.create_graph else "retain_graph=True"
     keep = f"asks to keep {counted(len(facts.nodes), 'compiled node')}"
@@ -104,7 +109,8 @@ def finding(facts: DonatedGraph) -> Finding:
         related=_related(facts),
         nodes=facts.nodes,
         saved=saved,
-        fix=_fix(facts.call, activation_bytes(saved)),
+        fix=fixes[0] if fixes else first_fix(facts),
+        alternatives=fixes[1:],
     )
 
 
@@ -115,16 +121,17 @@ def _related(facts: DonatedGraph) -> list[Related]:
     return [Related("created", site, message) for site in sites]
 
 
-def _fix(call: BackwardCall, keeps: int) -> Fix:
+def first_fix(facts: DonatedGraph) -> Fix:
     """Keep the graph without donating, or do without the compiler where a second derivative is
     wanted.
     """
-    if call.create_graph:
+    keeps = activation_bytes(tuple(s for node in facts.nodes for s in node.saved))
+    if facts.call.create_graph:
         reason = "a compiled graph has no second derivative"
         return Fix(FixKind.EAGER, f"call the function without torch.compile here: {reason}")
     price = f" (costs up to {nbytes(keeps)})" if keeps else ""
     return Fix(
         FixKind.DONATED_BUFFER_OFF,
-        "leave retain_graph=True out, or set torch._functorch.config.donated_buffer = False "
+        f"leave retain_graph=True out, or set {SETTING} = False "
         f"before the compiled function is first called{price}",
     )

@@ -68,6 +68,7 @@ backpropagation through time) is no finding; a longer one may be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
@@ -107,8 +108,8 @@ class Carried:
     steps: bool = False
 
 
-def finding(facts: Carried, fix: Fix | None = None) -> Finding:
-    """Return the finding in words; ``fix`` is what can be done, if it comes with edits."""
+def finding(facts: Carried, fixes: Sequence[Fix] = ()) -> Finding:
+    """Return the finding in words; ``fixes`` are what can be done, the better first."""
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"
@@ -130,7 +131,8 @@ def finding(facts: Carried, fix: Fix | None = None) -> Finding:
         label=f"goes back over {facts.seen.words(facts.iterations)}",
         related=related,
         bytes=facts.nbytes,
-        fix=fix or Fix(FixKind.DETACH, words_for(facts)),
+        fix=fixes[0] if fixes else Fix(FixKind.DETACH, words_for(facts)),
+        alternatives=fixes[1:],
     )
 
 

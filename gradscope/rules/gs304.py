@@ -89,10 +89,11 @@ enough to go unseen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
-from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
+from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Site
 from gradscope.rules.base import at, rule
 from gradscope.units import counted
@@ -116,8 +117,8 @@ class KeptByCycle:
     nodes_each: float
 
 
-def finding(facts: KeptByCycle, edits: tuple[Edit, ...] = ()) -> Finding:
-    """Return the finding in words; ``edits`` make the fix."""
+def finding(facts: KeptByCycle, fixes: Sequence[Fix] = ()) -> Finding:
+    """Return the finding in words; ``fixes`` are what can be done, the better first."""
     site = facts.site or (facts.call.site if facts.call else None)
     how = {
         "ctx": f"`{facts.name}` is an output stored on the ctx of its own Function",
@@ -125,22 +126,25 @@ def finding(facts: KeptByCycle, edits: tuple[Edit, ...] = ()) -> Finding:
         "grad": f"`{facts.name}` has a graph that leads back to its parameter",
     }[facts.kind]
     seen = f"{counted(facts.iterations, 'iteration')} seen"
+    kind = FixKind.DETACH if facts.kind == "hook" else FixKind.OTHER
     return RULE.finding(
         "a reference cycle keeps the graphs of earlier iterations alive",
         facts.call,
         site=site,
         label=f"{seen}, {counted(round(facts.nodes_each), 'node')} more with each",
         related=(Related("held_by", site, how),),
-        fix=_fix(facts.kind, at(site), edits),
+        fix=fixes[0] if fixes else Fix(kind, words_for(facts)),
+        alternatives=fixes[1:],
     )
 
 
-def _fix(kind: str, where: str, edits: tuple[Edit, ...]) -> Fix:
-    if kind == "ctx":
+def words_for(facts: KeptByCycle) -> str:
+    """Return what to do."""
+    where = at(facts.site or (facts.call.site if facts.call else None))
+    if facts.kind == "ctx":
         instead = "instead of an attribute, and ctx.saved_tensors in backward"
-        return Fix(FixKind.OTHER, f"use ctx.save_for_backward(){where} {instead}", edits)
-    if kind == "hook":
-        message = f"let the hook{where} use what it is given, or a detach() of the tensor"
-        return Fix(FixKind.DETACH, message)
+        return f"use ctx.save_for_backward(){where} {instead}"
+    if facts.kind == "hook":
+        return f"let the hook{where} use what it is given, or a detach() of the tensor"
     grad = f"use torch.autograd.grad(..., create_graph=True){where}"
-    return Fix(FixKind.OTHER, f"{grad}, or set .grad = None when done with it")
+    return f"{grad}, or set .grad = None when done with it"

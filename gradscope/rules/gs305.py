@@ -63,9 +63,10 @@ may run anywhere. Where one line does both, in turn, it says nothing: run that l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradscope.model import Certainty, Edit, Finding, Fix, FixKind, Related, Severity, Site
+from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import place, rule
 from gradscope.units import counted, nbytes
 
@@ -93,8 +94,8 @@ class NeverBackpropagated:
     after: int = 0
 
 
-def finding(facts: NeverBackpropagated, edits: tuple[Edit, ...] = ()) -> Finding:
-    """Return the finding in words."""
+def finding(facts: NeverBackpropagated, fixes: Sequence[Fix] = ()) -> Finding:
+    """Return the finding in words; ``fixes`` are what can be done, the better first."""
     size = nbytes(facts.nbytes)
     related = []
     if facts.built is not None:
@@ -115,9 +116,11 @@ def finding(facts: NeverBackpropagated, edits: tuple[Edit, ...] = ()) -> Finding
         label=f"{size} saved and dropped, {times}; never run backward",
         related=related,
         bytes=facts.nbytes,
-        fix=Fix(
-            FixKind.NO_GRAD,
-            f"run {place(facts.made)} under torch.no_grad(); nothing then trains through it",
-            edits,
-        ),
+        fix=fixes[0] if fixes else Fix(FixKind.NO_GRAD, words_for(facts)),
+        alternatives=fixes[1:],
     )
+
+
+def words_for(facts: NeverBackpropagated) -> str:
+    """Return what to do, and what it means."""
+    return f"run {place(facts.made)} under torch.no_grad(); nothing then trains through it"

@@ -33,7 +33,7 @@ import torch
 import gradscope
 from gradscope.fixing.merging import merged
 from gradscope.fixing.patch import apply, decoded
-from gradscope.model import Certainty, Edit, Finding, Severity, Site
+from gradscope.model import Applicability, Certainty, Edit, Finding, Severity, Site
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 PROGRAMS = sorted(CORPUS.glob("*/*.py"))
@@ -43,7 +43,10 @@ CASES = [
     if '"error": "inplace"' in path.read_text("utf-8").splitlines()[0]
 ]
 ROLES = ("created", "modified_by", "freed_by", "held_by", "next_read", "failing_node")
-RAISED = {"GS101": "second time", "GS201": "inplace operation"}
+RAISED = {
+    "GS101": "second time",
+    "GS201": "inplace operation",
+}
 COMMENT = re.compile(rf"# (?:\^ )?(?=(?:error|warning|advice|becomes|{'|'.join(ROLES)}): )")
 ANNOUNCED = re.compile(r"(error|warning|advice): (GS\d+) \[(.*)\](?: `(.*)`)?")
 
@@ -228,6 +231,35 @@ def prediction_comes_true(found: list[Finding]) -> None:
         assert failing.column == error.site.column
         assert error.fix is not None
         assert first.fix.kind == error.fix.kind
+
+
+CANDIDATES = {
+    "GS101": "foresight/two_losses",
+    "GS102": "foresight/two_losses",
+    "GS103": "freed/in_a_method",
+    "GS201": "in_place/written_with_out",
+    "GS202": "in_place/written_with_out",
+    "GS301": "leaks/state_handed_on_only_after_the_call",
+    "GS302": "leaks/adversarial_input_carried_on",
+    "GS304": "leaks/hook_that_closes_over_its_tensor",
+    "GS305": "leaks/only_inference_in_main",
+}
+"""A program for each code whose cure is a choice: without retain_graph=True (GS303) all is as it was."""
+
+
+@pytest.mark.parametrize("code", CANDIDATES)
+def test_a_finding_offers_a_choice_and_what_is_safe_mends_it(code: str, tmp_path: Path) -> None:
+    path = CORPUS / f"{CANDIDATES[code]}.py"
+    found = [each for each in watched(path)[0] if each.code == code]
+    assert len(found) == 1
+    fixes = found[0].fixes
+    assert 2 <= len({(fix.kind, fix.message) for fix in fixes}) == len(fixes) <= 4
+    safe = [f for f in fixes if f.edits and f.applicability is Applicability.MACHINE_APPLICABLE]
+    assert fixes[0].edits
+    for fix in safe:
+        again, raised, _ = watched(with_edits(path, fix.edits, tmp_path))
+        assert not raised
+        assert code not in {each.code for each in again}
 
 
 def test_kinds_of_programs() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gradscope.fixing.donated import fixes_for_donated
 from gradscope.model import (
     BackwardCall,
     Certainty,
@@ -22,6 +23,7 @@ from gradscope.rules import gs101, gs104, gs201
 from gradscope.rules.gs101 import FreedGraph, FreedRead
 from gradscope.rules.gs104 import DonatedGraph
 from gradscope.rules.gs201 import ModifiedAt, ModifiedBetween, ModifiedByStep, StaleTensor
+from gradscope.rules.roles import grouped
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30, "step")
 FREES = Site("/home/ann/train.py", 23, 5, 23, 30, "step")
@@ -302,3 +304,23 @@ def test_a_second_derivative_needs_an_uncompiled_function() -> None:
     assert finding.message == "create_graph=True on a compiled graph with donated buffers"
     assert finding.fix is not None
     assert finding.fix.kind == "eager"
+
+
+def test_a_compiled_graph_may_go_instead_or_its_function_run_as_it_is() -> None:
+    kept = DonatedGraph(replace(SECOND, retain_graph=True), (COMPILED,))
+    derived = DonatedGraph(replace(SECOND, retain_graph=True, create_graph=True), (COMPILED,))
+    assert [f.kind for f in fixes_for_donated(kept)] == [
+        "donated_buffer_off",
+        "remove_retain",
+        "eager",
+    ]
+    assert [f.kind for f in fixes_for_donated(derived)] == ["eager", "other"]
+    found = gs104.finding(kept, fixes_for_donated(kept))
+    assert found.fixes == fixes_for_donated(kept)
+    check_wording(found)
+
+
+def test_parameters_in_words() -> None:
+    names = ["net.0.weight", "net.0.bias", "net.1.bias", "w", "an unnamed leaf f32[1]"]
+    assert grouped(names) == "`net.*`, `w` and an unnamed leaf f32[1]"
+    assert grouped(names[:2]) == "`net.0.*`"

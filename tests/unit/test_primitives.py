@@ -11,6 +11,7 @@ import pytest
 from edited import Write, after
 
 from gradscope.fixing import primitives as p
+from gradscope.fixing import special
 from gradscope.model import Site
 
 Case = tuple[str, Write, str]
@@ -691,7 +692,7 @@ def function(forward: str, backward: str) -> str:
 @cases(
     the_first=(
         function("ctx.out = out  # kept", "'''Doc.'''\nreturn g * ctx.out * (1 - ctx.out)"),
-        lambda at: p.save_for_backward(at("ctx.out")),
+        lambda at: special.save_for_backward(at("ctx.out")),
         function(
             "ctx.save_for_backward(out)  # kept",
             "'''Doc.'''\n(out,) = ctx.saved_tensors\nreturn g * out * (1 - out)",
@@ -702,14 +703,14 @@ def function(forward: str, backward: str) -> str:
             "ctx.save_for_backward(\n    x,\n)\nctx.out = out",
             "x, = ctx.saved_tensors\nreturn g * ctx.out * x",
         ),
-        lambda at: p.save_for_backward(at("ctx.out")),
+        lambda at: special.save_for_backward(at("ctx.out")),
         function(
             "ctx.save_for_backward(\n    x, out)", "x, out = ctx.saved_tensors\nreturn g * out * x"
         ),
     ),
     a_name_that_is_taken=(
         function("ctx.y = out", "out = g\nreturn out * ctx.y"),
-        lambda at: p.save_for_backward(at("ctx.y")),
+        lambda at: special.save_for_backward(at("ctx.y")),
         function(
             "ctx.save_for_backward(out)",
             "(out_saved,) = ctx.saved_tensors\nout = g\nreturn out * out_saved",
@@ -717,12 +718,12 @@ def function(forward: str, backward: str) -> str:
     ),
     read_by_others=(
         function("ctx.save_for_backward(x)\nctx.out = out", "return h(ctx.saved_tensors, ctx.out)"),
-        lambda at: p.save_for_backward(at("ctx.out")),
+        lambda at: special.save_for_backward(at("ctx.out")),
         "",
     ),
     nowhere_read=(
         function("ctx.out = out", "return g"),
-        lambda at: p.save_for_backward(at("ctx.out")),
+        lambda at: special.save_for_backward(at("ctx.out")),
         "",
     ),
 )
@@ -960,4 +961,75 @@ assert new <= {{"libcst", "gradscope"}}, new
     ),
 )
 def test_collect_again(code: str, write: Write, expected: str, tmp_path: Path) -> None:
+    assert after(code, write, tmp_path) == expected
+
+
+@cases(
+    a_setting_behind_the_imports=(
+        '"""Doc."""\nimport torch\n\nx = 1\n',
+        lambda at: special.set_after_imports(at("x").file, "torch.a.b", "False"),
+        '"""Doc."""\nimport torch\nimport torch.a\ntorch.a.b = False\n\nx = 1\n',
+    ),
+    a_decorator_that_compiles=(
+        'import torch\n@torch.compile(backend="eager")\n@other\ndef f(x):\n    pass\n',
+        lambda at: special.uncompiled(at("def").file),
+        "import torch\n@other\ndef f(x):\n    pass\n",
+    ),
+    a_call_that_compiles=(
+        "f = torch.compile(lambda x: x + 1, dynamic=True)\ng(f(1))\n",
+        lambda at: special.uncompiled(at("f").file),
+        "f = (lambda x: x + 1)\ng(f(1))\n",
+    ),
+    not_one_of_two_that_compile=(
+        "f, g = torch.compile(a), torch.compile(b)\n",
+        lambda at: special.uncompiled(at("f").file),
+        "",
+    ),
+    an_argument_for_a_checkpoint=(
+        "def f(h, k=1):\n    return h * side + k\ny = checkpoint(f, h, use_reentrant=True)\n",
+        lambda at: special.handed_to_checkpoint(at("def").file, ["side"]),
+        "def f(h, side, k=1):\n    return h * side + k\ny = checkpoint(f, h, side, use_reentrant=True)\n",
+    ),
+    not_what_it_makes_itself=(
+        "def f(h):\n    side = g(h)\n    return h * side\ny = checkpoint(f, h)\n",
+        lambda at: special.handed_to_checkpoint(at("def").file, ["side"]),
+        "",
+    ),
+    no_checkpoint=(
+        "y = checkpoint(self.f, h, g(h), use_reentrant=True)  # saves memory\n",
+        lambda at: special.without_checkpoint(at("y").file),
+        "y = self.f(h, g(h))  # saves memory\n",
+    ),
+    a_hook_that_takes_a_value=(
+        "z.register_hook(lambda g: seen.append(g * z))\n",
+        lambda at: special.detach_in_hook(at("z.reg")),
+        "z.register_hook(lambda g, z=z.detach(): seen.append(g * z))\n",
+    ),
+    a_hook_by_its_name=(
+        "z = f()\ndef keep(g):\n    seen.append(g * z)\nz.register_hook(keep)\n",
+        lambda at: special.detach_in_hook(at("z.reg")),
+        "z = f()\ndef keep(g, z=z.detach()):\n    seen.append(g * z)\nz.register_hook(keep)\n",
+    ),
+    a_hook_before_its_tensor=(
+        "def keep(g):\n    seen.append(g * z)\nz = f()\nz.register_hook(keep)\n",
+        lambda at: special.detach_in_hook(at("z.reg")),
+        "",
+    ),
+    at_the_end_of_the_loop=(
+        "for x in xs:\n    f(x)  # one\n    if x:\n        g(x)\nh()\n",
+        lambda at: p.put_at_end(at("f(x)"), "net.zero_grad()"),
+        "for x in xs:\n    f(x)  # one\n    if x:\n        g(x)\n    net.zero_grad()\nh()\n",
+    ),
+    what_a_function_returns=(
+        "@cache\ndef f(x):\n    y = g(x)\n    return y + 1\n",
+        lambda at: p.detach_returned(at("def")),
+        "@cache\ndef f(x):\n    y = g(x)\n    return (y + 1).detach()\n",
+    ),
+    not_one_of_two_returns=(
+        "def f(x):\n    if x: return x\n    return x + 1\n",
+        lambda at: p.detach_returned(at("def")),
+        "",
+    ),
+)
+def test_one_kind_of_cause(code: str, write: Write, expected: str, tmp_path: Path) -> None:
     assert after(code, write, tmp_path) == expected

@@ -14,7 +14,7 @@ from gradscope.collect.look import Look
 from gradscope.collect.marks import token_of
 from gradscope.collect.state import State
 from gradscope.detect.built import built_at, node_at
-from gradscope.detect.foresight.held import Freeing, Held
+from gradscope.detect.foresight.held import Freeing, Held, is_root_of
 from gradscope.detect.foresight.reading import Reading
 from gradscope.detect.foresight.training import roles_of
 from gradscope.model import BackwardCall, Site
@@ -54,7 +54,7 @@ def shared_graph(
     link = _link(reading, _places_of(watch, look, held), made)
     loop = source.loop_around(here)
     again = reading.backward == site or reading.again or reading.read.after_back_edge
-    same_root = held.root and held.own == _root_of(record)
+    same_root = is_root_of(record, look, held, reading.name)
     statement = source.statement_at(link) if link is not None else None
     shared = _shared(record, reading, reached)
     return SharedGraph(
@@ -115,10 +115,6 @@ def _rank(entry: tuple[Held, Reading]) -> tuple[bool, bool, int]:
     )
 
 
-def _root_of(record: BackwardCall) -> int | None:
-    return record.roots[0].node if len(record.roots) == 1 else None
-
-
 def _made(watch: State, look: Look, freed: list[int]) -> tuple[Site, ...]:
     sites: dict[Site, None] = {}
     for i in freed[:_MOST_NODES]:
@@ -150,6 +146,9 @@ def _link(reading: Reading, own: tuple[Site, ...], made: tuple[Site, ...]) -> Si
     ``own`` and ``made`` are lines that were run. A line under a condition may not have been, unless
     it is the only one that assigns.
     """
+    declared = _store_of_global(reading)
+    if declared is not None:
+        return declared
     code = reading.frame.f_code
     here = place_in(reading.frame).site
     container = reading.name.partition("[")[0]
@@ -260,6 +259,8 @@ def is_carried(reading: Reading, loop: ast.AST | None) -> bool:
         return False
     if loop is not None and changes.stores_in(loop, reading.name):
         return True
+    if _store_of_global(reading) is not None:
+        return True
     if "." not in reading.name and "[" not in reading.name:
         return False
     stored = _stored_in(reading)
@@ -274,6 +275,26 @@ def is_carried(reading: Reading, loop: ast.AST | None) -> bool:
     last = container.rpartition(".")[2]
     names = [t for s in source.statements_of(region) for t in changes.targets_of(s)]
     return not any(_is_lazy(region, t) for t in names if _names(t, last, key, "." in container))
+
+
+def _store_of_global(reading: Reading) -> Site | None:
+    """Return where a function that reads a variable of the module stores it anew as well."""
+    site = reading.read.site
+    region = source.function_around(site)
+    if not reading.name.isidentifier() or isinstance(region, ast.Module):
+        return None
+    own = [*source.statements_of(region)]
+    declared = (ast.Global, ast.Nonlocal)
+    if not any(isinstance(each, declared) and reading.name in each.names for each in own):
+        return None
+    stores = [each for each in own if changes.stores(each, reading.name)]
+    if not stores or _is_lazy(region, reading.name) or all(map(_is_reset, stores)):
+        return None
+    return places.of_node(stores[-1], site.file, site.function)
+
+
+def _is_reset(store: ast.stmt) -> bool:
+    return _is_empty(getattr(store, "value", None))
 
 
 def _runs_outside(name: str, loop: ast.AST, file: str) -> bool:

@@ -12,6 +12,7 @@ from torch.autograd.graph import Node
 from gradscope.collect.look import Look
 from gradscope.collect.walk import Walker, dependencies_last, edges_of, reachable
 from gradscope.detect.needs import will_free
+from gradscope.model import BackwardCall
 from gradscope.model.paths import Path
 from gradscope.program.reach import Budget, visit
 from gradscope.program.tensors import held_node
@@ -107,3 +108,15 @@ class Freeing:
         below = (self.look.nodes[i] for i in reachable(self._edges, held.freed))
         leaves = (getattr(node, "variable", None) for node in below)
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def is_root_of(record: BackwardCall, look: Look, held: Held, name: str) -> bool:
+    """Return whether a call starts at the tensor held under a name, and nowhere else.
+
+    Compiled code is one node, whatever it returns: there the names tell the results apart.
+    """
+    root = record.roots[0] if len(record.roots) == 1 else None
+    if root is None or not held.root or held.own is None or held.own != root.node:
+        return False
+    is_compiled = held.own in look.compiled
+    return not is_compiled or root.name in (None, name)

@@ -19,7 +19,8 @@ from gradscope.detect.leaks.spans import Room, Spans
 from gradscope.detect.leaks.suspects import Scanned, Suspect, scan
 from gradscope.detect.leaks.told import Told, carried, has_grown, is_kept_between_calls, kept_alive
 from gradscope.detect.observers import Observer
-from gradscope.fixing.leaks import out_of_the_cycle
+from gradscope.detect.proposing import proposed
+from gradscope.fixing.cycles import fixes_for_cycle
 from gradscope.model import BackwardCall, Finding
 from gradscope.model.paths import Path
 from gradscope.program.sites import Place, user_frame, user_frames
@@ -199,11 +200,8 @@ class Growth(Observer):
                 self._told[key] = None
                 if first:  # one parameter stands for all
                     name, (nodes, _) = suspect.names[0].text, sightings.rates
-                    yield gs304.finding(
-                        gs304.KeptByCycle(
-                            loop.record, "grad", name, None, suspect.iterations, nodes
-                        )
-                    )
+                    kept = suspect.iterations, nodes
+                    yield self._of_cycle(gs304.KeptByCycle(loop.record, "grad", name, None, *kept))
                 continue
             if suspect.in_graph and not suspect.is_container:
                 told = carried(self.watch, sightings, loop.record, steps=loop.waits)
@@ -217,10 +215,12 @@ class Growth(Observer):
             if cycle is not None:
                 (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
                 each = (now - before) / (last - first_seen)
-                yield gs304.finding(
-                    gs304.KeptByCycle(loop.record, cycle.kind, cycle.name, cycle.site, last, each),
-                    out_of_the_cycle(cycle.kind, cycle.site),
+                yield self._of_cycle(
+                    gs304.KeptByCycle(loop.record, cycle.kind, cycle.name, cycle.site, last, each)
                 )
+
+    def _of_cycle(self, facts: gs304.KeptByCycle) -> Finding:
+        return gs304.finding(facts, proposed(self.watch.notes, lambda: fixes_for_cycle(facts)))
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""

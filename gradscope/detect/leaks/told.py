@@ -10,7 +10,7 @@ from gradscope.code.through_data import writes_data
 from gradscope.collect.state import State
 from gradscope.detect.leaks.loops import Sightings
 from gradscope.detect.leaks.suspects import Suspect
-from gradscope.fixing.held import fix_for_carried, fixes_for_kept
+from gradscope.fixing.held import fixes_for_carried, fixes_for_kept
 from gradscope.fixing.leaks import detached_after, detached_where_stored
 from gradscope.model import BackwardCall, Finding, Fix
 from gradscope.model.paths import Path
@@ -31,7 +31,7 @@ class Told:
     def finding(self) -> Finding:
         """What was said, in words."""
         if isinstance(self.facts, gs301.Carried):
-            return gs301.finding(self.facts, self.fixes[0])
+            return gs301.finding(self.facts, self.fixes)
         return gs302.finding(self.facts, self.fixes)
 
     def again(self, sightings: Sightings, seen: Seen) -> Told:
@@ -72,7 +72,8 @@ def carried(
         steps=steps,
     )
     edits = detached_after(site, names, in_tuple=not suspect.is_direct)
-    return Told(facts, (fix_for_carried(facts, edits, gs301.words_for(facts)),))
+    words, in_tuple = gs301.words_for(facts), not suspect.is_direct
+    return Told(facts, fixes_for_carried(facts, edits, words, in_tuple=in_tuple))
 
 
 def kept_alive(watch: State, sightings: Sightings, record: BackwardCall | None) -> Told:

@@ -19,7 +19,8 @@ from gradscope.collect.shapes import Repeat, Shape
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
 from gradscope.detect.observers import Observer
-from gradscope.fixing.held import edits_for_unused
+from gradscope.detect.proposing import proposed
+from gradscope.fixing.held import fixes_for_unused
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.routes import Route
 from gradscope.program.sites import Place
@@ -125,7 +126,7 @@ class Unused(Observer):
         routes = sorted(lines[line], key=lambda r: -often[r].nbytes)
         times = max(often[r].times for r in routes)
         facts = self._facts(sites[line], routes[0], times, sizes[line], trained)
-        yield gs305.finding(facts, () if facts.also_trained else edits_for_unused(facts.made))
+        yield gs305.finding(facts, proposed(self.watch.notes, lambda: fixes_for_unused(facts)))
 
     def _facts(
         self, site: Site, route: Route, times: int, nbytes: int, trained: dict[_Line, int]

@@ -226,7 +226,8 @@ def _difference(number: int, own: _Met, usual: _Met) -> str:
     mine, theirs = _parameters(own.graph), _parameters(usual.graph)
     if lacking := [name for name in theirs if name not in mine]:
         without = f"{begun} does not lead to {_list(lacking)}, as those of the others do"
-        return f"{without}: DistributedDataParallel waits for gradients of them that never come"
+        waits = "DistributedDataParallel waits for gradients of them that never come"
+        return f"{without}: {waits}, unless it was given find_unused_parameters=True"
     if more := [name for name in mine if name not in theirs]:
         return f"{begun} leads to {_list(more)}, and those of the others do not"
     for one, other in zip(own.graph.nodes, usual.graph.nodes, strict=False):

@@ -349,6 +349,13 @@ def test_a_difference_has_signs_and_only_what_changed() -> None:
     assert "  gone: GS101 backward-through-freed-graph" in fixed
 
 
+def test_a_difference_tells_what_the_graphs_alone_held_if_both_know() -> None:
+    lines = printed(lambda console: print_diff(told(), told(), console))
+    assert "  held by it alone             4 KiB  4 KiB" in lines
+    lines = printed(lambda console: print_diff(recording(), told(), console))
+    assert not [line for line in lines if "alone" in line]
+
+
 def test_speedscope_gets_frames_and_bytes() -> None:
     whole = json.loads(to_speedscope(recording()))
     assert whole["$schema"] == "https://www.speedscope.app/file-format-schema.json"

@@ -90,6 +90,7 @@ def print_diff(before: Recording, after: Recording, console: Console) -> None:
     """Print how the memory, the totals and the findings of two runs differ."""
     pairs = {
         "saved in the largest graph": (_size(largest(before)), _size(largest(after))),
+        **_alone(before, after),
         "held at the peak": _totals(before, after, "peak_saved_bytes"),
         "held at the end": _totals(before, after, "live_bytes"),
         "saved in all": _totals(before, after, "saved_bytes"),
@@ -140,6 +141,14 @@ def _print_findings(before: Recording, after: Recording, console: Console) -> No
 
 def _size(graph: Largest | None) -> int:
     return 0 if graph is None else graph.nbytes
+
+
+def _alone(before: Recording, after: Recording) -> dict[str, tuple[int, int]]:
+    """Return what the largest graphs alone held, if both recordings have it."""
+    one, other = largest(before), largest(after)
+    if one is None or other is None or one.alone is None or other.alone is None:
+        return {}
+    return {"held by it alone": (one.alone, other.alone)}
 
 
 def _totals(before: Recording, after: Recording, name: str) -> tuple[int, int]:

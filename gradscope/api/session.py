@@ -44,7 +44,7 @@ from gradscope.hooks import (
 )
 from gradscope.model import BackwardCall, Certainty, Finding, Graph, Sample, Site, Summary
 from gradscope.program.names import Names
-from gradscope.program.sites import place_in, user_frame
+from gradscope.program.sites import forget_codes, place_in, user_frame
 from gradscope.program.variables import turn_off
 from gradscope.record.writer import RecordingWriter
 from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE, hide_package_from_compiler
@@ -185,6 +185,7 @@ class Session:
         self._handles.remove()
         self.state.saving.leave_late = self._hooks.leave_late
         self.state.restore_stack()
+        forget_codes()
 
     def _is_idle(self) -> bool:
         """Return whether no graph is alive that a step could change."""

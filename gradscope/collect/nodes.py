@@ -232,12 +232,14 @@ def stale_inputs_of_checkpoint(unpack: Any) -> list[Stale]:
     if code is None or code.co_filename != CHECKPOINT_FILE or "frame" not in code.co_freevars:
         return []
     frame = unpack.__closure__[code.co_freevars.index("frame")].cell_contents
+    saver = getattr(getattr(frame, "input_saver", None), "grad_fn", None)
+    if saver is not None:
+        return _stale_inputs_of_saver(saver)
     stale = []
-    for saved in _inputs_of(frame):
-        data = saved.data
+    for saved in getattr(frame, "saved_args", ()):
+        data = saved.data if isinstance(saved, SavedTensor) else None
         if isinstance(data, Packed):
-            is_detached = data.is_detached and not data.by_function
-            if data.tensor is not None and (data.is_stale or is_detached):
+            if data.tensor is not None and (data.is_stale or data.is_detached):
                 stale.append(Stale(data.tensor, data.version))
         elif isinstance(data, torch.Tensor) and saved.unpack_hook is None:
             try:
@@ -250,11 +252,18 @@ def stale_inputs_of_checkpoint(unpack: Any) -> list[Stale]:
     return stale
 
 
-def _inputs_of(frame: Any) -> list[Any]:
-    """Return the saved tensors of a checkpoint's frame; before torch 2.12 a node that is in no
-    graph saved them.
-    """
-    saver = getattr(getattr(frame, "input_saver", None), "grad_fn", None)
-    if saver is not None:
-        return [each for each in slots.saved(saver, "tensors") if each is not None]
-    return [each for each in getattr(frame, "saved_args", ()) if isinstance(each, SavedTensor)]
+def _stale_inputs_of_saver(saver: Node) -> list[Stale]:
+    """Return the same before torch 2.12, where a node that is in no graph saved the inputs."""
+    inputs = [each for each in slots.saved(saver, "tensors") if each is not None]
+    packs = [each.data for each in inputs if isinstance(each.data, Packed)]
+    stale = [Stale(p.tensor, p.version) for p in packs if p.tensor is not None and p.is_stale]
+    if any(type(each.data) not in PLAIN or each.unpack_hook is not None for each in inputs):
+        return stale  # under hooks, or of a subclass, whose own code would see the unpacking
+    try:
+        slots.unpacked(saver, "saved_tensors")
+    except RuntimeError as error:
+        versions = slots.versions_in(error)
+        if versions is not None:
+            now, then = versions
+            stale += [Stale(e.data, then) for e in inputs if version_of(e.data) == now][:1]
+    return stale

@@ -9,6 +9,7 @@ as torch checks that only where no hooks are, it is given hooks, which do torch'
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -59,6 +60,7 @@ class Slot:
         return self.data
 
 
+_SLOT_INIT = Slot.__init__.__code__  # made by dataclass, so of no file
 _UNREAD = Slot(object(), lambda data: data)
 """Of hooks of the program's, put in before the watch began."""
 
@@ -147,22 +149,27 @@ def _read(node: Node, read: Callable[[], Any]) -> Any:
 
     Raise _OfTheProgramError where that would run a Python function that is not ours. A node that is
     older than the watch may have hooks that did not go through ``foreign``, so a profile function
-    stands guard.
+    stands guard. (Python's collector must not run meanwhile: it calls destructors.)
     """
     if _watches and node._sequence_nr() >= _watches[0]:
         return read()
     profile = sys.getprofile()
     if not isinstance(profile, FunctionType | MethodType | None):
         raise _OfTheProgramError  # a profiler in C, which Python could not put back
+    collects = gc.isenabled()
+    gc.disable()
     sys.setprofile(_refuse)
     try:
         return read()
     finally:
         sys.setprofile(profile)
+        if collects:
+            gc.enable()
 
 
 def _refuse(frame: FrameType, event: str, arg: object) -> None:
-    if event == "call" and not frame.f_code.co_filename.startswith(_PACKAGE):
+    code = frame.f_code
+    if event == "call" and not (code.co_filename.startswith(_PACKAGE) or code is _SLOT_INIT):
         raise _OfTheProgramError
 
 
@@ -241,7 +248,8 @@ def _slots(node: Node, raw: Sequence[Any], read: Callable[[], Any]) -> list[Slot
 def _read_adopting(raw: Sequence[Any], read: Callable[[], Any], met: list[Slot]) -> Any:
     """Read all; adopt one after the other where torch finds that one of them is stale.
 
-    torch names the versions of the first that is stale: it is the one whose adoption changes that.
+    torch describes the first that is stale: it is the one whose adoption changes that. Where two
+    look alike, it may be either, and what is raised is the same.
     """
     waiting = list(raw)[::-1]
     error = None
@@ -260,7 +268,7 @@ def _read_adopting(raw: Sequence[Any], read: Callable[[], Any], met: list[Slot])
             try:
                 read()
             except RuntimeError as failure:
-                if versions_in(failure) == versions_in(error):
+                if str(failure) == str(error) and not adopted.is_described_by(error):
                     continue
             adopted.is_stale(error)
 
@@ -273,27 +281,40 @@ class _Adopted:
     """Hooks on a saved tensor that had none: they give the tensor, and raise what torch would."""
 
     def __init__(self) -> None:
-        self._text = ""
+        self._described = ""
+        self._around = f"{MODIFIED}: a saved tensor ", ""
         self._expected = 0
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Keep the tensor, as it is now: it is taken for one that is not stale."""
         self._expected = read_version(tensor)
+        self._described = f"[{tensor.type()} {list(tensor.shape)}]"
         return tensor
+
+    def is_described_by(self, error: RuntimeError) -> bool:
+        """Return whether torch's error may be about this one."""
+        versions = versions_in(error)
+        return (
+            versions is not None
+            and versions[0] == self._expected
+            and (self._described in str(error))
+        )
 
     def is_stale(self, error: RuntimeError) -> None:
         """Learn that torch's error was about this one."""
-        versions = versions_in(error)
-        assert versions is not None
-        self._text, self._expected = str(error), versions[1]
+        text = str(error)
+        found = _VERSION.search(text)
+        assert found is not None
+        self._around = text[: found.start()], text[found.end() :]
+        self._expected = int(found[2])
 
     def unpack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Check the version as torch would have."""
         version = read_version(tensor)
         if version != self._expected:
-            words = f"is at version {version}; expected version {self._expected} instead"
+            before, after = self._around
             raise RuntimeError(
-                _VERSION.sub(words, self._text or f"{MODIFIED}: a saved tensor {words}")
+                f"{before}is at version {version}; expected version {self._expected} instead{after}"
             )
         return tensor
 

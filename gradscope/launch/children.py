@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -223,6 +224,9 @@ class Children:
             for name in ("fork_exec", "_fork_exec"):
                 if hasattr(module, name):
                     self._replace(module, name, self._fork_exec)
+        for name in ("posix_spawn", "posix_spawnp"):  # by which subprocess starts, since 3.13
+            if hasattr(os, name):
+                self._replace(os, name, self._posix_spawn)
         self._replace(os, "system", self._system)
         _active.append(self)
         self._undo.callback(_active.remove, self)
@@ -243,6 +247,12 @@ class Children:
         with suppress(Exception):  # the program starts what it wanted to start
             argv, executables = self._led(argv, executables)
         return original(argv, executables, *rest)
+
+    def _posix_spawn(self, original: Any, path: Any, argv: Any, *rest: Any, **options: Any) -> Any:
+        with suppress(Exception):
+            found = shutil.which(path) or path  # posix_spawnp looks on the PATH
+            argv, (path,) = self._led(argv, (found,))
+        return original(path, argv, *rest, **options)
 
     def _led(self, argv: Any, executables: Any) -> tuple[Any, Any]:
         """Return the command line as it is started, and the files to look for."""

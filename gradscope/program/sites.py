@@ -94,6 +94,11 @@ def learn_code(code: CodeType) -> KnownCode:
     return known
 
 
+def forget_codes() -> None:
+    """Let go of all code: the compiler's dies with the program, and tells who waits for that."""
+    known_codes.clear()
+
+
 def owner_of(code: CodeType) -> int:
     """Return whose code this is: USER, COMPILED, LIBRARY, HIDDEN or ENGINE."""
     return (known_codes.get(id(code)) or learn_code(code)).owner

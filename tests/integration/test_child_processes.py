@@ -306,6 +306,24 @@ def test_a_process_that_the_program_forks_itself(place: Place) -> None:
     assert (own.summary.backward_calls, own.findings) == (4, ())
 
 
+@pytest.mark.parametrize("function", ["posix_spawn", "posix_spawnp"])
+def test_a_script_that_is_spawned(place: Place, function: str) -> None:
+    """As subprocess does since Python 3.13."""
+    place.write("child.py", BROKEN)
+    place.write(
+        "train.py",
+        f"""
+        import os, sys
+        child = os.{function}(sys.executable, [sys.executable, "-u", "child.py", "fail"], os.environ)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+    )
+    plain, watched = place.plain("train.py"), place.watched("train.py")
+    assert watched.stdout == plain.stdout
+    (found,) = [f for f in watched.report["findings"] if f["severity"] == "error"]
+    assert found["processes"] == processes_of(watched)
+
+
 def test_what_is_not_watched_is_told_with_the_command_that_would(place: Place) -> None:
     place.write("child.py", "print('hello')")
     place.write(

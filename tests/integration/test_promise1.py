@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ SCRIPTS = sorted(
     if not path.name.startswith("_")
 )
 TIMEOUT = 300
+_LOGGED = re.compile(r"(?m)^[IWE]\d{4} [\d:.]+ \d+ ")
+"""When and by which process torch has logged something."""
 REAL = {
     "anomaly": "shows the stack down to its outer end",
     "compiled": "starts compilers and imports all of torch's own",
@@ -94,7 +97,7 @@ def run(extensions: Path, script: Path, *command: str | Path) -> Ran:
         timeout=TIMEOUT,
         check=False,
     )
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return Ran(done.returncode, done.stdout, _LOGGED.sub("", done.stderr))
 
 
 @functools.cache

@@ -170,11 +170,10 @@ class LineWatch(Observer):
         """Follow the user's function that begins, or the generator that goes on."""
         code = frame.f_code
         try:
-            owner = (known_codes.get(id(code)) or learn_code(code)).owner
+            if (known_codes.get(id(code)) or learn_code(code)).owner == USER:
+                return self._event(frame, event, argument)
         except RecursionError:  # the program is about to meet it
             return None
-        if owner == USER:
-            return self._event(frame, event, argument)
         if code is _BACKWARD:
             self._event(frame, event, argument)
             self._turn_off()

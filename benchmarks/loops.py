@@ -5,16 +5,23 @@
     python benchmarks/loops.py --only gan --rounds 15
 
 Each loop runs in one process in blocks: plain, then watched, three times over, with the same random
-numbers. The figures are medians of short rounds, watched over plain, after iterations that are not
-timed; what those first iterations cost more in all is a column of its own.
+numbers, and once in torch's anomaly mode. The figures are medians of short rounds, watched over
+plain, and best against best in brackets, after iterations that are not timed; what those first
+iterations cost more in all is a column of its own. Times are of the processor, so that a machine
+that is busy with other things disturbs them less.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import random
+import resource
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +34,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradscope
 
-WARM_UP = 60
+WARM_UP = 40
 BLOCKS = 3
 SECONDS = 0.08  # of a round, about
 
@@ -46,6 +53,8 @@ class Row:
     way: str
     plain: float
     ratio: float
+    best: float
+    anomaly: float
     first: float
     lifted: bool
 
@@ -196,6 +205,36 @@ def two_losses() -> Iteration:
     return iteration
 
 
+def policy_epoch() -> Iteration:
+    body = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+    actor, critic = nn.Linear(64, 4), nn.Linear(64, 1)
+    parameters = [*body.parameters(), *actor.parameters(), *critic.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=1e-4)
+
+    def iteration(size: Draw, length: Draw) -> None:
+        states = torch.randn(size(128), 8)
+        rewards = torch.randn(len(states))
+        with torch.no_grad():
+            chosen = torch.distributions.Categorical(logits=actor(body(states)))
+            actions = chosen.sample()  # type: ignore[no-untyped-call]
+            before = chosen.log_prob(actions)  # type: ignore[no-untyped-call]
+        for _ in range(length(4)):
+            for some in torch.randperm(len(states)).split(32):
+                hidden = body(states[some])
+                now = torch.distributions.Categorical(logits=actor(hidden))
+                ratio = (now.log_prob(actions[some]) - before[some]).exp()  # type: ignore[no-untyped-call]
+                value = critic(hidden).squeeze(1)
+                gain = rewards[some] - value.detach()
+                clipped = torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain)
+                loss = F.mse_loss(value, rewards[some]) - clipped.mean()
+                optimizer.zero_grad()
+                (loss - 0.01 * now.entropy().mean()).backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(parameters, 0.5)
+                optimizer.step()
+
+    return iteration
+
+
 def checkpointed() -> Iteration:
     layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(6))
 
@@ -256,6 +295,7 @@ LOOPS: dict[str, tuple[Callable[[], Iteration], tuple[str, ...]]] = {
     "two losses, retain_graph": (two_losses, (SAME, SIZES)),
     "gradient penalty": (gradient_penalty, (SAME, SIZES)),
     "MAML, 4 inner steps": (inner_loop, (SAME, SIZES, SHAPE)),
+    "PPO, 4 epochs of 4 batches": (policy_epoch, (SAME, SIZES, SHAPE)),
     "checkpointed network": (checkpointed, (SAME, SIZES)),
 }
 
@@ -293,60 +333,164 @@ def measure(name: str, way: str, rounds: int) -> Row:
             watched += [seconds(iteration, way, count, seed) for seed in range(rounds)]
             assert scope._session is not None
             lifted = lifted and scope._session.state.lifting.on
-    each = statistics.median(plain) / count
-    ratio = statistics.median(watched) / statistics.median(plain)
-    return Row(name, way, 1000 * each, ratio, min(first) - WARM_UP * each, lifted)
+    middle = statistics.median(plain)
+    with torch.autograd.set_detect_anomaly(True):
+        anomaly = statistics.median(seconds(iteration, way, count, s) for s in range(3))
+    ratio, best = statistics.median(watched) / middle, min(watched) / min(plain)
+    more = min(first) - WARM_UP * middle / count
+    return Row(name, way, 1000 * middle / count, ratio, best, anomaly / middle, more, lifted)
 
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| loop | plain | same | sizes | shape | first 60 iterations |",
-        "|---|---:|---:|---:|---:|---:|",
+        f"| loop | plain | same | sizes | shape | anomaly mode | first {WARM_UP} iterations |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name in dict.fromkeys(row.name for row in rows):
         of_loop = {row.way: row for row in rows if row.name == name}
         cells = [
-            f"{row.ratio:.2f}{'' if row.lifted else ' *'}" if (row := of_loop.get(way)) else "-"
+            f"{row.ratio:.2f} ({row.best:.2f}){'' if row.lifted else ' *'}"
+            if (row := of_loop.get(way))
+            else "-"
             for way in (SAME, SIZES, SHAPE)
         ]
+        cells.append(f"{next(iter(of_loop.values())).anomaly:.1f}")
         most = max(row.first for row in of_loop.values())
         plain = next(iter(of_loop.values())).plain
         lines.append(f"| {name} | {plain:.2f} ms | {' | '.join(cells)} | +{max(most, 0):.2f} s |")
     return "\n".join(lines)
 
 
+def graph_of_a_transformer() -> Tensor:
+    layer = nn.TransformerEncoderLayer(32, 4, 128, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 24, enable_nested_tensor=False)
+    loss: Tensor = model(torch.randn(2, 8, 32)).square().mean()
+    return loss
+
+
+def chain() -> Tensor:
+    x: Tensor = nn.Parameter(torch.rand(4))
+    for number in range(20_000):
+        x = x.sin() if number % 2 else x * 1.0001
+    return x.sum()
+
+
+def walk(loss: Tensor) -> int:
+    """Visit every node, and do nothing else."""
+    seen = set()
+    stack = [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack += [target for target, _ in node.next_functions]
+    return len(seen)
+
+
+def looks() -> str:
+    """Return what check and snapshot cost on new graphs, over a bare walk in Python."""
+    lines = ["| graph | nodes | bare walk | `check` | `snapshot` |", "|---|---:|---:|---:|---:|"]
+    for name, build in (("Transformer, 24 layers", graph_of_a_transformer), ("chain", chain)):
+        best = []
+        for look in (walk, gradscope.check, gradscope.snapshot):
+            times = []
+            for _ in range(5):
+                loss = build()
+                start = time.process_time()
+                look(loss)
+                times.append(time.process_time() - start)
+            best.append(min(times))
+        nodes = walk(build())
+        bare = f"{1e6 * best[0] / nodes:.2f} µs a node"
+        ratios = " | ".join(f"{each / best[0]:.0f}x" for each in best[1:])
+        lines.append(f"| {name} | {nodes:,} | {bare} | {ratios} |")
+    return "\n".join(lines)
+
+
+def starts() -> str:
+    """Return the CPU seconds of commands that need no torch."""
+    lines = ["| command | CPU seconds |", "|---|---:|"]
+    with tempfile.TemporaryDirectory() as folder:
+        recording = Path(folder) / "run.gscope"
+        with gradscope.watch(save=recording):
+            tiny_mlp()(lambda number: number, lambda number: number)
+        commands = (["--help"], ["explain", "GS101"], ["rules"], ["report", str(recording)])
+        for command in commands:
+            times = []
+            for _ in range(3):
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                subprocess.run(
+                    [sys.executable, "-m", "gradscope", *command], check=True, capture_output=True
+                )
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            shown = " ".join(part for part in command if not part.startswith(folder))
+            lines.append(f"| `gradscope {shown}` | {min(times):.2f} |")
+    return "\n".join(lines)
+
+
 PAGE = """# Performance
 
 What `gradscope.watch()` costs: the time of whole training steps (forward, backward, optimizer),
-watched over plain. `python benchmarks/loops.py --write docs/performance.md` writes this page; run
-it on a machine of your own for figures of your own.
+watched over plain; best against best in brackets. `python benchmarks/loops.py --write
+docs/performance.md` writes this page; run it on a machine of your own for figures of your own.
 
-Measured with {machine}, one thread.
+Measured with {machine}, one thread, while the machine was busy with other things: figures of loops
+below a millisecond vary by a tenth or two from run to run.
 
 {table}
 
 *same*: every iteration is like the one before. *sizes*: batches or sequences of another size each
-time, with the same operations. *shape*: another number of operations each time. The last column is
-what the first 60 iterations cost more in all, in the worst of the ways: there the watch looks at
-everything in full. `*` marks loops in which the saved-tensor hooks stay in force
-([why](how-it-works.md#while-nothing-new-comes)): they keep, create or ask for parts of graphs, or
+time, with the same operations. *shape*: another number of operations each time. *anomaly mode* is
+torch's `detect_anomaly`. The last column is what the first {warm_up} iterations cost more in all,
+in the worst of the ways: there the watch looks at everything in full. `*` marks loops in which the
+saved-tensor hooks stay in force ([why](how-it-works.md#while-nothing-new-comes)): here, those that
 use hooks of their own.
 
 ## What is left
 
-A ratio has two parts. A backward call costs about 100 µs whatever its graph ({fixed:.0f} µs an
-iteration of the tiny MLP here): to find the place of the call, to book and record it, and to ask
-whether something grows. That shows in loops of less than a millisecond. And each node costs about
-a microsecond: the graph is walked from Python, every saved tensor is read, and torch makes a Python
-object for each. That shows where operations are so small that their forward and backward take a few
-microseconds, as with 1,000 scalar operations.
+A ratio has two parts. A backward call costs a fixed time whatever its graph: {fixed:.0f} µs an
+iteration of the tiny MLP here, with the step of its optimizer. About a quarter of that reads its
+eleven nodes, a quarter finds the place of the call and what is known of calls like it, a quarter
+counts and books it, and the rest asks whether something grows and notes what the optimizer's step
+changed. That shows in loops of less than a millisecond. And each node costs about a microsecond:
+the graph is walked from Python, every saved tensor is read, and torch makes a Python object for
+each. That shows where operations are so small that their forward and backward take a few
+microseconds, as with 1,000 scalar operations. Both are time in Python.
+
+## Looks on demand
+
+`check` reads what each node saved, and looks in full only where that finds something. `snapshot`
+makes plain data of every node, saved tensor and edge. Both are compared with a walk in Python that
+visits every node and does nothing else.
+
+{looks}
+
+Torch shows a saved tensor only through a Python object, made for the purpose, that says whether
+hooks of the program's are on it; this object alone costs about as much as the walk to its node.
+
+## Commands
+
+These import no torch.
+
+{starts}
 """
 
 
 def page(rows: list[Row]) -> str:
-    fixed = [1000 * row.plain * (row.ratio - 1) for row in rows if row.name == "tiny MLP"]
-    machine = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
-    return PAGE.format(machine=machine, table=table(rows), fixed=max(fixed, default=0.0))
+    fixed = [1000 * row.plain * (row.best - 1) for row in rows if row.name == "tiny MLP"]
+    python, cores = platform.python_version(), os.cpu_count()
+    machine = (
+        f"torch {torch.__version__}, Python {python}, {platform.machine()}, {cores} cores, CPU"
+    )
+    return PAGE.format(
+        machine=machine,
+        table=table(rows),
+        fixed=min(fixed, default=0.0),
+        warm_up=WARM_UP,
+        looks=looks(),
+        starts=starts(),
+    )
 
 
 def main() -> None:
@@ -362,7 +506,8 @@ def main() -> None:
             for way in ways:
                 row = measure(name, way, options.rounds)
                 rows.append(row)
-                print(f"{name:36} {way:6} {row.plain:8.2f} ms {row.ratio:6.2f}", flush=True)
+                line = f"{name:36} {way:6} {row.plain:8.2f} ms {row.ratio:6.2f}"
+                print(f"{line} ({row.best:.2f}), first +{row.first:.2f} s", flush=True)
     print(table(rows))
     if options.write:
         options.write.write_text(page(rows), encoding="utf-8")

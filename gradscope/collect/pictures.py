@@ -12,7 +12,8 @@ from gradscope.collect.state import State
 from gradscope.model import Graph, Root
 from gradscope.program.sites import user_frames
 
-_FREE_PICTURES = 20  # taken whatever they cost; later ones only while they stay cheap
+# Taken whatever they cost; later ones only while they stay cheap.
+_FREE_PICTURES, _FREE_NODES = 20, 2_000
 _SHARE = 0.05  # of the run's time
 _MOST_NODES = 50_000
 
@@ -23,7 +24,7 @@ class Pictures:
     def __init__(self, state: State, shapes: Shapes) -> None:
         self._state = state
         self._shapes = shapes
-        self._taken = 0
+        self._taken = self._nodes = 0
         self._seconds = 0.0
 
     def of(
@@ -53,7 +54,8 @@ class Pictures:
 
     def _is_cheap(self, look: Look) -> bool:
         in_time = self._seconds < _SHARE * self._state.elapsed()
-        return len(look.nodes) <= _MOST_NODES and (in_time or self._taken < _FREE_PICTURES)
+        free = self._taken < _FREE_PICTURES and self._nodes < _FREE_NODES
+        return len(look.nodes) <= _MOST_NODES and (in_time or free)
 
     def _take(self, look: Look, roots: tuple[Root, ...], frame: FrameType | None) -> Graph:
         before = time.thread_time()
@@ -63,5 +65,6 @@ class Pictures:
             look.nodes, look.index, roots, names=names, left=look.left, runs=look.will_run
         )
         self._taken += 1
+        self._nodes += len(look.nodes)
         self._seconds += time.thread_time() - before
         return graph

@@ -102,12 +102,16 @@ class Growth(Observer):
     ) -> Iterable[Finding]:
         """Scan if it is time to, and judge what has grown."""
         loop = self._end(call, record)
-        return () if loop is None or record.exception is not None else self._scan_loop(loop, frame)
+        if loop is None or record.exception is not None:
+            return ()
+        return self._scan_loop(loop, call.fresh, frame)
 
     def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
         """Do the same after a call on a recognized graph."""
         loop = self._end(call, call)
-        return () if loop is None else self._scan_loop(loop, user_frame(sys._getframe()))
+        if loop is None:
+            return ()
+        return self._scan_loop(loop, repeat.fresh, user_frame(sys._getframe()))
 
     def _end(self, call: Call, ended: BackwardCall | Call) -> Loop | None:
         """End an iteration; return its loop if it is due for a scan."""
@@ -125,12 +129,12 @@ class Growth(Observer):
         loop.end(ended, next_sequence_nr())
         return loop if loop.due else None
 
-    def _scan_loop(self, loop: Loop, frame: FrameType | None) -> Iterable[Finding]:
+    def _scan_loop(self, loop: Loop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
         if not self._is_cheap(loop.holders):
             return ()
         if loop.done and self._told.keys().isdisjoint(loop.holders):
             return ()
-        loop.note_alive(self.watch.census.alive)
+        loop.note_alive(self.watch.census.alive - fresh)  # sequences have other lengths each time
         frames = user_frames(frame) or ([frame] if frame is not None else [])
         scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False)
         loop.numbers = frozenset()

@@ -14,8 +14,7 @@ from gradscope.collect.shapes import Shape
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Sample
 
-_WRITE_EVERY = 0.05  # seconds
-_SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
+WRITE_EVERY = 0.01  # seconds between points of the memory curve, for which calls wait as well
 _MOST_ROWS = 64
 
 
@@ -104,7 +103,7 @@ class Books:
             self._rows[key] = _Row(call)
         else:
             row.add(call)
-        if call.ended - self._written > _WRITE_EVERY:
+        if call.ended - self._written > WRITE_EVERY:
             self.flush()
         self._sample(call, alike=True)
 
@@ -131,7 +130,7 @@ class Books:
 
     def _sample(self, call: Call, *, alike: bool) -> None:
         """Write two points of the memory curve, from time to time."""
-        if call.ended - self._sampled > _SAMPLE_EVERY:
+        if call.ended - self._sampled > WRITE_EVERY:
             self._sampled = call.ended
             held = call.freed_bytes - call.returned_bytes
             before = Sample(call.started, call.peak_bytes, 0, call.number - 1, alike)

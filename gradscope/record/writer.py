@@ -39,7 +39,10 @@ SOURCE_BYTES = 2 << 20
 """Larger files are data, not source."""
 
 COMMIT_EVERY = 0.05
-"""Seconds."""
+"""Seconds after which a call is in the file at the latest, if another one comes."""
+
+GATHER_EVERY = 0.01
+"""Seconds for which those who write may keep calls back at most, to write them together."""
 
 P = ParamSpec("P")
 
@@ -231,7 +234,7 @@ class RecordingWriter:
             self._waiting[table, key] = value
 
     def _tick(self) -> None:
-        if monotonic() - self._committed >= COMMIT_EVERY:
+        if monotonic() - self._committed >= COMMIT_EVERY - GATHER_EVERY:
             self._commit()
 
     def _commit(self) -> None:

@@ -15,8 +15,10 @@ from torch import nn
 import gradscope
 from gradscope.api.scope import Scope
 from gradscope.collect import lifting
+from gradscope.collect.booking import WRITE_EVERY
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding
+from gradscope.record.writer import COMMIT_EVERY, GATHER_EVERY
 
 HEAD = """
 import threading, torch
@@ -422,3 +424,7 @@ def test_calls_that_wait_to_be_written_together_are_all_there_when_asked_for() -
         assert min(call.number for call in calls) == first
         assert max(call.last_number for call in calls) == last
         assert len({call.freed_bytes for call in calls}) == 1
+
+
+def test_calls_are_kept_back_no_longer_than_the_recording_allows() -> None:
+    assert WRITE_EVERY <= GATHER_EVERY < COMMIT_EVERY

@@ -11,7 +11,7 @@ from gradscope.collect.thread_numbers import this_thread
 from gradscope.program.sites import Place
 from gradscope.torch_private import next_sequence_nr
 
-_MOST = 1_000_000  # calls
+_MOST = 100_000  # calls; of the older half of more every second one is forgotten
 
 Boundary = tuple[int, Place | None]
 """The sequence number at which a backward call ended, and the call's place."""
@@ -38,13 +38,21 @@ class Generations:
 
     def end(self, number: int, place: Place | None) -> None:
         """A backward call has ended."""
-        if this_thread.number != self.thread or len(self._calls) >= _MOST:
+        if this_thread.number != self.thread:
             return
         self.newest = max(next_sequence_nr(), self.newest)
         self.latest = number
         self._ended_at.append(self.newest)
         self._calls.append(number)
         self._places.append(place)
+        if len(self._calls) > _MOST:
+            self._thin()
+
+    def _thin(self) -> None:
+        half = _MOST // 2
+        for numbers in (self._ended_at, self._calls):
+            numbers[:half] = numbers[:half:2]
+        self._places[:half] = self._places[:half:2]
 
     def stepped(self) -> None:
         """An optimizer has stepped."""
@@ -64,7 +72,9 @@ class Generations:
         return min(ended, self._stepped[0])
 
     def of(self, sequence_nr: int) -> int:
-        """Return the last backward call that had ended when the node with this number was built."""
+        """Return the last backward call that had ended when the node with this number was built; of
+        those long ago, the last that is remembered.
+        """
         ended = bisect_right(self._ended_at, sequence_nr)
         return self._calls[ended - 1] if ended else 0
 

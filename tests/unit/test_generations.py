@@ -1,0 +1,28 @@
+"""The ends of backward calls tell when a node was built, in bounded memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradscope.collect import generations
+from gradscope.collect.generations import Generations
+
+
+def test_old_calls_are_told_less_exactly_and_new_ones_exactly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers = iter(range(0, 100_000, 10))
+    monkeypatch.setattr(generations, "next_sequence_nr", lambda: next(numbers))
+    monkeypatch.setattr(generations, "_MOST", 100)
+    ends = Generations()
+    for call in range(1, 1_001):
+        ends.end(call, None)
+        assert ends.newest == 10 * call
+        assert ends.latest == call
+        assert len(ends._calls) == len(ends._ended_at) == len(ends._places) <= 100
+    for call in range(1, 1_001):
+        assert ends.of(10 * call + 3) <= call
+        earlier, later = ends.around(10 * call + 3)
+        assert earlier is None or earlier[0] <= 10 * call
+        assert later is None or later[0] > 10 * call
+    assert [ends.of(10 * call + 3) for call in range(951, 1_001)] == [*range(951, 1_001)]

@@ -41,6 +41,9 @@ SOURCE_BYTES = 2 << 20
 COMMIT_EVERY = 0.05
 """Seconds after which a call is in the file at the latest, if another one comes."""
 
+_WITHOUT_FILE = 1.0
+"""Seconds between commits to memory, which nobody else can read; what waits is small."""
+
 GATHER_EVERY = 0.01
 """Seconds for which those who write may keep calls back at most, to write them together."""
 
@@ -78,6 +81,7 @@ class RecordingWriter:
         self._closed = False
         self._committing = False
         self._committed = 0.0
+        self._wait = _WITHOUT_FILE if path is None else COMMIT_EVERY - GATHER_EVERY
         self._waiting: dict[Key, Any] = {}
         self._calls = CallFolder()
         self._curve = Curve()
@@ -234,7 +238,7 @@ class RecordingWriter:
             self._waiting[table, key] = value
 
     def _tick(self) -> None:
-        if monotonic() - self._committed >= COMMIT_EVERY - GATHER_EVERY:
+        if monotonic() - self._committed >= self._wait:
             self._commit()
 
     def _commit(self) -> None:

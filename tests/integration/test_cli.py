@@ -252,11 +252,14 @@ def test_guard_raises_in_the_engines_place(script: Path) -> None:
     assert gradscope("run", "--guard", script).stdout == "FreedGraphError\n"
 
 
-def test_a_forked_child_says_nothing(script: Path) -> None:
+def test_a_forked_child_says_nothing_and_is_in_the_report(script: Path) -> None:
     script.write_text(FORKS)
     done = gradscope("run", "--output", script.with_suffix(".txt"), script)
     assert sorted(done.stdout.split()) == ["child", "parent"]
-    assert script.with_suffix(".txt").read_text().count("error[GS101]") == 2
+    live, end = script.with_suffix(".txt").read_text().split("note: met in process")
+    assert live.count("error[GS101]") == 2, "the parent's own, at once; then the child's"
+    assert end.count("error[GS101]") == 1, "the parent's, in the list"
+    assert "2 errors, 1 warning in 3 backward calls of 2 processes" in end
     assert done.stderr == ""
 
 

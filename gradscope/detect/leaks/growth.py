@@ -194,19 +194,26 @@ class Growth(Observer):
     def _judge(self, loop: Loop, *, ended: bool) -> Iterator[Finding]:
         if loop.done or loop.count < (_ENOUGH_AT_END if ended else _ENOUGH)[bool(loop.steps)]:
             return
-        for key, sightings in loop.holders.items():
-            if key in self._told or not has_grown(sightings, ended=ended):
-                continue
-            suspect = sightings.newest
-            first = not loop.done
+        grown = [
+            (key, sightings)
+            for key, sightings in loop.holders.items()
+            if key not in self._told and has_grown(sightings, ended=ended)
+        ]
+        grads = [
+            (key, s) for key, s in grown if self._creates and s.newest.names[0].attribute == "grad"
+        ]
+        if grads:  # one parameter stands for all, and for what was computed of their gradients
+            self._told.update((key, None) for key, _ in grads)
             loop.done = True
-            if self._creates and suspect.names[0].attribute == "grad":
-                self._told[key] = None
-                if first:  # one parameter stands for all
-                    name, (nodes, _) = suspect.names[0].text, sightings.rates
-                    kept = suspect.iterations, nodes
-                    yield self._of_cycle(gs304.KeptByCycle(loop.record, "grad", name, None, *kept))
-                continue
+            (_, sightings), *_ = grads
+            suspect, (nodes, _) = sightings.newest, sightings.rates
+            kept = suspect.iterations, nodes
+            name = suspect.names[0].text
+            yield self._of_cycle(gs304.KeptByCycle(loop.record, "grad", name, None, *kept))
+            return
+        for key, sightings in grown:
+            suspect = sightings.newest
+            loop.done = True
             if suspect.in_graph and not suspect.is_container:
                 told = carried(self.watch, sightings, loop.record, steps=loop.waits)
             else:

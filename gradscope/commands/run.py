@@ -68,7 +68,8 @@ def run(target: Target, options: RunOptions) -> int:
     views = _views(options)
     save = None if options.save is None else _made(options.save)
     chosen = {"hooks": options.hooks, "guard": options.guard, "stop_after": options.stop_after}
-    children = Children(Plan.of(options.given, **chosen), header)
+    program = {"script": header.script, "argv": header.argv}
+    children = Children(Plan.of(options.given, **chosen, **program), header)
     header = replace(header, run=children.plan.run)
     ended = None
     try:

@@ -26,7 +26,7 @@ def main() -> int:
 
         plan = Plan(**json.loads(sys.argv[1]))
         target = target_of(sys.argv[2:])
-        header = header_of(target, plan.hooks)
+        header = plan.header_of(header_of(target, plan.hooks))
         children = Children(plan, header)
     except Exception:  # whatever fails in ours: Python runs the program without us
         run_plainly()

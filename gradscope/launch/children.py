@@ -30,17 +30,24 @@ if TYPE_CHECKING:
 
 BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
 _MOST_UNWATCHED = 5
+_OF_MULTIPROCESSING = "--multiprocessing-fork"
+"""With this argument ``multiprocessing`` starts an interpreter for a process of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the children of a run are watched; ``save`` names their files, with ``{pid}`` in it."""
+    """How the children of a run are watched; ``save`` names their files, with ``{pid}`` in it.
+
+    ``script`` and ``argv`` are those of the program.
+    """
 
     run: str
     save: str
     hooks: bool = True
     guard: bool = False
     stop_after: int | None = None
+    script: str = ""
+    argv: Sequence[str] = ()
 
     @classmethod
     def of(cls, save: Path | None, **options: Any) -> Plan:
@@ -57,6 +64,12 @@ class Plan:
         else:
             pattern = save if "{" in save.name else save.with_stem(save.stem + "-{rank}")
         return cls(run, str(pattern.absolute()), **options)
+
+    def header_of(self, header: Header) -> Header:
+        """Return the header of a child; one of ``multiprocessing`` runs a part of the program."""
+        if _OF_MULTIPROCESSING not in header.argv or not self.script:
+            return header
+        return replace(header, script=self.script, argv=tuple(self.argv), code=None)
 
     @property
     def is_kept(self) -> bool:

@@ -195,6 +195,7 @@ def test_ranks_that_begin_anew(place: Place, method: str) -> None:
     assert "[0, 0]" in done.stdout, done.stderr
     assert processes_of(done) == ["rank 0", "rank 1"]
     assert place.files() == ["0-of-it.gscope", "1-of-it.gscope"]
+    assert load(place.path / "1-of-it.gscope").header.script == "train.py"
 
 
 @needs_gloo

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 from gradscope.code import source
 from gradscope.model import Fix, FixKind, Site
+from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.roles import Loss, Roles, grouped
+from gradscope.units import counted
 
 _MOST = 4
 _RUNS_ANYWAY = (FixKind.SUM_LOSSES, FixKind.RETAIN_GRAPH)
@@ -34,6 +36,16 @@ def loses(leaves: str, loss: Loss | None, how: str = "") -> str:
     return (
         f"{leaves or 'what it was computed from'} would get no gradient from {source_of}{through}"
     )
+
+
+def computed_again(facts: SharedGraph, how: str) -> str:
+    """Return what would be computed again: the shared part's share of the graph, in nodes."""
+    part, whole = facts.share
+    if not part or part > whole:
+        return f"the shared part is computed {how}"
+    share = f"{100 * part / whole:.0f} %" if part < whole else "all"
+    nodes = f"{part} of the {counted(whole, 'node')} of this call's graph ({share})"
+    return f"the shared part is computed {how}: {nodes}"
 
 
 def untouched(roles: Roles) -> str:

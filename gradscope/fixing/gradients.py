@@ -84,10 +84,16 @@ class Training:
         return self.calls[-1] if self.calls and self.calls[-1].failed else None
 
     @property
-    def seconds_of_a_call(self) -> float | None:
-        """The median time from one call to the next, all that the program does between included."""
-        ends = [call.at for call in self.calls]
-        times = sorted(later - earlier for earlier, later in pairwise(ends[1:]))
+    def seconds_of_a_step(self) -> float | None:
+        """The median time from one call of a line to its next, all that the program does between
+        included: of the line that is called most, without its first call if others are left.
+        """
+        ends: dict[Line, list[float]] = {}
+        for call in self.calls:
+            ends.setdefault(call.line, []).append(call.at)
+        longest = max(ends.values(), key=len, default=[])
+        settled = longest[1:] if len(longest) > 2 else longest
+        times = sorted(later - earlier for earlier, later in pairwise(settled))
         return times[len(times) // 2] if times else None
 
     def steps_of(self, optimizer: int) -> list[Step]:

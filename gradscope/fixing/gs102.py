@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from gradscope.code import changes, places, source
 from gradscope.fixing import primitives as edit
-from gradscope.fixing.choosing import added, chosen, untouched
+from gradscope.fixing.choosing import added, chosen, computed_again, untouched
 from gradscope.fixing.next_run import is_read_first
 from gradscope.fixing.once import Holder, detach_where_stored, of_made_once, recomputed
 from gradscope.fixing.shared import forward_again, retained, sum_of
@@ -121,7 +121,7 @@ def _of_probe(facts: SharedGraph) -> Iterator[Fix]:
         "run the forward pass again for the later call",
         edit.forward_again(facts.next_call),
         _SAFE,
-        (untouched(roles), "that forward pass runs twice"),
+        (untouched(roles), computed_again(facts, "twice")),
     )
 
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from gradscope.code import changes, places, source
 from gradscope.code.names import owner_of
 from gradscope.fixing import primitives as edit
-from gradscope.fixing.choosing import loses
+from gradscope.fixing.choosing import computed_again, loses
 from gradscope.model import Applicability, Edit, Fix, FixKind, Site
 from gradscope.rules.gs102 import SharedGraph, words_for
 from gradscope.rules.roles import grouped
-from gradscope.units import counted, nbytes
 
 _SAFE = Applicability.MACHINE_APPLICABLE
 _CHANGES = Applicability.MAYBE_INCORRECT
@@ -64,14 +63,12 @@ def recomputed(facts: SharedGraph, holders: Sequence[Holder], reason: str) -> Fi
     """Return the fix that computes what is shared anew, where it is used."""
     roles = facts.roles
     kept = f"{grouped(roles.leaves)} would get gradient in each iteration" if roles.leaves else ""
-    size = nbytes(sum(s.nbytes for node in facts.nodes for s in node.saved))
-    nodes = f"{counted(len(facts.nodes), 'node')} ({size} saved)"
     return Fix(
         FixKind.RECOMPUTE,
         words_for(FixKind.RECOMPUTE, facts),
         _again(facts, holders),
         _SAFE if reason else _CHANGES,
-        tuple(filter(None, (kept, f"{nodes} would be computed anew each time"))),
+        tuple(filter(None, (kept, computed_again(facts, "each time")))),
         reason,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.fixing import primitives as edit
-from gradscope.fixing.choosing import untouched
+from gradscope.fixing.choosing import computed_again, untouched
 from gradscope.model import Applicability, Fix, FixKind
 from gradscope.rules.base import place
 from gradscope.rules.gs102 import SharedGraph, words_for
@@ -40,7 +40,7 @@ def forward_again(facts: SharedGraph, reason: str) -> Fix:
         message,
         edit.forward_again(facts.next_call, names),
         _SAFE,
-        (untouched(facts.roles), "the shared part is computed twice"),
+        (untouched(facts.roles), computed_again(facts, "twice")),
         reason,
     )
 

@@ -83,6 +83,14 @@ class Verdict:
         return self.after.exit_status is not None or self.after.calls >= max(made, default=0)
 
     @property
+    def seconds_of_a_step(self) -> tuple[float | None, float | None]:
+        """How long an iteration takes with the fix, and as the program is, where that comes so far.
+
+        The run with nothing freed is no measure: it keeps every graph.
+        """
+        return self.after.training.seconds_of_a_step, self.before.training.seconds_of_a_step
+
+    @property
     def fails(self) -> bool:
         """Whether the changed program fails, in another way than before."""
         ends = [(run.exit_status, run.exception) for run in (self.before, self.after)]

@@ -102,7 +102,8 @@ class SharedGraph:
     of ``call`` leads nowhere else, so that it is the other loss that may do without; ``next_root``
     is what ``next_call`` starts from. ``alive`` are the bytes that all graphs hold as ``call``
     begins, 0 where they are not known. ``conditions`` must hold for the later call to come, in
-    words; None where it comes in any case. ``roles`` says who is trained by what.
+    words; None where it comes in any case. ``roles`` says who is trained by what. ``share`` are the
+    nodes of the shared part, and of the whole graph of ``call``; (0, 0) where that is not known.
     """
 
     call: BackwardCall
@@ -127,6 +128,7 @@ class SharedGraph:
     alive: int = 0
     conditions: tuple[str, ...] | None = None
     roles: Roles = UNKNOWN
+    share: tuple[int, int] = (0, 0)
 
 
 def finding(facts: SharedGraph, fixes: Sequence[Fix] = ()) -> Finding:

@@ -79,7 +79,7 @@ def test_a_file_that_was_cut_off_is_read_up_to_there(base: Training) -> None:
     assert [(c.number, c.line) for c in base.calls] == [
         (n, Line(FILE, 20 - 10 * (n % 2))) for n in (1, 2, 3, 4)
     ]
-    assert base.seconds_of_a_call == 0.5
+    assert base.seconds_of_a_step == 1.0
     assert base.homes() == {Line(FILE, 10): {0}, Line(FILE, 20): {1}}
     assert read_training(Path("/nowhere")) == Training()
 

@@ -79,6 +79,14 @@ class Freeing:
         walked = self._walker.walk([start], enter=lambda node: node not in index)
         return [i for node in walked if (i := index.get(node)) is not None and self._below[i]]
 
+    def share_of(self, held: Held) -> tuple[int, int]:
+        """Return how many nodes the part about to be freed has, and how many the whole graph, both
+        without those of leaves: what a forward pass computes.
+        """
+        nodes = self.look.nodes
+        part = sum(not hasattr(nodes[i], "variable") for i in reachable(self._edges, held.freed))
+        return part, sum(not hasattr(node, "variable") for node in nodes)
+
     def has_leaf_without(self, roots: Sequence[int], cut: int) -> bool:
         """Return whether the roots would lead to a leaf if their graph were cut off at ``cut``."""
         below = reachable(self._edges, roots, cut=cut)

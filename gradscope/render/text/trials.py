@@ -72,9 +72,8 @@ def _details(verdict: Verdict, console: Console) -> None:
         _row("trains", "; ".join(trained), console)
     _losses(verdict, console)
     _row("memory", _memory(verdict), console)
-    of = verdict.after.training.seconds_of_a_call
-    if of is not None:
-        _row("time", f"{seconds(of)} from one backward call to the next", console)
+    if verdict.seconds_of_a_step[0] is not None:
+        _row("time", f"{_time(verdict)} from one backward call at a line to its next", console)
     if verdict.fails:
         _output(verdict.after, console)
 
@@ -99,7 +98,7 @@ def _tables(trial: Trial, console: Console) -> None:
             "trains": lambda tried: _trains_cell(tried, console),
             "loss": lambda tried: Text(_loss_cell(tried, console)),
             "memory": lambda tried: Text(_memory_cell(tried)),
-            "per call": lambda tried: Text(_time_cell(tried)),
+            "per step": lambda tried: Text(_time_cell(tried)),
             "verdict": _verdict_cell,
         }
         for name, cell in rows.items():
@@ -170,8 +169,15 @@ def _memory_cell(tried: Tried) -> str:
 
 
 def _time_cell(tried: Tried) -> str:
-    of = tried.verdict.after.training.seconds_of_a_call if tried.verdict is not None else None
-    return "not known" if of is None else seconds(of)
+    return "not known" if tried.verdict is None else _time(tried.verdict)
+
+
+def _time(verdict: Verdict) -> str:
+    """Return how long an iteration takes, and how much that is beside one without the fix."""
+    after, before = verdict.seconds_of_a_step
+    if after is None:
+        return "not known"
+    return f"{seconds(after)} (before, {seconds(before)})" if before else seconds(after)
 
 
 def _verdict_cell(tried: Tried) -> Text:

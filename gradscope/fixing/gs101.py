@@ -16,6 +16,7 @@ from gradscope.units import nbytes
 
 _SAFE = Applicability.MACHINE_APPLICABLE
 _CHANGES = Applicability.MAYBE_INCORRECT
+_OF_WHAT_IS_KEPT = (FixKind.DETACH, FixKind.RECOMPUTE)
 _UNTOUCHED = ("every parameter gets the gradient that it has now",)
 
 
@@ -26,6 +27,9 @@ def fixes_for_freed(facts: FreedGraph) -> tuple[Fix, ...]:
     first = fix_for(facts)
     made = facts.made[0] if facts.made else None
     is_checkpoint = first.kind is FixKind.REORDER
+    cached = _of_cache(facts, made) if first.kind in _OF_WHAT_IS_KEPT else None
+    if cached is not None:
+        return chosen((cached, *_others(cached.kind, facts, made)))
     first = replace(
         first,
         edits=_edits(first.kind, facts, made),
@@ -33,6 +37,25 @@ def fixes_for_freed(facts: FreedGraph) -> tuple[Fix, ...]:
         reason="it frees what its calls share in a call of its own" if is_checkpoint else "",
     )
     return chosen((first, *_others(first.kind, facts, made)))
+
+
+def _of_cache(facts: FreedGraph, made: Site | None) -> Fix | None:
+    """Return the fix that fills a cache anew, where one keeps what was freed."""
+    call = facts.call.site
+    if call is None or facts.call.driven:
+        return None
+    edits = special.cached_in_loop(call)
+    what = "open parametrize.cached() in each iteration" if edits else ""
+    if made is not None and not edits:
+        function = source.function_around(made)
+        line = Site(made.file, getattr(function, "lineno", 0))
+        edits = edit.rebuild_cache(made) or edit.without_decorator(line)
+        what = f"compute what {place(made)} caches again for each backward call"
+    if not edits:
+        return None
+    effects = ("what it is computed from would get gradient in each iteration",)
+    reason = "a cache belongs to one graph"
+    return Fix(FixKind.RECOMPUTE, what, edits, _CHANGES, effects, reason)
 
 
 def _others(first: FixKind, facts: FreedGraph, made: Site | None) -> Iterator[Fix]:

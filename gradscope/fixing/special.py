@@ -53,6 +53,14 @@ def save_for_backward(store: Site) -> tuple[Edit, ...]:
 
 
 @written
+def cached_in_loop(at: Site) -> tuple[Edit, ...]:
+    """Open the ``parametrize.cached()`` that is around a loop in each of its iterations."""
+    from gradscope.fixing import caching
+
+    return caching.opened_in_loop(at)
+
+
+@written
 def set_after_imports(file: str, name: str, value: str) -> tuple[Edit, ...]:
     """Give a setting of a module a value: ``torch._functorch.config.donated_buffer = False``."""
     from gradscope.fixing import compiled

@@ -184,4 +184,6 @@ def test_what_would_be_computed_again_is_counted(tmp_path: Path) -> None:
     found, _ = run(path)
     effects = {effect for fix in found[0].fixes for effect in fix.effects}
     # Cos and Exp save something, Mul is below them; Sum is of the first loss alone.
-    assert "the shared part is computed twice: 3 of the 4 nodes of this call's graph (75 %)" in effects
+    assert (
+        "the shared part is computed twice: 3 of the 4 nodes of this call's graph (75 %)" in effects
+    )

@@ -174,6 +174,19 @@ _tracing_context: Callable[[], Any] = getattr(
 )
 
 
+def cached_parametrizations() -> list[tuple[str, Any]]:
+    """Return what ``parametrize.cached()`` keeps now: the parameters' names, and the tensors."""
+    module = sys.modules.get("torch.nn.utils.parametrize")
+    cache = getattr(module, "_cache", None)
+    if type(cache) is not dict or not getattr(module, "_cache_enabled", 0):
+        return []
+    return [
+        (key[1], value)
+        for key, value in [*cache.items()]
+        if type(key) is tuple and len(key) == 2 and isinstance(value, torch.Tensor)
+    ]
+
+
 def _compiles_frames() -> bool:
     """Return whether the compiler is asked about each frame that begins; not told before 2.7."""
     asked = getattr(_compiler, "get_eval_frame_callback", lambda: None)()

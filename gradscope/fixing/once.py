@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from gradscope.code import changes, places, source
 from gradscope.code.names import owner_of
 from gradscope.fixing import primitives as edit
+from gradscope.fixing import special
 from gradscope.fixing.choosing import computed_again, loses
+from gradscope.fixing.shared import retained
 from gradscope.model import Applicability, Edit, Fix, FixKind, Site
 from gradscope.rules.gs102 import SharedGraph, words_for
 from gradscope.rules.roles import grouped
@@ -35,6 +37,10 @@ class Holder:
 def of_made_once(facts: SharedGraph, holders: Sequence[Holder]) -> Iterator[Fix]:
     """What was made once, and is used by every iteration: a constant, or a cache to be trained."""
     roles = facts.roles
+    if facts.holder.startswith("<cached "):
+        yield _cached_in_loop(facts)
+        yield retained(facts, "")
+        return
     trained = facts.trained and not roles.constant
     lost = grouped(roles.leaves)
     at = facts.link or (facts.made[0] if facts.made else None)
@@ -57,6 +63,21 @@ def of_made_once(facts: SharedGraph, holders: Sequence[Holder]) -> Iterator[Fix]
         effects,
     )
     yield from (again, detach, no_grad) if trained else (detach, no_grad, again)
+
+
+def _cached_in_loop(facts: SharedGraph) -> Fix:
+    """What ``parametrize.cached()`` keeps over the iterations of a loop."""
+    call = facts.call.site
+    edits = special.cached_in_loop(call) if call is not None else ()
+    who = grouped(facts.roles.leaves) or "the parameters"
+    return Fix(
+        FixKind.RECOMPUTE,
+        "open parametrize.cached() in each iteration of the loop, not around it",
+        edits,
+        _SAFE,
+        (f"{who} would get gradient in each iteration", computed_again(facts, "each time")),
+        "a cache belongs to one graph",
+    )
 
 
 def recomputed(facts: SharedGraph, holders: Sequence[Holder], reason: str) -> Fix:

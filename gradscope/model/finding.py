@@ -240,12 +240,15 @@ def by_weight(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings in the order in which a reader wants them: the errors, each behind what
     foretold it, then the warnings, then advice; alike ones as they were made.
     """
-    return tuple(sorted(findings, key=_weight))
+    found = tuple(findings)
+    errors = [each for each in found if each.severity is Severity.ERROR]
 
+    def weight(finding: Finding) -> tuple[bool, int, int]:
+        foretold = finding.came_true or any(map(finding.announces, errors))
+        rank = 0 if foretold else finding.severity.rank
+        return bool(finding.withdrawn), rank, finding.backward_call
 
-def _weight(finding: Finding) -> tuple[bool, int, int]:
-    rank = 0 if finding.came_true else finding.severity.rank
-    return bool(finding.withdrawn), rank, finding.backward_call
+    return tuple(sorted(found, key=weight))
 
 
 class Findings(Printed, list[Finding]):

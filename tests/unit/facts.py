@@ -28,6 +28,7 @@ import gradscope.torch_private as private
 from gradscope.detect.foresight.remaining import left_in
 from gradscope.program.iterators import on_stack
 from gradscope.program.variables import Variable, local_variables
+from gradscope.torch_private import cached_parametrizations
 from tests.needs import DETACHED_IS_TOLD
 
 FREED = "Trying to backward through the graph a second time"
@@ -284,6 +285,15 @@ def _loaders_show_how_many_batches_are_left() -> bool:
     return all(found)
 
 
+def _cached_parametrizations_are_kept_by_name() -> bool:
+    """Check what ``parametrize.cached()`` keeps while it is open, and that it then keeps nothing."""
+    linear = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2))
+    with torch.nn.utils.parametrize.cached():
+        weight = linear.weight
+        kept = [(name, tensor is weight) for name, tensor in cached_parametrizations()]
+    return kept == [("weight", True)] and not cached_parametrizations()
+
+
 def _iterators_are_read_where_they_lie() -> bool:
     """Check that a loop finds its own iterator, and those of the loops around it."""
 
@@ -401,6 +411,12 @@ FACTS = (
         "a loader's iterator and torch's samplers show how many batches are left",
         ("detect/foresight/remaining.py",),
         _loaders_show_how_many_batches_are_left,
+    ),
+    Fact(
+        _TORCH,
+        "parametrize.cached() keeps tensors in a dict, by module and name, while it is open",
+        ("torch_private.py",),
+        _cached_parametrizations_are_kept_by_name,
     ),
     Fact(
         _TORCH,

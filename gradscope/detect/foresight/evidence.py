@@ -311,11 +311,13 @@ def _runs_outside(name: str, loop: ast.AST, file: str) -> bool:
 def _is_lazy(region: ast.AST, name: str) -> bool:
     """Return whether the name is stored only after a test: ``if self.cached is None: …``."""
     last = name.rpartition(".")[2].partition("[")[0]
-    stores = {id(s) for s in changes.stores_in(region, name)}
+    found = changes.stores_in(region, name)
+    stores = {id(s) for s in found}
+    asked = {last, *(target for each in found for target in changes.targets_of(each))}
     lazy = {
         id(inner)
         for outer in source.statements_of(region)
-        if isinstance(outer, ast.If) and last in source.words_of(outer.test)
+        if isinstance(outer, ast.If) and asked & source.words_of(outer.test)
         for inner in source.statements_of(outer)
     }
     return bool(stores) and stores <= lazy

@@ -14,6 +14,7 @@ from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
+from gradscope.detect.foresight.cached import cached_over_loops
 from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.evidence import shared_graph
 from gradscope.detect.foresight.held import Freeing, Held, tensors_of
@@ -136,6 +137,7 @@ class Foresight(Observer):
             if outlook is not None and not may_stop_before(outlook.reading, held, freeing):
                 outlooks.append((held, outlook))
         self._set_alarm(call, decided)
+        outlooks += cached_over_loops(freeing, frames, record)
         coming = _nearest([entry for entry in outlooks if entry[1].comes])
         for chosen in (coming, outlooks):  # what comes in any case matters more
             found = [(held, outlook.reading) for held, outlook in chosen]

@@ -294,9 +294,9 @@ class Session:
             freed_tensors=ledger.freed_tensors,
             freed_bytes=ledger.freed_bytes,
             returned_bytes=ledger.returned_bytes,
-            dropped_tensors=ledger.dropped_tensors,
-            dropped_bytes=ledger.dropped_bytes,
-            live_bytes=ledger.live_bytes,
+            dropped_tensors=ledger.dropped_tensors + census.dropped[0],
+            dropped_bytes=ledger.dropped_bytes + census.dropped[1],
+            live_bytes=ledger.live_bytes + census.held[1],
             peak_saved_bytes=max(ledger.highest_bytes, ledger.peak_bytes),
             notes=tuple(self.state.notes),
         )

@@ -11,7 +11,8 @@ import threading
 from types import GeneratorType
 from typing import Any
 
-from gradscope.collect.marks import LeafToken, Packed, Token, Weight
+from gradscope.collect.census import Weight
+from gradscope.collect.marks import LeafToken, Packed, Token
 from gradscope.program.sites import OWN
 from gradscope.torch_private import hidden_from_compiler
 

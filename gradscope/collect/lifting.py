@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
+from gradscope.collect.census import Census, Weight
 from gradscope.collect.habits import Habit
 from gradscope.collect.ledger import Ledger
-from gradscope.collect.marks import Census, Weight
 from gradscope.collect.past import Past
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.hooks import Pair
@@ -111,9 +111,10 @@ class Lifting:
     def begin(self, repeat: Repeat, roots: Sequence[Node]) -> None:
         """Count the nodes of a recognized graph as alive for as long as its root lives."""
         metadata: Any = roots[0].metadata  # a property, though its stub says a method
-        if Weight.KEY not in metadata:
+        repeat.weight = metadata.get(Weight.KEY)
+        if repeat.weight is None:
             new = repeat.nodes - self._counted_before(repeat)
-            metadata[Weight.KEY] = Weight(self._census, new)
+            repeat.weight = metadata[Weight.KEY] = Weight(self._census, new)
 
     def _counted_before(self, repeat: Repeat) -> int:
         return sum(map(self._kept.__contains__, repeat.numbers)) if self._kept else 0
@@ -127,6 +128,17 @@ class Lifting:
             nodes, (tensors, nbytes) = repeat.nodes or 1, repeat.saved
             new = nodes - self._counted_before(repeat)
             counts = (tensors * new // nodes, nbytes * new // nodes, *freed, 0, 0)
+        weight, repeat.weight = repeat.weight, None
+        if weight is not None and call.keep:
+            *others, dropped, dropped_bytes = counts
+            (tensors, nbytes), (all_tensors, all_bytes) = counts[:2], repeat.saved
+            tensors, nbytes = min(tensors, all_tensors), min(nbytes, all_bytes)
+            if tensors:
+                weight.hold(tensors, nbytes)
+            # What earlier graphs held is told when they die.
+            counts = (*others, max(0, dropped - tensors), max(0, dropped_bytes - nbytes))
+        elif weight is not None:
+            weight.hold(0, 0)
         self._ledger.add(counts)
         self._counted = self._ledger.counts()
         self._past.add(call, repeat)

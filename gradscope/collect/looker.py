@@ -13,6 +13,7 @@ import torch
 from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.collect.calls import BEFORE_WATCH
+from gradscope.collect.census import Weight
 from gradscope.collect.engine_call import EngineCall
 from gradscope.collect.look import Look
 from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Stale, Token
@@ -87,6 +88,8 @@ class Looker:
             metadata: Any = node.metadata  # a property, though its stub says a method
             token = metadata.get(KEY)
             if token is None or token.census is not census:
+                if Weight.KEY in metadata:
+                    self._recount(metadata[Weight.KEY])
                 token = metadata[KEY] = self._mark(look, node, slices)
             else:
                 asked = token.unseen or token.is_function or token.probed
@@ -129,6 +132,12 @@ class Looker:
                 if token.place is None:
                     token.place = places[i] = where
         return look
+
+    def _recount(self, weight: Weight) -> None:
+        """Count a graph that was recognized node by node."""
+        tensors, nbytes = weight.recount()
+        self._ledger.saved_tensors -= tensors
+        self._ledger.saved_bytes -= nbytes
 
     def _mark(self, look: Look, node: Node, slices: list[int]) -> Token:
         """Make the mark of a node that no look has met, and tie to it what the node saved."""

@@ -15,6 +15,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
+from gradscope.collect.census import Census
 from gradscope.model import Graph
 from gradscope.program.routes import Route
 from gradscope.program.sites import Place
@@ -34,18 +35,6 @@ OPAQUE = ("fn",)
 """What CopySlices saved: the node of the in-place operation itself, which it drops when it is
 freed, unseen.
 """
-
-
-class Census:
-    """Counts the marked nodes that live and those that were destroyed."""
-
-    __slots__ = ("alive", "destroyed", "graphs")
-
-    def __init__(self) -> None:
-        self.alive = 0
-        self.destroyed = 0
-        self.graphs = 0
-        """Graphs that live of which only the root is marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +99,6 @@ class Packed:
         return (
             self.original and not self.was_leaf and self.tensor is not None and is_leaf(self.tensor)
         )
-
-
-class Weight:
-    """Counts the nodes of a graph of which only the root is marked."""
-
-    __slots__ = ("_census", "_nodes")
-    KEY = "gradscope.graph"
-
-    def __init__(self, census: Census, nodes: int) -> None:
-        self._census = census
-        self._nodes = nodes
-        census.alive += nodes
-        census.graphs += 1
-
-    @hidden_from_compiler
-    def __del__(self) -> None:
-        self._census.alive -= self._nodes
-        self._census.graphs -= 1
-        self._census.destroyed += self._nodes
 
 
 class Token:

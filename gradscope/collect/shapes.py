@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gradscope.collect.census import Weight
 from gradscope.model import BackwardCall, Graph
 from gradscope.program.sites import Place
 
@@ -80,7 +81,7 @@ class Repeat:
     this shape, else how many tensors and bytes it saved, about.
     """
 
-    __slots__ = ("estimate", "fresh", "lowest", "nodes", "numbers", "shape")
+    __slots__ = ("estimate", "fresh", "lowest", "nodes", "numbers", "shape", "weight")
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class Repeat:
         self.fresh = fresh
         self.lowest = 0
         self.estimate = estimate
+        self.weight: Weight | None = None  # while the call runs
 
     @property
     def saved(self) -> tuple[int, int]:

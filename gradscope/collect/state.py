@@ -8,11 +8,11 @@ from collections import deque
 
 from gradscope.collect.alarms import Alarm
 from gradscope.collect.calls import Call
+from gradscope.collect.census import Census
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.lifting import Liftable, Lifting
 from gradscope.collect.listener import Listener
-from gradscope.collect.marks import Census
 from gradscope.collect.mutations import Mutations
 from gradscope.collect.notes import Notes
 from gradscope.collect.past import Past

@@ -6,7 +6,7 @@ import ast
 
 import libcst as cst
 
-from gradscope.code import source
+from gradscope.code.statements import with_cached
 from gradscope.fixing.drafts import Draft
 from gradscope.fixing.edits import CannotBeWrittenError
 from gradscope.model import Edit, Site
@@ -32,18 +32,3 @@ def opened_in_loop(at: Site) -> tuple[Edit, ...]:
 
     draft.change(found, make)
     return draft.edits()
-
-
-def with_cached(at: Site) -> ast.With | None:
-    """Return the ``with parametrize.cached():`` around a loop around a place."""
-    around = source.enclosing(at.file, at.line)
-    for place, each in enumerate(around):
-        if not isinstance(each, ast.With):
-            continue
-        calls = [item.context_expr for item in each.items]
-        is_cached = any(
-            isinstance(c, ast.Call) and source.called_name(c) == "cached" for c in calls
-        )
-        if is_cached and any(isinstance(inner, source.LOOPS) for inner in around[place + 1 :]):
-            return each
-    return None

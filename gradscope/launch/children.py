@@ -32,6 +32,8 @@ BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
 _MOST_UNWATCHED = 5
 _OF_MULTIPROCESSING = "--multiprocessing-fork"
 """With this argument ``multiprocessing`` starts an interpreter for a process of its own."""
+_FORKSERVER = "from multiprocessing.forkserver import"
+"""So begins the code that it gives the interpreter from which it forks them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class Plan:
 
     def header_of(self, header: Header) -> Header:
         """Return the header of a child; one of ``multiprocessing`` runs a part of the program."""
-        if _OF_MULTIPROCESSING not in header.argv or not self.script:
+        is_part = _OF_MULTIPROCESSING in header.argv or (header.code or "").startswith(_FORKSERVER)
+        if not is_part or not self.script:
             return header
         return replace(header, script=self.script, argv=tuple(self.argv), code=None)
 

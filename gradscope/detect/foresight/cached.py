@@ -8,12 +8,12 @@ from types import FrameType
 
 from gradscope.code import places, source
 from gradscope.code.liveness import Effect, Read, iterators_at
+from gradscope.code.statements import with_cached
 from gradscope.detect.foresight.held import Freeing, Held
 from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.objects import Objects
 from gradscope.detect.foresight.outlook import Outlook
 from gradscope.detect.foresight.reading import Reading
-from gradscope.fixing.caching import with_cached
 from gradscope.model import BackwardCall, Site
 from gradscope.program.sites import place_in
 from gradscope.rules.base import place

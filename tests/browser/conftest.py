@@ -34,12 +34,7 @@ class Report:
         self.page = page
         self.errors: list[str] = []
         self.requests: list[str] = []
-        page.on(
-            "console",
-            lambda message: (
-                self.errors.append(message.text) if message.type in ("error", "warning") else None
-            ),
-        )
+        page.on("console", self._heard)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
 
@@ -56,6 +51,19 @@ class Report:
     def text(self, selector: str) -> str:
         """What a reader sees in the first element that ``selector`` finds."""
         return str(self.page.locator(selector).first.inner_text())
+
+    def open_finding(self, code: str) -> None:
+        """Click on the first finding of ``code``, and wait until the page has heard that it is open.
+
+        Chromium tells of an opened ``<details>`` in a task of its own, after the click is done.
+        """
+        summary = self.page.locator("summary", has_text=code).first
+        finding = summary.locator("xpath=..")
+        finding.evaluate(
+            "one => { one.heard = new Promise(tell => one.addEventListener('toggle', tell, {once: true})); }"
+        )
+        summary.click()
+        finding.evaluate("one => one.heard.then(() => null)")
 
     def pixels(self) -> str:
         """The canvas as drawn now."""

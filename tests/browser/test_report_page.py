@@ -79,8 +79,7 @@ def test_every_finding_is_there_worst_first_with_its_lines(show: Show) -> None:
 def test_opening_a_finding_selects_its_call_and_marks_its_nodes(show: Show) -> None:
     report = show(canned())
     assert "Call 2,007" in report.text("#call")
-    report.page.locator("summary", has_text="GS201").click()
-    report.page.wait_for_timeout(100)
+    report.open_finding("GS201")
     assert "Call 2,005" in report.text("#call")
     assert "GS201" in report.text("#details")
     assert report.page.locator("#details .marked li").all_text_contents() == [
@@ -130,7 +129,7 @@ def test_each_process_has_its_timeline(show: Show) -> None:
     assert page.locator("#calls-table tbody tr").count() == len(one.calls)
     picker.select_option("1")
     assert page.locator("#calls-table tbody tr").count() == 4
-    page.locator("summary", has_text="GS302").first.click()
+    report.open_finding("GS302")
     assert picker.locator("option:checked").inner_text() == "rank 0"
     assert report.errors == []
     assert not show(canned()).page.locator("#track").is_visible()

@@ -52,7 +52,10 @@ def held_node(tensor: Tensor) -> Node | None:
 def _changed_base(tensor: Tensor) -> Tensor | None:
     """Return the base of a view for which torch may have to build a node when it is asked."""
     with DisableTorchFunction():
-        if not tensor._is_view() or tensor.is_inference() or not version_of(tensor):
+        try:
+            if not tensor._is_view() or tensor.is_inference() or not version_of(tensor):
+                return None
+        except RuntimeError:  # the collector shows a tensor that another thread takes apart
             return None
         base = tensor._base
         return base if base is not None and base.requires_grad else None

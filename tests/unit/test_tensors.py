@@ -87,6 +87,18 @@ def test_a_view_that_torch_refuses_to_use_is_no_error() -> None:
     tensors.node_of(view)
 
 
+def test_a_tensor_that_another_thread_takes_apart_is_no_error() -> None:
+    class TakenApart(Tensor):
+        """Answers as torch does of a tensor whose C++ part is gone already."""
+
+        def _is_view(self) -> bool:
+            raise RuntimeError("cannot call get_autograd_meta() on undefined tensor")
+
+    half = torch.ones(2).as_subclass(TakenApart)
+    assert tensors.held_node(half) is None
+    assert tensors.is_held_leaf(half)
+
+
 def test_sparse_tensors_have_no_storage_of_their_own() -> None:
     assert tensors.storage_of(torch.ones(2, 2).to_sparse()) == 0
 

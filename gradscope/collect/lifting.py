@@ -128,18 +128,7 @@ class Lifting:
             nodes, (tensors, nbytes) = repeat.nodes or 1, repeat.saved
             new = nodes - self._counted_before(repeat)
             counts = (tensors * new // nodes, nbytes * new // nodes, *freed, 0, 0)
-        weight, repeat.weight = repeat.weight, None
-        if weight is not None and call.keep:
-            *others, dropped, dropped_bytes = counts
-            (tensors, nbytes), (all_tensors, all_bytes) = counts[:2], repeat.saved
-            tensors, nbytes = min(tensors, all_tensors), min(nbytes, all_bytes)
-            if tensors:
-                weight.hold(tensors, nbytes)
-            # What earlier graphs held is told when they die.
-            counts = (*others, max(0, dropped - tensors), max(0, dropped_bytes - nbytes))
-        elif weight is not None:
-            weight.hold(0, 0)
-        self._ledger.add(counts)
+        self._ledger.add(_without_held(call, repeat, counts))
         self._counted = self._ledger.counts()
         self._past.add(call, repeat)
         self._keep(call, repeat)
@@ -197,3 +186,21 @@ class Lifting:
             for place in shape.places:
                 if place is not None:  # it ran in every iteration, so it has by now
                     place.last_sequence_nr = number
+
+
+def _without_held(call: Call, repeat: Repeat, counts: Sequence[int]) -> Sequence[int]:
+    """Note what a recognized graph holds after a call; return the counts without what is told when
+    graphs that were kept die.
+    """
+    weight, repeat.weight = repeat.weight, None
+    if weight is None:
+        return counts
+    if not call.keep:
+        weight.hold(0, 0)
+        return counts
+    *others, dropped, dropped_bytes = counts
+    (tensors, nbytes), (all_tensors, all_bytes) = counts[:2], repeat.saved
+    tensors, nbytes = min(tensors, all_tensors), min(nbytes, all_bytes)
+    if tensors:
+        weight.hold(tensors, nbytes)
+    return (*others, max(0, dropped - tensors), max(0, dropped_bytes - nbytes))

@@ -5,7 +5,6 @@ Each builds a small graph at most, and runs none: see ``gradscope/collect/facts.
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 import weakref
@@ -18,6 +17,7 @@ from torch import Tensor
 
 import gradscope.hooks as hooks
 import gradscope.torch_private as private
+from gradscope.program.collector import uncollected
 from gradscope.program.variables import local_variables
 
 
@@ -225,14 +225,9 @@ def destructors_run_at_once() -> bool:
         def __del__(self) -> None:
             done.append(1)
 
-    gc_was_on = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         probe: Probe | None = Probe()
         probe = None
-    finally:
-        if gc_was_on:
-            gc.enable()
     return done == [1] and probe is None
 
 

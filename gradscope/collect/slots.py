@@ -9,8 +9,6 @@ as torch checks that only where no hooks are, it is given hooks, which do torch'
 
 from __future__ import annotations
 
-import gc
-import os
 import re
 import sys
 import threading
@@ -23,6 +21,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.program.collector import uncollected
+from gradscope.program.sites import OWN
 from gradscope.torch_private import (
     NO_SEQUENCE_NR,
     RAW_SAVED,
@@ -38,7 +38,6 @@ from gradscope.torch_private import (
 )
 
 FREED_TEXT = "Trying to backward through the graph a second time"
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _VERSION = re.compile(r"is at version (\d+); expected version (\d+) instead")
 MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation"
@@ -156,20 +155,17 @@ def _read(node: Node, read: Callable[[], Any]) -> Any:
     profile = sys.getprofile()
     if not isinstance(profile, FunctionType | MethodType | None):
         raise _OfTheProgramError  # a profiler in C, which Python could not put back
-    collects = gc.isenabled()
-    gc.disable()
-    sys.setprofile(_refuse)
-    try:
-        return read()
-    finally:
-        sys.setprofile(profile)
-        if collects:
-            gc.enable()
+    with uncollected():
+        sys.setprofile(_refuse)
+        try:
+            return read()
+        finally:
+            sys.setprofile(profile)
 
 
 def _refuse(frame: FrameType, event: str, arg: object) -> None:
     code = frame.f_code
-    if event == "call" and not (code.co_filename.startswith(_PACKAGE) or code is _SLOT_INIT):
+    if event == "call" and not (code.co_filename.startswith(OWN) or code is _SLOT_INIT):
         raise _OfTheProgramError
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -19,22 +17,11 @@ from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_fr
 from gradscope.collect.owners import owned_alone
 from gradscope.collect.walk import edges_of
 from gradscope.model import Graph, NodeState, Root, SavedState
+from gradscope.program.collector import uncollected
 from gradscope.program.names import Names
 from gradscope.program.sites import site_of
 from gradscope.program.tensors import describe, is_parameter, label_of, shape_of
 from gradscope.torch_private import DisableTorchFunction
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep Python from looking for garbage among the many objects of a picture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Painter:
@@ -72,7 +59,7 @@ def picture(
 ) -> Graph:
     """The walked nodes as plain data."""
     painter = _Painter(names)
-    with DisableTorchFunction(), _uncollected():
+    with DisableTorchFunction(), uncollected():  # of the many objects of a picture none is garbage
         reads = can_read()
         kinds = [kind_of(type(node)) for node in nodes]
         looked = [_look(node, kind, reads) for node, kind in zip(nodes, kinds, strict=True)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -266,6 +265,8 @@ class Children:
 
     def _posix_spawn(self, original: Any, path: Any, argv: Any, *rest: Any, **options: Any) -> Any:
         with suppress(Exception):
+            import shutil
+
             found = shutil.which(path) or path  # posix_spawnp looks on the PATH
             argv, (path,) = self._led(argv, (found,))
         return original(path, argv, *rest, **options)

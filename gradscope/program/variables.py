@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import dis
-import gc
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -23,6 +22,8 @@ from ctypes import c_size_t, c_void_p, py_object
 from functools import lru_cache
 from types import CellType, CodeType, FrameType
 from typing import Any
+
+from gradscope.program.collector import uncollected
 
 Variables = tuple[tuple[str, object], ...]
 
@@ -166,13 +167,8 @@ def frames_of_threads() -> dict[int, FrameType]:
     In Python 3.11 a collection that starts while ``sys._current_frames`` makes its frame objects
     can wait forever for a lock that it holds: one that frees a ``threading.local`` does.
     """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         return sys._current_frames()
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _stands_still(frame: FrameType) -> bool:

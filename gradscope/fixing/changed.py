@@ -9,7 +9,7 @@ from gradscope.code import places, source
 from gradscope.code.statements import Statement
 from gradscope.code.stepping import What, events_after
 from gradscope.fixing import primitives as edit
-from gradscope.fixing.choosing import chosen
+from gradscope.fixing.choosing import SAME_GRADIENTS, chosen
 from gradscope.fixing.gs202 import cloned, fix_for, fix_for_hidden
 from gradscope.model import Applicability, Fix, FixKind, Site
 from gradscope.rules.base import place
@@ -81,7 +81,7 @@ def _later(change: Site, facts: StaleSoon, *, trained: bool) -> Fix:
         f"change it after {what} at {place(goal)}, not before",
         edit.move_after(block, goal) if block is not None and block.line < goal.line else (),
         Applicability.MACHINE_APPLICABLE if trained else Applicability.MAYBE_INCORRECT,
-        ("every parameter gets the gradient that it has now",),
+        (SAME_GRADIENTS,),
         reason,
     )
 

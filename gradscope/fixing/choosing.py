@@ -12,6 +12,8 @@ from gradscope.rules.roles import Loss, Roles, grouped
 from gradscope.units import counted
 
 _MOST = 4
+SAME_GRADIENTS = "every parameter gets the gradient that it has now"
+"""The effect of a fix that changes no gradient."""
 _RUNS_ANYWAY = (FixKind.SUM_LOSSES, FixKind.RETAIN_GRAPH)
 
 

@@ -9,14 +9,13 @@ from gradscope.code import source
 from gradscope.code.stepping import What, events_after
 from gradscope.fixing import primitives as edit
 from gradscope.fixing import special
-from gradscope.fixing.choosing import chosen
+from gradscope.fixing.choosing import SAME_GRADIENTS, chosen
 from gradscope.model import Applicability, Fix, FixKind, Site
 from gradscope.rules.base import at
 from gradscope.rules.gs304 import KeptByCycle, words_for
 
 _SAFE = Applicability.MACHINE_APPLICABLE
 _CHANGES = Applicability.MAYBE_INCORRECT
-_UNTOUCHED = "every parameter gets the gradient that it has now"
 
 
 def fixes_for_cycle(facts: KeptByCycle) -> tuple[Fix, ...]:
@@ -28,13 +27,16 @@ def _of_ctx(facts: KeptByCycle) -> Iterator[Fix]:
     """An output that is an attribute of its own Function's ``ctx``."""
     site = facts.site
     saved = () if site is None else special.save_for_backward(site)
-    yield Fix(FixKind.OTHER, words_for(facts), saved, _SAFE, (_UNTOUCHED,))
+    yield Fix(FixKind.OTHER, words_for(facts), saved, _SAFE, (SAME_GRADIENTS,))
     yield Fix(
         FixKind.DETACH,
         f"detach() what is stored{at(site)}: the copy has no node that leads back to the ctx",
         () if site is None else edit.detach_stored(site),
         _SAFE,
-        (_UNTOUCHED, "torch does not notice if it is changed in place before the backward call"),
+        (
+            SAME_GRADIENTS,
+            "torch does not notice if it is changed in place before the backward call",
+        ),
     )
 
 
@@ -42,14 +44,14 @@ def _of_hook(facts: KeptByCycle) -> Iterator[Fix]:
     """A hook that closes over the tensor that it is registered on."""
     site = facts.site
     captured = () if site is None else special.detach_in_hook(site)
-    yield Fix(FixKind.DETACH, words_for(facts), captured, _SAFE, (_UNTOUCHED,))
+    yield Fix(FixKind.DETACH, words_for(facts), captured, _SAFE, (SAME_GRADIENTS,))
     yield Fix(
         FixKind.OTHER,
         f"keep the handle that register_hook() returns{at(site)}, and remove() the hook after the "
         "backward call",
         (),
         _SAFE,
-        (_UNTOUCHED,),
+        (SAME_GRADIENTS,),
     )
 
 
@@ -61,10 +63,10 @@ def _of_grad(facts: KeptByCycle) -> Iterator[Fix]:
         f"leave create_graph=True out{at(site)}, if no second derivative is taken",
         () if site is None else edit.without_flag(site, "create_graph"),
         _CHANGES,
-        (_UNTOUCHED, "the gradients have no graph of their own any more"),
+        (SAME_GRADIENTS, "the gradients have no graph of their own any more"),
         "nothing in the file reads a gradient" if site and not _reads_gradients(site) else "",
     )
-    grad = Fix(FixKind.OTHER, words_for(facts), (), _SAFE, (_UNTOUCHED,))
+    grad = Fix(FixKind.OTHER, words_for(facts), (), _SAFE, (SAME_GRADIENTS,))
     yield from (plain, grad) if plain.reason else (grad, plain)
     owner = "" if site is None else _owner_of_gradients(site)
     how = f" with {owner}.zero_grad()" if owner else ""

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 from gradscope.fixing import primitives as edit
 from gradscope.fixing import special
-from gradscope.fixing.choosing import chosen
+from gradscope.fixing.choosing import SAME_GRADIENTS, chosen
 from gradscope.model import Applicability, Fix, FixKind
 from gradscope.rules.base import place
 from gradscope.rules.gs104 import SETTING, DonatedGraph, first_fix
 
 _SAFE = Applicability.MACHINE_APPLICABLE
 _CHANGES = Applicability.MAYBE_INCORRECT
-_UNTOUCHED = "every parameter gets the gradient that it has now"
 
 
 def fixes_for_donated(facts: DonatedGraph) -> tuple[Fix, ...]:
@@ -27,10 +26,10 @@ def _candidates(facts: DonatedGraph) -> Iterator[Fix]:
     file = site.file if site is not None else ""
     eager = special.uncompiled(file) if file else ()
     if creates:
-        yield Fix(first.kind, first.message, eager, _SAFE, (_UNTOUCHED, "nothing is compiled"))
+        yield Fix(first.kind, first.message, eager, _SAFE, (SAME_GRADIENTS, "nothing is compiled"))
     else:
         off = special.set_after_imports(file, SETTING, "False") if file else ()
-        yield Fix(first.kind, first.message, off, _SAFE, (_UNTOUCHED,))
+        yield Fix(first.kind, first.message, off, _SAFE, (SAME_GRADIENTS,))
     flag = "create_graph" if creates else "retain_graph"
     effect = "no second derivative can be taken" if creates else "no later call can run this graph"
     yield Fix(
@@ -46,5 +45,5 @@ def _candidates(facts: DonatedGraph) -> Iterator[Fix]:
             "call the function without torch.compile",
             eager,
             _SAFE,
-            (_UNTOUCHED, "nothing is compiled"),
+            (SAME_GRADIENTS, "nothing is compiled"),
         )

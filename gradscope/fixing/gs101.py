@@ -8,7 +8,7 @@ from dataclasses import replace
 from gradscope.code import changes, source
 from gradscope.fixing import primitives as edit
 from gradscope.fixing import special
-from gradscope.fixing.choosing import chosen
+from gradscope.fixing.choosing import SAME_GRADIENTS, chosen
 from gradscope.model import Applicability, Edit, Fix, FixKind, Site
 from gradscope.rules.base import place
 from gradscope.rules.gs101 import FreedGraph, fix_for
@@ -17,7 +17,6 @@ from gradscope.units import nbytes
 _SAFE = Applicability.MACHINE_APPLICABLE
 _CHANGES = Applicability.MAYBE_INCORRECT
 _OF_WHAT_IS_KEPT = (FixKind.DETACH, FixKind.RECOMPUTE)
-_UNTOUCHED = ("every parameter gets the gradient that it has now",)
 
 
 def fixes_for_freed(facts: FreedGraph) -> tuple[Fix, ...]:
@@ -83,9 +82,7 @@ def _others(first: FixKind, facts: FreedGraph, made: Site | None) -> Iterator[Fi
     if first is not FixKind.RETAIN_GRAPH and facts.freed_by is not None:
         size = facts.freed_by.freed_bytes
         keeps = (f"keeps {nbytes(size)} until the later call",) if size else ()
-        edits = edit.with_flag(by, "retain_graph")
-        message = f"pass retain_graph=True to the call at {place(by)}"
-        yield Fix(FixKind.RETAIN_GRAPH, message, edits, _CHANGES, keeps)
+        yield _retained(by, _CHANGES, keeps)
 
 
 def _checkpointed_otherwise(facts: FreedGraph, made: Site | None) -> Iterator[Fix]:
@@ -120,13 +117,19 @@ def fixes_for_read(advice: str, readers: Iterable[Site], freed_by: Site | None) 
     if freed_by is not None:
         inside = (site for site in readers if _comes_after(site, freed_by))
         edits = next(filter(None, (edit.move_before(site, freed_by) for site in inside)), ())
-    earlier = Fix(FixKind.REORDER, advice, edits, _SAFE if edits else _CHANGES, _UNTOUCHED)
+    safe = _SAFE if edits else _CHANGES
+    earlier = Fix(FixKind.REORDER, advice, edits, safe, (SAME_GRADIENTS,))
     if freed_by is None:
         return (earlier,)
-    kept = edit.with_flag(freed_by, "retain_graph")
+    keeps = (SAME_GRADIENTS, "what the graph saved is held until the graph goes")
+    return chosen((earlier, _retained(freed_by, _SAFE, keeps)))
+
+
+def _retained(freed_by: Site, safe: Applicability, effects: tuple[str, ...]) -> Fix:
+    """Return the fix that keeps a graph which a call frees."""
+    edits = edit.with_flag(freed_by, "retain_graph")
     message = f"pass retain_graph=True to the call at {place(freed_by)}"
-    keeps = (*_UNTOUCHED, "what the graph saved is held until the graph goes")
-    return chosen((earlier, Fix(FixKind.RETAIN_GRAPH, message, kept, _SAFE, keeps)))
+    return Fix(FixKind.RETAIN_GRAPH, message, edits, safe, effects)
 
 
 def _comes_after(site: Site, other: Site) -> bool:

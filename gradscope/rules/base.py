@@ -63,14 +63,13 @@ class Rule:
         nodes: Sequence[Node | str] = (),
         saved: Sequence[SavedTensor | str] = (),
         bytes: int = 0,  # noqa: A002 - the name of the field it fills
-        fix: Fix | None = None,
-        alternatives: Iterable[Fix] = (),
+        fixes: Sequence[Fix] = (),
     ) -> Finding:
         """Return a finding of this rule, made at ``call``, or else after the call of number
         ``after``.
 
         ``site`` is that of the call, if it is not given. ``bytes`` are those of the saved tensors,
-        if not given.
+        if not given. ``fixes`` are what can be done, the better first.
         """
         tensors = [each for each in saved if isinstance(each, SavedTensor)]
         return Finding(
@@ -86,8 +85,8 @@ class Rule:
             saved=tuple(s.label if isinstance(s, SavedTensor) else s for s in saved),
             bytes=bytes or activation_bytes(tensors),
             backward_call=call.number if call else after,
-            fix=fix,
-            alternatives=tuple(alternatives),
+            fix=fixes[0] if fixes else None,
+            alternatives=tuple(fixes[1:]),
             graph=call.graph if call else None,
             graph_nodes=tuple(node.index for node in nodes if isinstance(node, Node)),
         )

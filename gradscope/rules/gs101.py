@@ -131,8 +131,7 @@ def finding(facts: FreedGraph, fixes: Sequence[Fix] = ()) -> Finding:
         related=_related(facts, activation_bytes(saved)),
         nodes=facts.nodes,
         saved=saved,
-        fix=choices[0] if choices else fix_for(facts),
-        alternatives=choices[1:],
+        fixes=choices or (fix_for(facts),),
     )
 
 
@@ -177,7 +176,7 @@ def finding_meanwhile(facts: FreedGraph) -> Finding:
         label="began with a whole graph, and lost a part of it meanwhile",
         related=notes,
         nodes=facts.nodes,
-        fix=Fix(FixKind.REORDER, f"{order}, or add the losses and call backward once"),
+        fixes=(Fix(FixKind.REORDER, f"{order}, or add the losses and call backward once"),),
     )
     return replace(found, certainty=Certainty.OBSERVED)
 
@@ -217,8 +216,7 @@ def finding_of_read(facts: FreedRead) -> Finding:
         label=f"reads what {facts.node or 'a node'} saved, already freed",
         related=notes,
         nodes=(facts.node,) if facts.node else (),
-        fix=facts.fixes[0] if facts.fixes else Fix(FixKind.REORDER, READ_EARLIER),
-        alternatives=facts.fixes[1:],
+        fixes=facts.fixes or (Fix(FixKind.REORDER, READ_EARLIER),),
     )
     return replace(found, certainty=Certainty.OBSERVED)
 

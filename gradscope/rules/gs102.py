@@ -144,8 +144,7 @@ def finding(facts: SharedGraph, fixes: Sequence[Fix] = ()) -> Finding:
         related=_related(facts, size),
         nodes=facts.nodes,
         saved=saved,
-        fix=fixes[0] if fixes else Fix(kind := fix_kind(facts), words_for(kind, facts)),
-        alternatives=fixes[1:],
+        fixes=fixes or (Fix(kind := fix_kind(facts), words_for(kind, facts)),),
     )
     return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
 

@@ -114,8 +114,7 @@ def finding(facts: ForwardOnFreed, fixes: Sequence[Fix] = ()) -> Finding:
             Related("next_read", facts.next_call, "the backward call here will fail"),
         ),
         nodes=facts.nodes,
-        fix=fixes[0] if fixes else fix_for(facts),
-        alternatives=tuple(fixes[1:]),
+        fixes=fixes or (fix_for(facts),),
     )
 
 

@@ -109,8 +109,7 @@ def finding(facts: DonatedGraph, fixes: Sequence[Fix] = ()) -> Finding:
         related=_related(facts),
         nodes=facts.nodes,
         saved=saved,
-        fix=fixes[0] if fixes else first_fix(facts),
-        alternatives=fixes[1:],
+        fixes=fixes or (first_fix(facts),),
     )
 
 

@@ -136,7 +136,7 @@ def finding(facts: StaleTensor) -> Finding:
         related=_related(facts),
         nodes=(facts.node,),
         saved=(saved,),
-        fix=_fix(facts),
+        fixes=(_fix(facts),),
     )
 
 

@@ -165,8 +165,7 @@ def finding(facts: StaleSoon, *fixes: Fix) -> Finding:
         related=_related(facts, names),
         nodes=facts.nodes,
         saved=facts.tensors,
-        fix=fixes[0] if fixes else _reorder(facts),
-        alternatives=fixes[1:],
+        fixes=fixes or (_reorder(facts),),
     )
     found = replace(found, silent=facts.by is By.DATA)
     return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)

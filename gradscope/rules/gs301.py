@@ -131,8 +131,7 @@ def finding(facts: Carried, fixes: Sequence[Fix] = ()) -> Finding:
         label=f"goes back over {facts.seen.words(facts.iterations)}",
         related=related,
         bytes=facts.nbytes,
-        fix=fixes[0] if fixes else Fix(FixKind.DETACH, words_for(facts)),
-        alternatives=fixes[1:],
+        fixes=fixes or (Fix(FixKind.DETACH, words_for(facts)),),
     )
 
 

@@ -127,8 +127,7 @@ def finding(facts: KeptAlive, fixes: Sequence[Fix] = ()) -> Finding:
         label=f"keeps graphs of {facts.seen.words(facts.iterations)}, {saved}",
         related=(Related("held_by", facts.stored, held),),
         bytes=facts.nbytes,
-        fix=fixes[0] if fixes else Fix(fix_kind(facts), words_for(facts)),
-        alternatives=fixes[1:],
+        fixes=fixes or (Fix(fix_kind(facts), words_for(facts)),),
     )
 
 

@@ -87,5 +87,5 @@ def finding(facts: KeptForNothing, edits: tuple[Edit, ...] = ()) -> Finding:
         label=f"{nbytes(facts.nbytes)} kept after each call, {dropped}",
         related=(Related("retained_by", facts.call.site, note),),
         bytes=facts.nbytes,
-        fix=Fix(FixKind.REMOVE_RETAIN, f"{leave}: {same}", edits),
+        fixes=(Fix(FixKind.REMOVE_RETAIN, f"{leave}: {same}", edits),),
     )

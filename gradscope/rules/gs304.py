@@ -133,8 +133,7 @@ def finding(facts: KeptByCycle, fixes: Sequence[Fix] = ()) -> Finding:
         site=site,
         label=f"{seen}, {counted(round(facts.nodes_each), 'node')} more with each",
         related=(Related("held_by", site, how),),
-        fix=fixes[0] if fixes else Fix(kind, words_for(facts)),
-        alternatives=fixes[1:],
+        fixes=fixes or (Fix(kind, words_for(facts)),),
     )
 
 

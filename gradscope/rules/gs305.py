@@ -116,8 +116,7 @@ def finding(facts: NeverBackpropagated, fixes: Sequence[Fix] = ()) -> Finding:
         label=f"{size} saved and dropped, {times}; never run backward",
         related=related,
         bytes=facts.nbytes,
-        fix=fixes[0] if fixes else Fix(FixKind.NO_GRAD, words_for(facts)),
-        alternatives=fixes[1:],
+        fixes=fixes or (Fix(FixKind.NO_GRAD, words_for(facts)),),
     )
 
 

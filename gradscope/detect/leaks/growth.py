@@ -202,14 +202,10 @@ class Growth(Observer):
         grads = [
             (key, s) for key, s in grown if self._creates and s.newest.names[0].attribute == "grad"
         ]
-        if grads:  # one parameter stands for all, and for what was computed of their gradients
+        if grads:
             self._told.update((key, None) for key, _ in grads)
             loop.done = True
-            (_, sightings), *_ = grads
-            suspect, (nodes, _) = sightings.newest, sightings.rates
-            kept = suspect.iterations, nodes
-            name = suspect.names[0].text
-            yield self._of_cycle(gs304.KeptByCycle(loop.record, "grad", name, None, *kept))
+            yield self._of_gradients(loop, grads[0][1])
             return
         for key, sightings in grown:
             suspect = sightings.newest
@@ -229,6 +225,15 @@ class Growth(Observer):
                 yield self._of_cycle(
                     gs304.KeptByCycle(loop.record, cycle.kind, cycle.name, cycle.site, last, each)
                 )
+
+    def _of_gradients(self, loop: Loop, sightings: Sightings) -> Finding:
+        """Announce one gradient that keeps its graph; it stands for the others, and for what was
+        computed of them.
+        """
+        suspect, (nodes, _) = sightings.newest, sightings.rates
+        kept = suspect.iterations, nodes
+        name = suspect.names[0].text
+        return self._of_cycle(gs304.KeptByCycle(loop.record, "grad", name, None, *kept))
 
     def _of_cycle(self, facts: gs304.KeptByCycle) -> Finding:
         return gs304.finding(facts, proposed(self.watch.notes, lambda: fixes_for_cycle(facts)))

@@ -62,8 +62,7 @@ class Waste(Observer):
     ) -> Iterator[Finding]:
         """Remember a call that kept its graph, and judge from time to time."""
         keeps = record.retain_graph and not record.create_graph
-        seen = call.repeat is None  # else no hook tells what becomes of the graph
-        if keeps and seen and record.exception is None and call.place is not None:
+        if keeps and record.exception is None and call.place is not None:
             self._kept[call.number] = _Kept(record)
             if len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]

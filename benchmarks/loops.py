@@ -204,9 +204,10 @@ use hooks of their own.
 
 A ratio has two parts. A backward call costs a fixed time whatever its graph: {fixed:.0f} µs an
 iteration of the tiny MLP here, with the step of its optimizer. That shows in loops of less than
-a millisecond. And each node costs about a microsecond: the graph is walked from Python, every saved tensor is read, and
-torch makes a Python object for each. That shows where operations are so small that their forward
-and backward take a few microseconds, as with 1,000 scalar operations. Both are time in Python.
+a millisecond. And each node costs about a microsecond: the graph is walked from Python, every saved
+tensor is read, and torch makes a Python object for each. That shows where operations are so small
+that their forward and backward take a few microseconds, as with 1,000 scalar operations. Both are
+time in Python.
 
 The first iterations cost most where graphs of hundreds of nodes are never alike: hooks on every
 saved tensor, a full look at every node, and a picture of the first graphs for the recording.

@@ -22,6 +22,7 @@ from torch.optim.optimizer import (
 
 from gradscope.torch_private import (
     KnownStack,
+    has_default_hooks,
     hidden_from_compiler,
     is_compiling,
     itself_hidden_from_compiler,
@@ -35,6 +36,8 @@ Trace: TypeAlias = Callable[[FrameType, str, Any], Any]
 _MISSING: Any = object()
 _gettrace = sys.gettrace
 _AUTOGRAD: Any = torch._C._autograd
+_TOP = "_top_saved_tensors_default_hooks"  # not before torch 2.5
+_THEIRS = "_gradscope_stands_for"
 _LOOKS_ON = "torch._functorch._aot_autograd.runtime_wrappers"
 """Has the mode in which compiled code runs for the first time; it looks at custom operators."""
 
@@ -243,7 +246,7 @@ class DefaultHookFunctions(NamedTuple):
         """Return the functions that are bound now."""
         push: Any = _AUTOGRAD._push_saved_tensors_default_hooks
         pop: Any = _AUTOGRAD._pop_saved_tensors_default_hooks
-        top = getattr(_AUTOGRAD, "_top_saved_tensors_default_hooks", None)
+        top = getattr(_AUTOGRAD, _TOP, None)
         disable = _AUTOGRAD._saved_tensors_hooks_disable
         enable = _AUTOGRAD._saved_tensors_hooks_enable
         if top is None:
@@ -260,50 +263,44 @@ class DefaultHookFunctions(NamedTuple):
         return isinstance(known, KnownStack) and has_default_hooks(self.disable, self.enable)
 
 
-def has_default_hooks(disable: Callable[[str], None], enable: Callable[[], None]) -> bool:
-    """Return whether any are in force in this thread: torch then refuses to disable them."""
-    if not default_hooks_are_enabled():
-        return False
-    try:
-        disable("")
-    except RuntimeError:
-        return True
-    finally:
-        enable()
-    return False
-
-
 def replace_default_hook_functions(new: DefaultHookFunctions) -> Handle:
     """Bind other functions in all places where torch looks them up."""
     handles = Handles()
     for owner in (_AUTOGRAD, torch.autograd):
         handles.add(replace(owner, "_push_saved_tensors_default_hooks", new.push))
         handles.add(replace(owner, "_pop_saved_tensors_default_hooks", new.pop))
-    if hasattr(_AUTOGRAD, "_top_saved_tensors_default_hooks"):
-        handles.add(replace(_AUTOGRAD, "_top_saved_tensors_default_hooks", new.top))
+    if hasattr(_AUTOGRAD, _TOP):
+        handles.add(replace(_AUTOGRAD, _TOP, new.top))
     handles.add(replace(_AUTOGRAD, "_saved_tensors_hooks_disable", new.disable))
     handles.add(replace(_AUTOGRAD, "_saved_tensors_hooks_enable", new.enable))
     return handles
 
 
 def wrap_unpack_hooks(wrap: Callable[[Unpack], Unpack]) -> Handle:
-    """Put ``wrap(unpack)`` in the place of each unpack hook that the program sets."""
+    """Put ``wrap(unpack)`` in the place of each unpack hook that the program sets; asked for the
+    pair in force, give the program's own.
+    """
 
     @itself_hidden_from_compiler
     def put(original: Callable[..., None], *given: Any) -> None:
-        original(*given[:-1], wrap(given[-1]))
+        ours: Any = wrap(given[-1])
+        if ours is not given[-1]:
+            setattr(ours, _THEIRS, given[-1])
+        original(*given[:-1], ours)
+
+    @itself_hidden_from_compiler
+    def top(original: Callable[..., Pair | None], *given: Any) -> Pair | None:
+        pair = original(*given)
+        return None if pair is None else (pair[0], getattr(pair[1], _THEIRS, pair[1]))
 
     handles = Handles()
     for owner in (_AUTOGRAD, torch.autograd):
         name = "_push_saved_tensors_default_hooks"
         handles.add(replace(owner, name, functools.partial(put, getattr(owner, name))))
+    if hasattr(_AUTOGRAD, _TOP):
+        handles.add(replace(_AUTOGRAD, _TOP, functools.partial(top, getattr(_AUTOGRAD, _TOP))))
     handles.add(replace_register_hooks(put))
     return handles
-
-
-def default_hooks_are_enabled() -> bool:
-    """Return whether torch takes default hooks now: ``torch.func`` switches them off."""
-    return bool(_AUTOGRAD._saved_tensors_hooks_is_enabled())
 
 
 def around_dispatch_modes(

@@ -193,6 +193,25 @@ def _compiles_frames() -> bool:
     return asked is not None and asked is not False
 
 
+def default_hooks_are_enabled() -> bool:
+    """Return whether torch takes default hooks now: ``torch.func`` switches them off."""
+    functions: Any = torch._C._autograd
+    return bool(functions._saved_tensors_hooks_is_enabled())
+
+
+def has_default_hooks(disable: Callable[[str], None], enable: Callable[[], None]) -> bool:
+    """Return whether any are in force in this thread: torch then refuses to disable them."""
+    if not default_hooks_are_enabled():
+        return False
+    try:
+        disable("")
+    except RuntimeError:
+        return True
+    finally:
+        enable()
+    return False
+
+
 def node_class_of(function: Any) -> Any:
     """Return the class of the nodes of an ``autograd.Function``."""
     return getattr(function, "_backward_cls", None)
@@ -229,6 +248,8 @@ def has_donated_buffers(node_class: type) -> bool:
 _compiler: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 _skip_code: Callable[[CodeType], None] | None = getattr(_compiler, "skip_code", None)
 _HIDES_CALLEES = hasattr(_compiler, "_FrameExecStrategy")  # not before torch 2.7
+_hidden: set[int] = set()
+"""Ids of the code that was hidden function by function."""
 _WRAPPERS = (staticmethod, classmethod, functools._lru_cache_wrapper)
 
 
@@ -249,13 +270,18 @@ def itself_hidden_from_compiler(function: _Function) -> _Function:
 
 
 def _hide(function: _Function, *, callees: bool) -> _Function:
+    _hide_code(function.__code__, callees=callees)
+    _hidden.add(id(function.__code__))
+    return function
+
+
+def _hide_code(code: CodeType, *, callees: bool) -> None:
     if _HIDES_CALLEES:
         skip, default = _compiler._FrameAction.SKIP, _compiler._FrameAction.DEFAULT
         strategy = _compiler._FrameExecStrategy(skip, skip if callees else default)
-        _compiler.set_code_exec_strategy(function.__code__, strategy)
+        _compiler.set_code_exec_strategy(code, strategy)
     elif _skip_code is not None:
-        _skip_code(function.__code__)
-    return function
+        _skip_code(code)
 
 
 @hidden_from_compiler
@@ -266,10 +292,19 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling() or _tracing_context() is not None
 
 
+def compiles_backward() -> bool:
+    """Return whether backward calls are compiled now (compiled autograd)."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(module, "compiled_autograd_enabled", False))
+
+
 @functools.cache
 def hide_package_from_compiler(package: str) -> None:
-    """Hide all functions of a package, where the compiler cannot be kept from what one calls."""
-    if _HIDES_CALLEES or _skip_code is None:
+    """Hide all functions of a package, where the compiler cannot be kept from what one calls.
+
+    Before torch 2.12 that is so too of what is called while a saved tensor is unpacked.
+    """
+    if SAVED_TENSORS_ARE_READABLE or not (_HIDES_CALLEES or _skip_code):
         return
     modules = (m for n, m in list(sys.modules.items()) if n.partition(".")[0] == package)
     waiting: list[Any] = [each for module in modules for each in vars(module).values()]
@@ -277,7 +312,8 @@ def hide_package_from_compiler(package: str) -> None:
     while waiting:
         each = waiting.pop()
         if isinstance(each, CodeType):
-            _skip_code(each)
+            if id(each) not in _hidden:
+                _hide_code(each, callees=False)
             waiting += each.co_consts
         elif isinstance(each, property):
             waiting.append(each.fget)

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import Any, Protocol
 
+from gradscope.code.liveness import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
 from gradscope.collect.default_hooks import DefaultHooks
@@ -33,7 +34,6 @@ from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
     Handles,
-    has_default_hooks,
     on_optimizer_step,
     on_unraisable,
     replace_register_hooks,
@@ -47,7 +47,11 @@ from gradscope.program.names import Names
 from gradscope.program.sites import forget_codes, place_in, user_frame
 from gradscope.program.variables import turn_off
 from gradscope.record.writer import RecordingWriter
-from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE, hide_package_from_compiler
+from gradscope.torch_private import (
+    SAVED_TENSORS_ARE_READABLE,
+    has_default_hooks,
+    hide_package_from_compiler,
+)
 
 _SUMMARY_EVERY = 0.2  # seconds
 
@@ -186,6 +190,7 @@ class Session:
         self.state.saving.leave_late = self._hooks.leave_late
         self.state.restore_stack()
         forget_codes()
+        forget_flows()
 
     def _is_idle(self) -> bool:
         """Return whether no graph is alive that a step could change."""

@@ -32,6 +32,7 @@ from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Site
 from gradscope.program.drivers import is_driven
 from gradscope.program.sites import ENTRANCE, place_in, site_of, user_frame
+from gradscope.program.undisturbed import uncollected
 from gradscope.torch_private import (
     DisableTorchFunction,
     hidden_from_compiler,
@@ -175,7 +176,8 @@ class Backward:
             call.plain = call.parent is None and own_thread
             call.habit = state.recognizer.habits.of((place, asked.kind))
             if not (state.lifting.on and self._recognize(call, roots)):
-                self._look(call, asked, roots, frame)
+                with uncollected():  # of the many objects of a look none is garbage
+                    self._look(call, asked, roots, frame)
             del roots  # no node is held while the engine runs
         return call
 

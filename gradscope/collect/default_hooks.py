@@ -17,12 +17,11 @@ from gradscope.hooks import (
     Pair,
     Unpack,
     around_dispatch_modes,
-    default_hooks_are_enabled,
     on_compiled_autograd,
     on_thread_start,
     replace_default_hook_functions,
 )
-from gradscope.torch_private import dispatch_modes, hidden_from_compiler
+from gradscope.torch_private import default_hooks_are_enabled, dispatch_modes, hidden_from_compiler
 
 T = TypeVar("T")
 

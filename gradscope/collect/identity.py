@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.saving import Saving
 from gradscope.program.tensors import version_of
 from gradscope.torch_private import (
+    FUNCTION_APPLY,
     DisableTorchFunction,
     hidden_from_compiler,
     itself_hidden_from_compiler,
@@ -28,6 +30,8 @@ def read_saved_tensors(ctx: Any, original: Callable[[Any], Any], notes: Notes) -
     like ``weight.main_grad`` are lost. What unpacking runs meanwhile may read saved tensors of its
     own (a checkpoint runs its forward again), so each is asked for what it holds itself.
     """
+    if FUNCTION_APPLY is None:  # no frame has told what is a Function's
+        _mark(ctx)
     values = original(ctx)
     if not isinstance(values, tuple):
         return values
@@ -41,6 +45,17 @@ def read_saved_tensors(ctx: Any, original: Callable[[Any], Any], notes: Notes) -
             raise
         notes.failed("restoring what a Function saved failed in gradscope", failure)
         return values
+
+
+@hidden_from_compiler
+def _mark(ctx: Any) -> None:
+    """Note that a Function saved these tensors: of them torch does not tell whether they were
+    detached in place.
+    """
+    with suppress(RuntimeError, AttributeError):  # freed; none saved
+        for each in slots.saved(ctx, "tensors"):
+            if isinstance(each.data, Packed):
+                each.data.by_function = True
 
 
 @hidden_from_compiler

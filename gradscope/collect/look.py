@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 from torch.autograd.graph import Node
 
 from gradscope.collect.marks import Stale, Token
 from gradscope.collect.shapes import Signature
+from gradscope.collect.walk import Targets, targets_of
 from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR
 
@@ -41,6 +43,11 @@ class Look:
     def is_wrong(self) -> bool:
         """Whether the engine may refuse to run the graph."""
         return bool(self.freed or self.stale or self.compiled)
+
+    @cached_property
+    def targets(self) -> Targets:
+        """Where the edges of each node lead."""
+        return targets_of(self.nodes, self.index)
 
     def will_run(self, i: int) -> bool:
         """Return whether the engine will run the i-th node."""

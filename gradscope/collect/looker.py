@@ -32,7 +32,7 @@ from gradscope.collect.nodes import (
 )
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
-from gradscope.collect.walk import dependencies_last, edges_of, root_node, will_run
+from gradscope.collect.walk import dependencies_last, root_node, will_run
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_leaf, is_parameter
 from gradscope.torch_private import NO_SEQUENCE_NR
@@ -109,7 +109,7 @@ class Looker:
                 look.unhooked = True
                 look.tensors += len(token.unhooked)
                 storages.update(token.unhooked)
-            if token.probed:
+            if token.probed and not token.is_run_elsewhere:
                 look.stale += [(i, stale) for stale in stale_by_engine(node, kind_of(kind))]
             kinds.append(kind)
             places.append(token.place)
@@ -350,7 +350,6 @@ class Looker:
 
     def runs(self, look: Look, inputs: Sequence[Any], *, captured_only: bool) -> list[bool]:
         """Return which nodes a call restricted to ``inputs`` will run."""
-        edges = edges_of(look.nodes, look.index)
         wanted = set()
         for tensor in inputs:
             node = root_node(tensor)
@@ -359,7 +358,8 @@ class Looker:
                 node = next((n for n in leaves if n.variable is tensor), None)  # type: ignore[attr-defined]
             if node is not None and node in look.index:
                 wanted.add(look.index[node])
-        return will_run(edges, dependencies_last(edges), wanted, captured_only)
+        order = dependencies_last(look.targets)
+        return will_run(look.targets, order, wanted, captured_only)
 
 
 def _of_other_threads(packs: Sequence[weakref.ref[Packed]]) -> bool:

@@ -16,6 +16,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
 from gradscope.collect.census import Census
+from gradscope.collect.thread_numbers import this_thread
 from gradscope.model import Graph
 from gradscope.program.routes import Route
 from gradscope.program.sites import Place
@@ -139,6 +140,14 @@ class Token:
     def has_buffers(self) -> bool:
         """Whether the node saved something, so that it can be freed."""
         return bool(self.packs or self.unseen)
+
+    @property
+    def is_run_elsewhere(self) -> bool:
+        """Whether a call of another thread runs the node now: torch may free what it saved just
+        while that is read.
+        """
+        call = self.call
+        return call is not None and call.open and call.thread != this_thread.number
 
 
 class LeafToken(Token):

@@ -43,6 +43,8 @@ class Pictures:
             worth_it = detailed and not look.unhooked and self._is_cheap(look)
             if not worth_it and not look.freed and not look.stale:
                 return None, False
+            if len(self._state.running) > 1 and any(t.is_run_elsewhere for t in look.tokens):
+                return None, False
             graph = self._take(look, roots, frame)
         new = shape.graph is not graph
         if new:

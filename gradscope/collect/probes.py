@@ -17,7 +17,7 @@ from torch import Tensor
 
 import gradscope.hooks as hooks
 import gradscope.torch_private as private
-from gradscope.program.collector import uncollected
+from gradscope.program.undisturbed import uncollected
 from gradscope.program.variables import local_variables
 
 
@@ -135,7 +135,7 @@ def default_hooks_are_a_stack() -> bool:
     """Check that default hooks are a stack of one thread with push, pop and top."""
     pair = (lambda tensor: tensor, lambda value: value)
     functions = hooks.DefaultHookFunctions.now()
-    if not hooks.default_hooks_are_enabled():
+    if not private.default_hooks_are_enabled():
         return False
     functions.push(*pair)
     top = functions.top(True)

@@ -32,6 +32,7 @@ from gradscope.program.variables import Variable
 from gradscope.torch_private import (
     CHECKPOINT_FILE,
     FUNCTION_APPLY,
+    SAVED_TENSORS_ARE_READABLE,
     BackwardCFunction,
     DisableTorchFunction,
     current_node,
@@ -45,6 +46,10 @@ from gradscope.torch_private import (
 _FUNCTION = None if FUNCTION_APPLY is None else Variable(FUNCTION_APPLY, "cls")
 _reference = weakref.ref
 _APPLY_HAS_NO_FRAME = FUNCTION_APPLY is None
+_COPIES_TAKE_HOOKS = not SAVED_TENSORS_ARE_READABLE
+"""Of a leaf that hooks have unpacked torch makes a copy, which a double backward saves again. If it
+dies in Python before torch 2.12, it takes the leaf's hooks with it: see slots.part_from_leaf.
+"""
 _FRESH_REFERENCES = 4  # of a tensor that only C++ has seen, counted from inside a pack hook
 
 
@@ -98,6 +103,8 @@ class Saving:
                 packed.was_leaf = True
                 if not tensor.requires_grad:
                     ledger.count(packed, tensor)
+                elif _COPIES_TAKE_HOOKS and sys.getrefcount(tensor) <= _FRESH_REFERENCES:
+                    packed.tensor = tensor.detach()
             else:
                 # torch keeps an input of the node as it is; an output must be kept as an alias. A
                 # tensor that Python knew before and that was not modified is an input; others are

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.program.collector import uncollected
 from gradscope.program.sites import OWN
+from gradscope.program.undisturbed import uncollected
 from gradscope.torch_private import (
     NO_SEQUENCE_NR,
     RAW_SAVED,
@@ -31,6 +31,7 @@ from gradscope.torch_private import (
     DisableTorchDispatch,
     DisableTorchFunction,
     FunctionNode,
+    compiles_backward,
     next_sequence_nr,
     read_saved_by_function,
     read_version,
@@ -282,9 +283,13 @@ class _Adopted:
         self._expected = 0
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Keep the tensor, as it is now: it is taken for one that is not stale."""
+        """Keep the tensor, as it is now: it is taken for one that is not stale.
+
+        Whatever is raised here leaves the saved tensor with hooks, and with nothing for them.
+        """
         self._expected = read_version(tensor)
-        self._described = f"[{tensor.type()} {list(tensor.shape)}]"
+        with suppress(Exception):  # a nested tensor has no shape
+            self._described = f"[{tensor.type()} {list(tensor.shape)}]"
         return tensor
 
     def is_described_by(self, error: RuntimeError) -> bool:
@@ -320,6 +325,8 @@ ADOPTED = _Adopted.unpack.__code__
 
 
 def _adopt(each: Any) -> _Adopted | None:
+    if compiles_backward():  # the compiler would meet these hooks
+        return None
     adopted = _Adopted()
     try:
         register_hooks(each, adopted.pack, readable(adopted.unpack))

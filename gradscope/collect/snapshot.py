@@ -15,12 +15,11 @@ from gradscope.collect.bare import Slots, can_read, slots_of
 from gradscope.collect.marks import Packed, Token, token_of
 from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_freed
 from gradscope.collect.owners import owned_alone
-from gradscope.collect.walk import edges_of
-from gradscope.model import Graph, NodeState, Root, SavedState
-from gradscope.program.collector import uncollected
+from gradscope.model import Edge, Graph, NodeState, Root, SavedState
 from gradscope.program.names import Names
 from gradscope.program.sites import site_of
 from gradscope.program.tensors import describe, is_parameter, label_of, shape_of
+from gradscope.program.undisturbed import uncollected
 from gradscope.torch_private import DisableTorchFunction
 
 
@@ -70,7 +69,14 @@ def picture(
                 for i, node in enumerate(nodes)
             ]
         )
-        edges = tuple([edge for leaving in edges_of(nodes, index) for edge in leaving])
+        edges = tuple(
+            [
+                Edge(i, index[target], nr)
+                for i, node in enumerate(nodes)
+                for target, nr in node.next_functions
+                if target in index
+            ]
+        )
     return Graph(drawn, edges, tuple(roots), left)
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from torch.autograd.graph import GradientEdge, Node
 
-from gradscope.model import Edge
 from gradscope.program.tensors import node_of
+
+Targets = Sequence[tuple[int, ...]]
+"""For each node the numbers of the nodes to which it hands gradients, an edge each."""
 
 
 def root_node(output: Any) -> Node | None:
@@ -58,9 +60,7 @@ class Walker:
         return index
 
 
-def reachable(
-    edges: Sequence[tuple[Edge, ...]], starts: Iterable[int], *, cut: int = -1
-) -> list[int]:
+def reachable(targets: Targets, starts: Iterable[int], *, cut: int = -1) -> list[int]:
     """Return the numbers of the nodes reachable from ``starts`` past the node ``cut``, in
     depth-first order.
     """
@@ -70,20 +70,17 @@ def reachable(
         i = stack.pop()
         if i not in found and i != cut:
             found[i] = None
-            stack += [edge.target for edge in reversed(edges[i])]
+            stack += reversed(targets[i])
     return list(found)
 
 
-def edges_of(nodes: Sequence[Node], index: dict[Node, int]) -> list[tuple[Edge, ...]]:
-    """The edges that leave each node, to nodes that were walked."""
-    return [
-        tuple([Edge(i, index[n], nr) for n, nr in node.next_functions if n in index])
-        for i, node in enumerate(nodes)
-    ]
+def targets_of(nodes: Sequence[Node], index: dict[Node, int]) -> Targets:
+    """Return where the edges of each node lead, of those to nodes that were walked."""
+    return [tuple([index[n] for n, _ in node.next_functions if n in index]) for node in nodes]
 
 
 def will_run(
-    edges: Sequence[tuple[Edge, ...]],
+    targets: Targets,
     order: Sequence[int],
     inputs: Iterable[int],
     captured_only: bool,
@@ -95,21 +92,21 @@ def will_run(
     running; with ``backward(inputs=…)`` they run.
     """
     wanted = set(inputs)
-    needed = [False] * len(edges)
+    needed = [False] * len(targets)
     if not captured_only:
         for i in wanted:
             needed[i] = True
     for i in order:
         if not needed[i]:
-            needed[i] = any(needed[e.target] or e.target in wanted for e in edges[i])
+            needed[i] = any(needed[target] or target in wanted for target in targets[i])
     return needed
 
 
-def dependencies_last(edges: Sequence[tuple[Edge, ...]]) -> list[int]:
+def dependencies_last(targets: Targets) -> list[int]:
     """All nodes, each after the nodes that its edges lead to."""
-    done = [0] * len(edges)
+    done = [0] * len(targets)
     order: list[int] = []
-    for start in range(len(edges)):
+    for start in range(len(targets)):
         stack = [start]
         while stack:
             i = stack[-1]
@@ -121,5 +118,5 @@ def dependencies_last(edges: Sequence[tuple[Edge, ...]]) -> list[int]:
                 stack.pop()
             else:
                 done[i] = 1
-                stack.extend(e.target for e in edges[i] if not done[e.target])
+                stack += [target for target in targets[i] if not done[target]]
     return order

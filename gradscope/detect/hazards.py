@@ -19,7 +19,7 @@ from gradscope.collect.marks import Stale, token_of
 from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
-from gradscope.collect.walk import edges_of, root_node
+from gradscope.collect.walk import root_node
 from gradscope.detect.built import built_at, node_at
 from gradscope.detect.meanwhile import explain
 from gradscope.detect.needs import needs_saved
@@ -27,7 +27,7 @@ from gradscope.detect.proposing import proposed
 from gradscope.detect.stale import as_foretold, stale_tensor
 from gradscope.fixing.donated import fixes_for_donated
 from gradscope.fixing.gs101 import fixes_for_freed, fixes_for_read
-from gradscope.model import BackwardCall, Edge, Finding
+from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import (
     USER,
     Place,
@@ -67,7 +67,7 @@ def examine(evidence: Evidence) -> list[Finding]:
     }
     if not (needed or stale or donated):
         return []
-    order = run_order(look, edges_of(look.nodes, look.index))
+    order = run_order(look)
     first = next((i for i in order if i in needed or i in stale or i in donated), None)
     if first is None:
         return []
@@ -117,7 +117,7 @@ class _Ready:
         return self.number > other.number
 
 
-def run_order(look: Look, edges: Sequence[tuple[Edge, ...]]) -> list[int]:
+def run_order(look: Look) -> list[int]:
     """The nodes that will run, in the order in which the engine runs them on one device.
 
     A node is ready once all nodes that feed it ran; of the ready ones the youngest runs first,
@@ -125,10 +125,10 @@ def run_order(look: Look, edges: Sequence[tuple[Edge, ...]]) -> list[int]:
     threads may have the same number: then it is up to the queue, and ``heapq`` does step by step
     what ``std::priority_queue`` of libstdc++ does.
     """
-    waiting = [0] * len(edges)
-    for leaving in edges:
-        for edge in leaving:
-            waiting[edge.target] += 1
+    waiting = [0] * len(look.targets)
+    for leaving in look.targets:
+        for target in leaving:
+            waiting[target] += 1
     ready: list[_Ready] = []
 
     def push(i: int) -> None:
@@ -142,10 +142,10 @@ def run_order(look: Look, edges: Sequence[tuple[Edge, ...]]) -> list[int]:
     while ready:
         i = heapq.heappop(ready).i
         order.append(i)
-        for edge in edges[i]:
-            waiting[edge.target] -= 1
-            if not waiting[edge.target]:
-                push(edge.target)
+        for target in look.targets[i]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                push(target)
     return order
 
 

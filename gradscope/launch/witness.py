@@ -22,7 +22,6 @@ import torch
 from gradscope.collect.engine_call import EngineCall
 from gradscope.hooks import (
     DefaultHookFunctions,
-    default_hooks_are_enabled,
     on_optimizer_step,
     replace,
     replace_default_hook_functions,
@@ -34,6 +33,7 @@ from gradscope.program.sites import USER, owner_of, place_in, place_of, site_of,
 from gradscope.torch_private import (
     DisableTorchDispatch,
     DisableTorchFunction,
+    default_hooks_are_enabled,
     next_sequence_nr,
 )
 

@@ -23,7 +23,7 @@ from functools import lru_cache
 from types import CellType, CodeType, FrameType
 from typing import Any
 
-from gradscope.program.collector import uncollected
+from gradscope.program.undisturbed import uncollected
 
 Variables = tuple[tuple[str, object], ...]
 
@@ -130,8 +130,19 @@ class Variable:
             return None
 
 
+def _warns(frame: FrameType) -> bool:
+    """Whether to ask the frame of a module or class for ``f_locals`` may show.
+
+    Python 3.12 runs comprehensions in this frame. Asked inside of one, it warns "assigning None to
+    unbound local" as soon as a trace function runs.
+    """
+    return _HAS_GET_VAR and not _HAS_VIEW and frame.f_code.co_nlocals > 0
+
+
 def _namespace(frame: FrameType) -> Any:
     """The mapping in which a module, a class body or an exec() keeps its variables."""
+    if _warns(frame):
+        return frame.f_globals
     if _HAS_SLOTS and _stands_still(frame):
         place = c_size_t.from_address(id(frame) + _DATA).value + _LOCALS
         return py_object.from_address(place).value if c_size_t.from_address(place).value else None
@@ -141,6 +152,8 @@ def _namespace(frame: FrameType) -> Any:
 
 
 def _of_module_or_class(frame: FrameType) -> Variables:
+    if _warns(frame):
+        return tuple(_by_get_var(frame, frame.f_code))
     namespace = _namespace(frame)
     if type(namespace) is not dict and type(namespace) is not _PROXY:
         return ()  # an exec() with a mapping of the user's

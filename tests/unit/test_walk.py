@@ -8,9 +8,9 @@ from torch.autograd.graph import Node
 from gradscope.collect.walk import (
     Walker,
     dependencies_last,
-    edges_of,
     reachable,
     root_node,
+    targets_of,
     will_run,
 )
 
@@ -77,14 +77,16 @@ def test_the_root_of_a_leaf_is_none() -> None:
 
 def test_the_engine_runs_the_nodes_on_the_way_to_the_inputs() -> None:
     found = Walker(100).walk([node_of(diamond())])
-    edges = edges_of(list(found), found)
-    order = dependencies_last(edges)
-    assert all(order.index(e.target) < order.index(e.source) for each in edges for e in each)
+    targets = targets_of(list(found), found)
+    order = dependencies_last(targets)
+    assert all(
+        order.index(j) < order.index(i) for i, leaving in enumerate(targets) for j in leaving
+    )
     number = {name: i for i, name in enumerate(DIAMOND)}
-    assert reachable(edges, [0], cut=number["AddBackward0"]) == [0]
-    to_sin = will_run(edges, order, [number["SinBackward0"]], captured_only=True)
+    assert reachable(targets, [0], cut=number["AddBackward0"]) == [0]
+    to_sin = will_run(targets, order, [number["SinBackward0"]], captured_only=True)
     assert [name for name, runs in zip(DIAMOND, to_sin, strict=True) if runs] == DIAMOND[:2]
-    through_sin = will_run(edges, order, [number["SinBackward0"]], captured_only=False)
+    through_sin = will_run(targets, order, [number["SinBackward0"]], captured_only=False)
     assert [name for name, runs in zip(DIAMOND, through_sin, strict=True) if runs] == [
         *DIAMOND[:2],
         "SinBackward0",

@@ -9,7 +9,7 @@ from gradscope.code.liveness.calls import (
     instruction_at,
     site_of,
 )
-from gradscope.code.liveness.flow import MISSING
+from gradscope.code.liveness.flow import MISSING, forget_flows
 from gradscope.code.liveness.forecast import Forecaster, let_go, ways_after
 from gradscope.code.liveness.known import Facts, Opaque, is_plain
 from gradscope.code.liveness.leaving import left_after
@@ -41,6 +41,7 @@ __all__ = [
     "assignment_sites",
     "call_at",
     "calls_after",
+    "forget_flows",
     "instruction_at",
     "is_plain",
     "iterators_at",

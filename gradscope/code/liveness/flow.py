@@ -122,6 +122,11 @@ def flow_of(code: CodeType) -> Flow:
     return flow
 
 
+def forget_flows() -> None:
+    """Let go of what is known of all code: an instruction holds the code of a function in it."""
+    _flows.clear()
+
+
 def _decode(code: CodeType) -> tuple[tuple[Instruction, ...], list[int]]:
     raw = code.co_code
     starts: list[tuple[int, int, int]] = []

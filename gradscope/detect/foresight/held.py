@@ -10,7 +10,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect.look import Look
-from gradscope.collect.walk import Walker, dependencies_last, edges_of, reachable
+from gradscope.collect.walk import Walker, dependencies_last, reachable
 from gradscope.detect.needs import will_free
 from gradscope.model import BackwardCall
 from gradscope.model.paths import Path
@@ -53,13 +53,10 @@ class Freeing:
 
     def __init__(self, look: Look) -> None:
         self.look = look
-        self._edges = edges_of(look.nodes, look.index)
         self.frees = [will_free(look, i) for i in range(len(look.nodes))]
         self._below = list(self.frees)
-        for i in dependencies_last(self._edges):
-            self._below[i] = self._below[i] or any(
-                self._below[edge.target] for edge in self._edges[i]
-            )
+        for i in dependencies_last(look.targets):
+            self._below[i] = self._below[i] or any(self._below[j] for j in look.targets[i])
         self._walker = Walker(_MOST_NODES)
 
     def trace(self, held: Held) -> bool:
@@ -70,7 +67,7 @@ class Freeing:
         held.own = self.look.index.get(start)
         held.root = held.own is not None and self.look.will_run(held.own)
         met = self._met_from(start)
-        held.freed = [i for i in reachable(self._edges, met) if self.frees[i]]
+        held.freed = [i for i in reachable(self.look.targets, met) if self.frees[i]]
         return bool(held.freed)
 
     def _met_from(self, start: Node) -> list[int]:
@@ -84,27 +81,29 @@ class Freeing:
         without those of leaves: what a forward pass computes.
         """
         nodes = self.look.nodes
-        part = sum(not hasattr(nodes[i], "variable") for i in reachable(self._edges, held.freed))
+        part = sum(
+            not hasattr(nodes[i], "variable") for i in reachable(self.look.targets, held.freed)
+        )
         return part, sum(not hasattr(node, "variable") for node in nodes)
 
     def has_leaf_without(self, roots: Sequence[int], cut: int) -> bool:
         """Return whether the roots would lead to a leaf if their graph were cut off at ``cut``."""
-        below = reachable(self._edges, roots, cut=cut)
+        below = reachable(self.look.targets, roots, cut=cut)
         return any(hasattr(self.look.nodes[i], "variable") for i in below)
 
     def lost(self, roots: Sequence[int], cut: int | None) -> list[torch.Tensor]:
         """Return the leaves that the roots would not lead to if their graph were cut off at
         ``cut``; all their leaves without a cut.
         """
-        kept = set() if cut is None else set(reachable(self._edges, roots, cut=cut))
-        lost = (i for i in reachable(self._edges, roots) if i not in kept)
+        kept = set() if cut is None else set(reachable(self.look.targets, roots, cut=cut))
+        lost = (i for i in reachable(self.look.targets, roots) if i not in kept)
         leaves = (getattr(self.look.nodes[i], "variable", None) for i in lost)
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def comes_to(self, held: Held, tensor: torch.Tensor) -> bool:
         """Return whether a way from the held tensor to another runs a node that will be freed."""
-        behind = (edge.target for i in held.freed for edge in self._edges[i])
-        found = reachable(self._edges, behind)
+        behind = (target for i in held.freed for target in self.look.targets[i])
+        found = reachable(self.look.targets, behind)
         node = held_node(tensor)
         if node is not None:
             return self.look.index.get(node) in found
@@ -113,7 +112,7 @@ class Freeing:
 
     def leaves(self, held: Held) -> list[torch.Tensor]:
         """Return the leaves that the part about to be freed leads to."""
-        below = (self.look.nodes[i] for i in reachable(self._edges, held.freed))
+        below = (self.look.nodes[i] for i in reachable(self.look.targets, held.freed))
         leaves = (getattr(node, "variable", None) for node in below)
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 

@@ -24,6 +24,7 @@ from gradscope.fixing.cycles import fixes_for_cycle
 from gradscope.model import BackwardCall, Finding
 from gradscope.model.paths import Path
 from gradscope.program.sites import Place, user_frame, user_frames
+from gradscope.program.undisturbed import untraced
 from gradscope.rules import gs304
 from gradscope.rules.base import NOW, Seen
 from gradscope.torch_private import next_sequence_nr
@@ -314,7 +315,8 @@ class Growth(Observer):
             return None
         started = time.thread_time()  # a busy machine must not change what is found
         spans = Spans(self.watch, ticks, room)
-        scanned = scan(frames, spans, numbers, between_calls=between_calls, last=last)
+        with untraced():
+            scanned = scan(frames, spans, numbers, between_calls=between_calls, last=last)
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
             self._room.take(spans.touched)
         self._scans += 1

@@ -24,3 +24,15 @@ for _ in range(3):
     h = Scale.apply(x, w) + Scale.apply(x, half).float() + w.sin() * w
     h.sum().backward()
     show("grad", x.grad, w.grad, half.grad)
+
+# In a double backward they are saved again.
+for body in (lambda x, w: (x * w).exp(), lambda x, w: Scale.apply(x * x, w).exp()):
+    for times in (1, 2):
+        gradient = body(x, w)
+        for _ in range(times):
+            (gradient,) = torch.autograd.grad(gradient.sum(), x, create_graph=True)
+            gradient = gradient * w
+        gradient.sum().backward()
+        show("double", x.grad, w.grad)
+        body(x, w).sum().backward()
+        show("again", x.grad, w.grad)

@@ -19,6 +19,8 @@ DONATES_BUFFERS = "_functorch.config.donated_buffer"
 TRACES_PAST_HOOKS = "_C._autograd._saved_tensors_hooks_set_tracing"
 """What is compiled is traced without the program's own saved-tensor hooks; else the compiler fails on them."""
 
+TELLS_PAIRS = "_C._autograd._top_saved_tensors_default_hooks"
+"""Torch tells which pair of default saved-tensor hooks is in force."""
 SELECTS_CHECKPOINTS = "utils.checkpoint.CheckpointPolicy"
 """A checkpoint can save what a policy names."""
 
@@ -35,6 +37,12 @@ def needs(*paths: str) -> pytest.MarkDecorator:
     """Skip where torch has nothing at one of these dotted paths."""
     missing = [f"torch.{path}" for path in paths if not has(path)]
     return pytest.mark.skipif(bool(missing), reason=f"this torch has no {' and no '.join(missing)}")
+
+
+def since(version: str, what: str) -> None:
+    """Skip a test on a torch that is older: ``what`` is what only this version does."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < tuple(map(int, version.split("."))):
+        pytest.skip(f"before torch {version}: {what}")
 
 
 def pads(layout: torch.layout) -> bool:

@@ -252,7 +252,8 @@ def test_a_process_that_the_program_forks_itself(place: Place) -> None:
     place.write(
         "train.py",
         """
-        import os, subprocess, sys, threading, torch
+        import os, subprocess, sys, threading, torch, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns, with the process's number
         x = torch.ones(3, requires_grad=True)
 
         def work(times):

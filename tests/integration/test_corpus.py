@@ -34,6 +34,7 @@ import gradscope
 from gradscope.fixing.merging import merged
 from gradscope.fixing.patch import apply, decoded
 from gradscope.model import Applicability, Certainty, Edit, Finding, Severity, Site
+from tests.needs import since
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 PROGRAMS = sorted(CORPUS.glob("*/*.py"))
@@ -63,6 +64,8 @@ class Said:
     edits: dict[int, str] = field(default_factory=dict)
 
 
+SINCE = re.compile(r"^# before torch ([\d.]+): (.*)$", re.MULTILINE)
+"""What an older torch does otherwise, so that the comments do not hold there."""
 BY_PYTHON = re.compile(r"(\w+) \(since 3\.12: ([^)]*)\)")
 WHICH = 2 if sys.version_info >= (3, 12) else 1
 """Since then a comprehension runs in its function's frame, and a line's event comes at the jump back to its loop."""
@@ -171,6 +174,8 @@ def code_of(line: str) -> str:
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_the_comments_say_is_found_and_nothing_else(path: Path, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
+    for version, what in SINCE.findall(text):
+        since(version, what)
     expected = annotated(text)
     found, raised, results = watched(path)
     said = announced(found, path)

@@ -132,6 +132,9 @@ def test_nothing_changes(
     if needs_compiler(script):
         pytest.skip("needs a C++ compiler and ninja")
     plain = run_plainly(extensions, script)
+    if "terminate called" in plain.stderr:
+        # Torch 2.4 may end so where threads of its own still run.
+        plain = run(extensions, script)
     report = tmp_path / "report.txt"
     command: list[str | Path] = [
         "-m",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import DETACHED_IS_TOLD, TELLS_PAIRS, needs
 from tests.oracles.conformance.__main__ import arguments, problem_with
 from tests.oracles.conformance.journal import Journal
 from tests.oracles.conformance.records import AGAIN, PLAIN, WATCHED, FileRun, Raised, Ran
@@ -28,6 +29,7 @@ def conformance(*given: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@needs(DETACHED_IS_TOLD)  # its suite asks for that, and puts hooks on single saved tensors
 def test_stand_in_goes_the_same_way_watched(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     done = conformance("tests/oracles/standin", "suite_autograd.py", "--json", journal)
@@ -72,6 +74,7 @@ class Suite(unittest.TestCase):
 """
 
 
+@needs(TELLS_PAIRS)
 def test_what_kills_its_process_hangs_or_changes_is_told(tmp_path: Path) -> None:
     (tmp_path / "suite.py").write_text(SUITE)
     journal = tmp_path / "journal"
@@ -94,6 +97,7 @@ def test_what_kills_its_process_hangs_or_changes_is_told(tmp_path: Path) -> None
     assert "suite.py: outcomes that changed\n  Suite.test_5_reads_the_mark: pass" in done.stdout
 
 
+@needs(TELLS_PAIRS)
 def test_a_run_is_resumed_where_it_was(tmp_path: Path) -> None:
     (tmp_path / "suite.py").write_text(SUITE)
     path = tmp_path / "journal"

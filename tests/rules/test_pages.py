@@ -12,11 +12,18 @@ from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Certainty, Severity, Site
 from gradscope.rules import ALL_RULES, by_code
 from gradscope.rules.base import ENGINE_ERRORS, HEADINGS, Rule, missed, rule
+from tests.needs import DONATES_BUFFERS, needs
 from tests.zygote import python
 
 CERTAIN = tuple(rule for rule in ALL_RULES if rule.certainty is Certainty.CERTAIN)
+NEEDS = {"GS104": needs(DONATES_BUFFERS)}
 each_rule = pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
-each_certain_rule = pytest.mark.parametrize("rule", CERTAIN, ids=lambda rule: rule.code)
+each_example = pytest.mark.parametrize(
+    "rule", [pytest.param(r, marks=NEEDS.get(r.code, ()), id=r.code) for r in ALL_RULES]
+)
+each_certain_example = pytest.mark.parametrize(
+    "rule", [pytest.param(r, marks=NEEDS.get(r.code, ()), id=r.code) for r in CERTAIN]
+)
 
 
 def run(source: str, folder: Path) -> tuple[int, str, str, str]:
@@ -56,7 +63,7 @@ def test_the_examples_differ_and_are_whole_programs(rule: Rule) -> None:
         assert source.startswith("import torch\n")
 
 
-@each_certain_rule
+@each_certain_example
 def test_the_bad_example_fails_in_its_last_line_with_the_error_of_the_rule(
     rule: Rule, tmp_path: Path
 ) -> None:
@@ -68,7 +75,7 @@ def test_the_bad_example_fails_in_its_last_line_with_the_error_of_the_rule(
     assert [code for text, code, _ in ENGINE_ERRORS if text in stderr] == [rule.code]
 
 
-@each_rule
+@each_example
 def test_the_good_example_runs_clean(rule: Rule, tmp_path: Path) -> None:
     assert run(rule.good, tmp_path)[:3] == (0, "", "")
 

@@ -20,3 +20,5 @@ def step(x):
 
 for _ in range(3):
     step(torch.randn(4))  # created: GS102 GS101
+
+# before torch 2.8: no instruction of compiled code has a line after a graph break

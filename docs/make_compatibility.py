@@ -37,13 +37,20 @@ NOTHING = "Nothing, in what was run."
 
 BEFORE = """**Torch 2.11 and before** do not tell whether a saved tensor was detached in place. With
 hooks in, gradscope knows. Without them (`--no-hooks`, or a loop in which they are lifted) the error
-of a backward call that meets such a tensor is not announced.
+of a backward call that meets such a tensor is not announced, and `check` and `snapshot` of a graph
+that no watch has seen do not show it. While backward calls are compiled (compiled autograd), that
+is so of every tensor that was modified in place.
 
 **Torch 2.8 and before** do not show what a saved tensor holds, and gradscope reads it by unpacking
 it with a stand-in. A program that calls `register_hooks` on a single saved tensor
 (`node._raw_saved_self.register_hooks(…)`) is told by torch that hooks are there already: ours. Such
 a program needs `--no-hooks`. A graph that was built before `gradscope.watch()` began, under hooks
-of the program's (a checkpoint's, for one), is not looked into: reading it would run them.
+of the program's (a checkpoint's, for one), is not looked into: reading it would run them. Where a
+program itself reads a saved field of a node (`node._saved_self`) that holds a leaf, torch drops
+the hooks on this leaf, under any saved-tensor hooks and so under ours.
+
+**Torch 2.7 and before** give no line to a call in a compiled function that comes after a graph
+break. The line that called the function is named instead.
 """
 """What no probe can find out, as seen with 2.4, 2.6, 2.8 and 2.10."""
 

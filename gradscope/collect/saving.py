@@ -48,7 +48,7 @@ _reference = weakref.ref
 _APPLY_HAS_NO_FRAME = FUNCTION_APPLY is None
 _COPIES_TAKE_HOOKS = not SAVED_TENSORS_ARE_READABLE
 """Of a leaf that hooks have unpacked torch makes a copy, which a double backward saves again. If it
-dies in Python before torch 2.12, it takes the leaf's hooks with it: see slots.part_from_leaf.
+dies in Python (seen up to torch 2.8), it takes the leaf's hooks with it: see slots.part_from_leaf.
 """
 _FRESH_REFERENCES = 4  # of a tensor that only C++ has seen, counted from inside a pack hook
 

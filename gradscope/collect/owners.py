@@ -11,6 +11,9 @@ import torch
 from gradscope.collect.marks import Packed
 from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
+Entry = tuple[str, Any]
+"""A saved tensor's name, with the tensor or what our pack hook returned."""
+
 
 class _Counts:
     """What Python counts for a tensor that one list holds, and more if C++ holds it (``shared``);
@@ -58,46 +61,79 @@ class _Owned:
         return in_python > 0 or in_torch > self.in_torch + self.views
 
 
-def owned_alone(found: Iterable[list[tuple[str, Any]]]) -> dict[int, bool]:
+def owned_alone(found: Iterable[list[Entry]]) -> dict[int, bool]:
     """Return by address of each storage whether nothing but the graph holds it.
 
     ``found`` is what each node of the graph holds, as ``nodes.held`` returns it; nothing else of
     ours may hold any of it. Tensors without a storage of their own are left out.
     """
-    storages: dict[int, dict[int, _Owned]] = {}
+    storages: dict[int, list[Entry]] = {}
     with DisableTorchFunction():
         for saved in found:
-            for i in range(len(saved)):
-                packed = type(saved[i][1]) is not torch.Tensor and isinstance(saved[i][1], Packed)
-                _add(saved[i][1].tensor if packed else saved[i][1], packed, storages)
-        known = {key: _alone(owned) for key, owned in storages.items()}
+            for entry in saved:
+                key = _storage_of(entry)
+                if key:
+                    storages.setdefault(key, []).append(entry)
+        known = {key: _alone(key, entries) for key, entries in storages.items()}
     return {key: alone for key, alone in known.items() if alone is not None}
 
 
-def _add(tensor: Any, packed: bool, storages: dict[int, dict[int, _Owned]]) -> None:
+def _tensor_of(entry: Entry) -> Any:
+    data = entry[1]
+    packed = type(data) is not torch.Tensor and isinstance(data, Packed)
+    return data.tensor if packed else data
+
+
+def _storage_of(entry: Entry) -> int:
+    tensor = _tensor_of(entry)
     if not isinstance(tensor, torch.Tensor):
-        return
+        return 0
     try:
-        key = tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
-        return
-    of_storage = storages.setdefault(key, {})
-    owned = of_storage.get(id(tensor))
-    if owned is None:
-        owned = of_storage[id(tensor)] = _Owned(tensor)
-    owned.in_python += 1
-    owned.in_torch += not packed
+        return 0
 
 
-def _alone(of_storage: dict[int, _Owned]) -> bool | None:
+def _alone(key: int, entries: list[Entry]) -> bool | None:
     """Return whether all owners of a storage are the graph's: tensors, and the bases of views.
 
     None where torch does not tell.
     """
+    if not _counts.are_told:
+        return None
     try:
-        return not _has_others(of_storage) if _counts.are_told else None
+        if len(entries) == 1 and not _tensor_of(entries[0])._is_view():
+            return _is_only_owner(key, entries[0])
+        return not _has_others(_owned_by(entries))
     except (AttributeError, NotImplementedError, RuntimeError):
         return None
+
+
+def _is_only_owner(key: int, entry: Entry) -> bool:
+    """Return the same of a storage that one tensor has, which is no view: the common case."""
+    packed = isinstance(entry[1], Packed)
+    in_graph = not packed  # a Packed is Python's, what torch saves by itself is C++'s
+    counted = sys.getrefcount(entry[1].tensor) if packed else sys.getrefcount(entry[1])
+    in_torch = _tensor_of(entry)._use_count() - 1
+    in_python = counted - _counts.alone - (_counts.shared if in_torch else 0)
+    if in_python > 0 or in_torch > in_graph:
+        return False
+    storage = _tensor_of(entry).untyped_storage()
+    owners = 2 + (in_torch < in_graph)  # the tensor and `storage`; the one that older torch copied
+    return storage_use_count(key) <= owners and sys.getrefcount(storage) <= _counts.storage
+
+
+def _owned_by(entries: list[Entry]) -> dict[int, _Owned]:
+    of_storage: dict[int, _Owned] = {}
+    for entry in entries:
+        tensor = _tensor_of(entry)
+        owned = of_storage.get(id(tensor))
+        if owned is None:
+            owned = of_storage[id(tensor)] = _Owned(tensor)
+        owned.in_python += 1
+        owned.in_torch += not isinstance(entry[1], Packed)
+        del tensor, owned  # they would count as owners
+    return of_storage
 
 
 def _has_others(of_storage: dict[int, _Owned]) -> bool:

@@ -157,7 +157,12 @@ LOADER_ITERATORS: tuple[type, ...] = (
 )
 COMPILER_FOLDER = torch.__path__[0] + "/_dynamo"
 _NOT_COMPILING = frozenset(
-    {"graph_break", "_callback_from_stance", "DisableContext.__call__.<locals>._fn"}
+    {
+        *("disable", "graph_break", "innermost_fn"),
+        *("_TorchDynamoContext.__init__", "DisableContext.__init__"),
+        "DisableContext.__call__.<locals>._fn",
+        *("_callback_from_stance", "_is_skip_guard_eval_unsafe_stance", "_maybe_set_eval_frame"),
+    }
 )
 """What each step of an optimizer runs of the compiler: it keeps code from being compiled."""
 

@@ -24,7 +24,7 @@ from gradscope.fixing.cycles import fixes_for_cycle
 from gradscope.model import BackwardCall, Finding
 from gradscope.model.paths import Path
 from gradscope.program.sites import Place, user_frame, user_frames
-from gradscope.program.undisturbed import untraced
+from gradscope.program.undisturbed import Untraced
 from gradscope.rules import gs304
 from gradscope.rules.base import NOW, Seen
 from gradscope.torch_private import next_sequence_nr
@@ -315,7 +315,7 @@ class Growth(Observer):
             return None
         started = time.thread_time()  # a busy machine must not change what is found
         spans = Spans(self.watch, ticks, room)
-        with untraced():
+        with Untraced():
             scanned = scan(frames, spans, numbers, between_calls=between_calls, last=last)
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
             self._room.take(spans.touched)

@@ -141,8 +141,8 @@ def _warns(frame: FrameType) -> bool:
 
 def _namespace(frame: FrameType) -> Any:
     """The mapping in which a module, a class body or an exec() keeps its variables."""
-    if _warns(frame):
-        return frame.f_globals
+    if _warns(frame):  # the variables of the comprehension that runs, or there are none
+        return dict(_by_get_var(frame, frame.f_code)) or frame.f_globals
     if _HAS_SLOTS and _stands_still(frame):
         place = c_size_t.from_address(id(frame) + _DATA).value + _LOCALS
         return py_object.from_address(place).value if c_size_t.from_address(place).value else None
@@ -152,8 +152,6 @@ def _namespace(frame: FrameType) -> Any:
 
 
 def _of_module_or_class(frame: FrameType) -> Variables:
-    if _warns(frame):
-        return tuple(_by_get_var(frame, frame.f_code))
     namespace = _namespace(frame)
     if type(namespace) is not dict and type(namespace) is not _PROXY:
         return ()  # an exec() with a mapping of the user's

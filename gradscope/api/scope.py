@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from gradscope.api.session import Session
 from gradscope.code.suppressing import Suppressor
+from gradscope.collect.notes import raised_by_program
 from gradscope.errors import FreedGraphError, StaleSavedTensorError
 from gradscope.model import (
     BackwardCall,
@@ -173,7 +174,9 @@ class Scope(Printed):
         """Return the finding with the reason for which it does not count, if there is one."""
         try:
             return finding if self._suppressor is None else self._suppressor.judged(finding)
-        except Exception:  # of ours, in the program: the finding counts then
+        except Exception as failure:  # of ours, in the program: the finding counts then
+            if raised_by_program(failure):
+                raise
             return finding
 
     def _settle(self, number: int, prediction: Finding) -> None:
@@ -256,5 +259,7 @@ def _rank() -> tuple[int, int] | None:
         if not distributed.is_initialized():
             return None
         return int(distributed.get_rank()), int(distributed.get_world_size())
-    except Exception:  # a module that is about to be imported, or that stands in for it
+    except Exception as failure:  # a module that is about to be imported, or a stand-in for it
+        if raised_by_program(failure):
+            raise
         return None

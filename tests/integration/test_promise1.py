@@ -150,6 +150,8 @@ def test_nothing_changes(
     if "resource_tracker" in watched.stderr:
         # On a busy machine Python's own tracker may end before the processes that it tracks.
         watched = run(extensions, script, *command)
+    if watched.stdout != plain.stdout and run(extensions, script).stdout != plain.stdout:
+        pytest.skip("with this torch, what it prints varies without gradscope too")
     assert watched.stdout == plain.stdout
     assert watched.stderr == plain.stderr
     assert watched.status == plain.status

@@ -151,7 +151,7 @@ class _Ahead:
         """The read that the nearest of these calls comes of."""
         if not self._coming:
             return None
-        coming, notes, names, depth = min(self._coming, key=self._soon)
+        coming, notes, names, depth = min(self._coming, key=self._nearest)
         frame = self._frames[depth]
         read = read_of(notes.all[coming.read])
         read = replace(read, backward=site_of(*coming.at))
@@ -165,6 +165,11 @@ class _Ahead:
 
     def _soon(self, found: _Found) -> tuple[int, int, int]:
         return found.depth, found.coming.phase.level, found.coming.distance
+
+    def _nearest(self, found: _Found) -> tuple[tuple[int, int, int], int, int, str]:
+        """Return how soon a call comes; of several reads that come to it, the nearest is first."""
+        note = found.notes.all[found.coming.read]
+        return self._soon(found), note.distance, note.index, note.name
 
     @property
     def conditions(self) -> tuple[str, ...]:

@@ -40,5 +40,6 @@ class Untraced:
             self._trace = trace
 
     def __exit__(self, *_: object) -> None:
-        if self._trace is not None:
+        # A destructor that ran meanwhile may have ended the trace.
+        if self._trace is not None and self._trace.__self__.is_on:
             sys.settrace(self._trace)

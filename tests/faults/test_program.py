@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.zygote import python
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 SAME = "what it prints and raises, and its exit status, are the same as without gradscope"
+TERMINATED = re.compile(r"(terminate called without an active exception\n)\1+")
 MODES: tuple[tuple[str, ...], ...] = ((), ("--no-hooks",))
 
 
@@ -26,7 +28,8 @@ def run(*command: str | Path) -> tuple[int, str, str]:
         timeout=120,
         check=False,
     )
-    return done.returncode, done.stdout, done.stderr
+    # How many daemon threads say so before the process is gone is up to chance.
+    return done.returncode, done.stdout, TERMINATED.sub(r"\1", done.stderr)
 
 
 def is_the_same(name: str, tries: Tries, tmp_path: Path) -> None:

@@ -106,6 +106,11 @@ class LineWatch(Observer):
     def _is_spent(self) -> bool:
         return self._events > _MOST_EVENTS or self._seconds > _MOST_SECONDS
 
+    @property
+    def is_on(self) -> bool:
+        """Whether this thread is traced."""
+        return self._thread.handle is not None
+
     def turn_on(self, frame: FrameType | None) -> None:
         """Trace this thread, if that can be done unseen."""
         thread = self._thread

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -54,9 +55,9 @@ def test_a_trace_of_another_tool_stays() -> None:
 
 
 def test_the_collector_comes_back_after_an_error() -> None:
-    with pytest.raises(ValueError, match="ours"), uncollected():
+    with suppress(ValueError), uncollected():
         assert not gc.isenabled()
-        raise ValueError("ours")
+        raise ValueError
     assert gc.isenabled()
     gc.disable()
     try:

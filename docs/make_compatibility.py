@@ -125,7 +125,9 @@ def page(found: list[dict[str, Any]]) -> str:
         rows="\n".join(row(one, pinned) for one in found),
         before=BEFORE,
         lacks="\n".join(lack(one, pinned) for one in found if lack(one, pinned)) or NOTHING,
-        differences="\n".join(difference(one, pinned) for one in found if unlike(one, pinned))
+        differences="\n".join(
+            difference(one, pinned) for one in found if unlike(one, pinned) or failed(one)
+        )
         or "None.",
     )
 
@@ -157,6 +159,12 @@ def unlike(one: dict[str, Any], pinned: dict[str, Any]) -> dict[str, tuple[list[
     return found
 
 
+def failed(one: dict[str, Any]) -> list[str]:
+    """Return the tests that fail in an environment."""
+    names: list[str] = one.get("suite", {"failed": []})["failed"]
+    return names
+
+
 def title(one: dict[str, Any]) -> str:
     """Return what an environment is called."""
     return f"torch {one['torch']}, Python {one['python']}"
@@ -168,16 +176,17 @@ def lack(one: dict[str, Any], pinned: dict[str, Any]) -> str:
     for reason, count in sorted(one.get("suite", {"skipped": {}})["skipped"].items()):
         if reason not in pinned.get("suite", {"skipped": {}})["skipped"]:
             tests = "a test" if count == 1 else f"{count} tests"
-            rows.append(f"- {reason} ({tests} skipped)")
+            rows.append(f"- {REASONS.get(reason, reason)} ({tests} skipped)")
     return "\n".join([f"**{title(one)}**", "", *rows, ""]) if rows else ""
 
 
 def difference(one: dict[str, Any], pinned: dict[str, Any]) -> str:
-    """Return what an environment finds otherwise, with the reason."""
+    """Return what an environment finds otherwise, and the tests that fail, with the reasons."""
     rows = [f"**{title(one)}**", ""]
     for name, (without, more) in unlike(one, pinned).items():
         said = [f"not `{finding}`" for finding in without] + [f"`{finding}`" for finding in more]
         rows.append(f"- `{name}`: {', '.join(said)}. {REASONS[name]}")
+    rows += [f"- A test fails, `{name}`. {REASONS[name]}" for name in failed(one)]
     return "\n".join([*rows, ""])
 
 

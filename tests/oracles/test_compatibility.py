@@ -50,7 +50,7 @@ def test_a_row_shows_what_failed_and_what_differs(maker: Any) -> None:
         cases=cases,
         random={"programs": 10, "faults": 4},
     )
-    maker.REASONS["a.py"] = "Because."
+    maker.REASONS.update({"a.py": "Because.", "t": "It rains."})
     bare = result(torch="2.14.1")
     del bare["suite"], bare["cases"], bare["random"]
     page = maker.page([result(), bare, other])
@@ -60,6 +60,7 @@ def test_a_row_shows_what_failed_and_what_differs(maker: Any) -> None:
     assert "- it is not so that water is wet." in page
     assert "- no lake (2 tests skipped)" in page
     assert "no CUDA (" not in page
+    assert "- A test fails, `t`. It rains." in page
     assert "- `a.py`: not `certain GS101 3`. Because." in page
     assert "torch 2.13 to 2.15** and **Python 3.11 to 3.13**" in " ".join(page.split())
 

@@ -34,6 +34,14 @@ class _Counts:
 _counts = _Counts()
 
 
+def _are_more(counted: int, in_torch: int, own: int, own_in_torch: int) -> bool:
+    """Return whether a tensor has more owners than the graph: of what Python has ``counted`` the
+    graph's share is ``own``, of those in torch ``own_in_torch``.
+    """
+    in_python = counted - _counts.alone - own - (_counts.shared if in_torch else 0)
+    return in_python > 0 or in_torch > own_in_torch
+
+
 class _Owned:
     """A tensor of the graph's; how often the graph holds it in Python, in C++, by its views."""
 
@@ -52,13 +60,10 @@ class _Owned:
     @property
     def has_others(self) -> bool:
         """Whether something else than the graph holds the tensor."""
-        in_python = sys.getrefcount(self.held[0]) - _counts.alone - self.in_python
+        counted = sys.getrefcount(self.held[0])
         held: Any = self.held[0]
         in_torch = held._use_count() - 1  # its Python object
-        if in_torch:
-            in_python -= _counts.shared
-        del held
-        return in_python > 0 or in_torch > self.in_torch + self.views
+        return _are_more(counted, in_torch, self.in_python, self.in_torch + self.views)
 
 
 def owned_alone(found: Iterable[list[Entry]]) -> dict[int, bool]:
@@ -115,8 +120,7 @@ def _is_only_owner(key: int, entry: Entry) -> bool:
     in_graph = not packed  # a Packed is Python's, what torch saves by itself is C++'s
     counted = sys.getrefcount(entry[1].tensor) if packed else sys.getrefcount(entry[1])
     in_torch = _tensor_of(entry)._use_count() - 1
-    in_python = counted - _counts.alone - (_counts.shared if in_torch else 0)
-    if in_python > 0 or in_torch > in_graph:
+    if _are_more(counted, in_torch, 0, in_graph):
         return False
     storage = _tensor_of(entry).untyped_storage()
     owners = 2 + (in_torch < in_graph)  # the tensor and `storage`; the one that older torch copied

@@ -96,7 +96,7 @@ class Session:
         saving = Saving(Ledger(self.observers, notes), names)
         self._hooks = DefaultHooks(
             *(saving.pack, readable(saving.unpack), saving.compose),
-            before_theirs=lambda: self.state.lifting.leave(),
+            before_theirs=lambda: self.state.lifting.before_theirs(),
             notes=notes,
         )
         self.state = State(saving, names, self.observers, notes, self._hooks if hooks else None)

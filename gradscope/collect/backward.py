@@ -172,9 +172,13 @@ class Backward:
         with DisableTorchFunction():
             roots = [n for n in map(root_node, asked.outputs) if n is not None]
             call.sequence_nr = next_sequence_nr()
-            own_thread = call.thread == state.generations.thread
-            call.plain = call.parent is None and own_thread
-            call.habit = state.recognizer.habits.of((place, asked.kind))
+            call.built = call.sequence_nr - state.generations.newest
+            above = call.parent
+            call.plain = call.thread == state.generations.thread and (above is None or above.plain)
+            call.habit = state.recognizer.habits.of((place, asked.kind, above is not None))
+            while call.plain and above is not None:
+                above.within += 1
+                above = above.parent
             if not (state.lifting.on and self._recognize(call, roots)):
                 with uncollected():  # of the many objects of a look none is garbage
                     self._look(call, asked, roots, frame)
@@ -186,7 +190,9 @@ class Backward:
         state, lifting = self._state, self._state.lifting
         repeat = None
         if call.plain and not lifting.blocked:
-            repeat = state.recognizer.look(roots, call.habit, lifting.since)
+            repeat = state.recognizer.look(
+                roots, call.habit, lifting.since, guarded=lifting.theirs_entered
+            )
         if repeat is None or repeat.shape.record is None:
             if call.thread != state.generations.thread:
                 lifting.block()
@@ -277,10 +283,10 @@ class Backward:
     def _finish(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Book what the call freed; say so if the engine raised what was not announced."""
         state, shape = self._state, call.shape
-        built = self._end(call, completed=error is None)
+        self._end(call, completed=error is None)
         repeat = call.repeat
         if repeat is not None:
-            self._end_repeat(call, repeat, built)
+            self._end_repeat(call, repeat)
             if error is None:
                 self._books.repeat(call)
                 self._go_on(call)
@@ -293,9 +299,9 @@ class Backward:
             shape.record = record
             shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
             shape.peak = record.peak_bytes - record.live_bytes
-            last = call.number == state.calls and not call.findings
+            last = call.number + call.within == state.calls and not call.findings
             alike = call.known and call.completed and last and not call.exact
-            state.lifting.after_hooked(call, shape, built, alike)
+            state.lifting.after_hooked(call, shape, alike)
         self._go_on(call)
         if error is not None and id(error) != state.thread.explained:
             state.thread.explained = id(error)
@@ -304,8 +310,8 @@ class Backward:
                 self._sink.report(missed)
         state.listener.after_call(call, record, user_frame(sys._getframe(2)))
 
-    def _end(self, call: Call, *, completed: bool) -> int:
-        """End a call; return how many nodes were built between the one before and this one."""
+    def _end(self, call: Call, *, completed: bool) -> None:
+        """End a call."""
         state = self._state
         if state.hooks is not None:
             state.hooks.restore(call.pushed)
@@ -316,14 +322,13 @@ class Backward:
             state.thread.calls.pop()
         if state.saving.other_thread:
             state.lifting.block()
-        return call.sequence_nr - state.generations.newest
 
-    def _end_repeat(self, call: Call, repeat: Repeat, built: int) -> None:
+    def _end_repeat(self, call: Call, repeat: Repeat) -> None:
         """Count what a call on a recognized graph has freed."""
         ledger = self._state.ledger
         freed = call.habit.freed(repeat, call.keep)
         call.freed_tensors, call.freed_bytes, call.returned_bytes = freed
-        self._state.lifting.after_repeat(call, repeat, built)
+        self._state.lifting.after_repeat(call, repeat)
         ledger.peak_bytes = max(ledger.peak_bytes, ledger.live_bytes + repeat.shape.peak)
 
     def _go_on(self, call: Call) -> None:

@@ -25,14 +25,16 @@ FIGURES = (
 class Call:
     """A backward call, numbered from 1.
 
-    A call is ``plain`` when it has nothing around it and nothing wrong with its graph,
-    ``known`` when nothing in that is new to calls of its ``habit``; ``fresh`` counts the nodes that
-    were built since the call before. ``exact`` calls ask of every freed tensor whether its memory
-    returned; calls on a known shape do not. ``unhooked`` counts the tensors and bytes that the
-    graph saved while the hooks were lifted; ``repeat`` is what the look at a graph without hooks
-    has recognized, and ``figures`` the sizes in its record; ``pushed`` are the program's own
-    default hooks when the call began; ``met`` is another call that ran on the same nodes meanwhile,
-    and ``beside`` one in another thread. ``woken``: an alarm asks for a close look.
+    A call is ``plain`` when it is in the watch's own thread with nothing wrong with its graph,
+    ``known`` when nothing in that is new to calls of its ``habit``; a call within a plain one may
+    be plain too, and ``within`` counts those. ``built`` counts the nodes that were built since the
+    call before, ``fresh`` those of them that are in its graph. ``exact`` calls ask of every freed
+    tensor whether its memory returned; calls on a known shape do not. ``unhooked`` counts the
+    tensors and bytes that the graph saved while the hooks were lifted; ``repeat`` is what the look
+    at a graph without hooks has recognized, and ``figures`` the sizes in its record; ``pushed`` are
+    the program's own default hooks when the call began; ``met`` is another call that ran on the
+    same nodes meanwhile, and ``beside`` one in another thread. ``woken``: an alarm asks for a close
+    look.
     """
 
     # Most calls differ from these in few points; what is not set costs nothing.
@@ -48,6 +50,8 @@ class Call:
     roots: tuple[int, ...] = ()
     sequence_nr: int = 0
     steps: int = 0
+    within: int = 0
+    built: int = 0
     fresh: int = 0
     freed_tensors: int = 0
     freed_bytes: int = 0
@@ -122,6 +126,7 @@ def _record_of(call: Call, repeat: Repeat) -> BackwardCall:
         before,
         **figures,
         number=call.number,
+        parent=call.parent.number if call.parent else None,
         graph=before.graph if repeat.estimate is None else None,
         started=call.started,
         ended=call.ended,

@@ -52,7 +52,7 @@ class DefaultHooks:
     (``compose(pack, unpack)`` makes one pair of both). Ours step aside where torch refuses default
     hooks (``torch.func``), would show their work to the program (a ``TorchDispatchMode``) or
     compiles backward calls. ``before_theirs`` is called when the program pushes a pair while ours
-    are lifted; it has to lower ours.
+    are lifted; it may lower ours.
     """
 
     def __init__(
@@ -131,12 +131,14 @@ class DefaultHooks:
         return tuple(self._local.pushed)
 
     def restore(self, pushed: tuple[Pair, ...]) -> None:
-        """Know only these pairs of the program's again.
+        """Know only these pairs of the program's again, and have ours in force.
 
-        What the program enters inside a backward call and does not leave, the engine forgets when
-        the call ends: it works with a stack of its own.
+        What is entered inside a backward call and not left, by the program or by us, the engine
+        forgets when the call ends: it works with a stack of its own.
         """
         self._local.pushed[:] = pushed
+        if not self._local.aside:
+            self._step_back_if_wanted()
 
     @hidden_from_compiler
     def sweep(self) -> None:
@@ -256,8 +258,11 @@ class DefaultHooks:
     @hidden_from_compiler
     def _pop_theirs(self) -> None:
         self._torch.pop()
-        if self._local.pushed:
-            self._local.pushed.pop()
+        state = self._local
+        if state.pushed:
+            state.pushed.pop()
+        if state.aside and not state.pushed:  # what kept ours aside may have ended meanwhile
+            self._attempt(self._step_back_if_wanted, None)
 
     @hidden_from_compiler
     def _top_theirs(self, ignore_is_tracing: bool) -> Pair | None:

@@ -9,8 +9,8 @@ _MOST = 1_000
 _MOST_KINDS = 5_000  # of nodes, in all habits
 _MEASURED = 4  # calls of which is found out, tensor by tensor, what memory came back
 
-HabitKey = tuple[Place | None, int]
-"""The call's place, and what it asks of the engine."""
+HabitKey = tuple[Place | None, int, bool]
+"""The call's place, what it asks of the engine, and whether it runs within another."""
 
 
 Reads = tuple[tuple[str, str, str, int | None], ...]

@@ -14,7 +14,7 @@ from gradscope.collect.ledger import Ledger
 from gradscope.collect.past import Past
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.hooks import Pair
-from gradscope.torch_private import next_sequence_nr
+from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE, next_sequence_nr
 
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shapes
 _MOST_INTERVALS = 64  # of one shape
@@ -46,9 +46,10 @@ class Liftable(Protocol):
 class Lifting:
     """Decides when the hooks of the watch's own thread are lifted, and counts in their stead.
 
-    ``since`` is the sequence number at which they were lifted last. ``doubted`` says that something
-    seems to grow from call to call: what it is shows only with hooks. ``outgrown`` is called when
-    more recognized graphs are alive after a call than after earlier ones of its kind.
+    ``since`` is the sequence number at which they were lifted last, ``theirs_entered`` whether the
+    program has entered hooks of its own since. ``doubted`` says that something seems to grow from
+    call to call: what it is shows only with hooks. ``outgrown`` is called when more recognized
+    graphs are alive after a call than after earlier ones of its kind.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Lifting:
         self._hooks = hooks
         self._outgrown = outgrown
         self.since = 0
+        self.theirs_entered = False
         self._alive: dict[Habit, tuple[int, int]] = {}
         self._kept: set[int] = set()  # nodes of recognized graphs that were kept and are counted
         self._counted = ledger.counts()
@@ -75,7 +77,7 @@ class Lifting:
         self._awaited: tuple[Habit, int] | None = None
         self._wait_until = self._last_odd = 0
 
-    def after_hooked(self, call: Call, shape: Shape, built: int, alike: bool) -> None:
+    def after_hooked(self, call: Call, shape: Shape, alike: bool) -> None:
         """Lift the hooks after enough consecutive calls matched a known shape.
 
         ``alike`` is False for a call after which things may not go on as before, whatever its graph
@@ -85,9 +87,9 @@ class Lifting:
         if len(shape.intervals) >= _MOST_INTERVALS:
             del shape.intervals[next(iter(shape.intervals))]
         pairs = zip(counted, self._counted, strict=True)
-        shape.intervals[built] = tuple(now - then for now, then in pairs)
+        shape.intervals[call.built] = tuple(now - then for now, then in pairs)
         self._counted = counted
-        habit, extra = call.habit, built - call.fresh
+        habit, extra = call.habit, call.built - call.fresh
         bounded = habit.bounds(self._ledger.live_tensors, self._census.alive - call.fresh)
         habit.extra = max(habit.extra, extra)
         if self.on:  # a graph that was built in part before they were lifted
@@ -101,9 +103,12 @@ class Lifting:
         needed = _ALIKE if call.steps else _ALIKE_WITHOUT_STEPS
         if self._alike < needed or self._awaited is not None or self.doubted or self.blocked:
             return
+        if call.parent is not None:  # the engine forgets what is done to its stack of hooks
+            return
         if self._hooks is not None and self._hooks.lift():
             self.on = True
             self.since = next_sequence_nr()
+            self.theirs_entered = False
             self._alive.clear()
             self._kept.clear()
             self._past.toggle()
@@ -119,10 +124,10 @@ class Lifting:
     def _counted_before(self, repeat: Repeat) -> int:
         return sum(map(self._kept.__contains__, repeat.numbers)) if self._kept else 0
 
-    def after_repeat(self, call: Call, repeat: Repeat, built: int) -> None:
+    def after_repeat(self, call: Call, repeat: Repeat) -> None:
         """Count what earlier calls of the same shape have counted, and remember the call."""
         habit, shape = call.habit, repeat.shape
-        counts = shape.intervals.get(built)
+        counts = shape.intervals.get(call.built)
         if repeat.estimate is not None or counts is None:
             freed = (call.freed_tensors, call.freed_bytes, call.returned_bytes)
             nodes, (tensors, nbytes) = repeat.nodes or 1, repeat.saved
@@ -132,7 +137,7 @@ class Lifting:
         self._counted = self._ledger.counts()
         self._past.add(call, repeat)
         self._keep(call, repeat)
-        extra = built - repeat.fresh
+        extra = call.built - repeat.fresh
         if self._has_outgrown(habit, repeat):
             self.leave()
             self._outgrown()
@@ -165,6 +170,12 @@ class Lifting:
         self._wait_until = call.number + min(2 * (call.number - self._last_odd), _LONGEST_WAIT)
         self._last_odd = call.number
         self.leave()
+
+    def before_theirs(self) -> None:
+        """Learn that the program enters hooks of its own, which a walk must not run."""
+        self.theirs_entered = True
+        if not SAVED_TENSORS_ARE_READABLE:
+            self.leave()
 
     def block(self) -> None:
         """Never lift the hooks again: something runs that a bare walk cannot see.

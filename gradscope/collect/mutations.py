@@ -121,13 +121,16 @@ class Mutations:
         return ModifiedBetween(saved_at, call.site) if found is None else ModifiedAt(found.site)
 
 
-def node_site(built: Sequence[str | None], after: Site | None, before: Site | None) -> Site | None:
+def node_site(
+    built: Sequence[str | None], after: Site | None, before: Site | None, *, one_line: bool
+) -> Site | None:
     """Return where a node was built whose saved tensors were not seen, if that can be told.
 
     Such is a multiplication by a Python number.
 
     ``built`` are the names of the nodes built one after the other since ``after``, where they are
-    known, up to the node in question; ``before`` is the next place that is known.
+    known, up to the node in question; ``before`` is the next place that is known. ``one_line``:
+    where both are the same line, nothing else ran in between.
     """
     files = dict.fromkeys(s.file for s in (after, before) if s is not None)
     candidates = tuple(s for file in files for s in statements.operations(file, built[-1] or ""))
@@ -141,7 +144,7 @@ def node_site(built: Sequence[str | None], after: Site | None, before: Site | No
     ):
         return None
     if after.line == before.line:
-        return after
+        return after if one_line else None
     return statements.aligned(after.file, after.function, after.line + 1, before.line - 1, built)
 
 

@@ -17,7 +17,14 @@ from gradscope.collect.generations import Generations
 from gradscope.collect.habits import Habit, Habits, Reads
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token
-from gradscope.collect.nodes import Kind, is_refused, kind_of, stale_by_engine, was_detached
+from gradscope.collect.nodes import (
+    Kind,
+    is_refused,
+    kind_of,
+    stale_by_engine,
+    stale_inputs_of_checkpoint,
+    was_detached,
+)
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.program.sites import Place
@@ -83,15 +90,17 @@ class Recognizer:
         self._known: dict[_Key, Shape] = {}
         self._by_kinds: dict[tuple[type, ...], Shape] = {}
 
-    def look(self, roots: Sequence[Node], habit: Habit, lifted: int) -> Repeat | None:
+    def look(
+        self, roots: Sequence[Node], habit: Habit, lifted: int, *, guarded: bool
+    ) -> Repeat | None:
         """Recognize a graph in which nothing is freed or stale; the hooks were lifted at number
-        ``lifted``.
+        ``lifted``. ``guarded``: hooks of the program's may be on what it saved.
         """
         self.is_mixed = False
         if habit.shape is None or habit.shape.record is None or not roots:
             return None
         oldest = self._generations.oldest_of(habit.ended)
-        read = self._read(roots, habit, oldest, lifted)
+        read = self._read(roots, habit, oldest, lifted, guarded)
         if read is None:
             return None
         shape = self._known.get((habit, read.nbytes, read.kinds))
@@ -126,7 +135,8 @@ class Recognizer:
         known = known and all(t.sequence_nr >= oldest for t in look.tokens if t.has_buffers)
         if shape.recognizable is None and (not measured or habit.scale is None):
             self._learn_exactly(habit, shape, look)
-        return known and shape.recognizable is not False and not look.foreign
+        seen = SAVED_TENSORS_ARE_READABLE or not look.foreign
+        return known and shape.recognizable is not False and seen
 
     def _learn_exactly(self, habit: Habit, shape: Shape, look: Look) -> None:
         """Read a graph as the bare walk will, and remember how to know one of its shape."""
@@ -135,9 +145,9 @@ class Recognizer:
         try:
             for node in look.nodes:
                 kind = kind_of(type(node))
-                for data in _saved(node, kind):
+                for size in _sizes(node, kind):
                     tensors += 1
-                    nbytes += data.nbytes
+                    nbytes += size
         except (RuntimeError, TypeError):
             return
         shape.recognizable = True
@@ -160,14 +170,15 @@ class Recognizer:
         return places_by_context(kinds, known[: -_MOST_COMPARED - 1 : -1])
 
     def _read(
-        self, roots: Sequence[Node], habit: Habit, oldest: int, lifted: int
+        self, roots: Sequence[Node], habit: Habit, oldest: int, lifted: int, guarded: bool
     ) -> Reading | None:
         """Walk a graph as the full look does, and read all that it saved.
 
         None if a node that saves something is older than ``oldest`` or ``lifted``, if one cannot be
         read, or if its like was not met. Reading what was saved without hooks runs torch's own
-        check of its version, and no code of the program's. This runs at every call of a steady
-        loop, so it walks by itself, with local names.
+        check of its version, and no code of the program's; what hooks of the program's have packed
+        is only asked whether it is there. This runs at every call of a steady loop, so it walks by
+        itself, with local names.
         """
         reads_of, youngest = habit.reads.get, max(oldest, lifted)
         kinds: list[type] = []
@@ -176,6 +187,7 @@ class Recognizer:
         see, add_kind, add_number = seen.add, kinds.append, numbers.append
         nbytes = tensors = 0
         most, tells = _FEW_NODES, SAVED_TENSORS_ARE_READABLE
+        met: set[int] = set()
         stack = list(roots)[::-1]
         pop, push = stack.pop, stack.append
         try:
@@ -213,11 +225,14 @@ class Recognizer:
                     self.is_mixed = number >= oldest
                     return None
                 if reads is _FUNCTION:
-                    saved = _saved_by_function(node)
-                    tensors += len(saved)
-                    nbytes += sum(tensor.nbytes for tensor in saved)
+                    sizes = _sizes_by_function(node)
+                    tensors += len(sizes)
+                    nbytes += sum(sizes)
                     continue
                 for _, name, raw, edge in reads:
+                    if guarded and (packed := _packed_by_theirs(getattr(node, raw), met)):
+                        tensors += packed
+                        continue
                     value = getattr(node, name) if tells else _unpacked(node, name)
                     if value is None:
                         continue
@@ -285,25 +300,51 @@ def _readable(
     return found
 
 
-def _saved(node: Node, kind: Kind) -> Iterator[torch.Tensor]:
-    """Yield what a node saved, without unpacking anything.
+def _sizes(node: Node, kind: Kind) -> Iterator[int]:
+    """Yield the bytes of each tensor that a node saved, without unpacking anything: 0 for what
+    hooks of the program's have packed.
 
-    Raises TypeError for what the program's own hooks have packed and for tensor subclasses, whose
-    code must not run, and RuntimeError for a list that was freed.
+    Raises TypeError for tensor subclasses, whose code must not run, and where such hooks could not
+    be told later; RuntimeError for a list that was freed.
     """
     for name in kind.names:
         value = slots.saved(node, name)
         for saved in value if isinstance(value, tuple | list) else (value,):
             data: Any = None if saved is None else saved.data
-            if isinstance(data, Packed):
-                data = data.tensor
-            elif data is None:
+            if data is None:
                 continue
-            elif saved.unpack_hook is not None:
-                raise TypeError
+            ours = isinstance(data, Packed)
+            if data.theirs is not None if ours else saved.unpack_hook is not None:
+                if not SAVED_TENSORS_ARE_READABLE:
+                    raise TypeError
+                yield 0
+                continue
+            if ours:
+                data = data.tensor
             if type(data) not in PLAIN:
                 raise TypeError
-            yield data
+            yield data.nbytes
+
+
+def _packed_by_theirs(saved: Any, met: set[int]) -> int:
+    """Count which of a node's saved tensors hooks of the program's have packed. Unpacks nothing.
+
+    Raises RuntimeError where one of them is not there, or stands for a checkpoint with stale
+    inputs. ``met``: the hooks that were asked for that.
+    """
+    count = 0
+    for each in saved if isinstance(saved, tuple | list) else (saved,):
+        unpack = None if each is None else each.unpack_hook
+        if unpack is None:
+            continue
+        count += 1
+        if each.data is None:
+            raise RuntimeError
+        if id(unpack) not in met:
+            met.add(id(unpack))
+            if stale_inputs_of_checkpoint(unpack):
+                raise RuntimeError
+    return count
 
 
 def _count(node: Node, kind: Kind) -> int | None:
@@ -311,14 +352,14 @@ def _count(node: Node, kind: Kind) -> int | None:
     if kind.is_slices or kind.is_compiled or kind.is_unnamed:
         return None
     try:
-        return sum(1 for _ in _saved(node, kind))
+        return sum(1 for _ in _sizes(node, kind))
     except (RuntimeError, TypeError):
         return None
 
 
-def _saved_by_function(node: Node) -> list[torch.Tensor]:
-    """Return what a Python Function saved; RuntimeError if any of it is stale."""
+def _sizes_by_function(node: Node) -> list[int]:
+    """Return the bytes of what a Python Function saved; RuntimeError if any of it is stale."""
     kind = kind_of(type(node))
     if stale_by_engine(node, kind):
         raise RuntimeError
-    return list(_saved(node, kind))
+    return list(_sizes(node, kind))

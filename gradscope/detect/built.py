@@ -40,11 +40,14 @@ def built_at(look: Look, generations: Generations, i: int) -> Site | None:
     first = site_of(before.place) if before is not None else None
     last = site_of(after.place) if after is not None else None
     earlier, later = generations.around(number)
-    if earlier is not None and (before is None or before.sequence_nr < earlier[0]):
+    since_call = earlier is not None and (before is None or before.sequence_nr < earlier[0])
+    until_call = later is not None and (after is None or after.sequence_nr >= later[0])
+    if earlier is not None and since_call:
         start, first = earlier[0] - 1, site_of(earlier[1])
-    if later is not None and (after is None or after.sequence_nr >= later[0]):
+    if later is not None and until_call:
         last = site_of(later[1])
     names = {t.sequence_nr: n.name() for t, n in zip(look.tokens, look.nodes, strict=True)}
     oldest = max(start + 1, number - _MOST_NODES_NAMED)
     built = [names.get(each) for each in range(oldest, number + 1)]
-    return node_site(built, first, last)
+    # From one run of a call to the next may be all of a loop.
+    return node_site(built, first, last, one_line=not (since_call and until_call))

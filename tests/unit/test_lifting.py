@@ -19,6 +19,7 @@ from gradscope.collect.booking import WRITE_EVERY
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding
 from gradscope.record.writer import COMMIT_EVERY, GATHER_EVERY
+from tests.needs import SAVED_IS_TOLD, has
 
 HEAD = """
 import threading, torch
@@ -300,9 +301,19 @@ def keeps_the_losses(loop: Loop) -> None:
         kept.append(loop.loss)
 
 
-def under_hooks_of_its_own(loop: Loop) -> None:
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
-        loop.iterate(1)
+def within_another(loop: Loop) -> None:
+    class Nested(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            with torch.enable_grad():
+                loop.iterate(1)
+            return gradient
+
+    Nested.apply(torch.ones(2, requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def a_failing_call(loop: Loop) -> None:
@@ -319,7 +330,7 @@ def a_failing_call(loop: Loop) -> None:
         for_some_inputs,
         more_in_between,
         keeps_the_losses,
-        under_hooks_of_its_own,
+        within_another,
         a_failing_call,
     ],
 )
@@ -350,7 +361,27 @@ def test_hooks_of_the_program_see_what_they_would_see() -> None:
         assert lifting_of(scope).on
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             loop.iterate(1)
+            assert lifting_of(scope).on == has(SAVED_IS_TOLD)
+        assert scope._session is not None
+        scope._session.state.lifting.leave()
+        before = scope.recording().summary.saved_tensors
+        loss = loop.net(torch.randn(2, 4)).mean()
+        assert scope.recording().summary.saved_tensors > before
+        del loss
     assert seen == [8, 16, 16, 8]
+    assert top() is None
+
+
+def test_hooks_that_come_back_under_those_of_the_program_are_in_force_after_them() -> None:
+    loop = Loop()
+    with gradscope.watch() as scope:
+        loop.iterate()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            lifting_of(scope).leave()
+        before = scope.recording().summary.saved_tensors
+        loop.iterate(1)
+        assert scope.recording().summary.saved_tensors > before
+    assert top() is None
 
 
 def test_torch_func_runs_while_the_hooks_are_lifted() -> None:

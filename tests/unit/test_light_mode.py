@@ -11,7 +11,7 @@ import pytest
 import gradscope
 from gradscope.api.scope import Scope
 from gradscope.collect.lifting import Lifting
-from tests.needs import DETACHED_IS_TOLD, has
+from tests.needs import DETACHED_IS_TOLD, SAVED_IS_TOLD, has
 
 HEALTHY = 200
 
@@ -244,7 +244,7 @@ for i, late in iterations():
 """,
         "",
     ),
-    "by hooks of its own": (
+    "by new hooks of its own": (
         """
 for i, late in iterations():
     h = unroll(new())
@@ -260,9 +260,81 @@ for i, late in iterations():
     ),
 }
 
+TRAINED = """
+    opt.zero_grad()
+    loss = head(h).pow(2).mean()
+    {{after}}
+    attempt(loss)
+    {{then}}
+    opt.step()
+"""
 
-MIXED = ("a custom function", "an inner loop")
-"""Programs that meet errors of both kinds."""
+CHECKPOINTED = (
+    """
+from torch.utils.checkpoint import checkpoint
+def segment(h):
+    return cell(torch.randn(len(h), 3), h)
+for i, late in iterations():
+    h = start = new().requires_grad_()
+    for _ in range(draw.randrange(1, 5)):
+        middle, h = h, checkpoint(segment, h, use_reentrant={reentrant})
+"""
+    + TRAINED
+)
+
+UNDER_HOOKS = (
+    """
+hooks = {hooks}
+for i, late in iterations():
+    with hooks:
+        h = unroll(new())
+"""
+    + TRAINED
+)
+
+PACKED = {
+    "checkpoints": CHECKPOINTED.format(reentrant=False),
+    "saved elsewhere": UNDER_HOOKS.format(hooks="torch.autograd.graph.save_on_cpu()"),
+    "numbers for tensors": """
+table = dict()
+def pack(tensor):
+    table[len(table)] = tensor.detach()
+    return len(table) - 1
+"""
+    + UNDER_HOOKS.format(hooks="torch.autograd.graph.saved_tensors_hooks(pack, table.__getitem__)"),
+}
+"""Loops in which hooks of the program's own pack what is saved, at every iteration."""
+
+WITHIN = {"reentrant checkpoints": CHECKPOINTED.format(reentrant=True)}
+"""Loops in which backward calls run within others."""
+
+for each, loop in (PACKED | WITHIN).items():
+    HAZARDS |= {
+        f"{each}, nothing": (loop.format(after="pass", then="pass"), ""),
+        f"{each}, backward twice": (
+            loop.format(after="pass", then="if late: attempt(loss)"),
+            "second time",
+        ),
+        f"{each}, twice without what was not packed": (
+            loop.format(after="pass", then="if late: attempt(h.sum())"),
+            "",
+        ),
+        f"{each}, a step in between": (
+            loop.format(after="if late: attempt(loss, retain_graph=True); opt.step()", then="pass"),
+            "modified by an inplace",
+        ),
+    }
+    if "checkpoints" in each:
+        HAZARDS[f"{each}, an input modified"] = (
+            loop.format(after="if late: middle.detach().mul_(2)", then="pass"),
+            "modified by an inplace",
+        )
+
+MIXED = (
+    *("a custom function", "an inner loop"),
+    *(f"{each}, twice without what was not packed" for each in PACKED | WITHIN),
+)
+"""Programs that meet errors of both kinds, or of a kind that depends on torch."""
 
 
 def run(source: str) -> tuple[Scope, list[str], int]:
@@ -298,6 +370,8 @@ def called(scope: Scope) -> list[tuple[str, int]]:
 def test_what_begins_late_is_called_before_the_engine_raises_it(name: str) -> None:
     if "detached" in name and not has(DETACHED_IS_TOLD):
         pytest.skip("this torch does not tell without hooks what was detached in place")
+    if name.startswith(tuple(PACKED)) and not has(SAVED_IS_TOLD):
+        pytest.skip("this torch does not show what hooks of the program's have packed")
     source, text = HAZARDS[name]
     scope, errors, recognized = run(source)
     assert recognized > HEALTHY / 2

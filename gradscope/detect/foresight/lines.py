@@ -159,7 +159,7 @@ class LineWatch(Observer):
         """Do the same after a call on a recognized graph."""
         self._known += 1
         self._thread.aside = False
-        if self.watch.ledger.live_tensors or self._waiting:
+        if call.parent is None and (self.watch.ledger.live_tensors or self._waiting):
             self.turn_on(user_frame(sys._getframe()))
         return ()
 

@@ -132,7 +132,8 @@ def _statement(call: BackwardCall, console: Console) -> Text:
     """Return the call as code, and where it ran and what it raised if that is special."""
     shown = Text(plain(as_code(call), console))
     if call.parent is not None:
-        shown.append(f" (inside call {call.parent:,})", style="dim")
+        around = f"call {call.parent:,}" if call.count == 1 else "another call"
+        shown.append(f" (inside {around})", style="dim")
     if call.thread != "MainThread":
         shown.append(f" (thread {plain(call.thread, console)})", style="dim")
     if call.process:

@@ -8,12 +8,14 @@ Each loop runs in one process in blocks: plain, then watched, twice over, with t
 numbers, and once in torch's anomaly mode. The figures are medians of short rounds, watched over
 plain, and best against best in brackets, after iterations that are not timed; what those first
 iterations cost more in all is a column of its own. Times are of the processor, so that a machine
-that is busy with other things disturbs them less.
+that is busy with other things disturbs them less. Apart from that, the parameters after each step
+and the peak of allocated bytes are compared, plain and watched.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import platform
 import random
@@ -23,18 +25,25 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from loop_programs import LOOPS, SAME, SHAPE, SIZES, Iteration, tiny_mlp
+from overhead import highest
+from sampling import microseconds
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.profiler import ProfilerActivity, profile
 
 import gradscope
 
 WARM_UP = 30
 BLOCKS = 2
 SECONDS = 0.08  # of a round, about
+IDLE = 0.5  # processes that run or wait to, at the most
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class Row:
     anomaly: float
     first: float
     lifted: bool
+    same: bool
 
 
 def seconds(iteration: Iteration, way: str, count: int, seed: int) -> float:
@@ -90,7 +100,29 @@ def measure(name: str, way: str, rounds: int) -> Row:
         anomaly = statistics.median(seconds(iteration, way, count, s) for s in range(3))
     ratio, best = statistics.median(watched) / middle, min(watched) / min(plain)
     each, more = 1000 * middle / count, min(first) - before
-    return Row(name, way, each, ratio, best, anomaly / middle, more, lifted)
+    same = results(name, way, watched=True) == results(name, way, watched=False)
+    return Row(name, way, each, ratio, best, anomaly / middle, more, lifted, same)
+
+
+def results(name: str, way: str, *, watched: bool) -> tuple[str, int]:
+    """Return a digest of all parameters after each step, and the peak of allocated bytes."""
+    digest = hashlib.sha256()
+
+    def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                digest.update(parameter.detach().numpy().tobytes())
+
+    torch.manual_seed(0)
+    iteration = LOOPS[name][0]()
+    handle = register_optimizer_step_post_hook(stepped)
+    with (
+        gradscope.watch() if watched else nullcontext(),
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+    ):
+        seconds(iteration, way, WARM_UP, 1)
+    handle.remove()
+    return digest.hexdigest(), highest(profiler)
 
 
 def table(rows: list[Row]) -> str:
@@ -159,6 +191,14 @@ def looks() -> str:
     return "\n".join(lines)
 
 
+def parts() -> str:
+    """Return where the fixed cost of a call goes, in the loop of the tiny MLP."""
+    iteration = tiny_mlp()
+    times = microseconds(lambda: iteration(int, int), 200, 20_000)
+    rows = [f"| {part} | {time:.0f} µs |" for part, time in times.items()]
+    return "\n".join(["| part | an iteration |", "|---|---:|", *rows])
+
+
 def starts() -> str:
     """Return the CPU seconds of commands that need no torch."""
     lines = ["| command | CPU seconds |", "|---|---:|"]
@@ -188,8 +228,8 @@ watched over plain; best against best in brackets. `python benchmarks/loops.py -
 docs/performance.md` writes this page; run it on a machine of your own for figures of your own.
 
 Measured with {machine},
-one thread, while the machine was busy with other things: a figure varies by a tenth or two from run
-to run, more in loops below two milliseconds.
+one thread, while the machine {busy}: a figure varies by a tenth or two from run to run, more in
+loops below two milliseconds.
 
 {table}
 
@@ -197,8 +237,9 @@ to run, more in loops below two milliseconds.
 time, with the same operations. *shape*: another number of operations each time. *anomaly mode* is
 torch's `detect_anomaly`. The last column is what the first {warm_up} iterations cost more in all,
 in the worst of the ways: there the watch looks at everything in full. `*` marks loops in which the
-saved-tensor hooks stay in force ([why](how-it-works.md#while-nothing-new-comes)): here, those that
-use hooks of their own.
+saved-tensor hooks stay in force ([why](how-it-works.md#while-nothing-new-comes)).
+
+{same}
 
 ## What is left
 
@@ -207,7 +248,9 @@ iteration of the tiny MLP here, with the step of its optimizer. That shows in lo
 a millisecond. And each node costs about a microsecond: the graph is walked from Python, every saved
 tensor is read, and torch makes a Python object for each. That shows where operations are so small
 that their forward and backward take a few microseconds, as with 1,000 scalar operations. Both are
-time in Python.
+time in Python. A profile by samples of the tiny MLP's loop:
+
+{parts}
 
 The first iterations cost most where graphs of hundreds of nodes are never alike: hooks on every
 saved tensor, a full look at every node, and a picture of the first graphs for the recording.
@@ -231,7 +274,17 @@ These import no torch.
 """
 
 
-def page(rows: list[Row]) -> str:
+def sameness(rows: list[Row]) -> str:
+    """Say in which loops the watch left parameters and memory alone."""
+    compared = (
+        "the parameters after every step are the same bit for bit, and so is the peak of the bytes "
+        "that\ntorch's allocator gives out"
+    )
+    other = [f"{row.name} ({row.way})" for row in rows if not row.same]
+    return f"In all of them {compared}." if not other else f"But in {', '.join(other)}, {compared}."
+
+
+def page(rows: list[Row], busy: str) -> str:
     fixed = [1000 * row.plain * (row.best - 1) for row in rows if row.name == "tiny MLP"]
     python, cores = platform.python_version(), os.cpu_count()
     machine = (
@@ -239,9 +292,12 @@ def page(rows: list[Row]) -> str:
     )
     return PAGE.format(
         machine=machine,
+        busy=busy,
         table=table(rows),
         fixed=min(fixed, default=0.0),
         warm_up=WARM_UP,
+        parts=parts(),
+        same=sameness(rows),
         looks=looks(),
         starts=starts(),
     )
@@ -254,6 +310,7 @@ def main() -> None:
     parser.add_argument("--write", metavar="FILE", type=Path, help="write the page to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    busy = "had nothing else to do" if os.getloadavg()[0] < IDLE else "was busy with other things"
     rows = []
     for name, (_, ways) in LOOPS.items():
         if options.only.lower() in name.lower():
@@ -261,10 +318,11 @@ def main() -> None:
                 row = measure(name, way, options.rounds)
                 rows.append(row)
                 line = f"{name:36} {way:6} {row.plain:8.2f} ms {row.ratio:6.2f}"
-                print(f"{line} ({row.best:.2f}), first +{row.first:.2f} s", flush=True)
+                same = "same results" if row.same else "OTHER RESULTS"
+                print(f"{line} ({row.best:.2f}), first +{row.first:.2f} s, {same}", flush=True)
     print(table(rows))
     if options.write:
-        options.write.write_text(page(rows), encoding="utf-8")
+        options.write.write_text(page(rows, busy), encoding="utf-8")
 
 
 if __name__ == "__main__":

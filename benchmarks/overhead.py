@@ -199,6 +199,16 @@ def losses_of(workload: Workload, way: str, device: torch.device) -> list[str]:
         return [float(iteration()).hex() for _ in range(3)]
 
 
+def highest(profiler: profile) -> int:
+    """Return the peak of the bytes that torch's allocator gave out in a profile."""
+    assert profiler.profiler is not None
+    events = profiler.profiler.kineto_results.events()
+    changes = sorted(
+        (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
+    )
+    return max(itertools.accumulate(size for _, size in changes))
+
+
 def peak_bytes(workload: Workload, way: str, device: torch.device) -> tuple[int, list[str]]:
     """Return the peak of allocated bytes over three iterations, and their losses."""
     gc.collect()
@@ -208,12 +218,7 @@ def peak_bytes(workload: Workload, way: str, device: torch.device) -> tuple[int,
         return torch.cuda.max_memory_allocated(device), losses
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         losses = losses_of(workload, way, device)
-    assert profiler.profiler is not None
-    events = profiler.profiler.kineto_results.events()
-    changes = sorted(
-        (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
-    )
-    return max(itertools.accumulate(size for _, size in changes)), losses
+    return highest(profiler), losses
 
 
 def measure(workload: Workload, ways: list[str], rounds: int, device: torch.device) -> Row:

@@ -200,7 +200,7 @@ class Backward:
                 lifting.leave()
             return False
         call.repeat, call.shape, call.exact = repeat, repeat.shape, False
-        call.roots = tuple(root._sequence_nr() for root in roots)
+        call.roots = tuple([root._sequence_nr() for root in roots])
         call.started = state.elapsed()
         lifting.begin(repeat, roots)
         state.listener.before_repeat(call, repeat)

@@ -108,8 +108,8 @@ class Observers(Listener):
         self._report = report
         self._notes = notes
         self._observers: list[Observer] = []
-        self._listening: dict[str, tuple[Observer, ...]] = dict.fromkeys(_POINTS, ())
-        """By point: most come often and few observers listen there."""
+        self._listening: dict[str, tuple[tuple[Observer, Any], ...]] = dict.fromkeys(_POINTS, ())
+        """By point, with the method to call: most come often and few observers listen there."""
 
     def add(self, *observers: Observer) -> None:
         """Call these observers from now on."""
@@ -120,24 +120,27 @@ class Observers(Listener):
         for point in _POINTS:
             nothing = getattr(Observer, point)
             self._listening[point] = tuple(
-                o for o in self._observers if getattr(type(o), point) is not nothing
+                (o, getattr(o, point))
+                for o in self._observers
+                if getattr(type(o), point) is not nothing
             )
 
     def _call(self, point: str, *event: Any) -> None:
-        for observer in self._listening[point]:
-            try:
-                with DisableTorchFunction():  # nor may a subclass of the program's see what we do
-                    found = getattr(observer, point)(*event)
-                    findings = tuple(found) if found else ()
-            except RecursionError:  # the program is about to meet it
-                continue
-            except Exception as failure:  # what looks on must never break what it looks at
-                if raised_by_program(failure):
-                    raise
-                self._switch_off(observer, failure)
-                continue
-            for finding in findings:
-                self._report(finding)
+        findings: list[Finding] = []
+        with DisableTorchFunction():  # nor may a subclass of the program's see what we do
+            for observer, listen in self._listening[point]:
+                try:
+                    found = listen(*event)
+                    if found:
+                        findings += tuple(found)
+                except RecursionError:  # the program is about to meet it
+                    continue
+                except Exception as failure:  # what looks on must never break what it looks at
+                    if raised_by_program(failure):
+                        raise
+                    self._switch_off(observer, failure)
+        for finding in findings:
+            self._report(finding)
 
     def _switch_off(self, observer: Observer, failure: Exception) -> None:
         self._notes.failed(f"{type(observer).__name__} failed and was switched off", failure)

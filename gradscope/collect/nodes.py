@@ -188,11 +188,15 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
         ]
         for each in saved:
             found += stale_inputs_of_checkpoint(each.unpack_hook)
-        if not saved or any(type(s.data) not in PLAIN or s.unpack_hook is not None for s in saved):
-            continue  # freed, under hooks, or of a subclass, whose own code would see the unpacking
+        if not saved or not all(map(_can_be_unpacked, saved)):
+            continue
         try:
             attribute = "saved_tensors" if kind.is_function else SAVED + name
-            read, by_hooks = slots.unpacked(node, attribute)
+            with (
+                DisableTorchDispatch(),
+                DisableTorchFunction(),
+            ):  # nor shall a subclass's code see it
+                read, by_hooks = slots.unpacked(node, attribute)
         except RuntimeError as error:
             versions = slots.versions_in(error)
             if versions is not None:
@@ -203,6 +207,16 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             elif by_hooks:
                 slots.let_go(read, by_hooks)
     return found
+
+
+def _can_be_unpacked(saved: Any) -> bool:
+    """Return whether a saved tensor is there, and can be unpacked with no code of the program's.
+
+    Before torch 2.12 that of a subclass would see how it is read.
+    """
+    kind = type(saved.data)
+    is_tensor = kind in PLAIN or (SAVED_TENSORS_ARE_READABLE and issubclass(kind, torch.Tensor))
+    return is_tensor and saved.unpack_hook is None
 
 
 def was_detached(saved: Any, read: torch.Tensor) -> bool:

@@ -41,15 +41,18 @@ def iterate() -> None:
         loss.backward()
 
 
-def test_a_subclass_sees_only_what_the_program_does() -> None:
+@pytest.mark.parametrize("hooks", [True, False])
+def test_a_subclass_sees_only_what_the_program_does(hooks: bool) -> None:
     seen.clear()
     iterate()
     plain = list(seen)
     seen.clear()
-    with gradscope.watch():
+    with gradscope.watch(hooks=hooks) as scope:
         iterate()
     assert seen == plain
     assert "backward" in plain
+    told = [f.code for f in scope.findings if f.certainty == "certain" and not f.missed]
+    assert told == ["GS201"]
 
 
 @pytest.mark.parametrize("hooks", [True, False])

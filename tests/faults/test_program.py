@@ -25,7 +25,7 @@ def run(*command: str | Path) -> tuple[int, str, str]:
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     # How many threads say so before the process is gone, and in which words, is up to chance.

@@ -64,7 +64,7 @@ def gradscope(*args: str | Path, cwd: Path | None = None) -> subprocess.Complete
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 

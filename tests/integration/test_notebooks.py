@@ -51,7 +51,7 @@ class Kernel:
         self._number = 0
         self._client = nbclient.NotebookClient(
             nbformat.v4.new_notebook(),
-            timeout=120,
+            timeout=240,
             kernel_name="python3",
             allow_errors=True,
             resources={"metadata": {"path": str(folder)}},

@@ -176,7 +176,7 @@ def test_cells_of_the_tutorial_show_what_it_shows() -> None:
     assert len(shown) == 1
     cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
     (output,) = notebook.cells[1].outputs
     assert not missing(shown[0].splitlines(), output["data"]["text/plain"].splitlines())
 

@@ -53,7 +53,7 @@ def gradscope_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 

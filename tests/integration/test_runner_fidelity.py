@@ -48,7 +48,7 @@ class Place:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         return Run(_scrub(done.stdout), _scrub(done.stderr), done.returncode)
 

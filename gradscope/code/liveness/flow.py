@@ -188,8 +188,9 @@ def _meaning(opcode: int, arg: int) -> tuple[str, Action, bool, int, int]:
 # END_ASYNC_FOR's argument (3.14) is for monitoring only.
 _JUMPS = frozenset(op for op in dis.hasjrel if dis.opname[op] != "END_ASYNC_FOR")
 _NAMED = frozenset(dis.hasname)
-_FAST = frozenset(dis.haslocal)
-_LOCAL = _FAST | frozenset(dis.hasfree)
+_LOCAL = frozenset([*dis.haslocal, *dis.hasfree])
+_FAST = frozenset(op for op in dis.haslocal if "DEREF" not in dis.opname[op])
+"""What loads or stores a local itself. (3.14 counts LOAD_DEREF too, the contents of a cell.)"""
 _PAIRS = (Action.LOAD_PAIR, Action.STORE_PAIR, Action.STORE_LOAD)
 
 

@@ -16,6 +16,7 @@ from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes
 from gradscope.collect.owners import owned_alone
 from gradscope.collect.thread_numbers import this_thread
+from gradscope.program.variables import AS_ARGUMENT
 from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
 LOOKS = 2_000
@@ -186,4 +187,6 @@ def _is_last_owner(packed: Packed) -> bool:
         storage = tensor.untyped_storage()  # held while it is counted: before 2.12 only we do
         if storage_use_count(storage._cdata) > 2:
             return False
-        return not packed.original or (sys.getrefcount(tensor) <= 3 and tensor._use_count() <= 1)
+        if not packed.original:
+            return True
+        return sys.getrefcount(tensor) <= 2 + AS_ARGUMENT and int(tensor._use_count()) <= 1

@@ -28,7 +28,7 @@ from gradscope.program.names import Names
 from gradscope.program.routes import Route, Routes
 from gradscope.program.sites import Place, place_of
 from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
-from gradscope.program.variables import Variable
+from gradscope.program.variables import AS_ARGUMENT, Variable
 from gradscope.torch_private import (
     CHECKPOINT_FILE,
     FUNCTION_APPLY,
@@ -50,7 +50,8 @@ _COPIES_TAKE_HOOKS = not SAVED_TENSORS_ARE_READABLE
 """Of a leaf that hooks have unpacked torch makes a copy, which a double backward saves again. If it
 dies in Python (seen up to torch 2.8), it takes the leaf's hooks with it: see slots.part_from_leaf.
 """
-_FRESH_REFERENCES = 4  # of a tensor that only C++ has seen, counted from inside a pack hook
+_FRESH_REFERENCES = 3 + AS_ARGUMENT
+"""Of a tensor that only C++ has seen, counted from inside a pack hook."""
 
 
 class Saving:

@@ -55,6 +55,17 @@ if _HAS_GET_VAR and not _HAS_VIEW:
     _get_var.argtypes, _get_var.restype = (py_object, py_object), py_object
 
 _SHARE_SNAPSHOT = frozenset({"locals", "vars", "exec", "eval"})
+
+
+def _count_of_an_argument() -> int:
+    local = object()
+    return sys.getrefcount(local) - 1
+
+
+AS_ARGUMENT = _count_of_an_argument()
+"""What ``sys.getrefcount`` counts for its own argument, where that is a local variable: 1, and none
+from Python 3.14 on, which borrows it.
+"""
 _ALONE = 3  # references to a dict: its frame's, our variable, the argument of getrefcount
 
 

@@ -40,6 +40,8 @@ _GENERATORS: dict[type, tuple[str, str]] = {
 
 
 _get_attribute = object.__getattribute__
+_class_flags = type.__dict__["__flags__"].__get__
+_tensor_dict = vars(torch.Tensor)["__dict__"].__get__
 
 
 class Contents:
@@ -97,6 +99,14 @@ class Contents:
         except RuntimeError:  # another thread is changing it
             self.cut = True
             return []
+
+
+def _has_inline_values(cls: type) -> bool:
+    """Return whether instances keep the values of their attributes themselves.
+
+    From Python 3.13 on (Include/object.h, Py_TPFLAGS_INLINE_VALUES); a tensor does on 3.14.
+    """
+    return sys.version_info >= (3, 13) and bool(_class_flags(cls) & 1 << 2)
 
 
 def look_at(tensor: torch.Tensor) -> tuple[bool, bool]:
@@ -197,7 +207,13 @@ def _of_module(contents: Contents, holder: object) -> Iterator[Held]:
 def _of_tensor(contents: Contents, holder: torch.Tensor) -> list[Held]:
     held: list[Held] = []
     # tensor.__dict__ would make an empty dict for every tensor looked at: see whether it has one.
-    for part in gc.get_referents(holder):
+    parts = gc.get_referents(holder)
+    if len(parts) > 1 and _has_inline_values(type(holder)):
+        attributes = _tensor_dict(holder)
+        held += contents.attributes(attributes)
+        known = {id(value) for value in attributes.values()}
+        parts = [p for p in parts if type(p) is collections.OrderedDict and id(p) not in known]
+    for part in parts:
         if type(part) is dict:
             held += contents.attributes(part)
         elif type(part) is collections.OrderedDict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -115,7 +116,8 @@ def _run_to_its_end(
             failures.append(failure)
     ending = conclude(error)
     del error  # and with it the frames that it came through: Python has let go of them by now
-    if isinstance(target, Script | Input) and not ending.by_exit:
+    left = not ending.by_exit or sys.version_info >= (3, 14)  # before, it ended within the script
+    if isinstance(target, Script | Input) and left:
         for name in ("__file__", "__cached__"):  # which Python sets only while the script runs
             program.main.__dict__.pop(name, None)
     wait_for_threads()

@@ -228,8 +228,8 @@ watched over plain; best against best in brackets. `python benchmarks/loops.py -
 docs/performance.md` writes this page; run it on a machine of your own for figures of your own.
 
 Measured with {machine},
-one thread, while the machine {busy}: a figure varies by a tenth or two from run to run, more in
-loops below two milliseconds.
+one thread, while the machine {busy}. A figure
+varies by a tenth or two from run to run, on a machine shared with others now and then by more.
 
 {table}
 
@@ -277,8 +277,8 @@ These import no torch.
 def sameness(rows: list[Row]) -> str:
     """Say in which loops the watch left parameters and memory alone."""
     compared = (
-        "the parameters after every step are the same bit for bit, and so is the peak of the bytes "
-        "that\ntorch's allocator gives out"
+        "the parameters after every step are the same bit for bit, and so is the peak of the\n"
+        "bytes that torch's allocator gives out"
     )
     other = [f"{row.name} ({row.way})" for row in rows if not row.same]
     return f"In all of them {compared}." if not other else f"But in {', '.join(other)}, {compared}."

@@ -32,7 +32,7 @@ _MOST_UNWATCHED = 5
 _OF_MULTIPROCESSING = "--multiprocessing-fork"
 """With this argument ``multiprocessing`` starts an interpreter for a process of its own."""
 _FORKSERVER = "from multiprocessing.forkserver import"
-"""So begins the code that it gives the interpreter from which it forks them."""
+"""Stands in the code that it gives the interpreter from which it forks them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Plan:
 
     def header_of(self, header: Header) -> Header:
         """Return the header of a child; one of ``multiprocessing`` runs a part of the program."""
-        is_part = _OF_MULTIPROCESSING in header.argv or (header.code or "").startswith(_FORKSERVER)
+        is_part = _OF_MULTIPROCESSING in header.argv or _FORKSERVER in (header.code or "")
         if not is_part or not self.script:
             return header
         return replace(header, script=self.script, argv=tuple(self.argv), code=None)

@@ -289,7 +289,7 @@ def test_a_recording_is_saved_where_the_program_was_started(script: Path) -> Non
     [
         (["run", "missing.py"], "missing.py"),
         (["run", "-m", "missing.module"], "missing"),
-        (["run", "-m", "json"], "json.__main__"),
+        (["run", "-m", "email"], "email.__main__"),
         (["run", "empty"], "__main__"),
         (["run", "--output", "missing/out.txt", "ok.py"], "missing/out.txt"),
         (["run", "--output", "empty", "ok.py"], "empty"),

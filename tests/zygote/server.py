@@ -155,7 +155,8 @@ def become(request: Request) -> ModuleType:
     sys.orig_argv[:] = [request.executable, *request.arguments]
     main = ModuleType("__main__")
     main.__loader__ = BuiltinImporter
-    main.__annotations__ = {}
+    if sys.version_info < (3, 14):
+        main.__annotations__ = {}
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
     sys.meta_path.insert(0, Unimported())

@@ -73,6 +73,9 @@ raised was called first). `docs/make_compatibility.py` makes this page from the 
 Python {pinned_python}: certainty, line, and the lines of its notes. A dash stands for what was
 not run.
 
+A row may be put together from several states of the project: the whole suite of one, the tests that
+failed then run again on a later one, and programs of another.
+
 ## What a version lacks
 
 {before}

@@ -192,11 +192,7 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             continue
         try:
             attribute = "saved_tensors" if kind.is_function else SAVED + name
-            with (
-                DisableTorchDispatch(),
-                DisableTorchFunction(),
-            ):  # nor shall a subclass's code see it
-                read, by_hooks = slots.unpacked(node, attribute)
+            read, by_hooks = slots.unpacked(node, attribute)
         except RuntimeError as error:
             versions = slots.versions_in(error)
             if versions is not None:

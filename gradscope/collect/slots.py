@@ -177,7 +177,8 @@ def unpacked(node: Node, attribute: str) -> tuple[Any, int]:
     Raise RuntimeError where hooks of the program's would run.
     """
     if SAVED_TENSORS_ARE_READABLE:
-        return getattr(node, attribute), 0
+        with DisableTorchDispatch(), DisableTorchFunction():  # no code of a subclass sees it
+            return getattr(node, attribute), 0
     before = _met.unpacked
     with _quiet():  # of a subclass, which is not known before, torch makes a copy
         value = _read(node, lambda: getattr(node, attribute))

@@ -40,12 +40,11 @@ def built_at(look: Look, generations: Generations, i: int) -> Site | None:
     first = site_of(before.place) if before is not None else None
     last = site_of(after.place) if after is not None else None
     earlier, later = generations.around(number)
-    since_call = earlier is not None and (before is None or before.sequence_nr < earlier[0])
-    until_call = later is not None and (after is None or after.sequence_nr >= later[0])
-    if earlier is not None and since_call:
-        start, first = earlier[0] - 1, site_of(earlier[1])
-    if later is not None and until_call:
-        last = site_of(later[1])
+    since_call = until_call = False
+    if earlier is not None and (before is None or before.sequence_nr < earlier[0]):
+        start, first, since_call = earlier[0] - 1, site_of(earlier[1]), True
+    if later is not None and (after is None or after.sequence_nr >= later[0]):
+        last, until_call = site_of(later[1]), True
     names = {t.sequence_nr: n.name() for t, n in zip(look.tokens, look.nodes, strict=True)}
     oldest = max(start + 1, number - _MOST_NODES_NAMED)
     built = [names.get(each) for each in range(oldest, number + 1)]

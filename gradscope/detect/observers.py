@@ -127,20 +127,22 @@ class Observers(Listener):
 
     def _call(self, point: str, *event: Any) -> None:
         findings: list[Finding] = []
-        with DisableTorchFunction():  # nor may a subclass of the program's see what we do
-            for observer, listen in self._listening[point]:
-                try:
-                    found = listen(*event)
-                    if found:
-                        findings += tuple(found)
-                except RecursionError:  # the program is about to meet it
-                    continue
-                except Exception as failure:  # what looks on must never break what it looks at
-                    if raised_by_program(failure):
-                        raise
-                    self._switch_off(observer, failure)
-        for finding in findings:
-            self._report(finding)
+        try:
+            with DisableTorchFunction():  # nor may a subclass of the program's see what we do
+                for observer, listen in self._listening[point]:
+                    try:
+                        found = listen(*event)
+                        if found:
+                            findings += tuple(found)
+                    except RecursionError:  # the program is about to meet it
+                        continue
+                    except Exception as failure:  # what looks on must never break what it looks at
+                        if raised_by_program(failure):
+                            raise
+                        self._switch_off(observer, failure)
+        finally:  # an interruption takes nothing that was found
+            for finding in findings:
+                self._report(finding)
 
     def _switch_off(self, observer: Observer, failure: Exception) -> None:
         self._notes.failed(f"{type(observer).__name__} failed and was switched off", failure)

@@ -29,6 +29,8 @@ def run(*command: str | Path) -> tuple[int, str, str]:
         timeout=240,
         check=False,
     )
+    if command[-1] != PROGRAMS / "daemons.py":
+        return done.returncode, done.stdout, done.stderr
     # Whether daemon threads end the process so before it is gone by itself is up to chance.
     aborted = done.returncode == -signal.SIGABRT and TERMINATED.search(done.stderr)
     return 0 if aborted else done.returncode, done.stdout, TERMINATED.sub("", done.stderr)

@@ -852,7 +852,7 @@ assert "libcst" not in sys.modules
 known = set(sys.modules)
 assert primitives.detach_reads(Site({str(file)!r}, 1), "h")
 new = {{name.partition(".")[0] for name in set(sys.modules) - known}}
-assert new - sys.stdlib_module_names <= {{"libcst", "gradscope"}}, new
+assert new <= {{"libcst", "gradscope", "_ast_unparse"}}, new
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

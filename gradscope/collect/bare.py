@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.autograd.graph import Node
 
-from gradscope.collect.nodes import Kind, is_refused, kind_of, known_kinds
+from gradscope.collect.nodes import OUTPUT, Kind, is_refused, kind_of, known_kinds
 from gradscope.program.tensors import PLAIN
 from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE, dispatch_modes
 
@@ -73,6 +73,7 @@ def slots_of(node: Node, kind: Kind) -> Slots | None:
                 if (
                     read is data
                     and not data.requires_grad
+                    and edge != OUTPUT
                     and (edge is None or node.next_functions[edge][0] is not None)
                     and is_refused(slot)
                 ):

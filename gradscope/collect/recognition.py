@@ -18,6 +18,7 @@ from gradscope.collect.habits import Habit, Habits, Reads
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token
 from gradscope.collect.nodes import (
+    OUTPUT,
     Kind,
     is_refused,
     kind_of,
@@ -242,6 +243,7 @@ class Recognizer:
                         if (
                             not value.requires_grad
                             and tells
+                            and edge != OUTPUT
                             and (edge is None or following[edge][0] is not None)
                             and _is_detached(node, raw, value)
                         ):

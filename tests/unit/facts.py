@@ -13,7 +13,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 import gradscope.torch_private as private
+from gradscope.collect.nodes import _EDGES
 from gradscope.detect.foresight.remaining import left_in
 from gradscope.program.iterators import on_stack
 from gradscope.program.variables import AS_ARGUMENT, Variable, local_variables
@@ -229,18 +230,59 @@ def _fresh_tensors_have_few_references() -> bool:
     return counts[0] <= 3 + AS_ARGUMENT < counts[1]
 
 
-def _edges_of_factors_stay() -> bool:
-    start = torch.rand(3, requires_grad=True)
+def _edges_of_inputs_stay() -> bool:
+    """Try each operation with each of its inputs alone needing a gradient, detached in place
+    afterwards.
+    """
+    made = dict[str, tuple[Callable[..., Tensor], Sequence[Tensor], dict[str, int]]](
+        AddmmBackward0=(torch.addmm, _numbers((3,), (2, 4), (4, 3)), {"mat1": 1, "mat2": 2}),
+        BmmBackward0=(torch.bmm, _numbers((1, 2, 4), (1, 4, 3)), {"self": 0, "mat2": 1}),
+        ConvolutionBackward0=(
+            torch.nn.functional.conv1d,
+            _numbers((1, 2, 5), (3, 2, 3), (3,)),
+            {"input": 0, "weight": 1},
+        ),
+        DivBackward0=(torch.div, _numbers((3,), (3,)), {"self": 0, "other": 1}),
+        MmBackward0=(torch.mm, _numbers((2, 4), (4, 3)), {"self": 0, "mat2": 1}),
+        MseLossBackward0=(
+            torch.nn.functional.mse_loss,
+            _numbers((3,), (3,)),
+            {"self": 0, "target": 1},
+        ),
+        MulBackward0=(torch.mul, _numbers((3,), (3,)), {"self": 0, "other": 1}),
+    )
+    found = [{name: edges for name, (_, _, edges) in made.items()} == _EDGES]
+    for name, (operation, numbers, edges) in made.items():
+        for wanted in range(len(numbers)):
+            inputs = [n * 1 for n in numbers]
+            inputs[wanted] = numbers[wanted].clone().requires_grad_() * 1
+            node: Any = operation(*inputs).grad_fn
+            inputs[wanted].detach_()
+            following = node.next_functions
+            found += [type(node).__name__ == name]
+            found += [(following[i][0] is not None) == (i == wanted) for i in edges.values()]
+    return all(found)
+
+
+def _numbers(*sizes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.rand(size) + 1 for size in sizes]
+
+
+def _results_are_outputs() -> bool:
+    """Detach in place what an operation has returned: what it saved of that needs a gradient yet,
+    or never did.
+    """
+    x = torch.rand(4, 3, requires_grad=True) * 1
+    norm = torch.nn.functional.layer_norm(x, (3,))
+    exp, tanh, top = x.exp(), x.tanh(), x.amax(1)
     found = []
-    for operation in (torch.mul, torch.div):
-        factor = start * 2
-        of_tensor: Any = operation(start.exp(), factor).grad_fn
-        of_number: Any = operation(start.exp(), 2.5).grad_fn
-        factor.detach_()
-        edges = of_tensor.next_functions, of_number.next_functions
-        found += [len(each) == 2 for each in edges]
-        found += [edges[0][1][0] is not None, edges[1][1][0] is None]
-        found += [of_tensor._saved_other is factor, of_number._saved_other is not None]
+    for each in (exp, tanh, top, norm):
+        node: Any = each.grad_fn
+        names = [a for a in dir(node) if a.startswith("_saved_result")]
+        before = [getattr(node, name).requires_grad for name in names]
+        each.detach_()
+        found += [bool(names), before == [getattr(node, name).requires_grad for name in names]]
+        found += [all(before) or not any(before)]
     return all(found)
 
 
@@ -421,9 +463,15 @@ FACTS = (
     ),
     Fact(
         _TORCH,
-        "the second edge of a product or quotient leads to what needed a gradient as a factor then",
+        "the edges of a node tell which of the operation's inputs needed a gradient then",
         ("collect/nodes.py",),
-        _edges_of_factors_stay,
+        _edges_of_inputs_stay,
+    ),
+    Fact(
+        _TORCH,
+        "what is saved as a result is read as a new tensor, whatever became of the one returned",
+        ("collect/nodes.py",),
+        _results_are_outputs,
     ),
     Fact(
         _TORCH,

@@ -174,9 +174,10 @@ def is_compiler(code: CodeType) -> bool:
     return code.co_qualname not in _NOT_COMPILING or _compiles_frames()
 
 
-_tracing_context: Callable[[], Any] = getattr(
-    getattr(getattr(torch, "_guards", None), "TracingContext", None), "try_get", lambda: None
-)
+_tracing: Any = getattr(getattr(torch, "_guards", None), "_TLS", threading.local())
+"""Has the context in which a compiler traces. Asking torch for it raises, unseen, an error where
+there is none: ten times as dear.
+"""
 
 
 def cached_parametrizations() -> list[tuple[str, Any]]:
@@ -294,7 +295,7 @@ def is_compiling() -> bool:
     """Return whether code runs in order to be compiled; before torch 2.6 the public function tells
     only of an export.
     """
-    return torch.compiler.is_compiling() or _tracing_context() is not None
+    return torch.compiler.is_compiling() or _tracing.__dict__.get("tracing_context") is not None
 
 
 def compiles_backward() -> bool:

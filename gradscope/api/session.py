@@ -194,8 +194,10 @@ class Session:
 
     def _is_idle(self) -> bool:
         """Return whether no graph is alive that a step could change."""
-        state = self.state
-        return state.hooked and not (state.ledger.live_tensors or state.lifting.on)
+        state, lifting = self.state, self.state.lifting
+        if state.ledger.live_tensors or not state.hooked:
+            return False
+        return not (lifting.leaves or (lifting.on and state.generations.has_built))
 
     def _before_step(self, optimizer: Any) -> None:
         try:

@@ -32,7 +32,7 @@ from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Site
 from gradscope.program.drivers import is_driven
 from gradscope.program.sites import ENTRANCE, place_in, site_of, user_frame
-from gradscope.program.undisturbed import uncollected
+from gradscope.program.undisturbed import Allowance, Uncollected
 from gradscope.torch_private import (
     DisableTorchFunction,
     hidden_from_compiler,
@@ -40,6 +40,8 @@ from gradscope.torch_private import (
     itself_hidden_from_compiler,
     next_sequence_nr,
 )
+
+_MANY = 100  # nodes, whose Python objects count with Python's collector
 
 
 class Sink(Writing, Protocol):
@@ -113,9 +115,11 @@ class Backward:
         depth = len(calls)
         try:
             return self._begin(EngineCall.of(*args, **kwargs))
-        except Exception as failure:
+        except BaseException as failure:
+            for call in calls[depth:]:
+                call.end_allowance()
             del calls[depth:]
-            if raised_by_program(failure):
+            if not isinstance(failure, Exception) or raised_by_program(failure):
                 raise
             self._state.notes.failed("looking at a backward call failed in gradscope", failure)
             return None
@@ -180,7 +184,7 @@ class Backward:
                 above.within += 1
                 above = above.parent
             if not (state.lifting.on and self._recognize(call, roots)):
-                with uncollected():  # of the many objects of a look none is garbage
+                with Uncollected():  # of the many objects of a look none is garbage
                     self._look(call, asked, roots, frame)
             del roots  # no node is held while the engine runs
         return call
@@ -190,10 +194,14 @@ class Backward:
         state, lifting = self._state, self._state.lifting
         repeat = None
         if call.plain and not lifting.blocked:
-            repeat = state.recognizer.look(
-                roots, call.habit, lifting.since, guarded=lifting.theirs_entered
-            )
-        if repeat is None or repeat.shape.record is None:
+            with Uncollected():  # a walk leaves no garbage, and may make enough to set it off
+                repeat = state.recognizer.look(
+                    roots, call.habit, lifting.since, guarded=lifting.theirs_entered
+                )
+                if repeat is not None and len(repeat.numbers) >= _MANY:
+                    # Torch keeps a Python object for each node and tensor that was read.
+                    call.allowance = Allowance(2 * len(repeat.numbers))
+        if repeat is None:
             if call.thread != state.generations.thread:
                 lifting.block()
             elif not (call.plain and state.recognizer.is_mixed):
@@ -316,6 +324,7 @@ class Backward:
         if state.hooks is not None:
             state.hooks.restore(call.pushed)
         call.open, call.completed = False, completed
+        call.end_allowance()
         if call in state.running:
             state.running.remove(call)
         if state.thread.calls and state.thread.calls[-1] is call:
@@ -362,7 +371,7 @@ class Backward:
         if call.exact:
             shape.returned = call.returned_bytes if call.completed else None
             if call.completed:
-                call.habit.measure(call.returned_bytes, call.freed_bytes)
+                call.habit.measure(call.returned_bytes, call.freed_bytes, call.freed_tensors)
         else:  # taken from an earlier call of the same shape, or of the same kind
             returned = call.habit.returned_by(shape, call.freed_bytes)
             ledger.returned_bytes += returned - call.returned_bytes

@@ -14,7 +14,7 @@ from gradscope.collect.shapes import Shape
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Sample
 
-WRITE_EVERY = 0.01  # seconds between points of the memory curve, for which calls wait as well
+WRITE_EVERY = 0.02  # seconds between points of the memory curve, for which calls wait as well
 _MOST_ROWS = 64
 
 

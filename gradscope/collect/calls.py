@@ -12,6 +12,7 @@ from gradscope.collect.thread_numbers import this_thread
 from gradscope.hooks import Pair
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
+from gradscope.program.undisturbed import Allowance
 
 NO_HABIT = Habit()
 
@@ -69,6 +70,7 @@ class Call:
     nodes_built: int = 0
     nodes_destroyed: int = 0
     figures: tuple[int, ...] = ()
+    allowance: Allowance | None = None
     _record: BackwardCall | None = None
 
     def __init__(self, number: int, place: Place | None, keep: bool) -> None:
@@ -94,6 +96,11 @@ class Call:
     @record.setter
     def record(self, record: BackwardCall) -> None:
         self._record = record
+
+    def end_allowance(self) -> None:
+        """Have Python's collector come as the program has set it again."""
+        if self.allowance is not None:
+            self.allowance.end()
 
     @property
     def announced(self) -> set[str]:

@@ -54,6 +54,11 @@ class Generations:
             numbers[:half] = numbers[:half:2]
         self._places[:half] = self._places[:half:2]
 
+    @property
+    def has_built(self) -> bool:
+        """Whether this thread has built nodes since the last call, or is another one."""
+        return next_sequence_nr() != self.newest
+
     def stepped(self) -> None:
         """An optimizer has stepped."""
         if this_thread.number == self.thread:

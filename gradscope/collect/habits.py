@@ -8,6 +8,7 @@ from gradscope.program.sites import Place
 _MOST = 1_000
 _MOST_KINDS = 5_000  # of nodes, in all habits
 _MEASURED = 4  # calls of which is found out, tensor by tensor, what memory came back
+_MUCH_MEASURED = 2_000  # tensors in them: fewer calls are enough
 
 HabitKey = tuple[Place | None, int, bool]
 """The call's place, what it asks of the engine, and whether it runs within another."""
@@ -32,6 +33,7 @@ class Habit:
         "ended",
         "extra",
         "measured",
+        "measured_tensors",
         "reads",
         "returned",
         "scale",
@@ -44,7 +46,7 @@ class Habit:
         self.alive = (0, 0)
         self.ended = 0
         self.extra = 0
-        self.measured = 0
+        self.measured = self.measured_tensors = 0
         self.scale: tuple[float, float] | None = None
         """Tensors and bytes that the hooks counted, of each that a bare walk reads."""
         self.returned = (0, 0)
@@ -87,11 +89,12 @@ class Habit:
     @property
     def is_measured(self) -> bool:
         """Whether enough is known of what memory comes back."""
-        return self.measured >= _MEASURED
+        return self.measured >= _MEASURED or self.measured_tensors >= _MUCH_MEASURED
 
-    def measure(self, returned: int, freed: int) -> None:
-        """Note what came back of what a call has freed."""
+    def measure(self, returned: int, freed: int, tensors: int) -> None:
+        """Note how many bytes came back of those that a call has freed, with so many tensors."""
         self.measured += 1
+        self.measured_tensors += tensors
         self.returned = (self.returned[0] + returned, self.returned[1] + freed)
 
 

@@ -17,6 +17,8 @@ from gradscope.hooks import Pair
 from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE, next_sequence_nr
 
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shapes
+_ALIKE_OF_LARGE = 3  # the same, once hooks have cost much
+_MUCH = 1_500  # nodes in such calls, since the last that was not alike
 _MOST_INTERVALS = 64  # of one shape
 _LONGEST_WAIT = 2_000  # calls
 _MOST_KEPT = 100_000  # nodes
@@ -47,7 +49,8 @@ class Lifting:
     """Decides when the hooks of the watch's own thread are lifted, and counts in their stead.
 
     ``since`` is the sequence number at which they were lifted last, ``theirs_entered`` whether the
-    program has entered hooks of its own since. ``doubted`` says that something seems to grow from
+    program has entered hooks of its own since. ``leaves``: nodes may live that were built without
+    hooks and that no call has run and freed. ``doubted`` says that something seems to grow from
     call to call: what it is shows only with hooks. ``outgrown`` is called when more recognized
     graphs are alive after a call than after earlier ones of its kind.
     """
@@ -61,6 +64,7 @@ class Lifting:
         outgrown: Callable[[], None],
     ) -> None:
         self.on = False
+        self.leaves = False
         self.blocked = hooks is None
         self.doubted = False
         self._ledger = ledger
@@ -73,7 +77,7 @@ class Lifting:
         self._alive: dict[Habit, tuple[int, int]] = {}
         self._kept: set[int] = set()  # nodes of recognized graphs that were kept and are counted
         self._counted = ledger.counts()
-        self._alike = 0
+        self._alike = self._alike_nodes = 0
         self._awaited: tuple[Habit, int] | None = None
         self._wait_until = self._last_odd = 0
 
@@ -94,13 +98,17 @@ class Lifting:
         habit.extra = max(habit.extra, extra)
         if self.on:  # a graph that was built in part before they were lifted
             return
-        self._alike = self._alike + 1 if alike and bounded else 0
+        same = alike and bounded
+        self._alike = self._alike + 1 if same else 0
+        self._alike_nodes = self._alike_nodes + call.fresh if same else 0
         if self._awaited is not None:
             waited_for, number = self._awaited
             again = waited_for is habit and extra >= number
             if again or call.number >= self._wait_until:
                 self._awaited = None
         needed = _ALIKE if call.steps else _ALIKE_WITHOUT_STEPS
+        if self._alike_nodes >= _MUCH:
+            needed = _ALIKE_OF_LARGE
         if self._alike < needed or self._awaited is not None or self.doubted or self.blocked:
             return
         if call.parent is not None:  # the engine forgets what is done to its stack of hooks
@@ -138,6 +146,8 @@ class Lifting:
         self._past.add(call, repeat)
         self._keep(call, repeat)
         extra = call.built - repeat.fresh
+        if extra or call.keep or not call.completed or next_sequence_nr() != call.sequence_nr:
+            self.leaves = True
         if self._has_outgrown(habit, repeat):
             self.leave()
             self._outgrown()
@@ -189,6 +199,7 @@ class Lifting:
         if not self.on or self._hooks is None:
             return
         self.on = False
+        self.leaves = True  # what was built since the last call
         self._alike = 0
         self._hooks.lower()
         self._past.toggle()

@@ -59,7 +59,8 @@ class _Step:
 
     @staticmethod
     def _versions(optimizer: Any) -> array[int]:
-        return array("Q", [parameter._version for parameter in _parameters(optimizer)])
+        versions = [p._version for group in optimizer.param_groups for p in group["params"]]
+        return array("Q", versions)
 
 
 class Mutations:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import gradscope.hooks as hooks
 import gradscope.torch_private as private
-from gradscope.program.undisturbed import uncollected
+from gradscope.program.undisturbed import Uncollected
 from gradscope.program.variables import local_variables
 
 
@@ -225,7 +225,7 @@ def destructors_run_at_once() -> bool:
         def __del__(self) -> None:
             done.append(1)
 
-    with uncollected():
+    with Uncollected():
         probe: Probe | None = Probe()
         probe = None
     return done == [1] and probe is None

@@ -22,7 +22,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.program.sites import OWN
-from gradscope.program.undisturbed import uncollected
+from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import (
     NO_SEQUENCE_NR,
     RAW_SAVED,
@@ -156,7 +156,7 @@ def _read(node: Node, read: Callable[[], Any]) -> Any:
     profile = sys.getprofile()
     if not isinstance(profile, FunctionType | MethodType | None):
         raise _OfTheProgramError  # a profiler in C, which Python could not put back
-    with uncollected():
+    with Uncollected():
         sys.setprofile(_refuse)
         try:
             return read()

@@ -19,7 +19,7 @@ from gradscope.model import Edge, Graph, NodeState, Root, SavedState
 from gradscope.program.names import Names
 from gradscope.program.sites import site_of
 from gradscope.program.tensors import describe, is_parameter, label_of, shape_of
-from gradscope.program.undisturbed import uncollected
+from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import DisableTorchFunction
 
 
@@ -58,7 +58,7 @@ def picture(
 ) -> Graph:
     """The walked nodes as plain data."""
     painter = _Painter(names)
-    with DisableTorchFunction(), uncollected():  # of the many objects of a picture none is garbage
+    with DisableTorchFunction(), Uncollected():  # of the many objects of a picture none is garbage
         reads = can_read()
         kinds = [kind_of(type(node)) for node in nodes]
         looked = [_look(node, kind, reads) for node, kind in zip(nodes, kinds, strict=True)]

@@ -126,10 +126,13 @@ class Observers(Listener):
             )
 
     def _call(self, point: str, *event: Any) -> None:
+        listening = self._listening[point]
+        if not listening:
+            return
         findings: list[Finding] = []
         try:
             with DisableTorchFunction():  # nor may a subclass of the program's see what we do
-                for observer, listen in self._listening[point]:
+                for observer, listen in listening:
                     try:
                         found = listen(*event)
                         if found:
@@ -190,8 +193,7 @@ class Observers(Listener):
 
     def saved(self, packed: Packed) -> None:
         """Call those who take note of saved tensors."""
-        if self._listening["saved"]:
-            self._call("saved", packed)
+        self._call("saved", packed)
 
     def grown(self, frame: FrameType) -> None:
         """Call every observer when the ledger has grown."""

@@ -15,7 +15,7 @@ from gradscope.model.paths import Kind, Origin, Path, Step
 from gradscope.program import layouts
 from gradscope.program.containers import Contents, layout_of, look_at
 from gradscope.program.sites import USER, owner_of
-from gradscope.program.undisturbed import Untraced, uncollected
+from gradscope.program.undisturbed import Uncollected, Untraced
 from gradscope.program.variables import is_module_level, local_variables
 
 
@@ -231,7 +231,7 @@ def visit(
     Call it once for each of a tensor's names, the shortest first. No code of the user's runs, no
     Node is touched, and nothing is kept.
     """
-    with Untraced(), uncollected():  # or the budget goes to a trace, or to the program's garbage
+    with Untraced(), Uncollected():  # or the budget goes to a trace, or to the program's garbage
         walk = Walk(budget)
         walk.enter_frames(frames)
         walk.run()

@@ -1,27 +1,59 @@
-"""Keeps Python's collector, and a trace of ours, from running while something of ours does."""
+"""Keeps Python's collector, and a trace of ours, from running while something of ours does, or for
+objects of ours.
+"""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 _OWN = __name__.partition(".")[0] + "."
 _gettrace = sys.gettrace  # a watch hides its trace from programs that ask
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Turn the collector off meanwhile; leave it off if the program has turned it off."""
-    collects = gc.isenabled()
-    try:
-        gc.disable()  # an interruption comes right after it
-        yield
-    finally:
-        if collects:
+class Uncollected:
+    """Turns the collector off meanwhile; leaves it off if the program has turned it off.
+
+    No generator, as it goes around every backward call's walk.
+    """
+
+    _collects = False
+
+    def __enter__(self) -> None:
+        self._collects = gc.isenabled()
+        try:
+            gc.disable()
+        except BaseException:  # an interruption comes right after it
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        if self._collects:
             gc.enable()
+
+
+class Allowance:
+    """Has the collector come as late as it would without so many objects of ours, until ``end``.
+
+    A program that sets its thresholds meanwhile keeps what it has set.
+    """
+
+    _before: tuple[int, int, int] | None = None
+
+    def __init__(self, objects: int) -> None:
+        first, *others = before = gc.get_threshold()
+        if not first:
+            return
+        self._ours = (first + objects, *others)
+        self._before = before
+        gc.set_threshold(*self._ours)
+
+    def end(self) -> None:
+        """Put the program's thresholds back."""
+        before, self._before = self._before, None
+        if before is not None and gc.get_threshold() == self._ours:
+            gc.set_threshold(*before)
 
 
 class Untraced:

@@ -23,7 +23,7 @@ from functools import lru_cache
 from types import CellType, CodeType, FrameType
 from typing import Any
 
-from gradscope.program.undisturbed import uncollected
+from gradscope.program.undisturbed import Uncollected
 
 Variables = tuple[tuple[str, object], ...]
 
@@ -189,7 +189,7 @@ def frames_of_threads() -> dict[int, FrameType]:
     In Python 3.11 a collection that starts while ``sys._current_frames`` makes its frame objects
     can wait forever for a lock that it holds: one that frees a ``threading.local`` does.
     """
-    with uncollected():
+    with Uncollected():
         return sys._current_frames()
 
 

@@ -44,7 +44,7 @@ COMMIT_EVERY = 0.05
 _WITHOUT_FILE = 1.0
 """Seconds between commits to memory, which nobody else can read; what waits is small."""
 
-GATHER_EVERY = 0.01
+GATHER_EVERY = 0.02
 """Seconds for which those who write may keep calls back at most, to write them together."""
 
 P = ParamSpec("P")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import textwrap
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -267,6 +269,72 @@ def test_the_hooks_are_lifted_and_come_back() -> None:
         assert not lifting_of(scope).on
         loop.iterate(30)
         assert lifting_of(scope).on
+
+
+def chain(start: torch.Tensor, length: int) -> torch.Tensor:
+    for _ in range(length):
+        start = start.sin()
+    return start.sum()
+
+
+def test_the_hooks_are_lifted_sooner_where_graphs_are_large() -> None:
+    """They cost the more there, and as many saved tensors were seen."""
+    start = nn.Parameter(torch.rand(3))
+    optimizer = torch.optim.SGD([start], lr=0.01)
+    lifted = {}
+    for length in (10, 800):
+        with gradscope.watch() as scope:
+            for number in range(1, 20):
+                chain(start, length).backward()
+                optimizer.step()
+                if lifting_of(scope).on:
+                    lifted[length] = number
+                    break
+    assert lifted[800] <= 6 < lifted[10]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_objects_of_ours_do_not_call_the_collector(fails: bool) -> None:
+    """Torch keeps a Python object for each node and tensor that was read, until the graph dies."""
+    start = nn.Parameter(torch.rand(3))
+    optimizer = torch.optim.SGD([start], lr=0.01)
+    before, within = gc.get_threshold(), []
+
+    def hook(_: torch.Tensor) -> None:
+        within.append(gc.get_threshold())
+        if fails and len(within) > 20:
+            raise KeyError
+
+    start.register_hook(hook)
+
+    def iterate() -> None:
+        chain(start, 800).backward()
+        optimizer.step()
+
+    with gradscope.watch() as scope:
+        for _ in range(20):
+            iterate()
+        assert lifting_of(scope).on
+        with pytest.raises(KeyError) if fails else nullcontext():
+            iterate()
+        assert gc.get_threshold() == before
+    assert within[0] == before  # with hooks nothing was read
+    assert within[-1] == (before[0] + 2 * 802, *before[1:])
+
+
+def test_a_step_is_looked_at_only_where_a_graph_may_be_alive() -> None:
+    loop = Loop()
+    with gradscope.watch() as scope:
+        loop.iterate()
+        session = scope._session
+        assert session is not None
+        assert lifting_of(scope).on
+        assert session._is_idle()
+        kept = loop.net(torch.randn(2, 4)).mean()
+        assert not session._is_idle()
+        loop.iterate(1)
+        assert not session._is_idle()  # what was built before the call may live
+    assert kept.grad_fn is not None
 
 
 def in_a_thread(loop: Loop) -> None:

@@ -35,6 +35,8 @@ from gradscope.program.sites import (
 from gradscope.torch_private import hidden_from_compiler, is_compiler
 
 _MOST_EVENTS = 200_000
+_COMPARED = 256  # of the newest saved tensors, at every line
+_SOON, _COMPARED_LATER = 2_000, 64  # after so many events, of which each costs
 _MOST_SECONDS = 0.5
 _ENOUGH = (
     5  # calls in a row on graphs that are known: what the next iteration does was seen by then
@@ -239,7 +241,8 @@ class LineWatch(Observer):
 
     def _compare(self) -> None:
         thread = self._thread
-        changed = self._versions.changed()
+        most = _COMPARED if self._events < _SOON else _COMPARED_LATER
+        changed = self._versions.changed(most)
         if changed and thread.code is not None:
             self._observers.changed(changed, place_at(thread.code, thread.offset))
         hidden = thread.contents.changed() if thread.contents is not None else ()

@@ -9,7 +9,6 @@ from gradscope.collect.thread_numbers import this_thread
 from gradscope.program.tensors import storage_of
 from gradscope.torch_private import DisableTorchFunction
 
-_MOST_COMPARED = 256  # the newest saved tensors are compared at every line
 _MOST_KEPT = 8_192
 
 
@@ -28,19 +27,22 @@ class Versions:
             self._forget_storages()
         self._recent.append(weakref.ref(packed))
 
-    def changed(self) -> list[Packed]:
-        """Return those that this thread saved and that were changed since the last look."""
-        recent, dead, found = self._recent, 0, []
-        with DisableTorchFunction():
-            for reference in recent[-_MOST_COMPARED:]:
-                packed = reference()
-                if packed is None:
-                    dead += 1
-                    continue
-                tensor = packed.tensor
-                if tensor is not None and tensor._version != packed.version:
-                    found.append(packed)
-        if found or dead > _MOST_COMPARED // 2 or dead == len(recent):
+    def changed(self, most: int) -> list[Packed]:
+        """Return those of the ``most`` newest that this thread saved and that were changed since
+        the last look.
+        """
+        recent = self._recent
+        newest = recent[-most:]
+        with DisableTorchFunction():  # at every line, so each step here counts
+            alive = [packed for reference in newest if (packed := reference()) is not None]
+            found = [
+                packed
+                for packed in alive
+                if (tensor := packed.tensor) is not None and tensor._version != packed.version
+            ]
+        dead = len(newest) - len(alive)
+        del alive
+        if found or dead > most // 2 or dead == len(recent):
             known = {id(packed) for packed in found}
             recent[:] = [r for r in recent if (p := r()) is not None and id(p) not in known]
             self._forget_storages()

@@ -20,12 +20,8 @@ from gradscope.commands import diff as diff_command
 from gradscope.commands import doctor as doctor_command
 from gradscope.commands import draw as draw_command
 from gradscope.commands import explain as explain_command
-from gradscope.commands import fix as fix_command
 from gradscope.commands import report as report_command
-from gradscope.commands import run as run_command
-from gradscope.commands.fix import FixOptions
 from gradscope.commands.outputs import Color, use_color
-from gradscope.commands.run import RunOptions
 from gradscope.errors import GradscopeError
 from gradscope.launch.target import Code, Input, Module, Script, Target
 from gradscope.render.machine import Format
@@ -167,12 +163,14 @@ def run(
     0; else 1 if there is a finding at or above --fail-on, else 0. It is 2 if gradscope was used
     wrongly.
     """
+    from gradscope.commands import run as command
+
     kind: Callable[[str, tuple[str, ...]], Target] = Module if module else Code if code else _script
     settings = settings_at().overridden(ignore, fail_on, baseline, write_baseline)
-    options = RunOptions(
+    options = command.RunOptions(
         format, output, save, html, draw, stop_after, guard, not no_hooks, settings
     )
-    return partial(run_command.run, kind(program, tuple(args or ())), options)
+    return partial(command.run, kind(program, tuple(args or ())), options)
 
 
 def _script(path: str, args: tuple[str, ...]) -> Target:
@@ -280,10 +278,12 @@ def fix(
 
     The exit status is 1 if --verify or --write was asked for and the fix did not hold.
     """
+    from gradscope.commands import fix as command
+
     picks = tuple(pick or ())
     settings = settings_at().overridden(ignore, baseline=baseline)
-    options = FixOptions(finding, verify, write, stop_after, timeout, picks, settings)
-    return partial(fix_command.fix, file, options)
+    options = command.FixOptions(finding, verify, write, stop_after, timeout, picks, settings)
+    return partial(command.fix, file, options)
 
 
 @app.command()

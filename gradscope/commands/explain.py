@@ -9,13 +9,13 @@ from gradscope.commands.outputs import console_on, paged
 
 def explain(code: str) -> int:
     """Print the page of a finding: what it means, why it is bad, how to fix it."""
-    from rich.markdown import Markdown
-
     from gradscope.rules import by_code
 
     wanted = by_code(code)
     console = console_on(sys.stdout)
     if console.is_terminal:
+        from rich.markdown import Markdown
+
         with paged(console):
             console.print(Markdown(wanted.explain))
     else:

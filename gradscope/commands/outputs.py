@@ -20,7 +20,7 @@ from rich.console import Console
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
-from gradscope.render.machine import WRITERS, Format
+from gradscope.render.machine import Format, writer
 from gradscope.render.pictures.options import DEFAULTS, Options
 
 
@@ -194,7 +194,7 @@ def printer(format: Format) -> Callable[[Recording, Console, str | None], None]:
         from gradscope.render.text.report import print_report
 
         return print_report
-    write = WRITERS[format]
+    write = writer(format)
 
     def print_text(recording: Recording, console: Console, saved: str | None) -> None:
         console.file.write(write(recording))

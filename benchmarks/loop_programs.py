@@ -257,3 +257,5 @@ LOOPS: dict[str, tuple[Callable[[], Iteration], tuple[str, ...]]] = {
     "PPO, 4 epochs of 4 batches": (policy_epoch, (SAME, SIZES, SHAPE)),
     "checkpointed network": (checkpointed, (SAME, SIZES)),
 }
+UNDER_HOOKS = frozenset({"checkpointed network"})
+"""Loops with saved-tensor hooks of their own, which a bare read would run."""

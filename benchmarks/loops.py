@@ -4,10 +4,10 @@
     python benchmarks/loops.py --write docs/performance.md  # writes the page
     python benchmarks/loops.py --only gan --rounds 15
 
-Each loop runs in one process in blocks: plain, then watched, twice over, with the same random
-numbers, and once in torch's anomaly mode. The figures are medians of short rounds, watched over
-plain, and best against best in brackets, after iterations that are not timed; what those first
-iterations cost more in all is a column of its own. Times are of the processor, so that a machine
+Each loop runs in one process in blocks: plain, with graphs read and nothing else (``least.py``),
+then watched, three times over, with the same random numbers, and once in torch's anomaly mode. The
+figures are medians of short rounds, watched over plain, and best against best in brackets, after
+iterations that are not timed; what those first iterations cost more in all is a column of its own. Times are of the processor, so that a machine
 that is busy with other things disturbs them less. Apart from that, the parameters after each step
 and the peak of allocated bytes are compared, plain and watched.
 """
@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from loop_programs import LOOPS, SAME, SHAPE, SIZES, Iteration, tiny_mlp
+from least import reading
+from loop_programs import LOOPS, SAME, SHAPE, SIZES, UNDER_HOOKS, Iteration, tiny_mlp
 from overhead import highest
 from sampling import microseconds
 from torch import Tensor, nn
@@ -41,7 +42,7 @@ from torch.profiler import ProfilerActivity, profile
 import gradscope
 
 WARM_UP = 30
-BLOCKS = 2
+BLOCKS = 3
 SECONDS = 0.08  # of a round, about
 IDLE = 0.5  # processes that run or wait to, at the most
 
@@ -55,6 +56,7 @@ class Row:
     plain: float
     ratio: float
     best: float
+    least: float
     anomaly: float
     first: float
     lifted: bool
@@ -84,12 +86,15 @@ def measure(name: str, way: str, rounds: int) -> Row:
     seconds(iteration, way, 5, 0)
     count = max(2, int(SECONDS / (seconds(iteration, way, 5, 0) / 5)))
     plain: list[float] = []
+    read: list[float] = []
     watched: list[float] = []
     first: list[float] = []
     lifted = True
     before = seconds(iteration, way, WARM_UP, 99)
     for _ in range(BLOCKS):
         plain += [seconds(iteration, way, count, seed) for seed in range(rounds)]
+        with nullcontext() if name in UNDER_HOOKS else reading():
+            read += [seconds(iteration, way, count, seed) for seed in range(rounds)]
         with gradscope.watch() as scope:
             first.append(seconds(iteration, way, WARM_UP, 99))
             watched += [seconds(iteration, way, count, seed) for seed in range(rounds)]
@@ -99,9 +104,10 @@ def measure(name: str, way: str, rounds: int) -> Row:
     with torch.autograd.set_detect_anomaly(True):
         anomaly = statistics.median(seconds(iteration, way, count, s) for s in range(3))
     ratio, best = statistics.median(watched) / middle, min(watched) / min(plain)
+    least = min(read) / min(plain)
     each, more = 1000 * middle / count, min(first) - before
     same = results(name, way, watched=True) == results(name, way, watched=False)
-    return Row(name, way, each, ratio, best, anomaly / middle, more, lifted, same)
+    return Row(name, way, each, ratio, best, least, anomaly / middle, more, lifted, same)
 
 
 def results(name: str, way: str, *, watched: bool) -> tuple[str, int]:
@@ -127,8 +133,8 @@ def results(name: str, way: str, *, watched: bool) -> tuple[str, int]:
 
 def table(rows: list[Row]) -> str:
     lines = [
-        f"| loop | plain | same | sizes | shape | anomaly mode | first {WARM_UP} iterations |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        f"| loop | plain | same | sizes | shape | only read | anomaly mode | first {WARM_UP} |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name in dict.fromkeys(row.name for row in rows):
         of_loop = {row.way: row for row in rows if row.name == name}
@@ -138,6 +144,8 @@ def table(rows: list[Row]) -> str:
             else "-"
             for way in (SAME, SIZES, SHAPE)
         ]
+        least = max(row.least for row in of_loop.values())
+        cells.append("-" if name in UNDER_HOOKS else f"{least:.2f}")
         cells.append(f"{next(iter(of_loop.values())).anomaly:.1f}")
         most = max(row.first for row in of_loop.values())
         plain = next(iter(of_loop.values())).plain
@@ -234,9 +242,11 @@ varies by a tenth or two from run to run, on a machine shared with others now an
 {table}
 
 *same*: every iteration is like the one before. *sizes*: batches or sequences of another size each
-time, with the same operations. *shape*: another number of operations each time. *anomaly mode* is
-torch's `detect_anomaly`. The last column is what the first {warm_up} iterations cost more in all,
-in the worst of the ways: there the watch looks at everything in full. `*` marks loops in which the
+time, with the same operations. *shape*: another number of operations each time. *only read*: each
+backward graph is walked from Python before the call, every saved tensor is read, and nothing else
+is done: no tool that reads graphs so can cost less (best against best, in the worst of the ways).
+*anomaly mode* is torch's `detect_anomaly`. The last column is what the first {warm_up} iterations
+cost more in all, in the worst of the ways: there the watch looks at everything in full. `*` marks loops in which the
 saved-tensor hooks stay in force ([why](how-it-works.md#while-nothing-new-comes)).
 
 {same}
@@ -305,7 +315,7 @@ def page(rows: list[Row], busy: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what watching costs in loops.")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds in each of two blocks")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds in each of the blocks")
     parser.add_argument("--only", default="", help="only loops whose name contains this")
     parser.add_argument("--write", metavar="FILE", type=Path, help="write the page to this file")
     options = parser.parse_args()

@@ -7,9 +7,10 @@
 Each loop runs in one process in blocks: plain, with graphs read and nothing else (``least.py``),
 then watched, three times over, with the same random numbers, and once in torch's anomaly mode. The
 figures are medians of short rounds, watched over plain, and best against best in brackets, after
-iterations that are not timed; what those first iterations cost more in all is a column of its own. Times are of the processor, so that a machine
-that is busy with other things disturbs them less. Apart from that, the parameters after each step
-and the peak of allocated bytes are compared, plain and watched.
+iterations that are not timed; what those first iterations cost more in all is a column of its own.
+Times are of the processor, so that a machine that is busy with other things disturbs them less.
+Apart from that, the parameters after each step and the peak of allocated bytes are compared, plain
+and watched.
 """
 
 from __future__ import annotations
@@ -246,8 +247,9 @@ time, with the same operations. *shape*: another number of operations each time.
 backward graph is walked from Python before the call, every saved tensor is read, and nothing else
 is done: no tool that reads graphs so can cost less (best against best, in the worst of the ways).
 *anomaly mode* is torch's `detect_anomaly`. The last column is what the first {warm_up} iterations
-cost more in all, in the worst of the ways: there the watch looks at everything in full. `*` marks loops in which the
-saved-tensor hooks stay in force ([why](how-it-works.md#while-nothing-new-comes)).
+cost more in all, in the worst of the ways: there the watch looks at everything in full. `*` marks
+loops in which the saved-tensor hooks stay in force
+([why](how-it-works.md#while-nothing-new-comes)).
 
 {same}
 

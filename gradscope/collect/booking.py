@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
-from gradscope.collect.calls import FIGURES, Call, figures_of
+from gradscope.collect.calls import FIGURES, Call, figures_of, record_of
 from gradscope.collect.habits import Habit
 from gradscope.collect.ledger import LOOKS
 from gradscope.collect.shapes import Shape
@@ -43,11 +43,10 @@ class _Row:
             self.figures = tuple(map(max, call.figures, self.figures))
 
     def record(self) -> BackwardCall:
-        figures: dict[str, Any] = dict(zip(FIGURES, self.figures, strict=True))
         last = self.last
-        return replace(
-            self.first.record,
-            **figures,
+        return record_of(
+            self.first,
+            **dict(zip(FIGURES, self.figures, strict=True)),
             live_bytes=last.live_bytes,
             ended=last.ended,
             count=self.count,

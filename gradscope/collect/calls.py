@@ -89,8 +89,8 @@ class Call:
         if self.repeat is None:
             return BackwardCall(self.number, "backward")
         if self.open:
-            return _record_of(self, self.repeat)
-        self._record = _record_of(self, self.repeat)
+            return record_of(self)
+        self._record = record_of(self)
         return self._record
 
     @record.setter
@@ -124,14 +124,16 @@ def figures_of(call: Call, repeat: Repeat) -> tuple[int, ...]:
     )
 
 
-def _record_of(call: Call, repeat: Repeat) -> BackwardCall:
-    """Return the record of a call on a recognized graph, made from an earlier one."""
+def record_of(call: Call, **of_several: Any) -> BackwardCall:
+    """Return the record of a call on a recognized graph, made from an earlier one; ``of_several``
+    is what stands in it for several such calls.
+    """
+    repeat = call.repeat
+    assert repeat is not None
     before = repeat.shape.record
     assert before is not None
-    figures: dict[str, Any] = dict(zip(FIGURES, figures_of(call, repeat), strict=True))
-    return replace(
-        before,
-        **figures,
+    known: dict[str, Any] = dict(
+        zip(FIGURES, call.figures or figures_of(call, repeat), strict=True),
         number=call.number,
         parent=call.parent.number if call.parent else None,
         graph=before.graph if repeat.estimate is None else None,
@@ -141,6 +143,7 @@ def _record_of(call: Call, repeat: Repeat) -> BackwardCall:
         exception=None,
         last_number=call.number,
     )
+    return replace(before, **(known | of_several))
 
 
 BEFORE_WATCH = Call(0, None, keep=False)

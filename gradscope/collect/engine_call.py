@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+INPUTS = 4
+"""In ``EngineCall.kind``: the call runs only what leads to some inputs."""
+
 
 class EngineCall(NamedTuple):
     """What a backward call asks of the engine. ``accumulates`` is False for ``autograd.grad``."""
@@ -35,4 +38,4 @@ class EngineCall(NamedTuple):
     def kind(self) -> int:
         """A number that is another for each way of asking."""
         kept = self.keep_graph + 2 * self.create_graph
-        return kept + 4 * bool(self.inputs) + 8 * self.accumulates
+        return kept + INPUTS * bool(self.inputs) + 8 * self.accumulates

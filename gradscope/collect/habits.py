@@ -8,7 +8,7 @@ from gradscope.program.sites import Place
 _MOST = 1_000
 _MOST_KINDS = 5_000  # of nodes, in all habits
 _MEASURED = 4  # calls of which is found out, tensor by tensor, what memory came back
-_MUCH_MEASURED = 2_000  # tensors in them: fewer calls are enough
+_MUCH_MEASURED = 1_000  # tensors in them: fewer calls are enough
 
 HabitKey = tuple[Place | None, int, bool]
 """The call's place, what it asks of the engine, and whether it runs within another."""

@@ -9,6 +9,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
 from gradscope.collect.census import Census, Weight
+from gradscope.collect.engine_call import INPUTS
 from gradscope.collect.habits import Habit
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.past import Past
@@ -17,8 +18,8 @@ from gradscope.hooks import Pair
 from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE, next_sequence_nr
 
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shapes
-_ALIKE_OF_LARGE = 3  # the same, once hooks have cost much
-_MUCH = 1_500  # nodes in such calls, since the last that was not alike
+_FEWER, _FEWER_WITHOUT_STEPS = 3, 9  # the same, where hooks have cost much:
+_MUCH = 1_500  # nodes in these calls
 _MOST_INTERVALS = 64  # of one shape
 _LONGEST_WAIT = 2_000  # calls
 _MOST_KEPT = 100_000  # nodes
@@ -106,9 +107,10 @@ class Lifting:
             again = waited_for is habit and extra >= number
             if again or call.number >= self._wait_until:
                 self._awaited = None
-        needed = _ALIKE if call.steps else _ALIKE_WITHOUT_STEPS
+        with_steps, without = _ALIKE, _ALIKE_WITHOUT_STEPS
         if self._alike_nodes >= _MUCH:
-            needed = _ALIKE_OF_LARGE
+            with_steps, without = _FEWER, _FEWER_WITHOUT_STEPS
+        needed = with_steps if call.steps else without
         if self._alike < needed or self._awaited is not None or self.doubted or self.blocked:
             return
         if call.parent is not None:  # the engine forgets what is done to its stack of hooks
@@ -146,7 +148,8 @@ class Lifting:
         self._past.add(call, repeat)
         self._keep(call, repeat)
         extra = call.built - repeat.fresh
-        if extra or call.keep or not call.completed or next_sequence_nr() != call.sequence_nr:
+        all_run = call.completed and not (call.keep or shape.signature[-1] & INPUTS)
+        if extra or not all_run or next_sequence_nr() != call.sequence_nr:
             self.leaves = True
         if self._has_outgrown(habit, repeat):
             self.leave()

@@ -337,6 +337,19 @@ def test_a_step_is_looked_at_only_where_a_graph_may_be_alive() -> None:
     assert kept.grad_fn is not None
 
 
+def test_a_step_is_looked_at_where_a_call_has_run_only_a_part() -> None:
+    first, second = nn.Parameter(torch.rand(3)), nn.Parameter(torch.rand(3))
+    optimizer = torch.optim.SGD([first, second], lr=0.01)
+    with gradscope.watch() as scope:
+        for _ in range(20):
+            (first.sin() * second).sum().backward(inputs=[first])
+            optimizer.step()
+        session = scope._session
+        assert session is not None
+        assert lifting_of(scope).on
+        assert not session._is_idle()
+
+
 def in_a_thread(loop: Loop) -> None:
     thread = threading.Thread(target=lambda: loop.iterate(1))
     thread.start()

@@ -118,6 +118,7 @@ class Backward:
         except BaseException as failure:
             for call in calls[depth:]:
                 call.end_allowance()
+                self._state.running[:] = [c for c in self._state.running if c is not call]
             del calls[depth:]
             if not isinstance(failure, Exception) or raised_by_program(failure):
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -37,6 +38,25 @@ def test_a_failure_is_noted_and_the_call_runs(
     assert leaf.grad is not None
     assert leaf.grad.tolist() == [2, 2, 2]
     assert any("made for this test" in note for note in notes)
+
+
+@pytest.mark.parametrize("raised", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_call_that_could_not_begin_is_over(
+    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise raised
+
+    fail.__code__ = fail.__code__.replace(co_filename=gradscope.__file__)
+    with gradscope.watch():
+        session = current()
+        assert session is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(Looker, "look", fail)
+            with nullcontext() if issubclass(raised, Exception) else pytest.raises(raised):
+                two_losses()[0].backward()
+        assert not session.state.is_running
+        assert session.state.running == []
 
 
 def test_a_refused_call_is_over() -> None:

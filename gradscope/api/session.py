@@ -236,6 +236,11 @@ class Session:
         """Return the number that the outermost watch gave to the graph of this signature."""
         return self.scopes[0].writer.known(signature, site)
 
+    @property
+    def gather_every(self) -> float:
+        """How long calls may wait to be written together."""
+        return min((scope.writer.gather_every for scope in self.scopes), default=0.0)
+
     def call(self, call: BackwardCall, signature: Any) -> None:
         """Write a backward call that has ended."""
         for scope in self.scopes:

@@ -103,6 +103,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         _session.flush()  # calls of before are none of this watch
         scope.join(_session)
         _session.scopes.append(scope)
+        _session.flush()  # from now on as often as this one's file wants it
         self._entered.append((scope, _session))
         return scope
 

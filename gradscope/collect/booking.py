@@ -14,13 +14,17 @@ from gradscope.collect.shapes import Shape
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Sample
 
-WRITE_EVERY = 0.02  # seconds between points of the memory curve, for which calls wait as well
 _MOST_ROWS = 64
 
 
 class Writing(Protocol):
-    """The part of a watch that takes calls and points of the memory curve."""
+    """The part of a watch that takes calls and points of the memory curve.
 
+    So many seconds lie between those, and for so long calls wait at most.
+    """
+
+    @property
+    def gather_every(self) -> float: ...  # noqa: D102
     def call(self, call: BackwardCall, signature: Any) -> None: ...  # noqa: D102
     def sample(self, sample: Sample) -> None: ...  # noqa: D102
 
@@ -61,6 +65,7 @@ class Books:
         self._state = state
         self._writing = writing
         self._rows: dict[Shape | Habit, _Row] = {}
+        self._every = writing.gather_every
         self._written = 0.0
         self._sampled = -1.0
         self._built_before = self._destroyed_before = 0
@@ -102,7 +107,7 @@ class Books:
             self._rows[key] = _Row(call)
         else:
             row.add(call)
-        if call.ended - self._written > WRITE_EVERY:
+        if call.ended - self._written > self._every:
             self.flush()
         self._sample(call, alike=True)
 
@@ -112,6 +117,7 @@ class Books:
             rows, self._rows = self._rows, {}
             for row in rows.values():
                 self._writing.call(row.record(), row.shape.number)
+        self._every = self._writing.gather_every
         self._written = self._state.elapsed()
 
     def _end(self, call: Call) -> None:
@@ -129,7 +135,7 @@ class Books:
 
     def _sample(self, call: Call, *, alike: bool) -> None:
         """Write two points of the memory curve, from time to time."""
-        if call.ended - self._sampled > WRITE_EVERY:
+        if call.ended - self._sampled > self._every:
             self._sampled = call.ended
             held = call.freed_bytes - call.returned_bytes
             before = Sample(call.started, call.peak_bytes, 0, call.number - 1, alike)

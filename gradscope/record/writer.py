@@ -44,7 +44,7 @@ COMMIT_EVERY = 0.05
 _WITHOUT_FILE = 1.0
 """Seconds between commits to memory, which nobody else can read; what waits is small."""
 
-GATHER_EVERY = 0.02
+GATHER_EVERY, _GATHER_WITHOUT_FILE = 0.02, 0.1
 """Seconds for which those who write may keep calls back at most, to write them together."""
 
 P = ParamSpec("P")
@@ -82,6 +82,7 @@ class RecordingWriter:
         self._committing = False
         self._committed = 0.0
         self._wait = _WITHOUT_FILE if path is None else COMMIT_EVERY - GATHER_EVERY
+        self.gather_every = _GATHER_WITHOUT_FILE if path is None else GATHER_EVERY
         self._waiting: dict[Key, Any] = {}
         self._calls = CallFolder()
         self._curve = Curve()

@@ -8,6 +8,7 @@ import textwrap
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from torch import nn
 import gradscope
 from gradscope.api.scope import Scope
 from gradscope.collect import lifting
-from gradscope.collect.booking import WRITE_EVERY
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding
 from gradscope.record.writer import COMMIT_EVERY, GATHER_EVERY
@@ -538,5 +538,13 @@ def test_calls_that_wait_to_be_written_together_are_all_there_when_asked_for() -
         assert len({call.freed_bytes for call in calls}) == 1
 
 
-def test_calls_are_kept_back_no_longer_than_the_recording_allows() -> None:
-    assert WRITE_EVERY <= GATHER_EVERY < COMMIT_EVERY
+def test_calls_are_kept_back_no_longer_than_the_recording_allows(tmp_path: Path) -> None:
+    assert GATHER_EVERY < COMMIT_EVERY
+    with gradscope.watch() as outer:
+        session = outer._session
+        assert session is not None
+        assert session._backward._books._every > GATHER_EVERY  # nobody reads it before it is asked
+        with gradscope.watch(save=tmp_path / "run.gscope"):
+            assert session._backward._books._every == GATHER_EVERY
+        Loop().iterate(1)
+        assert session._backward._books._every > GATHER_EVERY

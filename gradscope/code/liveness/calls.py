@@ -82,7 +82,11 @@ def assignment_sites(code: CodeType, name: str) -> tuple[Site, ...]:
 
 def site_of(code: CodeType, index: int) -> Site:
     """Return the place of an instruction by its index in the flow."""
-    return places.of_instruction(code, flow_of(code).instructions[index].offset)
+    flow = flow_of(code)
+    site = flow.sites.get(index)
+    if site is None:
+        site = flow.sites[index] = places.of_instruction(code, flow.instructions[index].offset)
+    return site
 
 
 def instruction_at(code: CodeType, index: int) -> Instruction:

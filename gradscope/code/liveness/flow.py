@@ -20,6 +20,7 @@ from gradscope.code.liveness.opcodes import (
     pushes_null,
     stack_effect,
 )
+from gradscope.model import Site
 
 MISSING: Any = object()
 """Stands for "no constant", as None is one."""
@@ -57,7 +58,7 @@ class Loop(NamedTuple):
 class Flow:
     """The control flow of a code object, without a reference to it: a cache keeps none alive."""
 
-    __slots__ = ("_loops", "_units", "instructions", "joins", "survey")
+    __slots__ = ("_loops", "_units", "instructions", "joins", "sites", "survey")
 
     def __init__(self, code: CodeType) -> None:
         self.instructions, self._units = _decode(code)
@@ -66,6 +67,8 @@ class Flow:
             target for i in self.instructions for target in (i.jump, i.handler) if target >= 0
         }
         self._loops: tuple[Loop, ...] | None = None
+        self.sites: dict[int, Site] = {}
+        """The places of instructions, as far as they were asked for: each takes a walk."""
         self.survey: Any = (
             None  # what the machine learnt in one pass over the whole code, see survey.py
         )

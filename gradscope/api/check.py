@@ -15,6 +15,7 @@ from gradscope.collect.looker import Looker
 from gradscope.collect.state import bystander
 from gradscope.detect import hazards
 from gradscope.model import Hazards
+from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import DisableTorchFunction
 
 
@@ -31,7 +32,7 @@ def check(
     """
     nodes = start_nodes(roots)
     session = current()
-    with DisableTorchFunction():
+    with DisableTorchFunction(), Uncollected():  # torch makes objects that live with the graph
         whole = are_whole(nodes, room())
     del nodes
     if whole:

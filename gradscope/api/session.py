@@ -201,8 +201,7 @@ class Session:
 
     def _before_step(self, optimizer: Any) -> None:
         try:
-            if not self._is_idle():
-                self.state.mutations.before_step(optimizer)
+            self.state.mutations.before_step(optimizer, looks=not self._is_idle())
         except Exception as failure:
             self._note("looking at an optimizer's step failed in gradscope", failure)
 

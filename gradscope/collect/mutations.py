@@ -73,9 +73,11 @@ class Mutations:
         self._steps: deque[_Step] = deque(maxlen=_MOST_STEPS)
         self._seen: weakref.WeakKeyDictionary[Packed, Site] = weakref.WeakKeyDictionary()
 
-    def before_step(self, optimizer: Any) -> None:
-        """Note the versions of all parameters of an optimizer that is about to step."""
-        self._step = _Step(optimizer)
+    def before_step(self, optimizer: Any, *, looks: bool) -> None:
+        """Note the versions of all parameters of an optimizer that is about to step; without
+        ``looks`` only forget those of the step before.
+        """
+        self._step = _Step(optimizer) if looks else None
 
     def after_step(self, optimizer: Any, place: Place | None) -> None:
         """Note which of them the step has changed."""

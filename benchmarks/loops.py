@@ -134,7 +134,7 @@ def results(name: str, way: str, *, watched: bool) -> tuple[str, int]:
 
 def table(rows: list[Row]) -> str:
     lines = [
-        f"| loop | plain | same | sizes | shape | only read | anomaly mode | first {WARM_UP} |",
+        f"| loop | plain, ms | same | sizes | shape | only read | anomaly | first {WARM_UP}, s |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name in dict.fromkeys(row.name for row in rows):
@@ -150,7 +150,7 @@ def table(rows: list[Row]) -> str:
         cells.append(f"{next(iter(of_loop.values())).anomaly:.1f}")
         most = max(row.first for row in of_loop.values())
         plain = next(iter(of_loop.values())).plain
-        lines.append(f"| {name} | {plain:.2f} ms | {' | '.join(cells)} | +{max(most, 0):.2f} s |")
+        lines.append(f"| {name} | {plain:.2f} | {' | '.join(cells)} | +{max(most, 0):.2f} |")
     return "\n".join(lines)
 
 
@@ -254,9 +254,9 @@ varies by a tenth or two from run to run, on a machine shared with others now an
 time, with the same operations. *shape*: another number of operations each time. *only read*: each
 backward graph is walked from Python before the call, every saved tensor is read, and nothing else
 is done: no tool that reads graphs so can cost less (best against best, in the worst of the ways).
-*anomaly mode* is torch's `detect_anomaly`. The last column is what the first {warm_up} iterations
-cost more in all, in the worst of the ways: there the watch looks at everything in full. `*` marks
-loops in which the saved-tensor hooks stay in force
+*anomaly* is torch's `detect_anomaly`. The last column is what the first {warm_up} iterations cost
+more in all, in seconds, in the worst of the ways: there the watch looks at everything in full. `*`
+marks loops in which the saved-tensor hooks stay in force
 ([why](how-it-works.md#while-nothing-new-comes)).
 
 {same}

@@ -203,7 +203,7 @@ class Lifting:
             return
         self.on = False
         self.leaves = True  # what was built since the last call
-        self._alike = 0
+        self._alike = self._alike_nodes = 0
         self._hooks.lower()
         self._past.toggle()
         number = next_sequence_nr()

@@ -59,8 +59,7 @@ class _Step:
 
     @staticmethod
     def _versions(optimizer: Any) -> array[int]:
-        versions = [p._version for group in optimizer.param_groups for p in group["params"]]
-        return array("Q", versions)
+        return array("Q", [parameter._version for parameter in _parameters(optimizer)])
 
 
 class Mutations:

@@ -293,6 +293,22 @@ def test_the_hooks_are_lifted_sooner_where_graphs_are_large() -> None:
     assert lifted[800] <= 6 < lifted[10]
 
 
+def test_what_large_graphs_have_cost_is_forgotten_when_the_hooks_come_back() -> None:
+    start = nn.Parameter(torch.rand(3))
+    optimizer = torch.optim.SGD([start], lr=0.01)
+    left = 16
+    with gradscope.watch() as scope:
+        for number in range(40):
+            chain(start, 800 if 4 <= number < left else 10).backward()
+            optimizer.step()
+            if number == left - 1:
+                assert lifting_of(scope).on
+                lifting_of(scope).leave()
+            elif left <= number < left + 7:
+                assert not lifting_of(scope).on
+        assert lifting_of(scope).on
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_objects_of_ours_do_not_call_the_collector(fails: bool) -> None:
     """Torch keeps a Python object for each node and tensor that was read, until the graph dies."""

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch.autograd.function import BackwardCFunction
+
+from gradscope.hooks import wrap_engine
 
 SAVED, RAW = "_saved_", "_raw_saved_"
 
@@ -40,16 +41,13 @@ def read(outputs: Any) -> None:
 @contextmanager
 def reading() -> Iterator[None]:
     """Read the graph of every backward call before the engine runs it."""
-    originals = [(m, m._engine_run_backward) for m in (torch.autograd.graph, torch.autograd)]
 
     def run(original: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
         read(outputs)
         return original(outputs, *args, **kwargs)
 
-    for module, original in originals:
-        module._engine_run_backward = functools.partial(run, original)
+    handle = wrap_engine(run)
     try:
         yield
     finally:
-        for module, original in originals:
-            module._engine_run_backward = original
+        handle.remove()

@@ -14,13 +14,13 @@ from gradscope.collect.shapes import Shape
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Sample
 
+_SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
 _MOST_ROWS = 64
 
 
 class Writing(Protocol):
-    """The part of a watch that takes calls and points of the memory curve.
-
-    So many seconds lie between those, and for so long calls wait at most.
+    """The part of a watch that takes calls, which wait so many seconds at most, and points of the
+    memory curve.
     """
 
     @property
@@ -135,7 +135,7 @@ class Books:
 
     def _sample(self, call: Call, *, alike: bool) -> None:
         """Write two points of the memory curve, from time to time."""
-        if call.ended - self._sampled > self._every:
+        if call.ended - self._sampled > _SAMPLE_EVERY:
             self._sampled = call.ended
             held = call.freed_bytes - call.returned_bytes
             before = Sample(call.started, call.peak_bytes, 0, call.number - 1, alike)

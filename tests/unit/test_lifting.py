@@ -17,7 +17,7 @@ from torch import nn
 
 import gradscope
 from gradscope.api.scope import Scope
-from gradscope.collect import lifting
+from gradscope.collect import booking, lifting
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding
 from gradscope.record.writer import COMMIT_EVERY, GATHER_EVERY
@@ -564,3 +564,16 @@ def test_calls_are_kept_back_no_longer_than_the_recording_allows(tmp_path: Path)
             assert session._backward._books._every == GATHER_EVERY
         Loop().iterate(1)
         assert session._backward._books._every > GATHER_EVERY
+
+
+def test_points_of_the_memory_curve_do_not_wait_with_the_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(booking, "_SAMPLE_EVERY", -1.0)
+    loop = Loop()
+    with gradscope.watch() as scope:
+        loop.iterate()
+        assert lifting_of(scope).on
+        before = len(scope.recording().timeline)
+        loop.iterate(5)
+        assert len(scope.recording().timeline) == before + 2 * 5

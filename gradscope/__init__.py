@@ -1,14 +1,20 @@
 """gradscope: a lifecycle inspector and debugger for PyTorch's backward graphs.
 
-The public names are loaded when first used, so that commands that need no torch do not import it.
+The functions are loaded together with the first use of one, so that commands that need no torch do
+not import it, and at once where torch is there: what runs under a profiler then imports nothing.
 """
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gradscope._version import __version__
+from gradscope.errors import FreedGraphError as FreedGraphError
+from gradscope.errors import GradscopeError as GradscopeError
+from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
 
 if TYPE_CHECKING:
     from gradscope.api.check import check as check
@@ -22,9 +28,6 @@ if TYPE_CHECKING:
     from gradscope.api.time_graph import time_graph as time_graph
     from gradscope.api.uses import uses as uses
     from gradscope.api.watch import watch as watch
-    from gradscope.errors import FreedGraphError as FreedGraphError
-    from gradscope.errors import GradscopeError as GradscopeError
-    from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
 
 _WHERE = {
     "FreedGraphError": "gradscope.errors",
@@ -51,9 +54,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'gradscope' has no attribute {name!r}; it has {', '.join(sorted(_WHERE))}"
         )
-    value = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = value
-    return value
+    _load()
+    return globals()[name]
+
+
+def _load() -> None:
+    for name, module in _WHERE.items():
+        globals()[name] = getattr(import_module(module), name)
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -72,3 +79,8 @@ def unload_ipython_extension(shell: Any) -> None:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_WHERE})
+
+
+if "torch" in sys.modules:
+    with suppress(Exception):  # where it fails, the first use says why
+        _load()

@@ -243,7 +243,8 @@ def inputs_of(node: Any) -> int:
 
 def has_donated_buffers(node_class: type) -> bool:
     """Return whether compiled code gives the memory of what it saved to its own backward."""
-    import torch._functorch.config  # loads the compiler's settings, only where code was compiled
+    # The compiler's settings, which are loaded where code was compiled.
+    import torch._functorch.config  # noqa: PLC0415
 
     metadata = getattr(function_of(node_class), "metadata", None)
     donated = getattr(metadata, "bw_donated_idxs", None)

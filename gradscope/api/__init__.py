@@ -13,7 +13,7 @@ from gradscope.model.printed import dot_of
 @dot_of.register
 def _dot(graph: Graph, **options: Any) -> str:
     # Drawing is loaded only when something is drawn.
-    from gradscope.render.pictures.draw import to_dot
-    from gradscope.render.pictures.options import Options
+    from gradscope.render.pictures.draw import to_dot  # noqa: PLC0415
+    from gradscope.render.pictures.options import Options  # noqa: PLC0415
 
     return to_dot([graph], Options(**options))

@@ -119,8 +119,9 @@ class Scope(Printed):
         Without ``call`` it is the one of the gravest finding, or else the last. The options are
         those of :func:`gradscope.draw`.
         """
-        from gradscope.render.pictures.draw import draw_recording
-        from gradscope.render.pictures.options import Options
+        # Drawing is loaded only when something is drawn.
+        from gradscope.render.pictures.draw import draw_recording  # noqa: PLC0415
+        from gradscope.render.pictures.options import Options  # noqa: PLC0415
 
         return draw_recording(self.recording(), file, Options(**options), call=call)
 

@@ -20,6 +20,7 @@ from gradscope.program.names import Names
 from gradscope.program.sites import user_frames
 from gradscope.program.tensors import describe, storage_of
 from gradscope.program.variables import variables
+from gradscope.render.text.printed import table
 from gradscope.torch_private import DisableTorchFunction
 from gradscope.units import listed
 
@@ -43,8 +44,6 @@ class Uses(Listing[Use]):
     nothing = "no variable here holds a tensor"
 
     def __str__(self) -> str:
-        from gradscope.render.text.printed import table  # loaded only by whoever prints
-
         rows = [
             (
                 use.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import codecs
 import linecache
 import os
 import re
@@ -18,6 +19,10 @@ LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_FILES = 256
 _NOT_A_NUMBER = re.compile(r"\D+")
+
+# Python imports these with their first use, which would be amid the program.
+ast.unparse(ast.parse(r"f'{x}\n'"))
+[*map(codecs.lookup, ("utf-8-sig", "latin-1"))]
 
 
 class Found(NamedTuple):

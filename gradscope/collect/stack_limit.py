@@ -7,6 +7,9 @@ import threading
 
 from gradscope.hooks import Handle
 
+if sys.platform == "linux":
+    import resource
+
 
 class StackLimit:
     """Room on the main thread's stack for the destruction of deep graphs that were looked at.
@@ -32,8 +35,6 @@ class StackLimit:
             return self.OTHER_THREAD_NODES
         if threading.current_thread() is not threading.main_thread():
             return self.OTHER_THREAD_NODES
-        import resource
-
         soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
         if soft == resource.RLIM_INFINITY:
             return self.LARGEST // self.BYTES_PER_NODE

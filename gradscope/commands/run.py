@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+import gradscope.fixing.primitives  # noqa: F401 - now, while the import path is not the program's
 from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.commands.outputs import (
     SafeConsole,

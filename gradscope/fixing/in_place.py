@@ -10,6 +10,7 @@ import libcst as cst
 
 from gradscope.code import changes, source
 from gradscope.fixing import spots
+from gradscope.fixing.calls import drop_flag
 from gradscope.fixing.drafts import Draft
 from gradscope.fixing.edits import CannotBeWrittenError
 from gradscope.fixing.moves import put_before
@@ -186,7 +187,5 @@ def not_in_place(at: Site) -> tuple[Edit, ...]:
     ]
     if len(calls) != 1:
         raise CannotBeWrittenError
-    from gradscope.fixing.calls import drop_flag
-
     drop_flag(draft, calls[0], "inplace", required=True)
     return draft.edits()

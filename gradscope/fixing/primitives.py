@@ -3,14 +3,13 @@
 A place is a site: its statement is meant, or the call that begins and ends where the site does. An
 expression is given by its text (``fake``, ``self.memory``, ``state[0]``). What cannot be written,
 or would not parse, is no edit. Edits of several calls are put together by ``joined``.
-
-They are written through LibCST, which is imported with the first of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from gradscope.fixing import again, calls, in_place, moves, refilling, values
 from gradscope.fixing.edits import CannotBeWrittenError, checked
 from gradscope.fixing.merging import merged
 from gradscope.fixing.written import written
@@ -29,8 +28,6 @@ def detach_reads(at: Site, text: str) -> tuple[Edit, ...]:
 
     Where ``text`` may be None or a number as well, it is detached only if it is a tensor.
     """
-    from gradscope.fixing import values
-
     return values.read_with(at, text, ".detach()")
 
 
@@ -42,8 +39,6 @@ def detach_stored(at: Site, text: str = "", *, elements: bool = False) -> tuple[
     as it is; one of several that a call gives is detached after the statement. ``elements``: the
     value is a tuple or a list of tensors, as it is where ``text`` is one of them: ``h[0]``.
     """
-    from gradscope.fixing import moves, values
-
     owner = values.owner_of_element(at, text)
     text, elements = owner or text, elements or bool(owner)
     try:
@@ -58,24 +53,18 @@ def detach_stored(at: Site, text: str = "", *, elements: bool = False) -> tuple[
 @written
 def detach_returned(function: Site) -> tuple[Edit, ...]:
     """Detach what a function returns."""
-    from gradscope.fixing import values
-
     return values.returned_with(function, ".detach()")
 
 
 @written
 def detach_carried(at: Site, text: str) -> tuple[Edit, ...]:
     """Detach what a statement reads of what it stores: ``h = f(x, h.detach())``."""
-    from gradscope.fixing import values
-
     return values.carried_with(at, text, ".detach()")
 
 
 @written
 def detach_to_leaf(at: Site, text: str = "") -> tuple[Edit, ...]:
     """Store ``value.detach().requires_grad_()``: a leaf that is trained."""
-    from gradscope.fixing import values
-
     return values.stored_with(at, ".detach().requires_grad_()", text)
 
 
@@ -88,8 +77,6 @@ def detach_after(
     ``elements``: what the names hold is a tuple of tensors. ``without``: a flag that is left out of
     the call at the place, as ``retain_graph``.
     """
-    from gradscope.fixing import moves
-
     return moves.detach_after(at, names, elements=elements, without=without)
 
 
@@ -100,80 +87,60 @@ def no_grad(first: Site, last: Site | None = None, *, context: str = "no_grad") 
 
     A function at ``first`` gets ``torch.no_grad()`` as its decorator.
     """
-    from gradscope.fixing import moves
-
     return moves.under(context, first, last)
 
 
 @written
 def item_added(at: Site, total: str) -> tuple[Edit, ...]:
     """Add ``value.item()`` to a total where the statement at a place adds a tensor."""
-    from gradscope.fixing import values
-
     return values.added_with(at, total, ".item()")
 
 
 @written
 def detach_added(at: Site, total: str) -> tuple[Edit, ...]:
     """Add ``value.detach()`` to a total where the statement at a place adds a tensor."""
-    from gradscope.fixing import values
-
     return values.added_with(at, total, ".detach()")
 
 
 @written
 def item_stored(at: Site, text: str = "") -> tuple[Edit, ...]:
     """Store ``value.item()``: of an assignment, ``append(x)``, a value in a dict."""
-    from gradscope.fixing import values
-
     return values.stored_with(at, ".item()", text)
 
 
 @written
 def stored_as(at: Site, function: str, text: str = "") -> tuple[Edit, ...]:
     """Store ``function(value)``: ``failures.append(str(error))``."""
-    from gradscope.fixing import values
-
     return values.called_with(at, function, text)
 
 
 @written
 def backward_of(call: Site, loss: str) -> tuple[Edit, ...]:
     """Call backward on another loss."""
-    from gradscope.fixing import calls
-
     return calls.backward_of(call, loss)
 
 
 @written
 def sum_losses(first: Site, second: Site) -> tuple[Edit, ...]:
     """Make one backward call of two: ``(first + second).backward()`` where all is computed."""
-    from gradscope.fixing import calls
-
     return calls.sum_losses(first, second)
 
 
 @written
 def sum_of_loop(call: Site, elements: str) -> tuple[Edit, ...]:
     """Make one backward call of the sum of what a loop runs over."""
-    from gradscope.fixing import calls
-
     return calls.sum_of_loop(call, elements)
 
 
 @written
 def move_before(at: Site, target: Site) -> tuple[Edit, ...]:
     """Move the statement at a place before another, with the comments above it."""
-    from gradscope.fixing import moves
-
     return moves.moved(at, target, after=False)
 
 
 @written
 def move_after(at: Site, target: Site) -> tuple[Edit, ...]:
     """Move the statement at a place after another, with the comments above it."""
-    from gradscope.fixing import moves
-
     return moves.moved(at, target, after=True)
 
 
@@ -183,72 +150,54 @@ def recompute(at: Site, names: Sequence[str]) -> tuple[Edit, ...]:
 
     What makes them moves there; where it is used elsewhere as well, it is computed twice.
     """
-    from gradscope.fixing import again
-
     return again.recomputed(at, names)
 
 
 @written
 def refilled(store: Site, call: Site) -> tuple[Edit, ...]:
     """Collect anew what a place collects in containers, for each run of a backward call."""
-    from gradscope.fixing import refilling
-
     return refilling.refilled(store, call)
 
 
 @written
 def recompute_in(function: Site, store: Site) -> tuple[Edit, ...]:
     """Move an attribute's store (``self.mix = …`` in ``__init__``) to the head of a method."""
-    from gradscope.fixing import again
-
     return again.recomputed_in(function, store)
 
 
 @written
 def forward_again(call: Site, stale: Sequence[str] = ()) -> tuple[Edit, ...]:
     """Compute the loss of a backward call anew before it, from the names that are ``stale`` on."""
-    from gradscope.fixing import again
-
     return again.forward_again(call, stale)
 
 
 @written
 def with_flag(call: Site, flag: str) -> tuple[Edit, ...]:
     """Pass ``retain_graph=True`` or ``create_graph=True``, in the place of what is passed now."""
-    from gradscope.fixing import calls
-
     return calls.with_keyword(call, flag, "True")
 
 
 @written
 def with_keyword(call: Site, name: str, value: str) -> tuple[Edit, ...]:
     """Pass ``name=value`` in a call, in the place of what is passed now."""
-    from gradscope.fixing import calls
-
     return calls.with_keyword(call, name, value)
 
 
 @written
 def without_flag(call: Site, flag: str) -> tuple[Edit, ...]:
     """Leave ``retain_graph=True`` or ``create_graph=True`` out of a call."""
-    from gradscope.fixing import calls
-
     return calls.without_flag(call, flag)
 
 
 @written
 def clone_reads(at: Site, text: str) -> tuple[Edit, ...]:
     """Write ``text.clone()`` wherever the statement at a place reads ``text``."""
-    from gradscope.fixing import values
-
     return values.read_with(at, text, ".clone()")
 
 
 @written
 def clone_before(at: Site, name: str) -> tuple[Edit, ...]:
     """Put ``name = name.clone()`` before the statement that changes it in place."""
-    from gradscope.fixing import in_place
-
     return in_place.clone_before(at, name)
 
 
@@ -258,24 +207,18 @@ def out_of_place(at: Site, methods: Container[str]) -> tuple[Edit, ...]:
 
     ``methods`` are those that a tensor has. Only of a variable that nothing else knows.
     """
-    from gradscope.fixing import in_place
-
     return in_place.out_of_place(at, methods)
 
 
 @written
 def assigned_instead(at: Site) -> tuple[Edit, ...]:
     """Write ``x.copy_(y)`` as ``x = y``: what a graph saved of the old tensor stays."""
-    from gradscope.fixing import in_place
-
     return in_place.assigned_instead(at)
 
 
 @written
 def not_in_place(at: Site) -> tuple[Edit, ...]:
     """Leave ``inplace=True`` out of the call at a place."""
-    from gradscope.fixing import in_place
-
     return in_place.not_in_place(at)
 
 
@@ -285,30 +228,22 @@ def reset_at_head(at: Site, name: str, value: str = "") -> tuple[Edit, ...]:
 
     By default the value is its first one.
     """
-    from gradscope.fixing import again
-
     return again.reset_at_head(at, name, value)
 
 
 @written
 def rebuild_cache(store: Site) -> tuple[Edit, ...]:
     """Make a cached value anew each time: no ``if x is None:`` or early ``return`` comes before."""
-    from gradscope.fixing import again
-
     return again.rebuilt(store)
 
 
 @written
 def put_at_end(at: Site, line: str) -> tuple[Edit, ...]:
     """Put a statement at the end of the loop at or around a place."""
-    from gradscope.fixing import moves
-
     return moves.put_at_end(at, line)
 
 
 @written
 def without_decorator(at: Site) -> tuple[Edit, ...]:
     """Take the decorator at a line off its function, or the one that caches its results."""
-    from gradscope.fixing import again
-
     return again.uncached(at)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradscope.code import places
+from gradscope.fixing import caching, calls, checkpoints, compiled, contexts, hooks
 from gradscope.fixing.written import written
 from gradscope.model import Edit, Site
 
@@ -14,8 +15,6 @@ from gradscope.model import Edit, Site
 @written
 def not_reentrant(file: str) -> tuple[Edit, ...]:
     """Have the one checkpoint of a file run its backward without a backward call inside."""
-    from gradscope.fixing import calls, checkpoints
-
     call = checkpoints.checkpoint_in(file)
     return calls.with_keyword(places.of_node(call, file), "use_reentrant", "False")
 
@@ -23,54 +22,40 @@ def not_reentrant(file: str) -> tuple[Edit, ...]:
 @written
 def handed_to_checkpoint(file: str, names: Sequence[str]) -> tuple[Edit, ...]:
     """Hand the one checkpointed function of a file a variable as an argument."""
-    from gradscope.fixing import checkpoints
-
     return checkpoints.handed_over(file, names)
 
 
 @written
 def without_checkpoint(file: str) -> tuple[Edit, ...]:
     """Call the one checkpointed function of a file itself."""
-    from gradscope.fixing import checkpoints
-
     return checkpoints.without(file)
 
 
 @written
 def detach_in_hook(at: Site) -> tuple[Edit, ...]:
     """Have the hook that a place registers on a tensor take that tensor detached."""
-    from gradscope.fixing import hooks
-
     return hooks.detached_in(at)
 
 
 @written
 def save_for_backward(store: Site) -> tuple[Edit, ...]:
     """Write ``ctx.out = out`` as ``ctx.save_for_backward(out)``, and its reads in ``backward``."""
-    from gradscope.fixing import contexts
-
     return contexts.saved_for_backward(store)
 
 
 @written
 def cached_in_loop(at: Site) -> tuple[Edit, ...]:
     """Open the ``parametrize.cached()`` that is around a loop in each of its iterations."""
-    from gradscope.fixing import caching
-
     return caching.opened_in_loop(at)
 
 
 @written
 def set_after_imports(file: str, name: str, value: str) -> tuple[Edit, ...]:
     """Give a setting of a module a value: ``torch._functorch.config.donated_buffer = False``."""
-    from gradscope.fixing import compiled
-
     return compiled.with_setting(file, name, value)
 
 
 @written
 def uncompiled(file: str) -> tuple[Edit, ...]:
     """Take ``torch.compile`` off the one function or module of a file that it compiles."""
-    from gradscope.fixing import compiled
-
     return compiled.uncompiled(file)

@@ -37,6 +37,8 @@ _CONSTANTS = ("Integer", "Float", "SimpleString", "Name", "ConcatenatedString", 
 _FIRST = "pass\n"
 """Stands before the text of a part, so that the comments at its top belong to its statement."""
 
+cst.parse_module(_FIRST)  # LibCST imports its parser with the first text: now, not amid the program
+
 _Place = tuple[int, int, int, int]
 
 

@@ -9,6 +9,11 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from gradscope.program.undisturbed import Uncollected
+
+if sys.platform == "linux":  # for a watch, whose parts are imported from the program's path
+    import resource  # noqa: F401
+
 
 def when_torch_is_imported(then: Callable[[], None]) -> Callable[[], None]:
     """Call ``then`` once, now or at the end of torch's import; return what cancels it.
@@ -58,4 +63,5 @@ class _TorchFinder(MetaPathFinder):
         # torch, as C++ code of torch does, would wait for this one.
         if module.__spec__ is not None:
             module.__spec__._initializing = False  # type: ignore[attr-defined]
-        self.then()
+        with Uncollected():  # it would look through all of torch, several times
+            self.then()

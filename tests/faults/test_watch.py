@@ -42,7 +42,7 @@ def interrupted(draw: Random, hooks: bool) -> tuple[int, int]:
     """Interrupt twelve passes, each once at a random moment; return how many raised, and what we noted of ourselves."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    # Torch and libcst import parts of themselves then, and catch whatever that raises.
+    # Torch imports parts of itself then, and catches whatever that raises.
     with gradscope.watch(hooks=hooks):
         train(model, optimizer)
     raised = 0

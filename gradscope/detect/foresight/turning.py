@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from types import FrameType
-from typing import Any
+from functools import cache
+from types import CodeType, FrameType
 
 from gradscope.code import source
 from gradscope.code.liveness import MISSING, is_plain, site_of
@@ -41,38 +41,33 @@ def _turn(frame: FrameType, at: int) -> Alarm | None:
     name = (names & counters).pop()
     objects = Objects(frame)
     value = objects.find(name)
-    test = _filled(statement.test, name, objects)
-    if type(value) is not int or test is None:
+    test = _compiled(ast.unparse(statement.test))
+    read = {text: objects.find(text) for text in test.co_names if text != name}
+    if type(value) is not int or not all(map(_is_known, read.values())):
         return None
     try:
-        holds = bool(eval(test, {"__builtins__": {}, name: value}))
+        holds = bool(eval(test, {"__builtins__": {}, **read, name: value}))
         for later in range(value + 1, value + _FARTHEST):
-            if bool(eval(test, {"__builtins__": {}, name: later})) != holds:
+            if bool(eval(test, {"__builtins__": {}, **read, name: later})) != holds:
                 return Alarm(code, name, later)
     except (ArithmeticError, TypeError, ValueError):
         return None
     return None
 
 
-def _filled(test: ast.expr, counter: str, objects: Objects) -> Any:
-    """Return a test, compiled, with plain values in the place of all names but the counter."""
+def _is_known(value: object) -> bool:
+    return value is not NOT_FOUND and value is not MISSING and is_plain(value)
 
-    class Fill(ast.NodeTransformer):
-        known = True
 
-        def visit_Name(self, node: ast.Name) -> ast.expr:
-            return node if node.id == counter else self.value(node)
+@cache
+def _compiled(test: str) -> CodeType:
+    """Return a test, compiled, that reads ``self.every`` as a variable of that name.
 
+    It is kept for good: torch's profiler reads the names of code that ran only when it ends.
+    """
+
+    class Reads(ast.NodeTransformer):
         def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-            return self.value(node)
+            return ast.copy_location(ast.Name(ast.unparse(node), ast.Load()), node)
 
-        def value(self, node: ast.expr) -> ast.expr:
-            found = objects.find(ast.unparse(node))
-            if found is NOT_FOUND or found is MISSING or not is_plain(found):
-                self.known = False
-                return node
-            return ast.copy_location(ast.Constant(found), node)
-
-    fill = Fill()
-    filled = fill.visit(ast.parse(ast.unparse(test), mode="eval"))
-    return compile(ast.fix_missing_locations(filled), "<test>", "eval") if fill.known else None
+    return compile(Reads().visit(ast.parse(test, mode="eval")), "<test>", "eval")

@@ -16,6 +16,8 @@ from gradscope.units import short_path
 TAB = 4
 """A tab is drawn up to the next multiple of this many cells."""
 
+cell_len("…")  # rich imports its widths with the first text beyond ASCII: now, not amid the program
+
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 

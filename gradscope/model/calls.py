@@ -104,14 +104,19 @@ class Header:
 class Outcome:
     """How the run ended; ``finished`` is False if the process was killed before it wrote that.
 
-    ``unfinished`` says then in a sentence whether it was stopped, or still goes on.
+    ``running`` says in a sentence that it still went on when the recording was read, or may.
     """
 
     exit_status: int | None = None
     exception: str | None = None
     finished: bool = False
     ended: float = 0.0
-    unfinished: str = "the run was stopped before it could finish"
+    running: str = ""
+
+    @property
+    def unfinished(self) -> str:
+        """Why there is no end, in a sentence."""
+        return self.running or "the run was stopped before it could finish"
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ def _read(found: Found, head: Head, file: int) -> Recording:
     if not outcome.finished:
         notes += reading.open_calls()
         running = _still_running(head, recording.header, file)
-        outcome = replace(outcome, unfinished=running or outcome.unfinished)
+        outcome = replace(outcome, running=running)
     if not running:
         notes += reading.losses()
     summary = replace(recording.summary, notes=(*recording.summary.notes, *notes))

@@ -154,7 +154,10 @@ class RecordingWriter:
             return None
         with self.lock:
             row = self._calls.add(call)
-            self._counted(row, is_new=row.count == call.count)
+            is_new = row.count == call.count
+            if is_new and call.site is not None:
+                self.source(call.site.file)
+            self._counted(row, is_new=is_new)
             return Like(self, row)
 
     def _counted(self, row: Row, *, is_new: bool = False) -> None:

@@ -29,6 +29,9 @@ LAYOUT: Layout = {
 }
 """The fields of every dataclass of the model, in the order in which they are written."""
 
+_LARGEST = 1 << 63
+"""Numbers are no larger, so that those who show them can reckon with them."""
+
 _JSON = json.JSONEncoder(check_circular=False, separators=(",", ":"))
 
 
@@ -53,9 +56,13 @@ def parse(text: object) -> Any:
     if not isinstance(text, str | bytes):
         raise ValueError(f"expected text, found {type(text).__name__}")
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_number)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
 
 
 def _same(value: Any) -> Any:
@@ -95,15 +102,23 @@ def _dataclass_encoder(kind: Any) -> Convert:
 
 
 class Decoder:
-    """Reads what ``dumps`` wrote; raises ValueError for what does not fit the model."""
+    """Reads what ``dumps`` wrote; raises ValueError for what does not fit the model.
 
-    def __init__(self, layout: Layout = LAYOUT) -> None:
+    Of texts that are longer than ``most`` characters it reads so many.
+    """
+
+    def __init__(self, layout: Layout = LAYOUT, most: int | None = None) -> None:
         self._layout = layout
+        self._most = most
         self._readers: dict[Any, Convert] = {}
 
     def loads(self, kind: type[T], text: object) -> T:
         """Return the value of type ``kind`` in ``text``."""
-        return self._reader(kind)(parse(text))  # type: ignore[no-any-return]
+        return self.read(kind, parse(text))
+
+    def read(self, kind: type[T], plain: Any) -> T:
+        """Return the value of type ``kind`` of which ``plain`` was made."""
+        return self._reader(kind)(plain)  # type: ignore[no-any-return]
 
     def _reader(self, kind: Any) -> Convert:
         if kind not in self._readers:
@@ -120,6 +135,8 @@ class Decoder:
             return lambda plain: None if plain is None else inner(plain)
         if origin is tuple:
             return _tuple_reader(self._reader(args[0]))
+        if kind is str and self._most is not None:
+            return _text_reader(self._most)
         return kind if issubclass(kind, Enum) else _scalar_reader(kind)
 
     def _dataclass_reader(self, kind: Any) -> Convert:
@@ -147,11 +164,23 @@ class Decoder:
 
 def _scalar_reader(kind: type) -> Convert:
     allowed = (float, int) if kind is float else (kind,)
+    is_number = kind in (int, float)
 
     def read(plain: Any) -> Any:
         if type(plain) not in allowed:
             raise ValueError(f"expected {kind.__name__}, found {type(plain).__name__}")
+        if is_number and not -_LARGEST <= plain <= _LARGEST:
+            raise ValueError("a number is too large")
         return plain
+
+    return read
+
+
+def _text_reader(most: int) -> Convert:
+    def read(plain: Any) -> str:
+        if type(plain) is not str:
+            raise ValueError(f"expected str, found {type(plain).__name__}")
+        return plain[:most]
 
     return read
 

@@ -22,7 +22,7 @@ from gradscope.commands import doctor as doctor_command
 from gradscope.commands import draw as draw_command
 from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
-from gradscope.commands.outputs import Color, use_color
+from gradscope.commands.outputs import Color, SafeStream, use_color
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import Again, program_of
 from gradscope.launch.target import Code, Input, Module, Target
@@ -361,5 +361,5 @@ def main() -> None:
 
 
 def _used_wrongly(what: str) -> int:
-    typer.echo(f"gradscope: {what}", err=True)
+    SafeStream(sys.stderr).write(f"gradscope: {what}\n")
     return 2

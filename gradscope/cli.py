@@ -177,7 +177,8 @@ def run(
 
     Everything after PROGRAM belongs to the program. The exit status is the program's if that is not
     0; else 1 if there is a finding at or above --fail-on, else 0. It is 2 if gradscope was used
-    wrongly.
+    wrongly, or the report could not be written where it should be. A program that is killed is
+    reported on too.
     """
     from gradscope.commands import run as command
 

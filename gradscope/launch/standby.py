@@ -110,21 +110,27 @@ def _begun(report: Callable[[Death], None], keep: Iterable[int]) -> _Standby | N
             _fork_standby(shared, watched, report, keep)
         with suppress(ChildProcessError):
             os.waitpid(between, 0)
+        process = _SHARED.unpack_from(shared)[0]
+        if not process or _is_adopted(process):
+            return None
     finally:
         signal.signal(signal.SIGCHLD, handler)
         os.close(watched)
-    process = _SHARED.unpack_from(shared)[0]
-    if not process:
-        return None
-    with suppress(ChildProcessError):  # it is ours, as the program's process adopts orphans
-        os.waitpid(process, os.WNOHANG)
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-        return None
     started = ""
     with suppress(OSError):
         started = _start_of(process)
     return _Standby(shared, process, started)
+
+
+def _is_adopted(process: int) -> bool:
+    """End an orphan that is a child of ours all the same: the program's process adopts them."""
+    with suppress(ChildProcessError):
+        os.waitpid(process, os.WNOHANG)
+        os.kill(process, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(process, 0)
+        return True
+    return False
 
 
 def _fork_standby(

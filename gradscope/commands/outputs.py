@@ -63,6 +63,14 @@ class SafeStream(io.TextIOBase):
         """Return whether somebody who would read it has not got what was written."""
         return self.problem is not None and not isinstance(self.problem, BrokenPipeError)
 
+    @property
+    def is_diverted(self) -> bool:
+        """Return whether it leads elsewhere than at first."""
+        return False
+
+    def at_end(self) -> None:
+        """Take note that the program has ended: what is written now is the report."""
+
     def isatty(self) -> bool:
         """Return whether the stream is a terminal."""
         with suppress(OSError, ValueError):

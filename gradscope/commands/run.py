@@ -80,7 +80,8 @@ def run(target: Target, options: RunOptions) -> int:
     stderr = ErrorStream()
     try:
         with opened(options.output, stderr) as stream:
-            report = _Report(options, header, suppressor, children, save, views, stream, stderr)
+            streams = list(dict.fromkeys([cast(SafeStream, stream), stderr]))
+            report = _Report(options, header, suppressor, children, save, views, streams)
             start = partial(_watch, options, header, save, report.live, suppressor)
             with standing_by(report.of_killed, report.files), children:
                 try:
@@ -116,8 +117,7 @@ class _Report:
         children: Children,
         save: Path | None,
         views: Sequence[View],
-        stream: TextIO | SafeStream,
-        stderr: ErrorStream,
+        streams: Sequence[SafeStream],
     ) -> None:
         self._options = options
         self._header = header
@@ -125,13 +125,10 @@ class _Report:
         self._children = children
         self._save = save
         self._views = views
-        self._folder = Path.cwd()
-        self._stderr = stderr
-        self._streams: list[TextIO | SafeStream] = (
-            [stderr] if options.output is None else [stream, stderr]
-        )
+        self._streams = streams
+        self._stderr = streams[-1]
         is_text = options.format is Format.TEXT
-        self.live = _Live(self._streams[0], stderr) if is_text else None
+        self.live = _Live(streams[0], streams[-1]) if is_text else None
         self._print = self.live.report if self.live else printer(options.format)
 
     @property
@@ -152,27 +149,33 @@ class _Report:
 
     def of_killed(self, death: Death) -> None:
         """Report, from another process, on a program whose process has died."""
-        from gradscope.record.file import load
-
-        own, outcome = None, Outcome(death.exit_status)
-        if self._save is not None:
-            with suppress(GradscopeError):
-                own = load(self._save)
+        try:
+            own, outcome = self._left_behind(), Outcome(death.exit_status)
+            if own is not None:
                 outcome = own.outcome if own.outcome.finished else outcome
                 own = replace(own, outcome=outcome)
-        recording, saved = _seen(own, outcome, self._header, self._children, self._save)
-        if self.live:
-            print_line(console_on(self._streams[0], kind=SafeConsole), f"gradscope: {death}")
-        try:
+            recording, saved = _seen(own, outcome, self._header, self._children, self._save)
+            if self.live:
+                print_line(console_on(self._streams[0], kind=SafeConsole), f"gradscope: {death}")
             self._report(recording, saved, own is not None, None)
         except Exception as failure:
             _tell(failure, self._stderr)
+
+    def _left_behind(self) -> Recording | None:
+        """Return what the program's process has recorded; None if it had no torch."""
+        from gradscope.record.file import load
+
+        if self._save is not None:
+            with suppress(GradscopeError):
+                return load(self._save)
+        return None
 
     def _report(
         self, recording: Recording, saved: str | None, seen: bool, failure: Exception | None
     ) -> Recording:
         recording = self._suppressor.applied(recording)
-        self._stderr.at_end()
+        for stream in self._streams:
+            stream.at_end()
         if self.live and not (recording.calls or seen):
             console = console_on(self._streams[0], kind=SafeConsole)
             _print_unwatched(self._options, console, failure, recording.summary.notes)
@@ -196,10 +199,10 @@ class _Report:
             console = console_on(stream, kind=SafeConsole)
             self._print(recording, console, saved)
             stream.flush()
-            if not (isinstance(stream, SafeStream) and stream.is_lost):
+            if not stream.is_lost:
                 return None, console
         suffix = ".txt" if self.live else f".{self._options.format}"
-        with beside(self._folder, suffix) as (last, path):
+        with beside(Path(self._header.cwd), suffix) as (last, path):
             self._print(recording, console_on(last), saved)
         return path, console
 
@@ -278,14 +281,14 @@ def _made(save: Path) -> Path:
 class _Live:
     """Prints each finding as soon as it is made, the progress, and the report at the end."""
 
-    def __init__(self, stream: TextIO | SafeStream, stderr: ErrorStream) -> None:
+    def __init__(self, stream: SafeStream, stderr: SafeStream) -> None:
         # Imported now: the program may leave no path to import it from.
         from gradscope.render.text.finding import print_finding
         from gradscope.render.text.progress import ProgressLine
         from gradscope.render.text.report import print_report
 
         self._console = console_on(stream, kind=SafeConsole)
-        self._stderr = stderr if stream is stderr else None
+        self._stream = stream
         self._print_finding, self._print_report = print_finding, print_report
         self._printed: list[Finding] = []
         self._progress = ProgressLine(cast(TextIO, stderr))
@@ -294,7 +297,7 @@ class _Live:
 
     def found(self, finding: Finding) -> None:
         """Print a finding; in a forked child, print nothing."""
-        if os.getpid() == self._process and not (self._stderr and self._stderr.is_diverted):
+        if os.getpid() == self._process and not self._stream.is_diverted:
             self._progress.erase()
             self._print_finding(finding, self._console, before=self._printed)
             self._printed.append(finding)

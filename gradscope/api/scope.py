@@ -27,6 +27,7 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.model.printed import Printed
+from gradscope.record.log import Store
 from gradscope.record.writer import RecordingWriter
 from gradscope.units import counted
 
@@ -48,7 +49,7 @@ class Scope(Printed):
         self,
         *,
         raise_on: str | None,
-        save: Path | None,
+        save: Path | Store | None,
         stop_after: int | None,
         on_finding: Callable[[Finding], None] | None,
         on_call: Callable[[BackwardCall], None] | None,
@@ -72,6 +73,7 @@ class Scope(Printed):
     def join(self, session: Session) -> None:
         """Begin to take what a session of watches sees."""
         self._session = session
+        self.writer.follow(lambda: self.with_predictions(session.summary()), session.begun)
         self.writer.amend(clock=session.state.clock)
         self._first_call = session.state.calls
 
@@ -103,9 +105,6 @@ class Scope(Printed):
 
     def recording(self) -> Recording:
         """Return all that was seen so far, as plain data."""
-        if self._session is not None:
-            self._session.flush()
-            self.writer.summary(self.with_predictions(self._session.summary()))
         recording = self.writer.read()
         return recording if self._suppressor is None else self._suppressor.of_findings(recording)
 
@@ -160,7 +159,6 @@ class Scope(Printed):
             self.findings[known] = self._judged(replace(finding, count=self.findings[known].count))
         elif new and not finding.count:
             return  # said before this watch began
-        self.writer.finding(finding)
         for place in (
             finding.site,
             *(related.site for related in finding.related),
@@ -168,6 +166,7 @@ class Scope(Printed):
         ):
             if place is not None:
                 self.writer.source(place.file)
+        self.writer.finding(finding)
         if new:
             judged = self._judged(finding)
             self.findings.append(judged)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from dataclasses import replace
 from typing import Any, Protocol
 
 from gradscope.code.liveness import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
+from gradscope.collect.calls import Call
 from gradscope.collect.default_hooks import DefaultHooks
 from gradscope.collect.facts import Part
 from gradscope.collect.identity import read_saved_tensors, register_hooks, unpack
@@ -44,16 +44,16 @@ from gradscope.hooks import (
 )
 from gradscope.model import BackwardCall, Certainty, Finding, Graph, Sample, Site, Summary
 from gradscope.program.names import Names
-from gradscope.program.sites import forget_codes, place_in, user_frame
+from gradscope.program.sites import Place, forget_codes, place_in, site_of, user_frame
 from gradscope.program.variables import turn_off
-from gradscope.record.writer import RecordingWriter
+from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
     has_default_hooks,
     hide_package_from_compiler,
 )
 
-_SUMMARY_EVERY = 0.2  # seconds
+_MOST_TEXTS = 100
 
 
 class Watcher(Protocol):
@@ -114,7 +114,7 @@ class Session:
             Unused(self.state, growth),
             Waste(self.state),
         )
-        self._summarized = 0.0
+        self._texts: dict[tuple[Place | None, str], str] = {}
         self._handles = Handles()
         try:
             self._install(hooks, off)
@@ -235,23 +235,33 @@ class Session:
         """Return the number that the outermost watch gave to the graph of this signature."""
         return self.scopes[0].writer.known(signature, site)
 
-    @property
-    def gather_every(self) -> float:
-        """How long calls may wait to be written together."""
-        return min((scope.writer.gather_every for scope in self.scopes), default=0.0)
+    def begun(self) -> str:
+        """Return what is noted of the calls that have not ended."""
+        return ",".join(f"[{call.number},{self._begun(call)}]" for call in self.state.running)
 
-    def call(self, call: BackwardCall, signature: Any) -> None:
-        """Write a backward call that has ended."""
+    def _begun(self, call: Call) -> str:
+        text = self._texts.get((call.place, call.word))
+        if text is None:
+            if len(self._texts) >= _MOST_TEXTS:
+                self._texts.clear()
+            text = self._texts[call.place, call.word] = begun(call.word, site_of(call.place))
+        return text
+
+    def begins(self) -> None:
+        """Note that a backward call begins."""
+        for scope in self.scopes:
+            scope.writer.begin()
+
+    def call(self, call: BackwardCall, signature: Any) -> list[Like]:
+        """Write a backward call that has ended; return what adds others like it."""
+        rows = []
         for scope in self.scopes:
             number = scope.writer.known(signature, call.site) or None
-            scope.writer.call(call if number == call.graph else replace(call, graph=number))
+            rows.append(
+                scope.writer.call(call if number == call.graph else replace(call, graph=number))
+            )
             scope.note_rank()
-        now = time.perf_counter()
-        if now - self._summarized > _SUMMARY_EVERY:
-            self._summarized = now
-            summary = self.summary()
-            for scope in self.scopes:
-                scope.writer.summary(scope.with_predictions(summary))
+        return [row for row in rows if row is not None]
 
     def sample(self, sample: Sample) -> None:
         """Write a point of the memory curve."""
@@ -275,9 +285,9 @@ class Session:
         """Whether a watch wants to know of each call as soon as it has ended."""
         return any(scope.follows_calls for scope in self.scopes)
 
-    def flush(self) -> None:
-        """Write the calls that wait to be written with others like them."""
-        self._backward.flush()
+    def regroup(self) -> None:
+        """Begin a new row with the next call of each kind, as other watches see it now."""
+        self._backward.regroup()
 
     def called(self, call: BackwardCall) -> None:
         """Hand a backward call that has ended to every watch."""

@@ -18,6 +18,7 @@ from gradscope.code.suppressing import Suppressor
 from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.record.header import header_of
+from gradscope.record.log import Store
 from gradscope.rules.settings import settings_at
 
 _session: Session | None = None
@@ -55,7 +56,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         raise_on: str | None = None,
         *,
         hooks: bool = True,
-        save: str | os.PathLike[str] | None = None,
+        save: str | os.PathLike[str] | Store | None = None,
         stop_after: int | None = None,
         on_finding: Callable[[Finding], None] | None = None,
         on_call: Callable[[BackwardCall], None] | None = None,
@@ -70,7 +71,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             )
         self._raise_on = raise_on
         self._hooks = hooks
-        self._save = None if save is None else Path(save)
+        self._save = save if save is None or isinstance(save, Store) else Path(save)
         self._stop_after = stop_after
         self._on_finding = on_finding
         self._on_call = on_call
@@ -100,10 +101,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             except BaseException:
                 scope.writer.close()
                 raise
-        _session.flush()  # calls of before are none of this watch
         scope.join(_session)
         _session.scopes.append(scope)
-        _session.flush()  # from now on as often as this one's file wants it
+        _session.regroup()  # no row has calls of before
         self._entered.append((scope, _session))
         return scope
 
@@ -117,8 +117,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         scope, session = self._entered.pop()
         if session.scopes == [scope]:
             session.observers.at_end()
-        session.flush()
         session.scopes.remove(scope)
+        session.regroup()
         if not session.scopes:
             session.close()
             if _session is session:

@@ -29,7 +29,7 @@ class Suppressor:
 
     def judged(self, finding: Finding, sources: Sources | None = None) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
-        found = self._suppression(finding, sources or {})
+        found = self._suppression(finding, sources)
         return finding if finding.suppression else replace(finding, suppression=found)
 
     def of_findings(self, recording: Recording) -> Recording:
@@ -51,7 +51,7 @@ class Suppressor:
     def unused(self, files: Iterable[str], sources: Sources | None = None) -> Iterator[str]:
         """Yield a note for each suppression in files, and for a baseline, that was of no use."""
         for file in files:
-            for comment in suppressing(_lines(file, sources or {})):
+            for comment in suppressing(_lines(file, sources)):
                 yield from self._unused(file, comment)
         if self.baseline is not None:
             left = len(self.baseline.entries - self.baseline.met)
@@ -76,7 +76,7 @@ class Suppressor:
                 nothing = "nothing" if len(comment.codes) == 1 else f"no {code}"
                 yield f"{at} suppressed {nothing} in this run"
 
-    def _suppression(self, finding: Finding, sources: Sources) -> Suppression | None:
+    def _suppression(self, finding: Finding, sources: Sources | None) -> Suppression | None:
         site, code = finding.site, finding.code
         if site is not None:
             lines = _lines(site.file, sources)
@@ -103,7 +103,7 @@ def _entry(finding: Finding, baseline: Baseline, sources: Sources | None) -> Ent
     site = finding.site
     if site is None:
         return baseline.entry(finding.code, "<unknown>", "")
-    lines = _lines(site.file, sources or {})
+    lines = _lines(site.file, sources)
     text = lines[site.line - 1] if 0 < site.line <= len(lines) else ""
     return baseline.entry(finding.code, site.file, text)
 
@@ -122,10 +122,10 @@ def _names(comment: Comment, finding: Finding) -> bool:
     )
 
 
-def _lines(file: str, sources: Sources) -> list[str]:
-    """Return the lines of a file as they were when the program ran, or as they are."""
-    if file in sources:
-        return sources[file].splitlines(keepends=True)
+def _lines(file: str, sources: Sources | None) -> list[str]:
+    """Return the lines of a file as a recording has them; of a program that runs, from the file."""
+    if sources is not None:
+        return sources.get(file, "").splitlines(keepends=True)
     try:
         return linecache.getlines(file)
     except ValueError:  # no file can have such a name

@@ -57,6 +57,9 @@ class Sink(Writing, Protocol):
     def graph(self, signature: Any, graph: Graph, site: Site | None) -> int | None:
         """Write a graph that a call at ``site`` met, once; return its number."""
 
+    def begins(self) -> None:
+        """Note that a call begins, which may never end."""
+
     def report(self, finding: Finding) -> None:
         """Announce a finding."""
 
@@ -164,6 +167,8 @@ class Backward:
             if other.thread != call.thread:
                 call.beside, other.beside = other, call
         state.running.append(call)
+        call.word = asked.word
+        self._sink.begins()
         if state.hooks is not None:
             call.pushed = state.hooks.pushed()
         if state.saving.other_thread:
@@ -273,7 +278,7 @@ class Backward:
         call.started = self._state.elapsed()
         return BackwardCall(
             number=call.number,
-            kind="backward" if asked.accumulates else "grad",
+            kind=asked.word,
             site=site_of(call.place),
             retain_graph=call.keep,
             create_graph=asked.create_graph,
@@ -285,9 +290,9 @@ class Backward:
 
     # after the engine
 
-    def flush(self) -> None:
-        """Write the calls that wait to be written with others like them."""
-        self._books.flush()
+    def regroup(self) -> None:
+        """Begin a new row with the next call of each kind."""
+        self._books.regroup()
 
     def _finish(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Book what the call freed; say so if the engine raised what was not announced."""

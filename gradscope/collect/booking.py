@@ -4,10 +4,11 @@ one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from gradscope.collect.calls import FIGURES, Call, figures_of, record_of
+from gradscope.collect.calls import Call, figures_of
 from gradscope.collect.habits import Habit
 from gradscope.collect.ledger import LOOKS
 from gradscope.collect.shapes import Shape
@@ -15,47 +16,24 @@ from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Sample
 
 _SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
+_REGROUP_EVERY = 0.1  # seconds; calls of one habit may differ in size
 _MOST_ROWS = 64
 
 
+class Like(Protocol):
+    """Adds calls to the row of one that was written."""
+
+    def takes(self, number: int) -> bool: ...  # noqa: D102
+    def add(  # noqa: D102
+        self, number: int, ended: float, live_bytes: int, figures: tuple[int, ...]
+    ) -> None: ...
+
+
 class Writing(Protocol):
-    """The part of a watch that takes calls, which wait so many seconds at most, and points of the
-    memory curve.
-    """
+    """The part of a watch that takes calls, and points of the memory curve."""
 
-    @property
-    def gather_every(self) -> float: ...  # noqa: D102
-    def call(self, call: BackwardCall, signature: Any) -> None: ...  # noqa: D102
+    def call(self, call: BackwardCall, signature: Any) -> Sequence[Like]: ...  # noqa: D102
     def sample(self, sample: Sample) -> None: ...  # noqa: D102
-
-
-class _Row:
-    """Calls that wait to be written: on graphs of one shape, or on like ones at one place."""
-
-    __slots__ = ("count", "figures", "first", "last", "shape")
-
-    def __init__(self, call: Call) -> None:
-        self.shape = call.shape
-        self.first = self.last = call
-        self.count = 1
-        self.figures = call.figures
-
-    def add(self, call: Call) -> None:
-        self.last = call
-        self.count += 1
-        if call.figures != self.figures:
-            self.figures = tuple(map(max, call.figures, self.figures))
-
-    def record(self) -> BackwardCall:
-        last = self.last
-        return record_of(
-            self.first,
-            **dict(zip(FIGURES, self.figures, strict=True)),
-            live_bytes=last.live_bytes,
-            ended=last.ended,
-            count=self.count,
-            last_number=last.number,
-        )
 
 
 class Books:
@@ -64,15 +42,13 @@ class Books:
     def __init__(self, state: State, writing: Writing) -> None:
         self._state = state
         self._writing = writing
-        self._rows: dict[Shape | Habit, _Row] = {}
-        self._every = writing.gather_every
-        self._written = 0.0
+        self._rows: dict[Shape | Habit, Sequence[Like]] = {}
+        self._grouped = 0.0
         self._sampled = -1.0
         self._built_before = self._destroyed_before = 0
 
     def call(self, call: Call, error: BaseException | None) -> BackwardCall:
         """Complete the record of a call that has ended, and write it."""
-        self.flush()
         self._end(call)
         call.record = record = replace(
             call.record,
@@ -88,37 +64,31 @@ class Books:
             exception=None if error is None else f"{type(error).__name__}: {error}",
             last_number=call.number,
         )
-        self._writing.call(record, call.shape.number)
         self._sample(call, alike=call.repeat is not None)
+        self._writing.call(record, call.shape.number)
         return record
 
     def repeat(self, call: Call) -> None:
-        """Add a call on a recognized graph to those like it that wait to be written."""
+        """Write a call on a recognized graph in the row of those like it."""
         repeat = call.repeat
         assert repeat is not None
         self._end(call)
-        call.figures = figures_of(call, repeat)
-        exact = repeat.estimate is None
-        key: Shape | Habit = repeat.shape if exact else call.habit
-        row = self._rows.get(key)
-        if row is None:
-            if len(self._rows) >= _MOST_ROWS:
-                self.flush()
-            self._rows[key] = _Row(call)
-        else:
-            row.add(call)
-        if call.ended - self._written > self._every:
-            self.flush()
         self._sample(call, alike=True)
+        call.figures = figures_of(call, repeat)
+        if call.ended - self._grouped > _REGROUP_EVERY or len(self._rows) > _MOST_ROWS:
+            self._grouped = call.ended
+            self.regroup()
+        key: Shape | Habit = repeat.shape if repeat.estimate is None else call.habit
+        rows = self._rows.get(key, ())
+        if rows and all(row.takes(call.number) for row in rows):
+            for row in rows:
+                row.add(call.number, call.ended, call.live_bytes, call.figures)
+        else:
+            self._rows[key] = self._writing.call(call.record, repeat.shape.number)
 
-    def flush(self) -> None:
-        """Write the calls that wait."""
-        if self._rows:
-            rows, self._rows = self._rows, {}
-            for row in rows.values():
-                self._writing.call(row.record(), row.shape.number)
-        self._every = self._writing.gather_every
-        self._written = self._state.elapsed()
+    def regroup(self) -> None:
+        """Begin a new row with the next call of each kind."""
+        self._rows.clear()
 
     def _end(self, call: Call) -> None:
         """Note what there was when a call ended, and begin to count anew."""

@@ -10,17 +10,11 @@ from gradscope.collect.habits import Habit
 from gradscope.collect.shapes import NO_SHAPE, Repeat, Shape
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.hooks import Pair
-from gradscope.model import BackwardCall, Finding
+from gradscope.model import FIGURES, BackwardCall, Finding
 from gradscope.program.sites import Place
 from gradscope.program.undisturbed import Allowance
 
 NO_HABIT = Habit()
-
-FIGURES = (
-    *("nodes", "nodes_run", "saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes"),
-    *("returned_bytes", "retained_bytes", "peak_bytes", "nodes_built", "nodes_destroyed"),
-)
-"""The sizes in the record of a call."""
 
 
 class Call:
@@ -35,7 +29,7 @@ class Call:
     at a graph without hooks has recognized, and ``figures`` the sizes in its record; ``pushed`` are
     the program's own default hooks when the call began; ``met`` is another call that ran on the
     same nodes meanwhile, and ``beside`` one in another thread. ``woken``: an alarm asks for a close
-    look.
+    look. ``word`` is its kind in the recording.
     """
 
     # Most calls differ from these in few points; what is not set costs nothing.
@@ -71,6 +65,7 @@ class Call:
     nodes_destroyed: int = 0
     figures: tuple[int, ...] = ()
     allowance: Allowance | None = None
+    word: str = "backward"
     _record: BackwardCall | None = None
 
     def __init__(self, number: int, place: Place | None, keep: bool) -> None:
@@ -124,16 +119,18 @@ def figures_of(call: Call, repeat: Repeat) -> tuple[int, ...]:
     )
 
 
-def record_of(call: Call, **of_several: Any) -> BackwardCall:
-    """Return the record of a call on a recognized graph, made from an earlier one; ``of_several``
-    is what stands in it for several such calls.
-    """
+def record_of(call: Call) -> BackwardCall:
+    """Return the record of a call on a recognized graph, made from an earlier one."""
     repeat = call.repeat
     assert repeat is not None
     before = repeat.shape.record
     assert before is not None
-    known: dict[str, Any] = dict(
-        zip(FIGURES, call.figures or figures_of(call, repeat), strict=True),
+    figures: dict[str, Any] = dict(
+        zip(FIGURES, call.figures or figures_of(call, repeat), strict=True)
+    )
+    return replace(
+        before,
+        **figures,
         number=call.number,
         parent=call.parent.number if call.parent else None,
         graph=before.graph if repeat.estimate is None else None,
@@ -143,7 +140,6 @@ def record_of(call: Call, **of_several: Any) -> BackwardCall:
         exception=None,
         last_number=call.number,
     )
-    return replace(before, **(known | of_several))
 
 
 BEFORE_WATCH = Call(0, None, keep=False)

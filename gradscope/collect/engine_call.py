@@ -39,3 +39,8 @@ class EngineCall(NamedTuple):
         """A number that is another for each way of asking."""
         kept = self.keep_graph + 2 * self.create_graph
         return kept + INPUTS * bool(self.inputs) + 8 * self.accumulates
+
+    @property
+    def word(self) -> str:
+        """The word for it in the record of the call."""
+        return "backward" if self.accumulates else "grad"

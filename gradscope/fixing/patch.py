@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import errno
 import io
+import os
 import re
 import tokenize
 from collections.abc import Iterable, Sequence
@@ -56,6 +58,8 @@ def read(file: str) -> Source:
 
     Raise OSError, SyntaxError or UnicodeDecodeError if there is none.
     """
+    if not os.path.isfile(file):  # a recording may name a device, which has no end
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     with open(file, "rb") as stream:
         return decoded(file, stream.read())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gradscope.model.calls import FIGURES as FIGURES
 from gradscope.model.calls import SCHEMA as SCHEMA
 from gradscope.model.calls import BackwardCall as BackwardCall
 from gradscope.model.calls import Header as Header

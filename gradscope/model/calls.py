@@ -12,6 +12,13 @@ SCHEMA = 1
 """Version of recordings and JSON output; grows when an old reader would misread the new."""
 
 
+FIGURES = (
+    *("nodes", "nodes_run", "saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes"),
+    *("returned_bytes", "retained_bytes", "peak_bytes", "nodes_built", "nodes_destroyed"),
+)
+"""The sizes in the record of a call: of similar calls that share a row, the largest each."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackwardCall(Printed):
     """One ``backward()`` or ``autograd.grad()``; ``number`` counts from 1.
@@ -67,6 +74,7 @@ class Header:
     what ``-c`` was given. ``rank`` is that of ``torch.distributed``, among ``ranks``, and ``pid``
     the number of the process. Processes that were started by a watched one share its ``run``.
     ``clock`` is when the seconds of calls and samples began to count, in seconds since the epoch.
+    ``host`` is the name of the machine.
     """
 
     gradscope: str
@@ -84,6 +92,7 @@ class Header:
     pid: int = 0
     run: str = ""
     clock: float = 0.0
+    host: str = ""
 
     @property
     def process(self) -> str:
@@ -93,12 +102,21 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the run ended; ``finished`` is False if the process was killed before it wrote that."""
+    """How the run ended; ``finished`` is False if the process was killed before it wrote that.
+
+    ``running`` says in a sentence that it still went on when the recording was read, or may.
+    """
 
     exit_status: int | None = None
     exception: str | None = None
     finished: bool = False
     ended: float = 0.0
+    running: str = ""
+
+    @property
+    def unfinished(self) -> str:
+        """Why there is no end, in a sentence."""
+        return self.running or "the run was stopped before it could finish"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from gradscope.model import BackwardCall, Sample
+from gradscope.model import FIGURES, BackwardCall, Sample
 
 ROWS = 2_000
 """Most rows of calls, without the one more for each kind of call at each site."""
@@ -29,23 +29,21 @@ _ALIKE = attrgetter(
 )  # fmt: skip
 """What two calls must have in common to share a row, beside the names of their roots."""
 
-_FIGURES = (
-    "nodes", "nodes_run", "saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes",
-    "returned_bytes", "retained_bytes", "peak_bytes", "nodes_built", "nodes_destroyed",
-)  # fmt: skip
-"""Of these a row has the largest value."""
-
-_figures = attrgetter(*_FIGURES)
+_figures = attrgetter(*FIGURES)
 
 
-class _Row:
+class Row:
     """Calls folded into one row; ``gap`` is the distance of the last two numbers."""
 
-    __slots__ = ("count", "figures", "first", "gap", "index", "last", "last_number")
+    __slots__ = (
+        *("count", "ended", "figures", "first"),
+        *("gap", "index", "last_number", "live_bytes"),
+    )
 
     def __init__(self, index: int, call: BackwardCall) -> None:
         self.index = index
-        self.first = self.last = call
+        self.first = call
+        self.ended, self.live_bytes = call.ended, call.live_bytes
         self.count = call.count
         self.last_number = call.last_number or call.number
         self.gap = 0
@@ -56,22 +54,25 @@ class _Row:
         gap = number - self.last_number
         return gap <= NEAR or gap == self.gap or self.gap == 0
 
-    def add(self, call: BackwardCall) -> None:
-        self.gap = call.number - self.last_number
-        self.last = call
-        self.count += call.count
-        self.last_number = call.last_number or call.number
-        figures = _figures(call)
+    def add(
+        self, number: int, ended: float, live_bytes: int, figures: tuple[int, ...], count: int = 1
+    ) -> None:
+        """Add a call like those in it, or some that are folded already."""
+        self.gap = number - self.last_number
+        self.last_number = number
+        self.ended, self.live_bytes = ended, live_bytes
+        self.count += count
         if figures != self.figures:
             self.figures = tuple(map(max, figures, self.figures))
 
     def folded(self) -> BackwardCall:
-        figures: dict[str, Any] = dict(zip(_FIGURES, self.figures, strict=True))
+        """Return the record of the row."""
+        figures: dict[str, Any] = dict(zip(FIGURES, self.figures, strict=True))
         return replace(
             self.first,
             **figures,
-            live_bytes=self.last.live_bytes,
-            ended=self.last.ended,
+            live_bytes=self.live_bytes,
+            ended=self.ended,
             count=self.count,
             last_number=self.last_number,
         )
@@ -82,44 +83,46 @@ class CallFolder:
 
     A row has ``started`` of its first call, ``ended`` and ``live_bytes`` of its last, and the
     largest sizes seen. Once a site has its share of rows, a call that matches none goes to one row
-    for all such calls of its kind there; ``mixed`` counts them.
+    for all such calls of its kind there; ``mixed`` counts them. ``changed`` are the indices of the
+    rows that have changed since they were taken.
     """
 
     def __init__(self) -> None:
         self.mixed = 0
-        self._rows: list[_Row] = []
-        self._latest: dict[object, _Row] = {}
+        self._rows: list[Row] = []
+        self._latest: dict[object, Row] = {}
         self._rows_at: Counter[object] = Counter()
-        self._changed: set[int] = set()
+        self.changed: set[int] = set()
 
-    def add(self, call: BackwardCall) -> None:
-        """Add one call, or calls that are folded already."""
+    def add(self, call: BackwardCall) -> Row:
+        """Add one call, or calls that are folded already; return their row."""
         alike = (*_ALIKE(call), call.parent is None, *[root.name for root in call.roots])
         row = self._latest.get(alike)
         if row is None or not row.goes_on_with(call.number):
             place = (call.kind, call.site)
             if self._rows_at[place] < ROWS_AT_SITE and len(self._rows) < ROWS:
                 self._rows_at[place] += 1
-                self._start(alike, call)
-                return
+                return self._start(alike, call)
             if row is None:
                 self.mixed += call.count
                 rest = (*place, call.exception is None)
                 row = self._latest.get(rest)
                 if row is None:
-                    self._start(rest, replace(call, graph=None))
-                    return
-        row.add(call)
-        self._changed.add(row.index)
+                    return self._start(rest, replace(call, graph=None))
+        row.add(call.number, call.ended, call.live_bytes, _figures(call), call.count)
+        row.last_number = call.last_number or call.number
+        self.changed.add(row.index)
+        return row
 
-    def _start(self, key: object, call: BackwardCall) -> None:
-        row = self._latest[key] = _Row(len(self._rows), call)
+    def _start(self, key: object, call: BackwardCall) -> Row:
+        row = self._latest[key] = Row(len(self._rows), call)
         self._rows.append(row)
-        self._changed.add(row.index)
+        self.changed.add(row.index)
+        return row
 
     def take_changed(self) -> Iterator[tuple[int, BackwardCall]]:
         """Return the rows that changed since the last time, each with its index."""
-        changed, self._changed = self._changed, set()
+        changed, self.changed = self.changed, set()
         return ((index, self._rows[index].folded()) for index in sorted(changed))
 
 

@@ -29,6 +29,9 @@ LAYOUT: Layout = {
 }
 """The fields of every dataclass of the model, in the order in which they are written."""
 
+_LARGEST = 1 << 63
+"""Numbers are no larger, so that those who show them can reckon with them."""
+
 _JSON = json.JSONEncoder(check_circular=False, separators=(",", ":"))
 
 
@@ -53,9 +56,13 @@ def parse(text: object) -> Any:
     if not isinstance(text, str | bytes):
         raise ValueError(f"expected text, found {type(text).__name__}")
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_number)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
 
 
 def _same(value: Any) -> Any:
@@ -103,7 +110,11 @@ class Decoder:
 
     def loads(self, kind: type[T], text: object) -> T:
         """Return the value of type ``kind`` in ``text``."""
-        return self._reader(kind)(parse(text))  # type: ignore[no-any-return]
+        return self.read(kind, parse(text))
+
+    def read(self, kind: type[T], plain: Any) -> T:
+        """Return the value of type ``kind`` of which ``plain`` was made."""
+        return self._reader(kind)(plain)  # type: ignore[no-any-return]
 
     def _reader(self, kind: Any) -> Convert:
         if kind not in self._readers:
@@ -147,10 +158,13 @@ class Decoder:
 
 def _scalar_reader(kind: type) -> Convert:
     allowed = (float, int) if kind is float else (kind,)
+    is_number = kind in (int, float)
 
     def read(plain: Any) -> Any:
         if type(plain) not in allowed:
             raise ValueError(f"expected {kind.__name__}, found {type(plain).__name__}")
+        if is_number and not -_LARGEST <= plain <= _LARGEST:
+            raise ValueError("a number is too large")
         return plain
 
     return read

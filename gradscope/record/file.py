@@ -1,101 +1,53 @@
-"""The SQLite file of a recording: its tables, and how it is created, written, checked and read.
-
-Six tables have a key and a value each; writing a value again under its key replaces it. Commits go
-through SQLite's rollback journal without waiting for the disk: a killed process leaves a readable
-file, a reader may come while it is written, and a run that ends leaves nothing but the file.
-"""
+"""Creates the file of a recording, and reads one, whatever became of its writer or of the file."""
 
 from __future__ import annotations
 
-import sqlite3
+import os
+import platform
+import stat
 import zlib
-from collections.abc import Mapping
-from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from gradscope.errors import GradscopeError
-from gradscope.model import (
-    SCHEMA,
-    BackwardCall,
-    Finding,
-    Graph,
-    Header,
-    Outcome,
-    Recording,
-    Sample,
-    Summary,
-)
-from gradscope.record.codec import Decoder, parse
+from gradscope.model import Header, Recording
+from gradscope.record.log import FORMAT, Found, Head, Store, head_of, new_file, read_log
+from gradscope.record.reading import Reading
 
-Key: TypeAlias = tuple[str, "int | str"]
-"""A table and the key in it."""
-
-TABLES = ("meta", "calls", "graphs", "findings", "timeline", "sources")
-
-APPLICATION = int.from_bytes(b"GSCP", "big")
-"""The number in the head of an SQLite file that says what kind of file it is."""
-
-_HEAD = 100
-_MAGIC = b"SQLite format 3\0"
 _GIVE = "give a file that `gradscope run --save FILE` wrote"
 
 
-def create(path: Path | None) -> sqlite3.Connection:
-    """Make an empty recording at ``path``, in the place of an older one; without one, in memory.
+def create(path: Path | None) -> Store:
+    """Make an empty recording at ``path``, in the place of an older one; without one, in a nameless
+    file that a forked process can read by its ``fileno()`` when this one is killed.
 
     Raise GradscopeError where it cannot be written.
     """
     try:
-        file = ":memory:" if path is None else str(_make_way(path.resolve()))
-        # timeout=0: the program that is recorded never waits.
-        connection = sqlite3.connect(file, timeout=0, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA synchronous = OFF")
-        connection.execute("BEGIN")
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA}")
-        for table in TABLES:
-            kind = "TEXT" if table == "meta" else "INTEGER"
-            connection.execute(f"CREATE TABLE {table} (key {kind} PRIMARY KEY, value)")
-        connection.execute("COMMIT")
-    except (OSError, ValueError, sqlite3.Error) as error:
+        return Store(new_file(None if path is None else _make_way(path.resolve())), path)
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         what = f"the recording cannot be written there ({reason}): choose another file"
         raise _error(path, what) from error
-    return connection
 
 
 def _make_way(path: Path) -> Path:
-    """Put an empty file at ``path``, in the place of a recording or an empty file only."""
+    """Delete a recording or an empty file at ``path``, and nothing else."""
     if path.exists():
         if not path.is_file():
             raise _error(path, "not a regular file: choose another file for the recording")
-        if path.stat().st_size and _application(_head(path)) != APPLICATION:
+        with path.open("rb") as file:
+            page = file.read(100)
+        if page and head_of(page) is None and not _is_old(page):
             what = "exists and is not a gradscope recording: delete it or choose another file"
             raise _error(path, what)
         path.unlink()
-    _journal(path).unlink(missing_ok=True)
-    path.open("xb").close()
     return path
 
 
-def write(connection: sqlite3.Connection, batch: Mapping[Key, Any]) -> None:
-    """Write all of ``batch`` or, on an error, nothing; a value of None deletes that of a key."""
-    try:  # from the first statement on: a signal's handler may raise between any two
-        connection.execute("BEGIN IMMEDIATE")
-        for (table, key), value in batch.items():
-            connection.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (key, value))
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def is_locked(error: sqlite3.Error) -> bool:
-    """Return whether this failed only because another program reads or writes the file just now."""
-    busy = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in busy
+def _is_old(page: bytes) -> bool:
+    """Return whether a file begins as the SQLite databases that recordings were."""
+    return page.startswith(b"SQLite format 3\0") and page[68:72] == b"GSCP"
 
 
 def pack(text: str) -> bytes:
@@ -106,139 +58,104 @@ def pack(text: str) -> bytes:
 def load(path: str | Path) -> Recording:
     """Return the recording in a file, of a run that is over, was killed, or still goes on.
 
-    Raise GradscopeError for a file that is missing, locked, damaged, too new, or no recording.
+    Notes in it say what of the file is missing or damaged, and which calls had not ended. Raise
+    GradscopeError for a file that is missing, of another format, or without a header.
     """
     path = Path(path)
-    _check(path)
+    file = _opened(path)
     try:
-        # Writable, so that SQLite can undo half a commit that a killed process left.
-        address = f"{path.resolve().as_uri()}?mode=rw"
-        with closing(sqlite3.connect(address, uri=True, timeout=5)) as connection:
-            return read(connection)
-    except sqlite3.Error as error:
-        if is_locked(error):
-            raise _error(path, "locked by another program: try again in a moment") from error
-        raise _damaged(path, error) from error
-    except (ValueError, zlib.error) as error:
-        raise _damaged(path, error) from error
+        return load_from(file, path)
+    finally:
+        os.close(file)
 
 
-def _check(path: Path) -> None:
-    if path.exists() and not path.is_file():
-        kind = "a directory" if path.is_dir() else "not a regular file"
-        raise _error(path, f"is {kind}: {_GIVE}")
+def _opened(path: Path) -> int:
     try:
-        head = _head(path)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe too
     except FileNotFoundError as error:
         what = "no such file: record one with `gradscope run --save FILE SCRIPT`"
         raise _error(path, what) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise _error(path, f"cannot be read: {reason}") from error
-    if not head.startswith(_MAGIC) or (len(head) == _HEAD and _application(head) != APPLICATION):
-        raise _error(path, f"not a gradscope recording: {_GIVE}")
-    # A commit in progress has a journal, and may have written no more than the head.
-    committing = _journal(path.resolve()).exists()
-    if len(head) < _HEAD or (not committing and path.stat().st_size < _size(head)):
-        raise _damaged(path, "its end is missing")
-    schema = int.from_bytes(head[60:64], "big")
-    if schema > SCHEMA:
-        what = f"written by a newer gradscope (schema {schema}); this one reads up to {SCHEMA}"
-        raise _error(path, f"{what}: upgrade gradscope")
+    mode = os.fstat(file).st_mode
+    if stat.S_ISREG(mode):
+        return file
+    os.close(file)
+    kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+    raise _error(path, f"is {kind}: {_GIVE}")
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_HEAD)
+def load_from(file: int, path: Path | None = None) -> Recording:
+    """Return the recording behind a file descriptor, whose position stays where it is."""
+    try:
+        page = os.pread(file, 100, 0)
+        head = head_of(page)
+        if head is None:
+            raise _error(path, _what_else(page))
+        if head.format > FORMAT:
+            what = f"written by a newer gradscope (format {head.format}); this one reads {FORMAT}"
+            raise _error(path, f"{what}: upgrade gradscope")
+        return _read(read_log(file), head, file)
+    except OSError as error:
+        raise _error(path, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        what = f"the recording is damaged or cut off ({error}): record the run again"
+        raise _error(path, what) from error
 
 
-def _size(head: bytes) -> int:
-    """Return the bytes of a whole file: the size of a page times the number of pages."""
-    return int.from_bytes(head[16:18], "big") * int.from_bytes(head[28:32], "big")
+def _read(found: Found, head: Head, file: int) -> Recording:
+    """Return a recording with notes about what is not in it."""
+    reading = Reading(found)
+    recording = reading.recording()
+    notes: list[str] = []
+    outcome, running = recording.outcome, ""
+    if not outcome.finished:
+        notes += reading.open_calls()
+        running = _still_running(head, recording.header, file)
+        outcome = replace(outcome, running=running)
+    if not running:
+        notes += reading.losses()
+    summary = replace(recording.summary, notes=(*recording.summary.notes, *notes))
+    return replace(recording, outcome=outcome, summary=summary)
 
 
-def _journal(path: Path) -> Path:
-    """Return where SQLite keeps what a commit in progress replaces."""
-    return path.with_name(path.name + "-journal")
+def _still_running(head: Head, header: Header, file: int) -> str:
+    """Return in words that the run still goes on, or may; empty if it was stopped.
+
+    A process that still writes has the file open under the number that it has noted, which no
+    other program that has its process number now has.
+    """
+    if header.host and header.host != platform.node():
+        who = f"process {header.pid} on {header.host}"
+        return f"the run had not finished when this was read: {who} goes on, or was stopped"
+    try:
+        theirs, ours = os.stat(f"/proc/{head.process}/fd/{head.file}"), os.fstat(file)
+        alive = (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino)
+    except FileNotFoundError:
+        alive = not os.path.isdir("/proc/self/fd") and _is_alive(head.process)
+    except OSError:  # of another user
+        alive = _is_alive(head.process)
+    return f"the run is still going on (process {header.pid})" if alive else ""
 
 
-def _application(head: bytes) -> int:
-    return int.from_bytes(head[68:72], "big")
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass
+    return True
 
 
-def _damaged(path: Path, reason: object) -> GradscopeError:
-    return _error(path, f"the recording is damaged or cut off ({reason}): record the run again")
+def _what_else(page: bytes) -> str:
+    if _is_old(page):
+        return "written by an older gradscope: record the run again"
+    if not page:
+        return f"empty, not a gradscope recording: {_GIVE}"
+    return f"not a gradscope recording: {_GIVE}"
 
 
 def _error(path: Path | None, what: str) -> GradscopeError:
-    return GradscopeError(f"{path}: {what}")
-
-
-def read(connection: sqlite3.Connection) -> Recording:
-    """Return the recording behind a connection.
-
-    Raise ValueError, zlib.error or sqlite3.Error where it is damaged.
-    """
-    tables = _tables(connection)
-    meta = tables["meta"]
-    if not {"layout", "header"} <= meta.keys():
-        raise ValueError("it has no header")
-    decoder = Decoder(_layout(meta["layout"]))
-    calls = [decoder.loads(BackwardCall, text) for text in tables["calls"].values()]
-    graphs = {
-        number: _sound(decoder.loads(Graph, _unpack(value)))
-        for number, value in tables["graphs"].items()
-    }
-    return Recording(
-        header=decoder.loads(Header, meta["header"]),
-        outcome=decoder.loads(Outcome, meta["outcome"]) if "outcome" in meta else Outcome(),
-        summary=decoder.loads(Summary, meta["summary"]) if "summary" in meta else Summary(),
-        calls=tuple(sorted(calls, key=lambda call: call.number)),
-        graphs=graphs,
-        findings=tuple(decoder.loads(Finding, text) for text in tables["findings"].values()),
-        timeline=tuple(decoder.loads(Sample, text) for text in tables["timeline"].values()),
-        sources=dict(_source(value) for value in tables["sources"].values()),
-    )
-
-
-def _tables(connection: sqlite3.Connection) -> dict[str, dict[Any, Any]]:
-    """Return all tables as of one moment, each in the order of its keys."""
-    try:
-        connection.execute("BEGIN")
-        wanted = "SELECT key, value FROM {} WHERE value IS NOT NULL ORDER BY key"
-        return {table: dict(connection.execute(wanted.format(table))) for table in TABLES}
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-
-def _unpack(value: Any) -> bytes:
-    if not isinstance(value, bytes):
-        raise ValueError("expected packed text")
-    return zlib.decompress(value)
-
-
-def _layout(text: Any) -> dict[str, list[str]]:
-    layout = parse(text)
-    if not isinstance(layout, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names)
-        for names in layout.values()
-    ):
-        raise ValueError("its layout is not one")
-    return layout
-
-
-def _source(value: Any) -> tuple[str, str]:
-    pair = parse(_unpack(value))
-    if not isinstance(pair, list) or [type(part) for part in pair] != [str, str]:
-        raise ValueError("expected a source file's name and text")
-    return pair[0], pair[1]
-
-
-def _sound(graph: Graph) -> Graph:
-    """Return ``graph``; raise ValueError if it names a node that it does not have."""
-    named = [n for edge in graph.edges for n in (edge.source, edge.target)]
-    named += [root.node for root in graph.roots]
-    if named and not 0 <= min(named) <= max(named) < len(graph.nodes):
-        raise ValueError("a graph names a node that it does not have")
-    return graph
+    return GradscopeError(f"{path or 'the recording'}: {what}")

@@ -31,6 +31,7 @@ def header_of(
         rank=_number("RANK"),
         ranks=_number("WORLD_SIZE") or 1,
         pid=os.getpid(),
+        host=platform.node(),
     )
 
 

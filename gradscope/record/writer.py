@@ -1,16 +1,15 @@
 """Writes the recording of a run while it goes on, to a file that outlives it, or to memory.
 
-What is new or has changed waits in memory for the next commit, some 20 a second. No thread does
-this, as the program would see it: a commit rides on whatever call comes next.
+What is new is in the file at once. What only counts on is noted there at once, and written some ten
+times a second: no thread does this, as the program would see it, but the next call.
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
 import tokenize
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from threading import RLock
@@ -31,21 +30,17 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record import codec
-from gradscope.record.bounds import CallFolder, Curve
-from gradscope.record.file import Key, create, is_locked, pack, read, write
+from gradscope.record.bounds import CallFolder, Curve, Row
+from gradscope.record.file import create, pack
 from gradscope.record.graphs import Graphs
+from gradscope.record.log import Key, Memory, Store
+from gradscope.record.reading import Reading
 
 SOURCE_BYTES = 2 << 20
 """Larger files are data, not source."""
 
-COMMIT_EVERY = 0.05
-"""Seconds after which a call is in the file at the latest, if another one comes."""
-
-_WITHOUT_FILE = 1.0
-"""Seconds between commits to memory, which nobody else can read; what waits is small."""
-
-GATHER_EVERY, _GATHER_WITHOUT_FILE = 0.02, 0.1
-"""Seconds for which those who write may keep calls back at most, to write them together."""
+WRITE_EVERY = 0.1
+"""Seconds for which the totals and the memory curve may lag behind the calls in a file."""
 
 P = ParamSpec("P")
 
@@ -65,15 +60,14 @@ def _while_open(
 
 
 class RecordingWriter:
-    """Writes a recording to ``path``, or to memory where that is None; any thread may call it.
+    """Writes a recording to a file or a ``Store``, or to memory; any thread may call it.
 
-    Raises GradscopeError where ``path`` cannot be written. From then on it never disturbs the
+    Raises GradscopeError where the file cannot be written. From then on it never disturbs the
     program that is recorded: a full disk ends the writing, and ``problem`` says so. In a forked
     child it does nothing at all.
     """
 
-    def __init__(self, path: Path | None, header: Header) -> None:
-        self.path = path
+    def __init__(self, save: Path | Store | None, header: Header) -> None:
         self.problem: str | None = None
         self.lock = RLock()
         self.header = header
@@ -81,22 +75,24 @@ class RecordingWriter:
         self._closed = False
         self._committing = False
         self._committed = 0.0
-        self._wait = _WITHOUT_FILE if path is None else COMMIT_EVERY - GATHER_EVERY
-        self.gather_every = _GATHER_WITHOUT_FILE if path is None else GATHER_EVERY
-        self._waiting: dict[Key, Any] = {}
+        self._waiting: dict[Key, bytes] = {}
         self._calls = CallFolder()
+        self._noted: dict[int, str] = {}
+        """The rows that have counted on since they were written."""
         self._curve = Curve()
         self._graphs = Graphs()
         self._findings: dict[object, tuple[int, Finding]] = {}
         self._sources: dict[str, bool] = {}
         """Whether each source file that was asked for is stored."""
-        self._summary: Summary | None = None
-        self._connection = create(path)
-        # A writer that is dropped without close(), as after the live report, must not make Python
-        # warn of it. A program that runs its exit functions itself does not end the recording.
-        finalize(self, self._connection.close).atexit = False
-        self._put("meta", "layout", codec.dump_plain(codec.LAYOUT))
-        self._put("meta", "header", codec.dumps(header))
+        self._summary: Callable[[], Summary] | None = None
+        self._begun: Callable[[], str] = str
+        store = create(save) if isinstance(save, Path) else save
+        self._store: Store | Memory = Memory() if store is None else store
+        self.path = self._store.path
+        # A program that runs its exit functions itself does not end the recording.
+        finalize(self, self._store.close).atexit = False
+        self._put("layout", 0, codec.dump_plain(codec.LAYOUT))
+        self._put("header", 0, codec.dumps(header))
         self._commit()
         if self.problem:
             raise GradscopeError(self.problem)
@@ -106,12 +102,18 @@ class RecordingWriter:
         """True after ``close``, and in a forked child, which shares the file with its parent."""
         return self._closed or os.getpid() != self._process
 
+    def follow(self, totals: Callable[[], Summary], begun: Callable[[], str] = str) -> None:
+        """Have the totals from ``totals`` whenever there is something to write, and from ``begun``
+        ``[number, …]`` of each call that has not ended, as the function of that name returns it.
+        """
+        self._summary, self._begun = totals, begun
+
     @_while_open
     def amend(self, /, **known: Any) -> None:
         """Note in the header what is known only now."""
         self.header = replace(self.header, **known)
-        self._put("meta", "header", codec.dumps(self.header))
-        self._tick()
+        self._put("header", 0, codec.dumps(self.header))
+        self._write_through()
 
     def known(self, signature: Hashable, site: Site | None = None) -> int | None:
         """Return the number of a signature's graph, None for an unknown one, 0 without room."""
@@ -137,14 +139,48 @@ class RecordingWriter:
                 number, packed = self._graphs.add(signature, graph, site)
                 if packed is not None:
                     self._put("graphs", number, packed)
-                self._tick()
+                    self._write_through()
             return number
 
-    @_while_open
-    def call(self, call: BackwardCall) -> None:
-        """Add a backward call that has ended; similar ones share a row."""
-        self._calls.add(call)
-        self._tick()
+    def begin(self) -> None:
+        """Note that a backward call begins."""
+        if self._store.is_shared and not self.is_idle:
+            with self.lock:
+                self._note()
+
+    def call(self, call: BackwardCall) -> Like | None:
+        """Add a backward call that has ended; return what adds more that are like it."""
+        if self.is_idle:
+            return None
+        with self.lock:
+            row = self._calls.add(call)
+            is_new = row.count == call.count
+            if is_new and call.site is not None:
+                self.source(call.site.file)
+            self._counted(row, is_new=is_new)
+            return Like(self, row)
+
+    def _counted(self, row: Row, *, is_new: bool = False) -> None:
+        if not self._store.is_shared:
+            return  # it is written when it is read
+        if is_new or monotonic() - self._committed >= WRITE_EVERY:
+            self._commit()
+        else:
+            changed = (row.index, row.count, row.last_number, float(row.ended), row.live_bytes)
+            self._noted[row.index] = f"[{','.join(map(repr, changed))}]"
+            self._note()
+
+    def _note(self) -> None:
+        if not self._store.is_shared or self.problem:
+            return
+        text = f"[[{self._begun()}],[{','.join(self._noted.values())}]]"
+        try:
+            fits = self._store.note(text.encode())
+        except OSError as error:
+            self._fail(error)
+            return
+        if not fits and self._noted:
+            self._commit()
 
     @_while_open
     def finding(self, finding: Finding) -> None:
@@ -158,10 +194,7 @@ class RecordingWriter:
             finding = replace(newest, count=first.count + finding.count)
         self._findings[finding.cause] = (place, finding)
         self._put("findings", place, codec.dumps(finding))
-        if first is None:
-            self._commit()
-        else:
-            self._tick()
+        self._write_through()
 
     @_while_open
     def settle(self, finding: Finding) -> None:
@@ -171,13 +204,12 @@ class RecordingWriter:
             settled = replace(first, came_true=finding.came_true, withdrawn=finding.withdrawn)
             self._findings[finding.cause] = (place, settled)
             self._put("findings", place, codec.dumps(settled))
-            self._tick()
+            self._write_through()
 
     @_while_open
     def sample(self, sample: Sample) -> None:
         """Add a point of the memory curve."""
         self._curve.add(sample)
-        self._tick()
 
     def source(self, file: str, text: str | None = None) -> None:
         """Store a source file once; leave one out that cannot be read, unless ``text`` is given."""
@@ -193,31 +225,19 @@ class RecordingWriter:
             place = sum(self._sources.values())
             self._put("sources", place, pack(codec.dump_plain([file, text])))
             self._sources[file] = True
-            self._tick()
-
-    @_while_open
-    def summary(self, summary: Summary) -> None:
-        """Replace the totals."""
-        self._summary = summary
-        self._tick()
+            self._write_through()
 
     @_while_open
     def finish(self, outcome: Outcome, summary: Summary) -> None:
         """Write how the run ended, and all that is still waiting."""
-        self._summary = summary
-        self._put("meta", "outcome", codec.dumps(replace(outcome, finished=True)))
-        # A reader may have the file locked, and no program waits for us any more.
-        self._connection.execute("PRAGMA busy_timeout = 5000")
+        self.follow(lambda: summary)
+        self._put("outcome", 0, codec.dumps(replace(outcome, finished=True)))
         self._commit()
-        if self._waiting and not self.problem:
-            self.problem = (
-                f"{self.path}: another program holds the recording locked; its end was not written"
-            )
-
-    @_while_open
-    def flush(self) -> None:
-        """Write all that is waiting, as before the process may die."""
-        self._commit()
+        self._summary = None
+        try:
+            self._store.finish()
+        except OSError as error:
+            self._fail(error)
 
     def read(self) -> Recording:
         """Return the recording so far."""
@@ -225,25 +245,25 @@ class RecordingWriter:
             return Recording(self.header)
         with self.lock:
             self._commit()
-            return read(self._connection)
+            return Reading(self._store.found()).recording()
 
     @_while_open
     def close(self) -> None:
         """Write what is waiting and let go of the file; later calls do nothing."""
         self._commit()
         self._closed = True
-        self._connection.close()
+        self._store.close()
 
-    def _put(self, table: str, key: int | str, value: Any) -> None:
+    def _put(self, table: str, key: int, value: str | bytes) -> None:
         if not self.problem:
-            self._waiting[table, key] = value
+            self._waiting[table, key] = value.encode() if isinstance(value, str) else value
 
-    def _tick(self) -> None:
-        if monotonic() - self._committed >= self._wait:
+    def _write_through(self) -> None:
+        if self._store.is_shared:
             self._commit()
 
     def _commit(self) -> None:
-        """Write what has changed; what a reader's lock keeps out waits for the next commit."""
+        """Write what has changed."""
         # A destructor that runs in the middle may call us again.
         if self._committing or self.problem:
             return
@@ -252,27 +272,32 @@ class RecordingWriter:
             self._gather()
             batch, self._waiting = self._waiting, {}
             try:
-                write(self._connection, batch)
+                if batch:
+                    self._store.write(batch)
             except BaseException as error:
                 self._waiting = batch | self._waiting
-                if not isinstance(error, sqlite3.Error):
+                if not isinstance(error, OSError):
                     raise
-                if not is_locked(error):
-                    self.problem = (
-                        f"{self.path}: the recording ends early, writing it failed: {error}"
-                    )
+                self._fail(error)
+            self._noted.clear()
+            self._note()
         finally:
             self._committing = False
             self._committed = monotonic()
+
+    def _fail(self, error: OSError) -> None:
+        why = error.strerror or error
+        self.problem = f"{self.path}: the recording ends early, writing it failed: {why}"
 
     def _gather(self) -> None:
         for index, call in self._calls.take_changed():
             self._put("calls", index, codec.dumps(call))
         for place, point in self._curve.take_changed():
-            self._put("timeline", place, None if point is None else codec.dumps(point))
+            self._put("timeline", place, b"" if point is None else codec.dumps(point))
         if self._summary is not None:
-            summary = replace(self._summary, notes=(*self._summary.notes, *self._notes()))
-            self._put("meta", "summary", codec.dumps(summary))
+            summary = self._summary()
+            summary = replace(summary, notes=(*summary.notes, *self._notes()))
+            self._put("summary", 0, codec.dumps(summary))
 
     def _notes(self) -> list[str]:
         counts = {
@@ -280,6 +305,33 @@ class RecordingWriter:
             "backward calls counted only with others of their site": self._calls.mixed,
         }
         return [f"{what}: {number:,}" for what, number in counts.items() if number]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """Adds calls to the row of one that was written."""
+
+    writer: RecordingWriter
+    row: Row
+
+    def takes(self, number: int) -> bool:
+        """Return whether a call of this number may be added."""
+        return self.row.goes_on_with(number)
+
+    def add(self, number: int, ended: float, live_bytes: int, figures: tuple[int, ...]) -> None:
+        """Add a call that has ended."""
+        writer, row = self.writer, self.row
+        if writer._store.is_shared and writer.is_idle:
+            return
+        with writer.lock:
+            row.add(number, ended, live_bytes, figures)
+            writer._calls.changed.add(row.index)
+            writer._counted(row)
+
+
+def begun(kind: str, site: Site | None) -> str:
+    """Return what is noted of a call while it runs, behind its number."""
+    return codec.dump_plain([kind, None if site is None else codec.plain(site)])[1:-1]
 
 
 def _source_text(file: str) -> str | None:

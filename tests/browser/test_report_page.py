@@ -92,7 +92,7 @@ def test_verdicts_without_findings(show: Show) -> None:
     nothing = show(empty_recording())
     assert report_headline(nothing) == "No backward call was seen"
     assert not nothing.page.locator("#timeline").is_visible()
-    assert "cut off" in show(unfinished_recording()).text("#verdict")
+    assert "stopped before" in show(unfinished_recording()).text("#verdict")
 
 
 def report_headline(report: Report) -> str:

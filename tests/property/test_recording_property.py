@@ -51,9 +51,9 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(hint)
     return {
         str: TEXT,
-        int: st.integers(),
+        int: st.integers(-(2**63), 2**63),
         bool: st.booleans(),
-        float: st.floats(allow_nan=False),
+        float: st.floats(-1e18, 1e18),
     }[hint]
 
 

@@ -198,7 +198,9 @@ def test_verdicts() -> None:
     assert verdict(canned_recording())["level"] == "error"
     assert verdict(clean_recording())["level"] == "clean"
     assert verdict(empty_recording())["headline"] == "No backward call was seen"
-    assert "cut off" in verdict(unfinished_recording())["detail"]
+    assert "stopped before it could finish" in verdict(unfinished_recording())["detail"]
+    going_on = replace(unfinished_recording(), outcome=Outcome(running="the run is going on"))
+    assert verdict(going_on)["detail"].startswith("The run is going on; ")
     crashed = replace(clean_recording(), outcome=Outcome(1, "ValueError: no", True))
     assert verdict(crashed)["headline"] == "No finding about graphs"
 

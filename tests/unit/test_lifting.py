@@ -20,7 +20,7 @@ from gradscope.api.scope import Scope
 from gradscope.collect import booking, lifting
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding
-from gradscope.record.writer import COMMIT_EVERY, GATHER_EVERY
+from gradscope.record.file import load
 from tests.needs import SAVED_IS_TOLD, has
 
 HEAD = """
@@ -554,16 +554,18 @@ def test_calls_that_wait_to_be_written_together_are_all_there_when_asked_for() -
         assert len({call.freed_bytes for call in calls}) == 1
 
 
-def test_calls_are_kept_back_no_longer_than_the_recording_allows(tmp_path: Path) -> None:
-    assert GATHER_EVERY < COMMIT_EVERY
+def test_no_call_waits_for_the_next_one_to_be_in_the_file(tmp_path: Path) -> None:
+    loop, file = Loop(), tmp_path / "run.gscope"
     with gradscope.watch() as outer:
-        session = outer._session
-        assert session is not None
-        assert session._backward._books._every > GATHER_EVERY  # nobody reads it before it is asked
-        with gradscope.watch(save=tmp_path / "run.gscope"):
-            assert session._backward._books._every == GATHER_EVERY
-        Loop().iterate(1)
-        assert session._backward._books._every > GATHER_EVERY
+        loop.iterate(3)
+        with gradscope.watch(save=file):
+            for number in range(1, 40):
+                loop.iterate(1)
+                recording = load(file)
+                assert sum(call.count for call in recording.calls) == number
+                assert recording.summary.backward_calls == number
+                assert recording.summary.notes == ()
+    assert outer.summary.backward_calls == 42
 
 
 def test_points_of_the_memory_curve_do_not_wait_with_the_calls(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import signal
-import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,9 @@ from gradscope.model import (
 from gradscope.record import codec
 from gradscope.record import graphs as graphs_module
 from gradscope.record import writer as writer_module
-from gradscope.record.file import load, write
-from gradscope.record.writer import RecordingWriter
+from gradscope.record.file import create, load, load_from
+from gradscope.record.log import Store
+from gradscope.record.writer import RecordingWriter, begun
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -57,36 +58,47 @@ def test_what_a_run_handed_over_is_read_again(
         assert load(path) == live
 
 
-class Interrupted(sqlite3.Connection):
-    """A connection in which a signal's handler raises right after a statement of a kind."""
+@pytest.mark.parametrize("times", range(1, 9))
+def test_an_interrupt_anywhere_in_a_write_loses_nothing(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = RecordingWriter(tmp_path / "run.gscope", HEADER)
+    left = times
 
-    after = ""
+    def interrupted(*arguments: Any) -> int:
+        nonlocal left
+        done = pwrite(*arguments)
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt  # by a signal's handler
+        return done
 
-    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
-        cursor = super().execute(sql, *args)
-        if self.after and sql.startswith(self.after):
-            self.after = ""
-            raise KeyboardInterrupt
-        return cursor
-
-
-@pytest.mark.parametrize("after", ["BEGIN", "INSERT", "COMMIT"])
-def test_an_interrupt_between_two_statements_leaves_no_transaction_open(after: str) -> None:
-    connection = sqlite3.connect(":memory:", isolation_level=None, factory=Interrupted)
-    connection.execute("CREATE TABLE calls (key INTEGER PRIMARY KEY, value)")
-    connection.after = after
-    with pytest.raises(KeyboardInterrupt):
-        write(connection, {("calls", 1): "x"})
-    write(connection, {("calls", 2): "y"})
-    assert (2, "y") in connection.execute("SELECT * FROM calls").fetchall()
-    connection.close()
+    pwrite = os.pwrite
+    writer.call(call_of(1))
+    for number in range(2_000):  # dead records, so that the log is moved meanwhile
+        writer._store.write({("graphs", 9): bytes(number)})
+        if writer._store._end > writer._store._most - 5_000:  # type: ignore[union-attr]
+            break
+    monkeypatch.setattr(os, "pwrite", interrupted)
+    met = 0
+    for number in range(2, 20):
+        with suppress(KeyboardInterrupt):
+            writer.call(call_of(number, site=replace(SITE, line=number, function="f" * 4_000)))
+            met += 1
+    assert met == 17
+    monkeypatch.undo()
+    writer._store.write({("graphs", 9): b""})
+    writer.close()
+    found = load(tmp_path / "run.gscope")
+    assert {call.site.line for call in found.calls if call.site} == {SITE.line, *range(2, 20)}
+    assert found.summary.notes == ()
 
 
 def test_a_run_that_did_not_finish_is_read_as_such(tmp_path: Path) -> None:
     whole = unfinished_recording()
     writer = RecordingWriter(tmp_path / "run.gscope", whole.header)
     numbers = rewrite(writer, whole)
-    writer.summary(whole.summary)
+    writer.follow(lambda: whole.summary)
     writer.close()
     assert load(tmp_path / "run.gscope") == renumbered(whole, numbers)
     assert not load(tmp_path / "run.gscope").outcome.finished
@@ -131,11 +143,12 @@ def test_a_writer_that_is_dropped_unclosed_warns_of_nothing(tmp_path: Path) -> N
         warnings.simplefilter("error")
         for path in (None, tmp_path / "run.gscope"):
             writer = RecordingWriter(path, HEADER)
-            connection = writer._connection
+            store = writer._store
             del writer
             gc.collect()
-            with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-                connection.execute("SELECT 1")
+            if isinstance(store, Store):
+                with pytest.raises(OSError, match="Bad file descriptor"):
+                    os.fstat(store.fileno())
 
 
 # Findings, sources, summary
@@ -171,8 +184,8 @@ def test_sources_are_read_once_and_unreadable_ones_passed_over(tmp_path: Path) -
 
 def test_the_latest_summary_wins() -> None:
     writer = RecordingWriter(None, HEADER)
-    writer.summary(Summary(backward_calls=1))
-    writer.summary(Summary(backward_calls=2, notes=("a note",)))
+    writer.follow(lambda: Summary(backward_calls=1))
+    writer.follow(lambda: Summary(backward_calls=2, notes=("a note",)))
     assert writer.read().summary == Summary(backward_calls=2, notes=("a note",))
 
 
@@ -210,7 +223,7 @@ def test_graphs_without_end_are_not_all_stored() -> None:
     assert writer.known(7, SITE) == 7
     elsewhere = replace(SITE, line=99)
     assert writer.graph("elsewhere", chain(2, elsewhere)) == 201
-    writer.summary(Summary())
+    writer.follow(Summary)
     found = writer.read()
     assert len(found.graphs) == 201
     assert found.summary.notes == ("graphs not stored because too many others were: 101",)
@@ -236,25 +249,26 @@ def test_all_graphs_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 # The process
 
 
-def test_a_killed_process_leaves_all_but_the_last_moment(tmp_path: Path) -> None:
+def test_a_reader_sees_each_call_of_a_process_that_goes_on_and_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "run.gscope"
     child = start_writing(path)
     assert child.stdout is not None
     try:
-        said = child.stdout.readline()
-        while sum(call.count for call in load(path).calls) < 50:  # reads while it is being written
-            pass
+        for _ in range(20):  # reads while it is being written
+            number = int(child.stdout.readline())
+            found = load(path)
+            assert found.summary.backward_calls >= number
+            assert found.outcome.unfinished == f"the run is still going on (process {HEADER.pid})"
     finally:
         os.kill(child.pid, signal.SIGKILL)
+        last = [number, *map(int, child.stdout.readlines())][-1]
         child.wait()
         child.stdout.close()
-    assert said == "written\n"
     found = load(path)
-    assert found.calls[0].count >= 50
+    assert found.calls[0].count == found.summary.backward_calls in (last, last + 1)
     assert found.outcome == Outcome()
     assert found.header == HEADER
-    assert found.timeline
-    assert found.summary.backward_calls > 0
+    assert found.summary.freed_bytes == 3 * found.calls[0].count
 
 
 def start_writing(path: Path) -> subprocess.Popen[str]:
@@ -266,13 +280,12 @@ def start_writing(path: Path) -> subprocess.Popen[str]:
         from gradscope.record.writer import RecordingWriter
         writer = RecordingWriter(Path({str(path)!r}), {HEADER!r})
         number = 0
+        writer.follow(lambda: Summary(number, freed_bytes=3 * number))
         while True:
             number += 1
-            writer.call(BackwardCall(number, "backward", {SITE!r}))
+            writer.call(BackwardCall(number, "backward", {SITE!r}, freed_bytes=3))
             writer.sample(Sample(number * 0.002, number % 7, 0, number))
-            writer.summary(Summary(backward_calls=number))
-            if number == 1:
-                print("written", flush=True)
+            print(number, flush=True)
             sleep(0.002)
     """
     return subprocess.Popen(
@@ -281,25 +294,49 @@ def start_writing(path: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_the_first_call_after_a_quiet_while_is_on_disk_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(writer_module, "monotonic", lambda: now[0])
+def test_what_began_and_did_not_end_is_told(tmp_path: Path) -> None:
     path = tmp_path / "run.gscope"
     writer = RecordingWriter(path, HEADER)
-    writer.call(call_of(1))
-    assert load(path).calls == ()
-    now[0] += 0.06
-    writer.call(call_of(2))
-    assert load(path).calls[0].count == 2
-    writer.call(call_of(3))
-    assert load(path).calls[0].count == 2
-    writer.finding(canned_recording().findings[0])
-    assert load(path).calls[0].count == 3
+    writer.follow(Summary, lambda: f"[5,{begun('grad', SITE)}],[6,{begun('backward', None)}]")
     writer.call(call_of(4))
-    writer.flush()
-    assert load(path).calls[0].count == 4
+    writer.begin()
+    assert load(path).summary.notes == (
+        "backward call 5 (autograd.grad) at train.py:7 had begun and had not ended",
+        "backward call 6 had begun and had not ended",
+    )
+    writer.finish(DONE, Summary())
+    assert load(path).summary.notes == ()
+
+
+@pytest.mark.parametrize("host", ["another", platform.node()])
+def test_who_goes_on_is_told_only_where_it_can_be_seen(host: str, tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path / "run.gscope", replace(HEADER, host=host, pid=17))
+    told = load(tmp_path / "run.gscope").outcome.unfinished
+    writer.close()
+    after = load(tmp_path / "run.gscope").outcome.unfinished
+    if host == "another":
+        assert told == after
+        assert "process 17 on another goes on, or was stopped" in told
+    else:
+        assert told == "the run is still going on (process 17)"
+        assert after == Outcome().unfinished
+
+
+def test_a_log_without_end_stays_small(tmp_path: Path) -> None:
+    path = tmp_path / "run.gscope"
+    writer = RecordingWriter(path, HEADER)
+    largest = 0
+    for number in range(1, 3_000):
+        writer.source(str(number % 7), "x" * 100)
+        writer.call(call_of(number, site=replace(SITE, line=number % 20)))
+        writer.amend(argv=(str(number), "x" * 2_000))
+        largest = max(largest, path.stat().st_size)
+    found = load(path)
+    assert (largest < 1_300_000, path.stat().st_size > 50_000) == (True, True)
+    assert (found.header.argv[0], len(found.sources)) == ("2999", 7)
+    writer.finish(DONE, Summary())
+    assert path.stat().st_size < 20_000
+    assert load(path).calls == found.calls
 
 
 def test_a_forked_child_leaves_the_file_alone(tmp_path: Path) -> None:
@@ -380,39 +417,48 @@ def test_several_threads_write_one_recording(tmp_path: Path) -> None:
     assert len(found.graphs) == 20
 
 
-def test_a_reader_that_takes_its_time_stops_nobody(tmp_path: Path) -> None:
-    path = tmp_path / "run.gscope"
-    writer = RecordingWriter(path, HEADER)
-    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
-        reader.execute("BEGIN")
-        reader.execute("SELECT * FROM meta").fetchall()
-        for number in range(1, 11):
-            writer.call(call_of(number))
-            writer.flush()
-        assert writer.problem is None
-        reader.execute("ROLLBACK")
-    writer.finish(DONE, Summary())
-    writer.close()
-    assert load(path).calls[0].count == 10
-
-
-def test_a_full_disk_ends_the_recording_and_not_the_program(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_recording_and_not_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run.gscope"
     writer = RecordingWriter(path, HEADER)
     writer.call(call_of(1))
-    writer.flush()
-    writer._connection.execute("PRAGMA max_page_count = 15")
+    room, pwrite = path.stat().st_size + 2_000, os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda f, data, at: pwrite(f, data[: room - at], at))
     for line in range(1, 200):
         writer.call(call_of(line + 1, site=replace(SITE, line=line, function="f" * 500)))
-    writer.flush()
     assert writer.problem is not None
     assert str(path) in writer.problem
-    assert "full" in writer.problem
+    assert "No space left" in writer.problem
     writer.finding(canned_recording().findings[0])
     writer.finish(DONE, Summary())
-    assert writer.read().calls == (call_of(1),)
+    found = writer.read()
     writer.close()
-    assert load(path).calls == (call_of(1),)
+    assert 1 < len(found.calls) < 5
+    assert load(path) == found
+
+
+def test_a_file_of_the_programs_is_never_written_to(tmp_path: Path) -> None:
+    store = create(tmp_path / "run.gscope")
+    writer = RecordingWriter(store, HEADER)
+    assert store.fileno() >= 900
+    with (tmp_path / "theirs").open("w+b") as theirs:
+        os.dup2(theirs.fileno(), store.fileno())  # as a daemon closes what it finds, and opens more
+        writer.call(call_of(1))
+        assert theirs.read() == b""
+    assert "Bad file descriptor" in (writer.problem or "")
+    writer.close()
+
+
+def test_a_nameless_recording_is_read_by_a_forked_process(tmp_path: Path) -> None:
+    store = create(None)
+    writer = RecordingWriter(store, HEADER)
+    for number in range(1, 300):
+        writer.call(call_of(number))
+        writer.amend(argv=("x" * 10_000, str(number)))  # so that the log is moved
+    assert writer.path is None
+    assert load_from(store.fileno()).calls[0].count == 299
+    writer.close()
 
 
 def test_errors_come_first_each_behind_what_foretold_it_then_warnings_then_advice() -> None:

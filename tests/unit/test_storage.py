@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sqlite3
+import re
 import stat
-from contextlib import closing
+import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,15 +15,13 @@ from canned import canned_recording
 from recorded import HEADER, call_of, chain, rewrite
 
 from gradscope.errors import GradscopeError
-from gradscope.model import (
-    SCHEMA,
-    Edge,
-    Finding,
-    Recording,
-)
-from gradscope.record import file as storage
-from gradscope.record.file import load
+from gradscope.model import Edge, Finding, Recording
+from gradscope.record.file import create, load
+from gradscope.record.log import FORMAT, PAGE, read_log
 from gradscope.record.writer import RecordingWriter
+
+OLD = b"SQLite format 3\0".ljust(68, b"\0") + b"GSCP" + bytes(4_024)
+"""How recordings began that older versions wrote."""
 
 # Where it is written
 
@@ -51,9 +49,7 @@ def test_other_files_are_not_overwritten(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("do not lose me " * 20)
     database = tmp_path / "other.db"
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("CREATE TABLE t (a)")
-        connection.commit()
+    database.write_bytes(OLD.replace(b"GSCP", bytes(4)))
     for path in (text, database):
         before = path.read_bytes()
         with pytest.raises(GradscopeError, match="exists and is not a gradscope recording"):
@@ -106,76 +102,138 @@ def test_files_that_are_no_recordings(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(content)
         assert "not a gradscope recording" in one_line(tmp_path / name)
-    with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
-        connection.execute("CREATE TABLE t (a)")
-        connection.commit()
+    (tmp_path / "other.db").write_bytes(OLD.replace(b"GSCP", bytes(4)))
     assert "not a gradscope recording" in one_line(tmp_path / "other.db")
+    (tmp_path / "old.gscope").write_bytes(OLD)
+    assert "written by an older gradscope: record the run again" in one_line(
+        tmp_path / "old.gscope"
+    )
     os.mkfifo(tmp_path / "pipe")
     assert "not a regular file" in one_line(tmp_path / "pipe")
 
 
-def test_a_recording_of_a_newer_schema(written: Path) -> None:
-    with closing(sqlite3.connect(written)) as connection:
-        connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
-    message = one_line(written)
-    assert (
-        f"written by a newer gradscope (schema {SCHEMA + 1}); this one reads up to {SCHEMA}: upgrade"
-        in message
-    )
+def test_a_recording_of_a_newer_format(written: Path) -> None:
+    content = bytearray(written.read_bytes())
+    content[8] = FORMAT + 1
+    written.write_bytes(content)
+    told = f"written by a newer gradscope (format {FORMAT + 1}); this one reads {FORMAT}: upgrade"
+    assert told in one_line(written)
 
 
-def test_a_recording_cut_off_anywhere_is_never_a_traceback(written: Path, tmp_path: Path) -> None:
-    content = written.read_bytes()
-    cut = tmp_path / "cut.gscope"
-    for end in [17, 60, 99, 100, 500, *range(1_024, len(content), 1_999), len(content) - 1]:
+def test_an_old_recording_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "run.gscope").write_bytes(OLD)
+    RecordingWriter(tmp_path / "run.gscope", HEADER).close()
+    assert load(tmp_path / "run.gscope") == Recording(HEADER)
+
+
+def test_of_a_recording_that_is_cut_off_all_is_shown_that_is_left(
+    written: Path, tmp_path: Path
+) -> None:
+    whole, content = load(written), written.read_bytes()
+    cut, least = tmp_path / "cut.gscope", len(content)
+    for end in [*range(0, PAGE, 500), *range(PAGE, len(content), 1_999), len(content) - 1]:
         cut.write_bytes(content[:end])
-        assert "damaged or cut off" in one_line(cut)
+        try:
+            found = load(cut)
+        except GradscopeError as refused:
+            assert "\n" not in str(refused)
+            assert least == len(content)
+            continue
+        least = min(least, end)
+        assert set(found.calls) <= set(whole.calls)
+        assert set(found.findings) <= set(whole.findings)
+        *_, note = found.summary.notes
+        assert note.startswith("the recording is cut off: ")
+        assert note.endswith(" at its end are missing, the rest is shown")
+    cut.write_bytes(content[: len(content) * 9 // 10])
+    found = load(cut)
+    assert (found.calls, found.findings) == (whole.calls, whole.findings)
+    assert least < PAGE + 8_000  # layout and header
+
+
+def test_damage_in_the_middle_is_passed_over(written: Path, tmp_path: Path) -> None:
+    whole, content = load(written), bytearray(written.read_bytes())
+    at = content.index(b'"GS101"')
+    content[at] ^= 1
+    written.write_bytes(content)
+    found = load(written)
+    assert len(found.findings) == len(whole.findings) - 1
+    assert (found.calls, found.graphs) == (whole.calls, whole.graphs)
+    (note,) = set(found.summary.notes) - set(whole.summary.notes)
+    assert re.fullmatch(r"the recording is damaged: .* cannot be read, the rest is shown", note)
+
+
+def changed(file: Path, table: str, change: Callable[[bytes], bytes]) -> None:
+    """Rewrite the first record of a table."""
+    descriptor = os.open(file, os.O_RDONLY)
+    payloads = read_log(descriptor).payloads
+    os.close(descriptor)
+    key = next(key for key in payloads if key[0] == table)
+    file.unlink()
+    store = create(file)
+    store.write(payloads | {key: change(payloads[key])})
+    store.finish()
+    store.close()
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("table", "change"),
     [
-        "UPDATE graphs SET value = x'00'",
-        "UPDATE graphs SET value = 5",
-        "UPDATE calls SET value = '[1]'",
-        "UPDATE calls SET value = '{'",
-        "UPDATE calls SET value = 7",
-        "UPDATE findings SET value = replace(value, '\"error\"', '\"awful\"')",
-        "UPDATE timeline SET value = '[1.0, \"a\", 2, 3]'",
-        "UPDATE sources SET value = 'text'",
-        "UPDATE meta SET value = '" + "[" * 200_000 + "' WHERE key = 'summary'",
-        "UPDATE sources SET value = x'780133040000320032'",  # the number 1, packed
-        "UPDATE meta SET value = '[]' WHERE key = 'layout'",
-        "UPDATE meta SET value = '{\"Header\": [[1]]}' WHERE key = 'layout'",
-        "UPDATE meta SET value = replace(value, '\"script\"', '\"scroll\"') WHERE key = 'layout'",
-        "DELETE FROM meta",
-        "DROP TABLE calls",
+        ("graphs", lambda _: b"0"),
+        ("graphs", lambda _: zlib.compress(bytes(200 << 20))),
+        ("graphs", lambda payload: payload[:-9]),
+        ("sources", lambda _: zlib.compress(b"1")),
+        ("sources", lambda _: zlib.compress(b'["a", "' + b"x" * (65 << 20) + b'"]')),
+        ("calls", lambda _: b"[1]"),
+        ("calls", lambda _: b"{"),
+        ("calls", lambda _: b"\xff"),
+        ("calls", lambda _: b"[" * 200_000),
+        ("findings", lambda payload: payload.replace(b'"error"', b'"awful"')),
+        ("timeline", lambda _: b'[1.0, "a", 2, 3]'),
+        ("timeline", lambda _: b"[NaN, 1, 2, 3, false]"),
+        ("timeline", lambda _: b"[1e999, 1, 2, 3, false]"),
+        ("timeline", lambda _: b"[" + b"[]," * 2_000_000 + b"0]"),
+        ("summary", lambda _: b"[" + b"9" * 5_000 + b"]"),
     ],
 )
-def test_damaged_contents_are_told_in_one_line(damage: str, written: Path) -> None:
-    with closing(sqlite3.connect(written)) as connection:
-        connection.execute(damage)
-        connection.commit()
-    assert "damaged" in one_line(written)
+def test_a_record_that_cannot_be_read_is_left_out_and_counted(
+    table: str, change: Callable[[bytes], bytes], written: Path
+) -> None:
+    whole = load(written)
+    changed(written, table, change)
+    found = load(written)
+    (note,) = set(found.summary.notes) - set(whole.summary.notes)
+    assert note.startswith("1 ")
+    assert "cannot be read, or are too large, and are left out" in note
+    for other in {"calls", "findings", "graphs", "sources", "timeline"} - {table}:
+        assert getattr(found, other) == getattr(whole, other)
 
 
-def test_a_graph_that_names_missing_nodes_is_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ("layout", b"[]"),
+        ("layout", b'{"Header": [[1]]}'),
+        ("layout", b'{"Header": ["scroll"]}'),
+        ("header", b"[]"),
+        ("header", b""),
+    ],
+)
+def test_without_a_header_it_is_refused(table: str, text: bytes, written: Path) -> None:
+    changed(written, table, lambda _: text)
+    assert "damaged or cut off (it has no header): record the run again" in one_line(written)
+
+
+def test_a_graph_that_names_missing_nodes_is_left_out(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "run.gscope", HEADER)
     writer.graph("g", replace(chain(2), edges=(Edge(0, 5),)))
     writer.close()
-    assert "a graph names a node" in one_line(tmp_path / "run.gscope")
+    assert load(tmp_path / "run.gscope").graphs == {}
 
 
 def test_fields_that_come_and_go_between_versions(written: Path) -> None:
     whole = load(written)
-    with closing(sqlite3.connect(written)) as connection:
-        (layout,) = connection.execute("SELECT value FROM meta WHERE key = 'layout'").fetchone()
-        assert '"missed"' in layout
-        connection.execute(
-            "UPDATE meta SET value = ? WHERE key = 'layout'",
-            (layout.replace('"missed"', '"of_a_later_version"'),),
-        )
-        connection.commit()
+    changed(written, "layout", lambda text: text.replace(b'"missed"', b'"of_a_later_version"'))
     found = load(written)
     assert found.findings == tuple(replace(finding, missed=False) for finding in whole.findings)
     assert found.graphs == whole.graphs
@@ -189,37 +247,6 @@ def test_a_recording_may_be_read_where_nothing_may_be_written(written: Path) -> 
         assert load(written) == whole
     finally:
         written.parent.chmod(stat.S_IRWXU)
-
-
-def test_half_a_commit_of_a_killed_process_is_undone(tmp_path: Path) -> None:
-    path = tmp_path / "run.gscope"
-    writer = RecordingWriter(path, HEADER)
-    writer.call(call_of(1))
-    writer.flush()
-    # What is on disk in the middle of a commit: a journal of old pages, and some pages already new.
-    connection = writer._connection
-    connection.execute("PRAGMA cache_size = 1")
-    connection.execute("BEGIN IMMEDIATE")
-    for number in range(200):
-        connection.execute("INSERT OR REPLACE INTO calls VALUES (?, ?)", (number, "x" * 4_000))
-    killed = tmp_path / "killed"
-    killed.mkdir()
-    for file in (path, tmp_path / "run.gscope-journal"):
-        shutil.copy(file, killed / file.name)
-    connection.execute("ROLLBACK")
-    writer.close()
-    assert (killed / path.name).stat().st_size > path.stat().st_size
-    assert load(killed / path.name).calls == (call_of(1),)
-    assert [file.name for file in killed.iterdir()] == [path.name]
-
-
-def test_the_tables_are_those_that_the_storage_names(written: Path) -> None:
-    with closing(sqlite3.connect(written)) as connection:
-        names = [
-            name
-            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        ]
-    assert sorted(names) == sorted(storage.TABLES)
 
 
 def test_the_causes_of_the_canned_findings_differ() -> None:

@@ -249,12 +249,16 @@ def test_paths_are_short_below_the_working_directory_and_whole_elsewhere(
     )
 
 
-def test_the_source_comes_from_the_file_where_it_was_not_recorded(tmp_path: Path) -> None:
+def test_the_source_is_the_recorded_one_or_that_of_a_program_that_runs(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text("first\nsecond = 2\n", encoding="utf-8")
-    lines = shown(finding(Site(str(file), 2, 1, 2, 7)), {})
+    there = finding(Site(str(file), 2, 1, 2, 7))
+    lines = shown(there, None)
     assert "2 | second = 2" in lines
     assert "  | ^^^^^^ label" in lines
+    for sources in ({}, {"b.py": "first\nsecond = 2\n"}):  # of a recording, which may be anyone's
+        assert "second" not in "\n".join(shown(there, sources))
+    assert "2 | recorded" in shown(there, {str(file): "first\nrecorded\n"})
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,8 @@ def _track(process: Process, own: Recording, sources: Sources) -> dict[str, Json
 def _process(process: Process) -> list[Json]:
     s = process.summary
     figures = [s.backward_calls, s.saved_bytes, s.peak_saved_bytes, process.findings]
-    ended = process.outcome.exception or ("" if process.outcome.finished else "cut off")
+    outcome = process.outcome
+    ended = outcome.exception or ("" if outcome.finished else outcome.unfinished)
     return [process.name, *figures, ended, process.differs]
 
 
@@ -155,7 +156,8 @@ def verdict(recording: Recording) -> dict[str, str]:
     summary, outcome = recording.summary, recording.outcome
     detail = ""
     if not outcome.finished:
-        detail = "The run was cut off before its end; this is what had been seen by then."
+        how = outcome.unfinished[:1].upper() + outcome.unfinished[1:]
+        detail = f"{how}; this is what had been seen by then."
     elif outcome.exception:
         detail = f"The program ended with {outcome.exception}"
     standing = [finding for finding in recording.findings if finding.counts]
@@ -165,7 +167,7 @@ def verdict(recording: Recording) -> dict[str, str]:
     if found:
         headline = (" and " if len(found) < 3 else ", ").join(found)
     elif not outcome.finished:
-        headline = "No finding, but the run was cut off"
+        headline = "No finding so far"
     elif outcome.exception:
         headline = "No finding about graphs"
     elif not summary.backward_calls:

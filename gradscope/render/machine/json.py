@@ -28,6 +28,7 @@ def to_json(recording: Recording) -> str:
             "exit_status": outcome.exit_status,
             "exception": outcome.exception,
             "finished": outcome.finished,
+            "running": outcome.running,
         },
         "summary": plain(recording.summary),
         "findings": plain(recording.findings),

@@ -36,7 +36,7 @@ def _run(recording: Recording) -> str:
     calls = counted(recording.summary.backward_calls, "backward call")
     body = ""
     if not outcome.finished:
-        body = _element("error", "the run was stopped before it could finish", "unfinished")
+        body = _element("error", outcome.unfinished, "unfinished")
     elif outcome.exception:
         kind = outcome.exception.partition(":")[0]
         body = _element("error", outcome.exception.splitlines()[0], kind, outcome.exception)

@@ -106,7 +106,7 @@ def _outcome(outcome: Outcome, who: str, console: Console) -> None:
     """Print how the run ended, if it ended early or raised."""
     if not outcome.finished:
         what = "the recording" if who == "the script" else f"the recording of {who}"
-        print_note(f"{what} ends here: the run was stopped before it could finish", console)
+        print_note(f"{what} ends here: {outcome.unfinished}", console)
     elif outcome.exception:
         raised = outcome.exception.splitlines()[0]
         raised = shorten(raised, 2 * console.width - 40, signs(console).ellipsis)

@@ -29,15 +29,19 @@ _NARROWEST_LABEL = 24
 
 
 def source_line(site: Site, sources: Mapping[str, str] | None) -> str | None:
-    """Return the line of a site, recorded or from its file; None if it is missing or blank."""
-    recorded = (sources or {}).get(site.file)
-    if recorded is None:
+    """Return the line of a site, None if it is missing or blank.
+
+    With ``sources``, those of a recording, no file is read: it may come from elsewhere, and name
+    any file.
+    """
+    if sources is None:
         try:
             line = linecache.getline(site.file, site.line)
         except ValueError:  # no file can have such a name
             return None
     else:
-        lines = re.split(r"\r\n|\r|\n", recorded)  # as Python counts them: a form feed ends no line
+        text = sources.get(site.file, "")
+        lines = re.split(r"\r\n|\r|\n", text)  # as Python counts them: a form feed ends no line
         line = lines[site.line - 1] if 0 < site.line <= len(lines) else ""
     return line.rstrip() or None
 

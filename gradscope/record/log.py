@@ -1,0 +1,378 @@
+"""The file of a recording: one page about it, then an append-only log of checksummed records.
+
+A later record of a table and key takes the place of an earlier one; an empty one deletes it. What
+``os.pwrite`` took outlives the process without a commit, and nobody locks anything: a reader stops
+at what is cut off, passes over what is damaged, and says how much that was. The page has a note,
+which is written again in its place with every backward call.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = 2
+"""Version of the file; recordings of version 1 were SQLite databases."""
+
+MAGIC = b"\x89gscope\n"
+TABLES = (
+    *("layout", "header", "outcome", "summary"),
+    *("calls", "findings", "sources", "timeline", "graphs"),
+)
+"""The tables, those first that tell the most if the end of a file is missing."""
+
+Key: TypeAlias = tuple[str, int]
+"""A table and the key in it."""
+
+PAGE = 4096
+HEAD = struct.Struct("<8sIIIIQQ")
+"""Magic, format, the process that writes and its file descriptor, how often the log was moved,
+where it starts and where it stops; 0 while it grows.
+"""
+NOTE = struct.Struct("<II")
+_NOTE_AT = 64
+FRAME = struct.Struct("<4sIIBI")
+"""Mark, length of the payload, checksum of all that follows it here, table, key."""
+MARK = b"\xf5GS\n"
+_CHECKED_FROM = 12
+
+_SPARE = 1 << 20
+"""Bytes that may be outdated in a log, with as many more as are not."""
+_OUT_OF_THE_WAY = 900
+"""Our file descriptors begin here: the program's have the numbers that they have without us, and a
+program that closes all and opens others is not given one of ours again.
+"""
+
+_MOST_READ = 256 << 20
+_MOST_HELD = 64 << 20
+_MOST_RECORDS = 500_000
+"""No recording is larger: a file that was made to do harm is read no further."""
+
+
+class Store:
+    """A recording in a file, or in a nameless one that a forked process can read."""
+
+    is_shared = True
+
+    def __init__(self, file: int, path: Path | None) -> None:
+        self.path = path
+        self._file = file
+        self._identity = _identity(file)
+        self._places: dict[Key, tuple[int, int]] = {}
+        self._end = PAGE
+        self._stop = self._moved = 0
+        self._most = PAGE + _SPARE
+        self._copied: bytes | None = None
+        self._put(self._head(PAGE, 0).ljust(PAGE, b"\0"), 0)
+
+    def fileno(self) -> int:
+        """Return the number of the file, which stays the same."""
+        return self._file
+
+    def write(self, batch: Mapping[Key, bytes]) -> None:
+        """Write all of ``batch`` or, on an error, nothing."""
+        if _identity(self._file) != self._identity:  # closed by the program, and its own by now
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        if self._copied is not None:
+            self._settle(self._copied)
+        if self._stop:
+            self._turn(PAGE, 0)
+        frames, places, at = [], {}, self._end
+        for key, payload in batch.items():
+            frames.append(_frame(key, payload))
+            places[key] = (at, len(frames[-1]))
+            at += len(frames[-1])
+        try:
+            self._put(b"".join(frames), self._end)
+            self._places.update(places)
+            self._end = at
+        except BaseException:  # a full disk, or a signal's handler that raises
+            with suppress(OSError):
+                os.ftruncate(self._file, self._end)
+            raise
+        if self._end > self._most:
+            self.compact()
+
+    def note(self, text: bytes) -> bool:
+        """Write a short text in the place of the one before; return False if it is too long."""
+        if len(text) > PAGE - _NOTE_AT - NOTE.size:
+            return False
+        self._put(NOTE.pack(len(text), zlib.crc32(text)) + text, _NOTE_AT)
+        return True
+
+    def compact(self) -> None:
+        """Leave out the records that others have replaced.
+
+        They are copied to the end first, and to the front from there: a process that is killed
+        in the midst of it leaves one of the two whole.
+        """
+        order = sorted(self._places, key=lambda key: (TABLES.index(key[0]), key[1]))
+        places = (self._places[key] for key in order)
+        frames = (os.pread(self._file, length, at) for at, length in places)
+        live = b"".join(frame for frame in frames if len(frame) > FRAME.size)
+        self._most = 2 * len(live) + PAGE + _SPARE
+        try:
+            self._put(live, self._end)
+        except OSError:  # no room for two
+            os.ftruncate(self._file, self._end)
+            self._most += self._end
+            return
+        self._copied = live
+        self._turn(self._end, 0)
+        self._settle(live)
+
+    def _settle(self, live: bytes) -> None:
+        self._put(live, PAGE)
+        end = PAGE + len(live)
+        self._turn(PAGE, end)
+        os.ftruncate(self._file, end)
+        self._turn(PAGE, 0)
+        self._places = {key: (at, length) for key, at, length in _frames(live)}
+        self._end = end
+        self._copied = None
+
+    def finish(self) -> None:
+        """Make the file as small as it can be, the end with the least in it, and note the end."""
+        self.compact()
+        self._turn(PAGE, self._end)
+
+    def found(self) -> Found:
+        """Return what was written so far."""
+        return read_log(self._file)
+
+    def close(self) -> None:
+        """Let go of the file, unless the program has closed it, with all that it found open."""
+        file, self._file = self._file, -1
+        with suppress(OSError):
+            if _identity(file) == self._identity:
+                os.close(file)
+
+    def _head(self, start: int, stop: int) -> bytes:
+        process = os.getpid()
+        return HEAD.pack(MAGIC, FORMAT, process, self._file, self._moved, start, stop)
+
+    def _turn(self, start: int, stop: int) -> None:
+        self._moved += 1
+        self._stop = stop
+        self._put(self._head(start, stop), 0)
+
+    def _put(self, data: bytes, at: int) -> None:
+        if os.pwrite(self._file, data, at) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Memory:
+    """A recording in the memory of this process alone."""
+
+    is_shared = False
+    path = None
+
+    def __init__(self) -> None:
+        self._payloads: dict[Key, bytes] = {}
+
+    def write(self, batch: Mapping[Key, bytes]) -> None:
+        """Take in all of ``batch``."""
+        self._payloads.update(batch)
+
+    def note(self, text: bytes) -> bool:
+        """Do nothing: nobody reads it when the process is killed."""
+        return True
+
+    def found(self) -> Found:
+        """Return what was written so far."""
+        live = {key: payload for key, payload in self._payloads.items() if payload}
+        return Found(dict(sorted(live.items())))
+
+    def finish(self) -> None:
+        """Do nothing: it has no end that could be cut off."""
+
+    def close(self) -> None:
+        """Do nothing: it ends with the writer."""
+
+
+def new_file(path: Path | None) -> int:
+    """Return a new file: of that name, or a nameless one in memory where there is such a thing."""
+    if path is not None:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    elif hasattr(os, "memfd_create"):
+        file = os.memfd_create("gradscope")
+    else:
+        with tempfile.TemporaryFile() as nameless:
+            file = os.dup(nameless.fileno())
+    if fcntl is None:
+        return file
+    try:
+        away = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+    except OSError:  # so many files are not allowed
+        return file
+    os.close(file)
+    return away
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the first page says; ``stop`` is 0 of a log that was not finished."""
+
+    format: int
+    process: int
+    file: int
+    moved: int
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Found:
+    """The records of a log, and how many bytes of it could not be read, or are not there."""
+
+    payloads: dict[Key, bytes]
+    note: bytes = b""
+    head: Head | None = None
+    damaged: int = 0
+    missing: int = 0
+
+
+def head_of(page: bytes) -> Head | None:
+    """Return what the beginning of a file says; None if that is no recording."""
+    if len(page) < HEAD.size or not page.startswith(MAGIC):
+        return None
+    return Head(*HEAD.unpack_from(page)[1:])
+
+
+def read_log(file: int) -> Found:
+    """Return the records of a log, which may be written and moved meanwhile."""
+    for _ in range(5):
+        found = _read(file)
+        now = head_of(os.pread(file, HEAD.size, 0))
+        if now is None or found.head is None or now.moved == found.head.moved:
+            break
+    return found
+
+
+def _read(file: int) -> Found:
+    page = os.pread(file, PAGE, 0)
+    head = head_of(page)
+    found = Found({}, _note(page), head)
+    size = os.fstat(file).st_size
+    start = head.start if head is not None and PAGE <= head.start <= size else PAGE
+    stop = head.stop if head is not None and head.stop > start else size
+    found.missing = max(0, stop - size)
+    scan = _Scan(file, start, min(stop, size))
+    held, records = 0, found.payloads
+    for count, (key, payload) in enumerate(scan):
+        held += len(payload) - len(records.get(key, b""))
+        if held > _MOST_HELD or count >= _MOST_RECORDS:
+            break
+        records[key] = payload
+    found.payloads = dict(sorted((key, text) for key, text in records.items() if text))
+    found.damaged = scan.damaged + scan.left
+    return found
+
+
+def _note(page: bytes) -> bytes:
+    if len(page) < PAGE:
+        return b""
+    length, checksum = NOTE.unpack_from(page, _NOTE_AT)
+    text = page[_NOTE_AT + NOTE.size :][:length]
+    return text if len(text) == length and zlib.crc32(text) == checksum else b""
+
+
+class _Scan:
+    """Goes through the records of a log; ``damaged`` counts the bytes that are none, ``left`` those
+    that were not looked at.
+    """
+
+    def __init__(self, file: int, start: int, end: int) -> None:
+        self.damaged = 0
+        self._file = file
+        self._at = start
+        self._end = min(end, start + _MOST_READ)
+        self._beyond = end - self._end
+        self._buffer, self._buffer_at = b"", start
+        self._checks = _MOST_READ  # bytes of what may be records, after damage
+
+    @property
+    def left(self) -> int:
+        return self._beyond + self._end - self._at
+
+    def __iter__(self) -> Iterator[tuple[Key, bytes]]:
+        while self._at < self._end:
+            record = self._record()
+            if record is None:
+                self._go_to_next()
+            else:
+                self._at += FRAME.size + len(record[1])
+                yield record
+
+    def _record(self) -> tuple[Key, bytes] | None:
+        """Return the record that begins here; None where none does."""
+        head = self._bytes(self._at, FRAME.size)
+        if len(head) < FRAME.size or not head.startswith(MARK):
+            return None
+        _, length, checksum, table, key = FRAME.unpack(head)
+        whole = length <= min(self._end - self._at - FRAME.size, self._checks)
+        if table >= len(TABLES) or not whole:
+            return None
+        payload = self._bytes(self._at + FRAME.size, length)
+        if _checksum(head[_CHECKED_FROM:], payload) != checksum:
+            self._checks -= length
+            return None
+        return (TABLES[table], key), payload
+
+    def _go_to_next(self) -> None:
+        """Go to the next place that may be the beginning of a record."""
+        at = self._at + 1
+        while at < self._end:
+            near = self._bytes(at, min(_SPARE, self._end - at))
+            found = near.find(MARK)
+            if found >= 0:
+                at += found
+                break
+            at += max(1, len(near) - len(MARK) + 1)
+        at = min(at, self._end)
+        self.damaged += at - self._at
+        self._at = at
+
+    def _bytes(self, at: int, length: int) -> bytes:
+        begin = at - self._buffer_at
+        if begin < 0 or begin + length > len(self._buffer):
+            wanted = min(max(length, _SPARE), self._end - at)
+            self._buffer, self._buffer_at, begin = os.pread(self._file, wanted, at), at, 0
+        return self._buffer[begin : begin + length]
+
+
+def _frame(key: Key, payload: bytes) -> bytes:
+    table = TABLES.index(key[0])
+    tail = struct.pack("<BI", table, key[1])
+    return FRAME.pack(MARK, len(payload), _checksum(tail, payload), table, key[1]) + payload
+
+
+def _frames(log: bytes) -> Iterator[tuple[Key, int, int]]:
+    """Yield the key, the place in the file and the length of each record of a whole log."""
+    at = 0
+    while at < len(log):
+        _, length, _, table, key = FRAME.unpack_from(log, at)
+        yield (TABLES[table], key), PAGE + at, FRAME.size + length
+        at += FRAME.size + length
+
+
+def _checksum(tail: bytes, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(tail))
+
+
+def _identity(file: int) -> tuple[int, int]:
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from gradscope._version import __version__
@@ -21,9 +22,10 @@ from gradscope.commands import doctor as doctor_command
 from gradscope.commands import draw as draw_command
 from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
-from gradscope.commands.outputs import Color, use_color
+from gradscope.commands.outputs import Color, SafeStream, use_color
 from gradscope.errors import GradscopeError
-from gradscope.launch.target import Code, Input, Module, Script, Target
+from gradscope.launch.interpreter import Again, program_of
+from gradscope.launch.target import Code, Input, Module, Target
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Engine, Options, Theme
 from gradscope.rules.settings import FailOn, settings_at
@@ -34,7 +36,20 @@ Job = Callable[[], int]
 # typer may bring its own copy of click: this finds the error of either.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
+
+class Commands(TyperGroup):
+    """The commands; one who names a program in the place of one is told which it needs."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that a line names."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and (os.path.isfile(name) or name.endswith(".py")):
+            ctx.fail(f"No such command {name!r}; `gradscope run {shlex.join(args)}` runs it")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Commands,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="See which backward graphs a PyTorch program builds, what each backward call frees,"
@@ -125,7 +140,8 @@ def run(
     program: Annotated[
         str,
         typer.Argument(
-            metavar="PROGRAM", help="A script, - for stdin, or the argument of -m or -c."
+            metavar="PROGRAM",
+            help="A script, a launcher, - for stdin, or the argument of -m or -c.",
         ),
     ],
     args: Annotated[
@@ -161,22 +177,33 @@ def run(
 
     Everything after PROGRAM belongs to the program. The exit status is the program's if that is not
     0; else 1 if there is a finding at or above --fail-on, else 0. It is 2 if gradscope was used
-    wrongly.
+    wrongly, or the report could not be written where it should be. A program that is killed is
+    reported on too.
     """
     from gradscope.commands import run as command
 
-    kind: Callable[[str, tuple[str, ...]], Target] = Module if module else Code if code else _script
+    kind = Module if module else Code if code else _named
+    target = kind(program, tuple(args or ()))
+    if isinstance(target, Again):
+        return partial(_run_again, target, len(args or ()))
     settings = settings_at().overridden(ignore, fail_on, baseline, write_baseline)
     options = command.RunOptions(
         format, output, save, html, draw, stop_after, guard, not no_hooks, settings
     )
-    return partial(command.run, kind(program, tuple(args or ())), options)
+    return partial(command.run, target, options)
 
 
-def _script(path: str, args: tuple[str, ...]) -> Target:
-    """Return the script at a path; ``-`` is what stdin has to its end."""
-    if path != "-":
-        return Script(path, args)
+def _run_again(again: Again, args: int) -> NoReturn:
+    """Run this command line by the Python that it names: ``run --guard python -u train.py``."""
+    own = sys.argv[1 : len(sys.argv) - args - 1]
+    own = own[:-1] if own[-1] == "--" else own
+    os.execv(again.python[0], [*again.python, "-m", "gradscope", *own, *again.program])
+
+
+def _named(program: str, args: tuple[str, ...]) -> Target | Again:
+    """Return the program of a name; ``-`` is what stdin has to its end."""
+    if program != "-":
+        return program_of(program, args)
     if sys.stdin is None:
         raise GradscopeError("there is no program to read: stdin is closed; name a script")
     return Input(sys.stdin.buffer.read(), args)
@@ -335,5 +362,5 @@ def main() -> None:
 
 
 def _used_wrongly(what: str) -> int:
-    typer.echo(f"gradscope: {what}", err=True)
+    SafeStream(sys.stderr).write(f"gradscope: {what}\n")
     return 2

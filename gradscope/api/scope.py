@@ -29,6 +29,7 @@ from gradscope.model import (
 from gradscope.model.printed import Printed
 from gradscope.record.log import Store
 from gradscope.record.writer import RecordingWriter
+from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.render.pictures.draw import Drawing
@@ -67,6 +68,7 @@ class Scope(Printed):
         self._session: Session | None = None
         self._first_call = 0
         self._is_stopped = False
+        self._notes: tuple[str, ...] = ()
 
     def join(self, session: Session) -> None:
         """Begin to take what a session of watches sees."""
@@ -127,6 +129,11 @@ class Scope(Printed):
     def finish(self, outcome: Outcome) -> None:
         """Note how the program ended; the watch itself ends with its ``with`` block."""
         self.outcome = outcome
+
+    def note_stop(self) -> None:
+        """Note that the program has ended where ``--stop-after`` wanted it to."""
+        made = counted(self.stop_after or 0, "backward call")
+        self._notes = (f"the program was stopped after {made}, as --stop-after asked",)
 
     def look_back(self, main: ModuleType) -> None:
         """Look at what a program whose code has run leaves in the variables of its main module."""
@@ -197,10 +204,11 @@ class Scope(Printed):
                 self._settle(number, replace(finding, withdrawn=reason))
 
     def with_predictions(self, summary: Summary) -> Summary:
-        """Return the totals with the number of predictions, and of those that came true."""
+        """Return the totals with what became of the predictions, and why the program stopped."""
         predicted = [finding for finding in self.findings if finding.predicts_error]
         came_true = sum(finding.came_true for finding in predicted)
-        return replace(summary, predicted=len(predicted), came_true=came_true)
+        notes = (*summary.notes, *self._notes)
+        return replace(summary, predicted=len(predicted), came_true=came_true, notes=notes)
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, where the user asked for that."""

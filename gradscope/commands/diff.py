@@ -10,11 +10,11 @@ from gradscope.commands.outputs import console_on, paged
 
 def diff(before: Path, after: Path) -> int:
     """Print how memory, totals and findings differ."""
-    from gradscope.record.file import load
+    from gradscope.record.processes import load_run
     from gradscope.render.text.memory import print_diff
 
     console = console_on(sys.stdout, highlight=False)
-    recordings = load(before), load(after)
+    recordings = load_run(before), load_run(after)
     with paged(console):
         print_diff(*recordings, console)
     return 0

@@ -22,10 +22,10 @@ def draw(
     settings: Settings = DEFAULTS,
 ) -> int:
     """Draw a graph of a saved recording: to a file, or as a tree."""
-    from gradscope.record.file import load
+    from gradscope.record.processes import load_run
     from gradscope.render.pictures.draw import recording_tree
 
-    recording = Suppressor(settings).of_findings(load(file))
+    recording = Suppressor(settings).of_findings(load_run(file))
     console = console_on(sys.stdout)
     if output is not None:
         image(output, "--output", options, call).write(recording, console)

@@ -40,11 +40,11 @@ def fix(file: Path, options: FixOptions) -> int:
     from gradscope.fixing import proposals
     from gradscope.fixing.runs import Bounds
     from gradscope.fixing.verify import default_calls, try_out
-    from gradscope.record.file import load
+    from gradscope.record.processes import load_run
     from gradscope.render.text.fixes import print_changes, print_plan
     from gradscope.render.text.trials import print_trial
 
-    recording = Suppressor(options.settings).of_findings(load(file))
+    recording = Suppressor(options.settings).of_findings(load_run(file))
     console = console_on(sys.stdout, highlight=False)
     suppressed = [finding for finding in recording.findings if finding.suppression]
     by_name = options.finding is not None or options.picks

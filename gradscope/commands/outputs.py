@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shlex
@@ -46,7 +47,7 @@ class SafeStream(io.TextIOBase):
 
     def flush(self) -> None:
         """Flush if that is still possible."""
-        self.attempt(self._stream.flush)
+        self.attempt(lambda: self._stream.flush())
 
     def attempt(self, work: Callable[[], object]) -> None:
         """Do some work on the stream, and note if that failed."""
@@ -55,7 +56,20 @@ class SafeStream(io.TextIOBase):
         except OSError as error:
             self.problem = self.problem or error
         except ValueError:  # it was closed
-            pass
+            self.problem = self.problem or OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether somebody who would read it has not got what was written."""
+        return self.problem is not None and not isinstance(self.problem, BrokenPipeError)
+
+    @property
+    def is_diverted(self) -> bool:
+        """Return whether it leads elsewhere than at first."""
+        return False
+
+    def at_end(self) -> None:
+        """Take note that the program has ended: what is written now is the report."""
 
     def isatty(self) -> bool:
         """Return whether the stream is a terminal."""
@@ -66,6 +80,61 @@ class SafeStream(io.TextIOBase):
     def fileno(self) -> int:
         """Return that of the stream."""
         return self._stream.fileno()
+
+
+class ErrorStream(SafeStream):
+    """Stderr as the user gave it, whatever the program makes of it.
+
+    While the program leads it elsewhere, as a test does that captures it, nothing is written, and
+    at the end only where the program has led it on purpose: to a file that its children get too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._number = None
+        with suppress(OSError, ValueError):
+            self._number = self._stream.fileno()
+        self._file = self._current()
+        self._is_at_end = False
+
+    def at_end(self) -> None:
+        """Say that the program has ended: what is written now is the report."""
+        self._is_at_end = True
+
+    @property
+    def is_diverted(self) -> bool:
+        """Return whether it leads elsewhere than at first."""
+        return self._current() != self._file
+
+    def _current(self) -> tuple[int, int] | None:
+        if self._number is None:
+            return None
+        try:
+            found = os.fstat(self._number)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def attempt(self, work: Callable[[], object]) -> None:
+        """Do some work on the stream, and note if that failed."""
+        if self._number is not None and self.is_diverted:
+            if not self._is_at_end:
+                return
+            if self._current() is None or not os.get_inheritable(self._number):
+                self.problem = self.problem or OSError(errno.EBADF, os.strerror(errno.EBADF))
+                return
+        if self._number is not None and _is_closed(self._stream):
+            self._stream = open(  # noqa: SIM115
+                self._number, "w", encoding="utf-8", errors="backslashreplace", closefd=False
+            )
+        super().attempt(work)
+
+
+def _is_closed(stream: TextIO) -> bool:
+    try:
+        return stream.closed
+    except ValueError:  # it was detached
+        return True
 
 
 class SafeConsole(Console):
@@ -97,9 +166,11 @@ def use_color(color: Color) -> None:
     _settings.update(_COLORS[color])
 
 
-def console_on(stream: TextIO, *, highlight: bool = True, kind: type[Console] = Console) -> Console:
+def console_on(
+    stream: TextIO | SafeStream, *, highlight: bool = True, kind: type[Console] = Console
+) -> Console:
     """Return a console that writes to a stream."""
-    return kind(file=stream, highlight=highlight, **_settings)
+    return kind(file=cast(TextIO, stream), highlight=highlight, **_settings)
 
 
 class Pager(rich.pager.Pager):
@@ -158,6 +229,22 @@ def opened(output: Path | None, otherwise: TextIO | io.TextIOBase) -> Iterator[T
         stream.attempt(file.close)
     if stream.problem is not None:
         raise unwritable(output, stream.problem, "--output")
+
+
+@contextmanager
+def beside(folder: Path, suffix: str) -> Iterator[tuple[TextIO, Path]]:
+    """Open a new file for a report that nothing else takes: in the folder, else a temporary one."""
+    import tempfile
+
+    for place in (folder, Path(tempfile.gettempdir())):
+        path = place / f"gradscope-report-{os.getpid()}{suffix}"
+        with suppress(OSError):
+            file = path.open("x", encoding="utf-8")
+            break
+    else:
+        raise GradscopeError("the report cannot be written anywhere; name a file with --output")
+    with file:
+        yield file, path
 
 
 def unwritable(file: Path, error: OSError, option: str) -> GradscopeError:
@@ -221,12 +308,13 @@ class View:
             for line in (f"{self.word}: {self.file}", *(f"note: {note}" for note in notes)):
                 print_line(console, line)
 
-    def write_if_possible(self, recording: Recording, console: Console | None) -> None:
+    def write_if_possible(
+        self, recording: Recording, console: Console | None, stream: SafeStream
+    ) -> None:
         """Write the file at the end of a run; if that fails, only say so."""
         try:
             self.write(recording, console)
         except GradscopeError as error:
-            stream = SafeStream(sys.stderr)
             stream.write(f"gradscope: {self.file} was not written: {error}\n")
             stream.flush()
 

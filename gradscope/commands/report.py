@@ -29,8 +29,9 @@ def report(
 ) -> int:
     """Print the reports of saved recordings, write that of one as a page, or a baseline."""
     from gradscope.record.file import load
-    from gradscope.record.processes import are_of_one_run, merged
+    from gradscope.record.processes import are_of_one_run, files_of, merged
 
+    files = [file for name in files for file in files_of(name)]
     recordings = [load(file) for file in files]
     names = [str(file) for file in files]
     if are_of_one_run(recordings):

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 from rich.console import Console
 
 import gradscope.fixing.primitives  # noqa: F401 - now, while the import path is not the program's
 from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.commands.outputs import (
+    ErrorStream,
     SafeConsole,
     SafeStream,
     View,
+    beside,
     console_on,
     image,
     opened,
@@ -32,14 +33,18 @@ from gradscope.errors import GradscopeError
 from gradscope.launch.children import Children, Plan, own_file
 from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.runner import Ended, run_program
+from gradscope.launch.standby import Death, standing_by
 from gradscope.launch.target import Target, header_of
-from gradscope.model import BackwardCall, Finding, Header, Recording
+from gradscope.model import BackwardCall, Finding, Header, Outcome, Recording
 from gradscope.record.processes import merged
 from gradscope.render.machine import Format
 from gradscope.rules.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
+
+USED_WRONGLY = 2
+"""The exit status if the report is not where the user wants it, and the program has no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,50 +78,134 @@ def run(target: Target, options: RunOptions) -> int:
     children = Children(Plan.of(options.given, **chosen, **program), header)
     header = replace(header, run=children.plan.run)
     ended = None
+    stderr = ErrorStream()
     try:
-        with opened(options.output, SafeStream(sys.stderr)) as stream, children:
-            console = console_on(stream, kind=SafeConsole)
-            live = _Live(console) if options.format is Format.TEXT else None
-            show = live.report if live else printer(options.format)
-            try:
-                ended = run_program(
-                    target, partial(_watch, options, header, save, live, suppressor)
-                )
-                recording, saved = _seen(ended, header, children, save)
-                recording = suppressor.applied(recording)
-                if recording.calls or ended.scope is not None:
-                    show(recording, console, saved)
-                    if options.settings.write_baseline is not None:
-                        written = write_baseline(
-                            options.settings.write_baseline, recording.findings, recording.sources
-                        )
-                        if live:
-                            print_line(console, written)
-                    for view in views:
-                        view.write_if_possible(recording, console if live else None)
-                elif live:
-                    _print_unwatched(options, console, ended.failure, recording.summary.notes)
-                else:
-                    show(recording, console, None)
-                if ended.failure is not None and (ended.scope is not None or not live):
-                    _tell(ended.failure)
-            except KeyboardInterrupt:  # not the program's: a second Ctrl-C cuts the report short
-                die_of_interrupt()
+        with opened(options.output, stderr) as stream:
+            streams = list(dict.fromkeys([cast(SafeStream, stream), stderr]))
+            report = _Report(options, header, suppressor, children, save, views, streams)
+            start = partial(_watch, options, header, save, report.live, suppressor)
+            with standing_by(report.of_killed, report.files), children:
+                try:
+                    ended = run_program(target, start)
+                    recording = report.of_ended(ended)
+                except KeyboardInterrupt:  # not the program's: a second Ctrl-C ends the report
+                    die_of_interrupt()
     except GradscopeError as error:
-        if ended is None or not ended.outcome.exit_status:
+        if ended is None:
             raise
-        SafeStream(sys.stderr).write(f"gradscope: {error}\n")
-        return ended.outcome.exit_status
+        stderr.write(f"gradscope: {error}\n")
+        return ended.outcome.exit_status or USED_WRONGLY
     except Exception as failure:  # of ours: the program has ended, and its exit status stands
         if ended is None:
             raise
-        _tell(failure)
+        _tell(failure, stderr)
         return ended.outcome.exit_status or 0
     if ended.interrupted:
         die_of_interrupt()
     if ended.outcome.exit_status or options.settings.write_baseline:
         return ended.outcome.exit_status or 0
     return int(any(map(options.settings.fail_on.includes, recording.findings)))
+
+
+class _Report:
+    """The report of a run: where it goes, in which format, and which files show it besides."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        header: Header,
+        suppressor: Suppressor,
+        children: Children,
+        save: Path | None,
+        views: Sequence[View],
+        streams: Sequence[SafeStream],
+    ) -> None:
+        self._options = options
+        self._header = header
+        self._suppressor = suppressor
+        self._children = children
+        self._save = save
+        self._views = views
+        self._streams = streams
+        self._stderr = streams[-1]
+        is_text = options.format is Format.TEXT
+        self.live = _Live(streams[0], streams[-1]) if is_text else None
+        self._print = self.live.report if self.live else printer(options.format)
+
+    @property
+    def files(self) -> list[int]:
+        """The open file that the report goes to, if it goes to one."""
+        with suppress(OSError, ValueError):
+            return [self._streams[0].fileno()]
+        return []
+
+    def of_ended(self, ended: Ended) -> Recording:
+        """Report on a program that has ended; return what was seen."""
+        own = ended.scope.recording() if ended.scope is not None else None
+        recording, saved = _seen(own, ended.outcome, self._header, self._children, self._save)
+        shown = self._report(recording, saved, own is not None, ended.failure)
+        if ended.failure is not None and (ended.scope is not None or not self.live):
+            _tell(ended.failure, self._stderr)
+        return shown
+
+    def of_killed(self, death: Death) -> None:
+        """Report, from another process, on a program whose process has died."""
+        try:
+            own, outcome = self._left_behind(), Outcome(death.exit_status)
+            if own is not None:
+                outcome = own.outcome if own.outcome.finished else outcome
+                own = replace(own, outcome=outcome)
+            recording, saved = _seen(own, outcome, self._header, self._children, self._save)
+            if self.live:
+                print_line(console_on(self._streams[0], kind=SafeConsole), f"gradscope: {death}")
+            self._report(recording, saved, own is not None, None)
+        except Exception as failure:
+            _tell(failure, self._stderr)
+
+    def _left_behind(self) -> Recording | None:
+        """Return what the program's process has recorded; None if it had no torch."""
+        from gradscope.record.file import load
+
+        if self._save is not None:
+            with suppress(GradscopeError):
+                return load(self._save)
+        return None
+
+    def _report(
+        self, recording: Recording, saved: str | None, seen: bool, failure: Exception | None
+    ) -> Recording:
+        recording = self._suppressor.applied(recording)
+        for stream in self._streams:
+            stream.at_end()
+        if self.live and not (recording.calls or seen):
+            console = console_on(self._streams[0], kind=SafeConsole)
+            _print_unwatched(self._options, console, failure, recording.summary.notes)
+            return recording
+        file, console = self._shown(recording, saved)
+        if recording.calls or seen:
+            told = console if self.live else None
+            if baseline := self._options.settings.write_baseline:
+                written = write_baseline(baseline, recording.findings, recording.sources)
+                if told:
+                    print_line(told, written)
+            for view in self._views:
+                view.write_if_possible(recording, told, self._stderr)
+        if file is not None:
+            raise GradscopeError(f"stderr cannot be written any more; the report is in {file}")
+        return recording
+
+    def _shown(self, recording: Recording, saved: str | None) -> tuple[Path | None, Console]:
+        """Print the report where it can be read; return the file that was made for it, if any."""
+        for stream in self._streams:
+            console = console_on(stream, kind=SafeConsole)
+            self._print(recording, console, saved)
+            stream.flush()
+            if not stream.is_lost:
+                return None, console
+        suffix = ".txt" if self.live else f".{self._options.format}"
+        with beside(Path(self._header.cwd), suffix) as (last, path):
+            self._print(recording, console_on(last), saved)
+        return path, console
 
 
 def _own(options: RunOptions, header: Header) -> RunOptions:
@@ -129,28 +218,28 @@ def _own(options: RunOptions, header: Header) -> RunOptions:
 
 
 def _seen(
-    ended: Ended, header: Header, children: Children, save: Path | None
+    own: Recording | None, outcome: Outcome, header: Header, children: Children, save: Path | None
 ) -> tuple[Recording, str | None]:
     """Return what this process and those that it started have done, and the files of that."""
-    seen = ended.scope is not None
-    own = ended.scope.recording() if ended.scope else Recording(header, ended.outcome)
+    together = own or Recording(header, outcome)
+    has_any = together.calls or together.findings
     written = children.plan.recordings()
     children.plan.tidy()
-    if save is not None and (not seen or (written and not (own.calls or own.findings))):
+    if save is not None and (own is None or (written and not has_any)):
         save.unlink(missing_ok=True)
         save = None
     files = [*([] if save is None else [save]), *(file for file, _ in written)]
     if written:
-        parts = [own] if own.calls or own.findings else []
+        parts = [together] if has_any else []
         together = merged([*parts, *(recording for _, recording in written)])
-        own = replace(together, header=own.header, outcome=ended.outcome)
+        together = replace(together, header=own.header if own else header, outcome=outcome)
     notes = (
         f"a process was started that is not watched; this watches it: {command}"
         for command in children.unwatched
     )
-    summary = replace(own.summary, notes=(*own.summary.notes, *notes))
+    summary = replace(together.summary, notes=(*together.summary.notes, *notes))
     kept = children.plan.is_kept and files
-    return replace(own, summary=summary), " ".join(map(str, files)) if kept else None
+    return replace(together, summary=summary), " ".join(map(str, files)) if kept else None
 
 
 def _views(options: RunOptions) -> list[View]:
@@ -193,22 +282,23 @@ def _made(save: Path) -> Path:
 class _Live:
     """Prints each finding as soon as it is made, the progress, and the report at the end."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, stream: SafeStream, stderr: SafeStream) -> None:
         # Imported now: the program may leave no path to import it from.
         from gradscope.render.text.finding import print_finding
         from gradscope.render.text.progress import ProgressLine
         from gradscope.render.text.report import print_report
 
-        self._console = console
+        self._console = console_on(stream, kind=SafeConsole)
+        self._stream = stream
         self._print_finding, self._print_report = print_finding, print_report
         self._printed: list[Finding] = []
-        self._progress = ProgressLine()
+        self._progress = ProgressLine(cast(TextIO, stderr))
         self._process = os.getpid()
         self._started = time.monotonic()
 
     def found(self, finding: Finding) -> None:
         """Print a finding; in a forked child, print nothing."""
-        if os.getpid() == self._process:
+        if os.getpid() == self._process and not self._stream.is_diverted:
             self._progress.erase()
             self._print_finding(finding, self._console, before=self._printed)
             self._printed.append(finding)
@@ -221,13 +311,14 @@ class _Live:
     def report(self, recording: Recording, console: Console, saved: str | None) -> None:
         """Print the report; what was printed before takes one line a finding."""
         self._progress.erase()
-        printed = {finding.cause for finding in self._printed}
+        here = console.file is self._console.file
+        printed = {finding.cause for finding in self._printed if here}
         self._print_report(recording, console, saved, printed)
 
 
-def _tell(failure: Exception) -> None:
+def _tell(failure: Exception, stream: SafeStream) -> None:
     """Say in one line what failed in gradscope; the program is not told."""
-    SafeStream(sys.stderr).write(f"gradscope: {_words(failure)}\n")
+    stream.write(f"gradscope: {_words(failure)}\n")
 
 
 def _words(failure: Exception) -> str:

@@ -6,6 +6,7 @@ import math
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.gradients import Line, Training, read_training
 from gradscope.fixing.patch import Change, bare, read
 from gradscope.fixing.proposals import CODE
-from gradscope.model import Finding, Recording
+from gradscope.model import Finding, Header, Recording
 from gradscope.record.file import load
 
 MEAN_OF = 10
@@ -125,6 +126,11 @@ class Run:
         )
 
     @property
+    def is_rank(self) -> bool:
+        """Whether it ran as a launcher's only rank."""
+        return self.recording is not None and self.recording.header.rank is not None
+
+    @property
     def exception(self) -> str:
         """What it raised, in one line."""
         text = self.recording.outcome.exception if self.recording is not None else None
@@ -178,9 +184,8 @@ def run(
         )
         (place / "job").write_bytes(pickle.dumps(job))
         with (place / "output").open("wb") as output:
-            status = _call(
-                _START.format(_PACKAGES, str(place / "job")), header.cwd, output, bounds.seconds
-            )
+            start = _START.format(_PACKAGES, str(place / "job"))
+            status = _call(start, header, output, bounds.seconds)
         text = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
         found = None
         with suppress(GradscopeError):  # a program that never imports torch leaves none
@@ -190,11 +195,27 @@ def run(
     return Run(found, losses, status, text, training, bounds.seconds)
 
 
-def _call(code: str, folder: str, output: Any, seconds: float) -> int | None:
+def _only_rank(header: Header) -> dict[str, str]:
+    """Return what a launcher tells the only rank of a run, if the recording is one of a rank."""
+    if header.rank is None:
+        return {}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {
+        **dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"),
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1"),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def _call(code: str, header: Header, output: Any, seconds: float) -> int | None:
     """Run Python code in a process; return its exit status, None where it was killed."""
     process = subprocess.Popen(
         [sys.executable, "-c", code],
-        cwd=folder,
+        cwd=header.cwd,
+        env=os.environ | _only_rank(header),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

@@ -1,4 +1,4 @@
-"""Reads the command lines by which a program starts Python once more."""
+"""Reads the command lines by which a user or a program starts Python."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gradscope.errors import GradscopeError
 from gradscope.launch.target import Code, Module, Script, Target
 
 _FLAGS = frozenset("bBdEIOPqsSuv")
@@ -17,7 +18,8 @@ _FLAGS = frozenset("bBdEIOPqsSuv")
 _HELPERS = ("from multiprocessing.resource_tracker", "torch._inductor", "torch/_inductor")
 """What Python and torch start for themselves; no backward call is made there."""
 
-_STARTERS = re.compile(r"(python|torchrun|accelerate)[\d.]*")
+_PYTHON = re.compile(r"python[\d.]*(\.exe)?")
+_STARTERS = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed")
 _SHELL_TALK = re.compile(r"[|&;<>$`()]")
 
 
@@ -62,12 +64,8 @@ def watched(argv: Sequence[str]) -> str | None:
     program = os.path.basename(argv[0]) if argv else ""
     if not _STARTERS.fullmatch(program):
         return None
-    if program == "torchrun":
-        return shlex.join(["gradscope", "run", "-m", "torch.distributed.run", *argv[1:]])
-    if program == "accelerate":
-        return shlex.join(
-            ["gradscope", "run", "-m", "accelerate.commands.accelerate_cli", *argv[1:]]
-        )
+    if not _PYTHON.fullmatch(program):
+        return shlex.join(["gradscope", "run", *argv])
     at = _first_of_program(argv)
     if at is None or _is_helper(argv[at : at + 2]):
         return None
@@ -112,9 +110,97 @@ def _is_script_of_this_interpreter(executable: str) -> bool:
     """Return whether it is a script beside this Python that begins by naming it: ``torchrun``."""
     if os.path.dirname(executable) != os.path.dirname(sys.executable):
         return False
+    return _names_this_interpreter(executable)
+
+
+def _names_this_interpreter(file: str) -> bool:
+    """Return whether the first lines of a script name this very Python, and no options."""
+    python = _python_of(file)
+    return len(python) == 1 and _is_this_interpreter(python[0])
+
+
+def _python_of(file: str) -> list[str]:
+    """Return the Python and its options that the first lines of a script name, if they do."""
+    import shutil
+
     try:
-        with open(executable, "rb") as file:
-            first = file.readline(512)
+        with open(file, "rb") as script:
+            first, second = (os.fsdecode(script.readline(1024)) for _ in range(2))
     except OSError:
-        return False
-    return first.startswith(b"#!") and _is_this_interpreter(os.fsdecode(first[2:].strip()))
+        return []
+    if not first.startswith("#!"):
+        return []
+    words = first[2:].split()
+    if second.startswith("'''exec' "):  # as pip writes it where a path is long or has a space
+        words = shlex.split(second)[1:-2]
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if word != "-S"]
+        words[:1] = [shutil.which(word) or word for word in words[:1]]
+    return words if words and _PYTHON.fullmatch(os.path.basename(words[0])) else []
+
+
+class Again(NamedTuple):
+    """The Python, with its options, that has to run gradscope, and the program for it."""
+
+    python: list[str]
+    program: list[str]
+
+
+def program_of(name: str, args: Sequence[str]) -> Target | Again:
+    """Return what a user wants to run who names a script, a launcher on the PATH, or Python.
+
+    Raise GradscopeError with the line to type if that is no Python program.
+    """
+    import shutil
+
+    words = [name, *args]
+    if name.endswith(".ipynb"):
+        raise GradscopeError(
+            f"{name} is a notebook: run it in Jupyter, with `%load_ext gradscope` and"
+            " `%gradscope on` in its first cell"
+        )
+    is_path = os.path.dirname(name) != ""
+    is_here = os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
+    python = shutil.which(name) if _PYTHON.fullmatch(os.path.basename(name)) else None
+    if python and (is_path or not is_here):
+        at = _first_of_program(words)
+        if at is None:
+            raise GradscopeError(f"{shlex.join(words)} names no program: name a script, -m or -c")
+        return Again([python, *words[1:at]], words[at:])
+    if is_path or is_here:
+        return Script(name, tuple(args))
+    beside = os.path.join(os.path.dirname(sys.executable), name)
+    on_path = shutil.which(name)
+    for file in filter(None, (beside, on_path)):
+        if _names_this_interpreter(file):
+            return Script(file, tuple(args))
+    code = _code_of_command(name)
+    if code is not None:
+        return Code(code, tuple(args))
+    if on_path is None:
+        return Script(name, tuple(args))
+    other = _python_of(on_path)
+    if not other:
+        raise GradscopeError(f"{name} is no Python program; {_what_to_type(words)}")
+    return Again(other, [on_path, *args])
+
+
+def _code_of_command(name: str) -> str | None:
+    """Return what an installed command runs, for one that is no script: on Windows, say."""
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="console_scripts", name=name):
+        function = f"from {entry.module} import {entry.attr.partition('.')[0]}"
+        return f"import sys\n{function}\nsys.argv[0] = {name!r}\nsys.exit({entry.attr}())"
+    return None
+
+
+def _what_to_type(words: Sequence[str]) -> str:
+    """Return what to do about a command that may start a Python program later in its line."""
+    for at in range(1, len(words)):
+        rest = words[at:]
+        is_script = rest[0].endswith(".py")
+        line = shlex.join(["gradscope", "run", *rest]) if is_script else watched(rest)
+        if line is not None:
+            return f"type: {shlex.join(words[:at])} {line}"
+    return "put `gradscope run` before the Python program that it starts"

@@ -106,6 +106,7 @@ def _run_to_its_end(
         ) from None
     if scopes and _is_stop(error):
         error = None
+        scopes[0].note_stop()
     for scope in scopes:
         try:
             if error is None:

@@ -1,12 +1,15 @@
-"""Puts the recordings of several processes of one run together, and says which of them differ."""
+"""Finds the recordings of several processes of one run, puts them together, says what differs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from glob import escape
+from pathlib import Path
 from typing import NamedTuple
 
+from gradscope.errors import GradscopeError
 from gradscope.model import (
     BackwardCall,
     Cause,
@@ -19,6 +22,7 @@ from gradscope.model import (
     Site,
     Summary,
 )
+from gradscope.record.file import load
 from gradscope.units import counted
 
 _MOST_NAMED = 3
@@ -26,6 +30,32 @@ _LARGEST = ("live_bytes", "peak_saved_bytes")
 """Totals that are of one moment: of several processes the largest counts."""
 
 Shape = tuple[tuple[str, str | None, str | None], ...]
+
+
+def files_of(file: Path) -> list[Path]:
+    """Return the files of a run that was told to save its recording as ``file``.
+
+    Where each rank has written its own, as ``run-0.gscope``, these are there in its place.
+    """
+    if file.exists():
+        return [file]
+    ranks = {
+        path.stem.removeprefix(f"{file.stem}-"): path
+        for path in file.parent.glob(f"{escape(file.stem)}-*{escape(file.suffix)}")
+    }
+    return [ranks[rank] for rank in sorted(filter(str.isdecimal, ranks), key=int)] or [file]
+
+
+def load_run(file: Path) -> Recording:
+    """Return the recording of a run, of all its ranks if each has written a file of its own.
+
+    Raise GradscopeError if they cannot be loaded, or are those of several runs.
+    """
+    recordings = [load(one) for one in files_of(file)]
+    if len(recordings) > 1 and not are_of_one_run(recordings):
+        files = ", ".join(map(str, files_of(file)))
+        raise GradscopeError(f"{file}: no such file, and {files} are of several runs: name one")
+    return merged(recordings) if len(recordings) > 1 else recordings[0]
 
 
 def merged(recordings: Sequence[Recording]) -> Recording:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -89,6 +91,35 @@ def test_sigterm(tries: Tries, tmp_path: Path) -> None:
         assert (status, errors) == (-signal.SIGTERM, "")
         assert not recording.outcome.finished
         tries.came("no call lost")
+
+
+@fault(
+    "The process",
+    "SIGTERM (of a scheduler) or SIGKILL (for lack of memory) at a random moment: the report",
+    "it comes within seconds, says what ended the process, and has all calls but those of the last 0.3 s",
+    few=2,
+    many=20,
+)
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd")
+def test_a_report_of_a_killed_process(tries: Tries, tmp_path: Path) -> None:
+    for draw in tries:
+        report = tmp_path / "report.txt"
+        report.unlink(missing_ok=True)
+        process = start(tmp_path, "run")
+        assert process.stdout is not None
+        times = [float(process.stdout.readline().split()[1]) for _ in range(draw.randrange(1, 200))]
+        number = draw.choice([signal.SIGTERM, signal.SIGKILL])
+        process.send_signal(number)
+        finished(process)
+        for _ in range(600):
+            text = report.read_text()
+            if re.search("in ([0-9,]+) backward call", text):
+                break
+            time.sleep(0.05)
+        (told,) = re.findall("in ([0-9,]+) backward call", text)
+        assert int(told.replace(",", "")) >= sum(one < times[-1] - 0.3 for one in times)
+        assert text.count(f"the program was ended by {number.name}") == 1
+        tries.came("reported")
 
 
 @fault(

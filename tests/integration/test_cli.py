@@ -227,6 +227,33 @@ def test_a_saved_recording_gives_the_live_report(script: Path, tmp_path: Path) -
     assert (tmp_path / "two.txt").read_text().count("error[GS101]") == 2
 
 
+def test_the_recordings_of_ranks_are_found_by_the_name_that_was_given(
+    script: Path, tmp_path: Path
+) -> None:
+    """`--save ddp.gscope` under torchrun leaves ddp-0.gscope, ddp-1.gscope, and so on."""
+    script.write_text(CAUGHT)
+    for rank in ("0", "1", "10"):
+        environment = ENVIRONMENT | {"RANK": rank, "WORLD_SIZE": "11"}
+        command = [python(), "-m", "gradscope", "run", "--save", "ddp.gscope", script]
+        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    (tmp_path / "ddp-old.gscope").write_text("")
+    for command, says in (
+        (["report", "ddp.gscope"], "ddp-0.gscope ddp-1.gscope ddp-10.gscope"),
+        (["report", "ddp.gscope"], "in 6 backward calls of 3 processes"),
+        (["diff", "ddp.gscope", "ddp-1.gscope"], "backward calls"),
+        (["draw", "ddp.gscope"], "MulBackward0"),
+        (["fix", "ddp.gscope"], "GS101"),
+    ):
+        done = gradscope(*command, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert says in done.stdout
+    (tmp_path / "ddp-1.gscope").replace(tmp_path / "ddp-2.gscope")
+    assert gradscope("run", "--save", tmp_path / "ddp-1.gscope", script).returncode == 1
+    done = gradscope("draw", "ddp.gscope", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "are of several runs: name one" in done.stderr
+
+
 def test_an_interrupted_run_leaves_a_report_and_a_recording(script: Path, tmp_path: Path) -> None:
     script.write_text(INTERRUPTED)
     done = gradscope("run", "--save", tmp_path / "run.gscope", script)
@@ -245,6 +272,11 @@ def test_stop_after(script: Path) -> None:
     assert done.returncode == 0
     assert "3 backward calls" in done.stderr
     assert "StopRun" not in done.stderr
+    says = "the program was stopped after 3 backward calls, as --stop-after asked"
+    assert f"note: {says}\n" in done.stderr
+    for calls, notes in (("100", [says]), ("2", [])):
+        form = gradscope("run", "--stop-after", "3", "--format", "json", script, calls)
+        assert json.loads(form.stderr)["summary"]["notes"] == notes
 
 
 def test_guard_raises_in_the_engines_place(script: Path) -> None:
@@ -303,6 +335,9 @@ def test_a_recording_is_saved_where_the_program_was_started(script: Path) -> Non
         (["report", "empty"], "empty"),
         (["explain", "GS999"], "GS101"),
         (["nonsense"], "nonsense"),
+        (["ok.py", "a b"], "`gradscope run ok.py 'a b'` runs it"),
+        (["run", "sh", "-c", "true"], "sh is no Python program"),
+        (["run", "cells.ipynb"], "%load_ext gradscope"),
     ],
 )
 def test_used_wrongly(tmp_path: Path, args: Sequence[str], says: str) -> None:
@@ -314,6 +349,15 @@ def test_used_wrongly(tmp_path: Path, args: Sequence[str], says: str) -> None:
     assert done.stderr.startswith("gradscope: ")
     assert done.stderr.count("\n") == 1
     assert says in done.stderr
+
+
+@pytest.mark.parametrize("line", [["python", "-Ou"], ["--", sys.executable, "-O"]])
+def test_python_is_not_needed_and_its_options_hold(script: Path, line: list[str]) -> None:
+    script.write_text("import sys\nprint(sys.argv, sys.flags.optimize, sys.path[0])\n" + CAUGHT)
+    done = gradscope("run", "--fail-on", "never", *line, script, "--a", executable=sys.executable)
+    program = f"{[str(script), '--a']} 1 {script.parent}\nRuntimeError\n"
+    assert (done.stdout, done.returncode) == (program, 0)
+    assert "GS101" in done.stderr
 
 
 def test_help_and_version() -> None:

@@ -79,6 +79,26 @@ def findings(folder: Path, *program: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
+    ("begins", "says"),
+    [
+        ("", "as the only rank of a launcher"),
+        (
+            "if os.environ['WORLD_SIZE'] == '1': sys.exit()\n",
+            "the program made no backward call as the only rank of a launcher",
+        ),
+    ],
+)
+def test_a_rank_is_tried_out_as_one(begins: str, says: str, tmp_path: Path) -> None:
+    needs = "import os, sys, torch\nrank, port = os.environ['RANK'], os.environ['MASTER_PORT']\n"
+    (tmp_path / "train.py").write_text(needs + begins + CARRIED)
+    launched = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}
+    gradscope("run", "--save", "run.gscope", "train.py", "3", cwd=tmp_path, **launched)
+    done = gradscope("fix", "run.gscope", "--pick", "1", "--verify", cwd=tmp_path)
+    assert says in " ".join(done.stdout.split())
+    assert done.returncode == bool(begins), done.stdout
+
+
+@pytest.mark.parametrize(
     "case",
     [
         "002_rnn_state_in_module_attr",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -43,10 +44,12 @@ print("done")
 """
 
 
-def gradscope(*args: str) -> subprocess.CompletedProcess[str]:
+def gradscope(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [python(), "-m", "gradscope", *args]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False, cwd=cwd
+    )
 
 
 @pytest.mark.parametrize(("own", "status"), [(0, 2), (7, 7)])
@@ -57,7 +60,55 @@ def test_a_report_that_cannot_be_written(form: str, own: int, status: int, tmp_p
     ran = gradscope("run", "--format", form, "--output", str(FULL), str(script), str(own))
     assert ran.stdout == "torch's own\n"
     assert ran.returncode == status
-    assert ran.stderr == f"gradscope: {NO_SPACE.format(FULL)}; name another file with --output\n"
+    report, _, said = ran.stderr.removesuffix("\n").rpartition("\n")
+    assert said == f"gradscope: {NO_SPACE.format(FULL)}; name another file with --output"
+    if form == "json":
+        assert json.loads(report)["summary"]["backward_calls"] == 2
+    else:
+        assert report.count("error[GS101]") == 1
+        assert "in 2 backward calls" in report
+
+
+LOSES_STDERR = """
+import os, sys, torch
+
+weight = torch.ones(3, requires_grad=True)
+loss = (weight * weight).sum()
+{}
+loss.backward()
+try:
+    loss.backward()
+except RuntimeError:
+    print("caught")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "place"),
+    [
+        ("sys.stderr.close()", "stderr"),
+        ("sys.stderr = None", "stderr"),
+        ("sys.stderr.detach()", "stderr"),
+        ("os.close(2)", "file"),
+        ("os.close(2); kept = open('own', 'w')", "file"),  # which gets the number 2
+        ("log = open('own', 'w'); os.dup2(log.fileno(), 2)", "own"),
+    ],
+)
+def test_a_report_is_where_it_can_be_read(how: str, place: str, tmp_path: Path) -> None:
+    """Where the program has closed stderr, that is a file: of the program's own files, none."""
+    script = tmp_path / "loses.py"
+    script.write_text(LOSES_STDERR.format(how))
+    ran = gradscope("run", str(script), cwd=tmp_path)
+    assert ran.stdout == "caught\n"
+    found = {
+        "stderr": ran.stderr,
+        "own": "".join(file.read_text() for file in tmp_path.glob("own")),
+        "file": "".join(file.read_text() for file in tmp_path.glob("gradscope-report-*.txt")),
+    }
+    assert [name for name, text in found.items() if text] == [place]
+    assert found[place].count("error[GS101]") in (1, 2)
+    assert "in 2 backward calls" in found[place]
+    assert ran.returncode == (2 if place == "file" else 1)
 
 
 @pytest.mark.parametrize("args", [("explain", "GS101"), ("rules",), ("--help",)])

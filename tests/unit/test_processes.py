@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,15 @@ from pathlib import Path
 import pytest
 from recorded import DONE, HEADER, SITE, call_of
 
-from gradscope.launch.interpreter import Command, command_of, target_of, watched
+from gradscope.errors import GradscopeError
+from gradscope.launch.interpreter import (
+    Again,
+    Command,
+    command_of,
+    program_of,
+    target_of,
+    watched,
+)
 from gradscope.launch.target import Code, Module, Script
 from gradscope.model import (
     BackwardCall,
@@ -255,11 +265,98 @@ def test_what_a_command_line_runs() -> None:
         (["sh", "-c", "python a.py"], "python -m gradscope run a.py"),
         (["sh", "-c", "python a.py | tee log"], None),
         (["sh", "-c", "echo 'python"], None),
-        (["torchrun", "--nproc_per_node", "2", "a.py"], "gradscope run -m torch.distributed.run --nproc_per_node 2 a.py"),
-        (["accelerate", "launch", "a.py"], "gradscope run -m accelerate.commands.accelerate_cli launch a.py"),
+        (["torchrun", "--nproc_per_node", "2", "a.py"], "gradscope run torchrun --nproc_per_node 2 a.py"),
+        (["accelerate", "launch", "a.py"], "gradscope run accelerate launch a.py"),
         (["python", "-c", "from multiprocessing.resource_tracker import main"], None),
         ([], None),
     ],
 )  # fmt: skip
 def test_the_command_that_would_watch(line: list[str], expected: str | None) -> None:
     assert watched(line) == expected
+
+
+@pytest.fixture
+def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: A001
+    """A folder on the PATH; the working folder is the one above."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("first_lines", "expected"),
+    [
+        (f"#!{PYTHON}\nimport launcher", Script("{file}", ("-n", "2"))),
+        (f"#!/bin/sh\n'''exec' {PYTHON} \"$0\" \"$@\"\n' '''", Script("{file}", ("-n", "2"))),
+        (f"#!{PYTHON} -u\n", Again([PYTHON, "-u"], ["{file}", "-n", "2"])),
+        ("#!/other/python3.12\n", Again(["/other/python3.12"], ["{file}", "-n", "2"])),
+        ("#!/usr/bin/env -S /other/python -u\n", Again(["/other/python", "-u"], ["{file}", "-n", "2"])),
+        ("#!/bin/bash\n", None),
+        ("\x7fELF", None),
+    ],
+)  # fmt: skip
+def test_a_launcher_on_the_path_is_the_script_that_it_is(
+    bin: Path,  # noqa: A002
+    first_lines: str,
+    expected: Script | Again | None,
+) -> None:
+    (bin / "launcher").write_text(first_lines)
+    (bin / "launcher").chmod(0o755)
+    file = str(bin / "launcher")
+    match expected:
+        case None:
+            with pytest.raises(GradscopeError, match="launcher is no Python program; put"):
+                program_of("launcher", ["-n", "2"])
+            return
+        case Script(_, args):
+            expected = Script(file, args)
+        case Again(python, program):
+            expected = Again(python, [file, *program[1:]])
+    assert program_of("launcher", ["-n", "2"]) == expected
+    (bin.parent / "launcher").write_text("print(1)")  # a file of that name is what Python would run
+    assert program_of("launcher", []) == Script("launcher")
+
+
+def test_an_installed_command_that_is_no_script(
+    bin: Path,  # noqa: A002
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Windows `torchrun` is a program of its own; its entry point says what it runs."""
+    (bin / "made.dist-info").mkdir()
+    entry = "[console_scripts]\nlaunch-it = json.tool:main\n"
+    (bin / "made.dist-info" / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(str(bin))
+    found = program_of("launch-it", ["a"])
+    assert isinstance(found, Code)
+    assert found.text.splitlines()[1:] == [
+        "from json.tool import main",
+        "sys.argv[0] = 'launch-it'",
+        "sys.exit(main())",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (["env", "-u", "A", "python", "a.py"], "type: env -u A python -m gradscope run a.py"),
+        (["env", "A=1", "tool", "run", "a.py"], "type: env A=1 tool run gradscope run a.py"),
+        (["env", "torchrun", "-n", "a.py"], "type: env gradscope run torchrun -n a.py"),
+        (["env"], "put `gradscope run` before the Python program that it starts"),
+        (["a.ipynb"], "a.ipynb is a notebook: run it in Jupyter, with `%load_ext gradscope`"),
+        ([PYTHON], "names no program"),
+        ([PYTHON, "-X"], "names no program"),
+    ],
+)
+def test_what_cannot_be_run_is_told_with_what_can(line: list[str], says: str) -> None:
+    with pytest.raises(GradscopeError, match=re.escape(says)):
+        program_of(line[0], line[1:])
+
+
+def test_python_itself_runs_gradscope(bin: Path) -> None:  # noqa: A002
+    program = ["-m", "a", "-O"]
+    assert program_of(PYTHON, ["-O", "-u", *program]) == Again([PYTHON, "-O", "-u"], program)
+    (bin.parent / "python").mkdir()  # as many repositories have one
+    (bin / "python").symlink_to(PYTHON)
+    assert program_of("python", ["a.py"]) == Again([str(bin / "python")], ["a.py"])

@@ -43,6 +43,8 @@ def print_trial(trial: Trial, script: str, console: Console) -> None:
     )
     several = len(trial.tried) > 1
     what = "each fix" if several else "the fix"
+    if verdict.before.is_rank:
+        what += ", as the only rank of a launcher"
     print_lines(console, [Text("tried out", style="bold")])
     _row("runs", f"{script} as it is, and with {what}, for at most {until}", console)
     if several:
@@ -282,6 +284,11 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
     """Return the first reason why the fix is not verified."""
     for proposal in proposals or verdict.plan.applied:
         if verdict.met(proposal) is None:
+            if verdict.before.is_rank and not verdict.before.calls:
+                return (
+                    "the program made no backward call as the only rank of a launcher; what starts"
+                    " its ranks itself is tried in its first process alone"
+                )
             return (
                 "the hazard did not show this time without the fix either, so its absence says"
                 " nothing"

@@ -1,0 +1,241 @@
+"""A standby: a process that reports on the program when its process dies before it can report.
+
+A signal, the kernel short of memory, an abort or ``os._exit`` leave a process no time for words,
+and a handler, thread or timer of ours would be seen by the program. So a process waits beside that
+of the program for its end: no child of it, and in a session of its own.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import stat
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, NoReturn
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, which has no pidfd either
+    fcntl = None  # type: ignore[assignment]
+
+_INPUT, _OUTPUT, _ERRORS = range(3)
+_SHARED = struct.Struct("QQ")
+"""What the two processes share: the number of the standby, and 1 once it is not needed."""
+_IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+"""What a terminal or a scheduler sends to all processes of a job before it kills them."""
+_LOOK_EVERY = 1000  # milliseconds
+_GET_INFO = 0xC040FF0B
+_INFO = struct.Struct("QQ11Ii")
+_INFO_OF_EXIT = 8
+
+
+class Death(NamedTuple):
+    """How a process ended, as far as the system tells: its exit status, negative for a signal."""
+
+    exit_status: int | None = None
+
+    def __str__(self) -> str:
+        if self.exit_status is None:
+            return "the program's process ended before the program could finish"
+        if self.exit_status >= 0:
+            how = f"left with status {self.exit_status} and not by Python's own end"
+            return f"the program {how} (os._exit, or another program in its place)"
+        try:
+            name = signal.Signals(-self.exit_status).name
+        except ValueError:
+            name = f"signal {-self.exit_status}"
+        who = " (as the system does when memory runs out)" if name == "SIGKILL" else ""
+        return f"the program was ended by {name}{who} before it could finish"
+
+
+@contextmanager
+def standing_by(report: Callable[[Death], None], keep: Iterable[int]) -> Iterator[None]:
+    """Have ``report`` called in another process if this one dies in the block.
+
+    Of the open files, that process has those of ``keep`` only. Where the system lacks what it needs
+    (Linux has it), there is none.
+    """
+    standby = None
+    with suppress(OSError, ValueError):
+        standby = _begun(report, keep)
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if standby is not None and os.getpid() == process:
+            standby.dismiss()
+
+
+class _Standby(NamedTuple):
+    shared: mmap.mmap
+    process: int
+    started: str
+
+    def dismiss(self) -> None:
+        """End it, and wait until it has gone; if it cannot be ended, it goes with this process."""
+        _SHARED.pack_into(self.shared, 0, self.process, 1)
+        with suppress(OSError):
+            file = os.pidfd_open(self.process)
+            try:
+                if _start_of(self.process) == self.started:  # and not another of the same number
+                    signal.pidfd_send_signal(file, signal.SIGKILL)
+                    _poller(file).poll(_LOOK_EVERY)
+            finally:
+                os.close(file)
+
+
+def _begun(report: Callable[[Death], None], keep: Iterable[int]) -> _Standby | None:
+    """Start the process; return None where the program would see it.
+
+    The program is nobody's parent afterwards, and its account of children is empty: the process in
+    between, which only starts the standby, leaves while SIGCHLD is ignored.
+    """
+    # An orphan is a child of process 1, which takes all others along when it ends.
+    if not hasattr(os, "pidfd_open") or os.getpid() == 1 or threading.active_count() > 1:
+        return None
+    handler = signal.getsignal(signal.SIGCHLD)
+    if handler is None or threading.current_thread() is not threading.main_thread():
+        return None
+    shared = mmap.mmap(-1, _SHARED.size)
+    watched = os.pidfd_open(os.getpid())
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        between = os.fork()
+        if between == 0:
+            _fork_standby(shared, watched, report, keep)
+        with suppress(ChildProcessError):
+            os.waitpid(between, 0)
+        process = _SHARED.unpack_from(shared)[0]
+        if not process or _is_adopted(process):
+            return None
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+        os.close(watched)
+    started = ""
+    with suppress(OSError):
+        started = _start_of(process)
+    return _Standby(shared, process, started)
+
+
+def _is_adopted(process: int) -> bool:
+    """End an orphan that is a child of ours all the same: the program's process adopts them."""
+    with suppress(ChildProcessError):
+        os.waitpid(process, os.WNOHANG)
+        os.kill(process, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(process, 0)
+        return True
+    return False
+
+
+def _fork_standby(
+    shared: mmap.mmap, watched: int, report: Callable[[Death], None], keep: Iterable[int]
+) -> NoReturn:
+    program = os.getppid()
+    try:
+        process = os.fork()
+        if process:
+            _SHARED.pack_into(shared, 0, process, 0)
+        else:
+            _stand_by(shared, program, watched, report, keep)
+    finally:
+        os._exit(0)
+
+
+def _stand_by(
+    shared: mmap.mmap,
+    program: int,
+    watched: int,
+    report: Callable[[Death], None],
+    keep: Iterable[int],
+) -> None:
+    """Wait for the end of the program's process; report, unless it has done so itself."""
+    os.setsid()
+    for name in _IGNORED:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    kept = {watched, *keep}
+    _close_all_but(kept)
+    kept.remove(watched)
+    ended = _poller(watched)
+    while not ended.poll(_LOOK_EVERY if kept and any(map(_has_a_reader, kept)) else None):
+        # One who reads to the end of what the program has closed must not wait for us.
+        held = _files_of(program)
+        for file in [file for file in kept if _has_a_reader(file) and _name(file) not in held]:
+            _silence(file)
+            kept.remove(file)
+    if not _SHARED.unpack_from(shared)[1]:
+        report(_death(program, watched))
+
+
+def _close_all_but(kept: set[int]) -> None:
+    for file in map(int, os.listdir("/proc/self/fd")):
+        if file not in kept and file > _ERRORS:
+            with suppress(OSError):  # what lists the folder is closed by now
+                os.close(file)
+    for file in {_INPUT, _OUTPUT, _ERRORS} - kept:
+        _silence(file)
+
+
+def _silence(file: int) -> None:
+    """Have a file lead nowhere, which is told from the program's own by not being inheritable."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    if nowhere != file:
+        os.dup2(nowhere, file, inheritable=False)
+        os.close(nowhere)
+
+
+def _has_a_reader(file: int) -> bool:
+    """Return whether somebody may wait for the end of what is written: of a pipe, a terminal."""
+    mode = os.fstat(file).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(file)
+
+
+def _files_of(process: int) -> set[str]:
+    folder = f"/proc/{process}/fd"
+    found = set()
+    for file in os.listdir(folder):
+        with suppress(FileNotFoundError):
+            found.add(os.readlink(f"{folder}/{file}"))
+    return found
+
+
+def _name(file: int) -> str:
+    return os.readlink(f"/proc/self/fd/{file}")
+
+
+def _poller(file: int) -> select.poll:
+    poller = select.poll()
+    poller.register(file, select.POLLIN)
+    return poller
+
+
+def _start_of(process: int) -> str:
+    """Return when a process was started, by which it is told from others of its number."""
+    return _facts(process)[19]
+
+
+def _facts(process: int) -> list[str]:
+    """Return what the system says of a process after its name, which may have any letter."""
+    with open(f"/proc/{process}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].decode().split()
+
+
+def _death(process: int, file: int) -> Death:
+    """Return how a process ended: a newer Linux says it once the parent has asked, any before."""
+    with suppress(OSError, ValueError):
+        facts = _facts(process)
+        if facts[0] == "Z":
+            return Death(os.waitstatus_to_exitcode(int(facts[49])))
+    with suppress(OSError, ValueError):
+        info = bytearray(_INFO.pack(_INFO_OF_EXIT, *[0] * 13))
+        fcntl.ioctl(file, _GET_INFO, info)
+        mask, *_, status = _INFO.unpack(info)
+        if mask & _INFO_OF_EXIT:
+            return Death(os.waitstatus_to_exitcode(status))
+    return Death()

@@ -21,7 +21,7 @@ from gradscope.commands import doctor as doctor_command
 from gradscope.commands import draw as draw_command
 from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
-from gradscope.commands.outputs import Color, use_color
+from gradscope.commands.outputs import Color, tell, use_color
 from gradscope.errors import GradscopeError
 from gradscope.launch.target import Code, Input, Module, Script, Target
 from gradscope.render.machine import Format
@@ -335,5 +335,5 @@ def main() -> None:
 
 
 def _used_wrongly(what: str) -> int:
-    typer.echo(f"gradscope: {what}", err=True)
+    tell(what)
     return 2

@@ -17,11 +17,14 @@ from typing import Any, TextIO, cast
 
 import rich.pager
 from rich.console import Console
+from rich.text import Text
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 from gradscope.render.machine import Format, writer
 from gradscope.render.pictures.options import DEFAULTS, Options
+from gradscope.render.text.terminal import SafeConsole, plain, print_lines, write_text
+from gradscope.units import escaped
 
 
 class SafeStream(io.TextIOBase):
@@ -68,7 +71,14 @@ class SafeStream(io.TextIOBase):
         return self._stream.fileno()
 
 
-class SafeConsole(Console):
+def tell(what: object) -> None:
+    """Write a line of gradscope's on stderr, if that is still possible."""
+    stream = SafeStream(sys.stderr)
+    stream.write(f"gradscope: {escaped(str(what), stream.encoding or 'utf-8')}\n")
+    stream.flush()
+
+
+class LiveConsole(SafeConsole):
     """A console that prints while the program runs."""
 
     def on_broken_pipe(self) -> None:
@@ -97,7 +107,9 @@ def use_color(color: Color) -> None:
     _settings.update(_COLORS[color])
 
 
-def console_on(stream: TextIO, *, highlight: bool = True, kind: type[Console] = Console) -> Console:
+def console_on(
+    stream: TextIO, *, highlight: bool = True, kind: type[Console] = SafeConsole
+) -> Console:
     """Return a console that writes to a stream."""
     return kind(file=stream, highlight=highlight, **_settings)
 
@@ -137,7 +149,7 @@ def paged(console: Console) -> Iterator[None]:
 
 def print_line(console: Console, line: str) -> None:
     """Print a line as it is, however long."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, [Text(plain(line, console))])
 
 
 @contextmanager
@@ -197,8 +209,7 @@ def printer(format: Format) -> Callable[[Recording, Console, str | None], None]:
     write = writer(format)
 
     def print_text(recording: Recording, console: Console, saved: str | None) -> None:
-        console.file.write(write(recording))
-        console.file.flush()
+        write_text(write(recording), console)
 
     return print_text
 
@@ -226,9 +237,7 @@ class View:
         try:
             self.write(recording, console)
         except GradscopeError as error:
-            stream = SafeStream(sys.stderr)
-            stream.write(f"gradscope: {self.file} was not written: {error}\n")
-            stream.flush()
+            tell(f"{self.file} was not written: {error}")
 
 
 # What these need is imported before the program runs, which may leave no path to import it from,

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.commands.outputs import (
-    SafeConsole,
+    LiveConsole,
     SafeStream,
     View,
     console_on,
@@ -25,6 +25,7 @@ from gradscope.commands.outputs import (
     page,
     print_line,
     printer,
+    tell,
     writable,
 )
 from gradscope.errors import GradscopeError
@@ -74,7 +75,7 @@ def run(target: Target, options: RunOptions) -> int:
     ended = None
     try:
         with opened(options.output, SafeStream(sys.stderr)) as stream, children:
-            console = console_on(stream, kind=SafeConsole)
+            console = console_on(stream, kind=LiveConsole)
             live = _Live(console) if options.format is Format.TEXT else None
             show = live.report if live else printer(options.format)
             try:
@@ -104,7 +105,7 @@ def run(target: Target, options: RunOptions) -> int:
     except GradscopeError as error:
         if ended is None or not ended.outcome.exit_status:
             raise
-        SafeStream(sys.stderr).write(f"gradscope: {error}\n")
+        tell(error)
         return ended.outcome.exit_status
     except Exception as failure:  # of ours: the program has ended, and its exit status stands
         if ended is None:
@@ -226,7 +227,7 @@ class _Live:
 
 def _tell(failure: Exception) -> None:
     """Say in one line what failed in gradscope; the program is not told."""
-    SafeStream(sys.stderr).write(f"gradscope: {_words(failure)}\n")
+    tell(_words(failure))
 
 
 def _words(failure: Exception) -> str:

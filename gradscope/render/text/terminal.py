@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from gradscope.model import Site
-from gradscope.units import short_path
+from gradscope.units import escaped, short_path, visible
 
 TAB = 4
 """A tab is drawn up to the next multiple of this many cells."""
-
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +33,29 @@ ASCII = Signs("...", "->", "-", "x", "#")
 UNICODE = Signs()
 
 
+class SafeConsole(Console):
+    """A console that shows as an escape what a terminal would obey, wherever a text comes from.
+
+    What rich adds, as colours, comes after this.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Return what is printed in pieces, each without what a terminal would obey."""
+        for piece in super().render(renderable, options):
+            shown = piece.text if piece.control else escaped(piece.text, self.encoding, keep="\n")
+            yield piece if shown == piece.text else piece._replace(text=shown)
+
+
 def signs(console: Console) -> Signs:
     """Return the signs that the encoding of this console has."""
     return UNICODE if console.encoding.lower().startswith("utf") else ASCII
 
 
-def visible(char: str, encoding: str = "utf-8") -> str:
-    """Return a character as it can be shown; control and format characters are escaped."""
-    if " " <= char <= "~":
-        return char
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    if unicodedata.category(char) not in _HIDDEN and _can_encode(char, encoding):
-        return char
-    number = ord(char)
-    if number < 0x100:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-
-def _can_encode(char: str, encoding: str) -> bool:
-    try:
-        char.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
 def plain(text: str, console: Console) -> str:
     """Return foreign text on one line, unable to move the cursor or change colours."""
-    return "".join(visible(char, console.encoding) for char in text)
+    return escaped(text, console.encoding)
 
 
 def drawn(line: str, console: Console) -> tuple[str, list[int]]:
@@ -140,6 +131,12 @@ def print_lines(console: Console, lines: list[Text]) -> None:
     """Print lines as they are: a path may be wider than the terminal."""
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def write_text(text: str, console: Console) -> None:
+    """Write what is for machines as it is, in characters that the console's encoding has."""
+    console.file.write(text.encode(console.encoding, "backslashreplace").decode(console.encoding))
+    console.file.flush()
 
 
 def print_message(lead: Text, message: str, console: Console, style: str = "") -> None:

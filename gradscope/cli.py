@@ -326,10 +326,13 @@ def main() -> None:
         status = _used_wrongly(f"{error.format_message().rstrip('.')}; see `{path} --help`")
     except GradscopeError as error:
         status = _used_wrongly(str(error))
-    except OSError as error:  # the output: other files are named by a GradscopeError
-        with suppress(OSError):  # what is still buffered would fail once more when Python ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = _used_wrongly(f"cannot write the output: {error.strerror}")
+    except OSError as error:
+        if error.filename is not None:
+            status = _used_wrongly(f"cannot use {error.filename}: {error.strerror}")
+        else:  # the output: what is still buffered would fail once more when Python ends
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = _used_wrongly(f"cannot write the output: {error.strerror}")
     if status:
         raise SystemExit(status)
 

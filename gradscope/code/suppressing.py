@@ -65,8 +65,9 @@ class Suppressor:
         if self.baseline is not None and is_whole:
             left = len(self.baseline.entries - self.baseline.met)
             if left:
+                known = counted(len(self.baseline.entries), "finding")
                 yield (
-                    f"{left:,} of {len(self.baseline.entries):,} findings of the baseline "
+                    f"{left:,} of {known} of the baseline "
                     f"{short_path(str(self.baseline.file))} did not appear in this run"
                 )
 

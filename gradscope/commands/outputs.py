@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -205,7 +206,7 @@ def printer(format: Format) -> Callable[[Recording, Console, str | None], None]:
     if format is Format.TEXT:
         from gradscope.render.text.report import print_report
 
-        return print_report
+        return partial(print_report, view="report --memory")
     write = writer(format)
 
     def print_text(recording: Recording, console: Console, saved: str | None) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from gradscope.commands.outputs import printer
 from gradscope.model import (
     Applicability,
     BackwardCall,
@@ -30,6 +31,7 @@ from gradscope.model import (
     Severity,
     Site,
 )
+from gradscope.render.machine import Format
 from gradscope.render.text.calls import MOST_ROWS, folded
 from gradscope.render.text.finding import print_finding
 from gradscope.render.text.progress import ProgressLine
@@ -134,6 +136,16 @@ def test_the_next_command_is_for_the_worst_finding_and_names_the_recording() -> 
         "      gradscope fix run.gscope",
         "      gradscope report run.gscope",
     ]
+
+
+def test_a_report_that_was_asked_for_does_not_name_itself_as_next() -> None:
+    target = console()
+    show = printer(Format.TEXT)
+    show(RECORDINGS["canned"], target, "run.gscope")
+    assert written(target).splitlines()[-1] == "      gradscope report --memory run.gscope"
+    target = console()
+    show(RECORDINGS["empty"], target, "run.gscope")
+    assert "next:" not in written(target)
 
 
 def test_no_fix_is_offered_where_none_is_an_edit() -> None:
@@ -492,6 +504,9 @@ def test_progress_is_drawn_after_two_seconds_four_times_a_second_and_erased() ->
         progress.update(call_number, 2048, call_number / 20)  # five seconds
     drawn = terminal.getvalue().split("\x1b[K")[1:]
     assert drawn[0].rstrip("\r") == "gradscope: 40 backward calls, 2 KiB held by graphs, 2.0 s"
+    slow = Terminal()
+    ProgressLine(slow, io.StringIO()).update(1, 2048, 3.0)
+    assert "gradscope: 1 backward call, 2 KiB" in slow.getvalue()
     assert len(drawn) == 13
     progress.erase()
     assert terminal.getvalue().endswith("\r\x1b[K")

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TextIO
 
-from gradscope.units import count, nbytes, seconds
+from gradscope.units import counted, nbytes, seconds
 
 _FIRST = 2.0
 _EVERY = 0.25
@@ -37,9 +37,8 @@ class ProgressLine:
             return
         self._next = elapsed + _EVERY
         held = f"{nbytes(live_bytes)} held by graphs"
-        self._write(
-            f"{_ERASE}gradscope: {count(calls)} backward calls, {held}, {seconds(elapsed)}\r"
-        )
+        made = counted(calls, "backward call")
+        self._write(f"{_ERASE}gradscope: {made}, {held}, {seconds(elapsed)}\r")
         self._drawn = True
 
     def erase(self) -> None:

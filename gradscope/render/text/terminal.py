@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -12,6 +12,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from gradscope.model import Site
+from gradscope.render.prefixes import common_length
 from gradscope.units import escaped, short_path, visible
 
 TAB = 4
@@ -99,6 +100,28 @@ def tail(text: str, width: int, ellipsis: str) -> str:
     """Return the end of drawn text, in at most ``width`` cells: a path's end says more."""
     over = cell_len(text) - width
     return text if over <= 0 else ellipsis + cut(text, over + cell_len(ellipsis), width)
+
+
+def distinct(names: Sequence[str], width: int, ellipsis: str) -> list[str]:
+    """Return drawn names in at most ``width`` cells, as far as possible such that no two different
+    ones look alike: their ends, or after the part in which they differ as much of that as fits.
+    """
+    shown = {name: tail(name, width, ellipsis) for name in names}
+    alike: dict[str, list[list[str]]] = {}
+    for name, end in shown.items():
+        alike.setdefault(end, []).append(re.findall(r"[./\\]?[^./\\]*", name))
+    for group in alike.values():
+        first = common_length(group)
+        last = common_length([parts[:first:-1] for parts in group])
+        for parts in group if len(group) > 1 else ():
+            name = "".join(parts)
+            differs = "".join(parts[max(first - 1, 0) : len(parts) - last])
+            lead = f"{ellipsis}{differs.lstrip('./')}" if first > 1 else differs
+            room = width - cell_len(lead) - cell_len(ellipsis)
+            if room >= 0:
+                end = cut(name, cell_len(name) - room, room)
+                shown[name] = f"{lead}{ellipsis}{end}"
+    return [shown[name] for name in names]
 
 
 def place_of(site: Site | None, console: Console) -> str:

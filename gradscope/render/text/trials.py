@@ -39,7 +39,7 @@ def print_trial(trial: Trial, script: str, console: Console) -> None:
     verdict = trial.verdict
     until = (
         f"{counted(verdict.bounds.calls, 'backward call')} each, and for"
-        f" {verdict.bounds.seconds:g} seconds in all"
+        f" {counted(round(verdict.bounds.seconds), 'second')} in all"
     )
     several = len(trial.tried) > 1
     what = "each fix" if several else "the fix"
@@ -219,7 +219,7 @@ def _when(finding: Finding) -> str:
 def _end(run: Run, verdict: Verdict) -> str:
     calls = counted(run.calls, "backward call")
     if run.exit_status is None:
-        return f"stopped after {run.seconds:.0f} seconds and {calls}"
+        return f"stopped after {counted(round(run.seconds), 'second')} and {calls}"
     if run.exception:
         return f"raised {run.exception.partition(':')[0]} after {calls}"
     if run.exit_status < 0:

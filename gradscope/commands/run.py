@@ -196,20 +196,26 @@ class _Live:
     def __init__(self, console: Console) -> None:
         # Imported now: the program may leave no path to import it from.
         from gradscope.render.text.finding import print_finding
-        from gradscope.render.text.progress import ProgressLine
+        from gradscope.render.text.progress import ProgressLine, begin_line
         from gradscope.render.text.report import print_report
 
         self._console = console
         self._print_finding, self._print_report = print_finding, print_report
+        self._begin_line = begin_line
         self._printed: list[Finding] = []
         self._progress = ProgressLine()
         self._process = os.getpid()
         self._started = time.monotonic()
 
+    def _begin(self) -> None:
+        """Make room for lines of ours."""
+        self._progress.erase()
+        self._begin_line(self._console.file)
+
     def found(self, finding: Finding) -> None:
         """Print a finding; in a forked child, print nothing."""
         if os.getpid() == self._process:
-            self._progress.erase()
+            self._begin()
             self._print_finding(finding, self._console, before=self._printed)
             self._printed.append(finding)
 
@@ -220,7 +226,7 @@ class _Live:
 
     def report(self, recording: Recording, console: Console, saved: str | None) -> None:
         """Print the report; what was printed before takes one line a finding."""
-        self._progress.erase()
+        self._begin()
         printed = {finding.cause for finding in self._printed}
         self._print_report(recording, console, saved, printed)
 

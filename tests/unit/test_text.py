@@ -34,9 +34,9 @@ from gradscope.model import (
 from gradscope.render.machine import Format
 from gradscope.render.text.calls import MOST_ROWS, folded
 from gradscope.render.text.finding import print_finding
-from gradscope.render.text.progress import ProgressLine
+from gradscope.render.text.progress import ProgressLine, begin_line
 from gradscope.render.text.report import print_report
-from gradscope.render.text.terminal import cut, plain
+from gradscope.render.text.terminal import SafeConsole, cut, plain
 from gradscope.units import counted, listed, nbytes, seconds
 
 RECORDINGS = {
@@ -535,3 +535,62 @@ def test_progress_survives_a_closed_stream() -> None:
     progress.update(2, 1, 200.0)
     closed = ProgressLine(terminal, io.StringIO())
     closed.update(1, 1, 100.0)
+
+
+# A line of its own
+
+
+def rows_of(text: str, width: int) -> list[str]:
+    """What a terminal shows: after its last cell, the cursor wraps with the next character only."""
+    rows, column = [[" "] * width], 0
+    for char in text:
+        if char == "\r":
+            column = 0
+        elif char == "\n":
+            rows.append([" "] * width)
+        else:
+            if column == width:
+                rows.append([" "] * width)
+                column = 0
+            rows[-1][column] = char
+            column += 1
+    return ["".join(row).rstrip() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("left", "above"),
+    [
+        ("", []),
+        ("a line\r\n", ["a line"]),
+        ("\r 50%|####|", [" 50%|####|"]),
+        ("x", ["x"]),
+        ("=" * 19, ["=" * 19]),
+        ("=" * 20, ["=" * 20]),
+        ("=" * 25, ["=" * 20, "=" * 5]),
+    ],
+)
+def test_a_line_begins_below_what_the_program_left(
+    left: str, above: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((20, 24)))
+    monkeypatch.setattr(Terminal, "fileno", lambda _: 2)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal, pipe = Terminal(left), io.StringIO(left)
+    for stream in (terminal, pipe):
+        stream.seek(0, io.SEEK_END)
+        begin_line(stream)
+    assert rows_of(terminal.getvalue() + "warning", 20) == [*above, "warning"]
+    assert pipe.getvalue() == left
+    monkeypatch.setenv("TERM", "dumb")
+    begin_line(terminal)
+    assert terminal.getvalue().count("\r") <= 2
+
+
+def test_a_terminal_of_few_columns_gets_lines_for_forty() -> None:
+    def on(width: int) -> str:
+        target = SafeConsole(file=io.StringIO(), width=width, color_system=None)
+        print_report(RECORDINGS["canned"], target)
+        return written(target)
+
+    assert on(20) == on(40) != on(60)
+    assert max(map(cell_len, on(40).splitlines())) <= 40

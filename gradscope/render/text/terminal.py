@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
@@ -34,11 +34,25 @@ ASCII = Signs("...", "->", "-", "x", "#")
 UNICODE = Signs()
 
 
+NARROWEST = 40
+"""Cells that a report is laid out for at least; a terminal with fewer wraps the lines by itself."""
+
+
 class SafeConsole(Console):
     """A console that shows as an escape what a terminal would obey, wherever a text comes from.
 
     What rich adds, as colours, comes after this.
     """
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Return the size that is laid out for."""
+        found = super().size
+        return found._replace(width=max(found.width, NARROWEST))
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        self._width, self._height = new_size
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

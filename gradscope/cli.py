@@ -22,7 +22,7 @@ from gradscope.commands import doctor as doctor_command
 from gradscope.commands import draw as draw_command
 from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
-from gradscope.commands.outputs import Color, SafeStream, use_color
+from gradscope.commands.outputs import Color, tell, use_color
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import Again, program_of
 from gradscope.launch.target import Code, Input, Module, Target
@@ -353,14 +353,17 @@ def main() -> None:
         status = _used_wrongly(f"{error.format_message().rstrip('.')}; see `{path} --help`")
     except GradscopeError as error:
         status = _used_wrongly(str(error))
-    except OSError as error:  # the output: other files are named by a GradscopeError
-        with suppress(OSError):  # what is still buffered would fail once more when Python ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = _used_wrongly(f"cannot write the output: {error.strerror}")
+    except OSError as error:
+        if error.filename is not None:
+            status = _used_wrongly(f"cannot use {error.filename}: {error.strerror}")
+        else:  # the output: what is still buffered would fail once more when Python ends
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = _used_wrongly(f"cannot write the output: {error.strerror}")
     if status:
         raise SystemExit(status)
 
 
 def _used_wrongly(what: str) -> int:
-    SafeStream(sys.stderr).write(f"gradscope: {what}\n")
+    tell(what)
     return 2

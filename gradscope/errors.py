@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gradscope.units import escaped
+
 
 class GradscopeError(Exception):
     """Raised for wrong use or bad input: the text says what is wrong, where, and what to do."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(escaped(text))  # it names files and other things from outside
 
 
 class FreedGraphError(RuntimeError):

@@ -1,11 +1,53 @@
-"""Numbers and places in words: bytes, counts, durations, paths."""
+"""Numbers, places and foreign texts as they are shown: bytes, counts, durations, paths, escapes."""
 
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterable
 
 _STEP = 1024
+_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_STAND_INS = {"…": "...", "→": "->", "↓": "|", "•": "*", "·": "-", "—": "-"}
+_STAND_INS |= {"\N{EN DASH}": "-", "\N{MULTIPLICATION SIGN}": "x"}
+"""For signs of ours that an encoding lacks."""
+
+
+def escaped(text: str, encoding: str = "utf-8", keep: str = "") -> str:
+    """Return text from outside as it can be shown: it moves no cursor, and hides and turns nothing.
+
+    Every text that goes to a terminal passes here. ``keep`` are characters that are left alone.
+    """
+    if text.isprintable() and _can_encode(text, encoding):
+        return text
+    return "".join(char if char in keep else visible(char, encoding) for char in text)
+
+
+def visible(char: str, encoding: str = "utf-8") -> str:
+    """Return a character as it can be shown, those that do something instead as an escape.
+
+    Those are control and format characters (as that which turns what follows it around, or has no
+    width), line and paragraph separators, lone surrogates, and what Unicode leaves undefined.
+    """
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    is_shown = char.isprintable() or unicodedata.category(char) == "Zs"
+    if is_shown and _can_encode(char, encoding):
+        return char
+    if is_shown and char in _STAND_INS:
+        return _STAND_INS[char]
+    number = ord(char)
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def _can_encode(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def nbytes(number: int) -> str:

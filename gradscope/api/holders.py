@@ -25,6 +25,7 @@ from gradscope.program.reach import ON_DEMAND, Walk
 from gradscope.program.tensors import held_node, node_of
 from gradscope.program.tracked import tensors_with_graph
 from gradscope.program.variables import frames_of_threads
+from gradscope.units import escaped
 
 _MOST_NODES = 20_000
 _MOST_SEARCHED = 16  # tensors for which the collector goes through all of Python's objects
@@ -48,7 +49,7 @@ class Holder(Printed):
     holds: str = "tensor"
 
     def __str__(self) -> str:
-        return self.description
+        return escaped(self.description)
 
 
 class Holders(Listing[Holder]):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gradscope.code.comments import Comment, suppressing
+from gradscope.code.comments import Comment, comments, suppressing
 from gradscope.errors import GradscopeError
 from gradscope.model import Finding, Recording, Suppression, SuppressionKind
 from gradscope.rules import by_code
@@ -44,20 +44,30 @@ class Suppressor:
         sites = [call.site for call in recording.calls] + [one.site for one in findings]
         files = dict.fromkeys(site.file for site in sites if site is not None)
         is_whole = recording.outcome.finished and not recording.outcome.exception
-        unused = tuple(self.unused(files, recording.sources)) if is_whole else ()
+        unused = tuple(self.unused(files, recording.sources, is_whole=is_whole))
         summary = replace(recording.summary, notes=recording.summary.notes + unused)
         return replace(recording, summary=summary)
 
-    def unused(self, files: Iterable[str], sources: Sources | None = None) -> Iterator[str]:
-        """Yield a note for each suppression in files, and for a baseline, that was of no use."""
+    def unused(
+        self, files: Iterable[str], sources: Sources | None = None, *, is_whole: bool = True
+    ) -> Iterator[str]:
+        """Yield a note for each suppression in files, and for a baseline, that was of no use.
+
+        Of a run that is not whole, only those are named that never can be.
+        """
         for file in files:
-            for comment in suppressing(_lines(file, sources)):
-                yield from self._unused(file, comment)
-        if self.baseline is not None:
+            for comment in comments(_lines(file, sources)):
+                if comment.meant:
+                    at = f"{short_path(file)}:{comment.line}: `{comment.text}`"
+                    yield f"{at} suppresses nothing; did you mean `{comment.meant}`?"
+                elif is_whole:
+                    yield from self._unused(file, comment)
+        if self.baseline is not None and is_whole:
             left = len(self.baseline.entries - self.baseline.met)
             if left:
+                known = counted(len(self.baseline.entries), "finding")
                 yield (
-                    f"{left:,} of {len(self.baseline.entries):,} findings of the baseline "
+                    f"{left:,} of {known} of the baseline "
                     f"{short_path(str(self.baseline.file))} did not appear in this run"
                 )
 

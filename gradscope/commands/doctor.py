@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from gradscope._version import __version__
 from gradscope.commands.outputs import console_on
 from gradscope.errors import GradscopeError
 from gradscope.render.machine import Format
+from gradscope.render.machine.message import dumped
 
 
 class State(StrEnum):
@@ -42,7 +42,7 @@ def doctor(format: Format) -> int:  # noqa: A002
         raise GradscopeError(f"doctor has no format {format.value!r}; choose text or json")
     checks = list(_checks())
     if format is Format.JSON:
-        typer.echo(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2))
+        typer.echo(dumped({"checks": [asdict(check) for check in checks]}, indent=2))
     else:
         _print(checks)
     return int(any(check.state is State.FAILS for check in checks))

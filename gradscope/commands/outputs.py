@@ -13,16 +13,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
 
 import rich.pager
 from rich.console import Console
+from rich.text import Text
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 from gradscope.render.machine import Format, writer
 from gradscope.render.pictures.options import DEFAULTS, Options
+from gradscope.render.text.terminal import SafeConsole, plain, print_lines, write_text
+from gradscope.units import escaped
 
 
 class SafeStream(io.TextIOBase):
@@ -137,7 +141,14 @@ def _is_closed(stream: TextIO) -> bool:
         return True
 
 
-class SafeConsole(Console):
+def tell(what: object, stream: SafeStream | None = None) -> None:
+    """Write a line of gradscope's on stderr, if that is still possible."""
+    stream = stream or SafeStream(sys.stderr)
+    stream.write(f"gradscope: {escaped(str(what), stream.encoding or 'utf-8')}\n")
+    stream.flush()
+
+
+class LiveConsole(SafeConsole):
     """A console that prints while the program runs."""
 
     def on_broken_pipe(self) -> None:
@@ -167,7 +178,7 @@ def use_color(color: Color) -> None:
 
 
 def console_on(
-    stream: TextIO | SafeStream, *, highlight: bool = True, kind: type[Console] = Console
+    stream: TextIO | SafeStream, *, highlight: bool = True, kind: type[Console] = SafeConsole
 ) -> Console:
     """Return a console that writes to a stream."""
     return kind(file=cast(TextIO, stream), highlight=highlight, **_settings)
@@ -208,7 +219,7 @@ def paged(console: Console) -> Iterator[None]:
 
 def print_line(console: Console, line: str) -> None:
     """Print a line as it is, however long."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, [Text(plain(line, console))])
 
 
 @contextmanager
@@ -280,12 +291,11 @@ def printer(format: Format) -> Callable[[Recording, Console, str | None], None]:
     if format is Format.TEXT:
         from gradscope.render.text.report import print_report
 
-        return print_report
+        return partial(print_report, view="report --memory")
     write = writer(format)
 
     def print_text(recording: Recording, console: Console, saved: str | None) -> None:
-        console.file.write(write(recording))
-        console.file.flush()
+        write_text(write(recording), console)
 
     return print_text
 
@@ -315,8 +325,7 @@ class View:
         try:
             self.write(recording, console)
         except GradscopeError as error:
-            stream.write(f"gradscope: {self.file} was not written: {error}\n")
-            stream.flush()
+            tell(f"{self.file} was not written: {error}", stream)
 
 
 # What these need is imported before the program runs, which may leave no path to import it from,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from rich.console import Console
 
 from gradscope.code.source import called_name, calls_in, enclosing, spans
 from gradscope.code.suppressing import Suppressor, write_baseline
@@ -34,6 +33,7 @@ from gradscope.model import (
 from gradscope.record.codec import Decoder, dumps
 from gradscope.render.text.finding import print_list, print_note, tally
 from gradscope.render.text.printed import findings_text
+from gradscope.render.text.terminal import SafeConsole
 from gradscope.rules import by_code
 from gradscope.rules.settings import FailOn, Settings, settings_at
 from gradscope.units import counted
@@ -267,7 +267,7 @@ class Watching:
         """List the findings of each test."""
         if not self._tests:
             return
-        console = Console(
+        console = SafeConsole(
             file=io.StringIO(),
             width=terminalreporter._tw.fullwidth,
             force_terminal=terminalreporter._tw.hasmarkup,

@@ -66,14 +66,13 @@ def _memory(format: Format) -> Callable[[Recording, Console, str | None], None]:
     """Return what prints where the memory is."""
     from gradscope.render.machine.json import memory_to_json
     from gradscope.render.text.memory import print_memory
+    from gradscope.render.text.terminal import write_text
 
     match format:
         case Format.TEXT:
             return lambda recording, console, _: print_memory(recording, console)
         case Format.JSON:
-            return lambda recording, console, _: print(
-                memory_to_json(recording), end="", file=console.file
-            )
+            return lambda recording, console, _: write_text(memory_to_json(recording), console)
     raise GradscopeError(
         "--memory prints text or json; --format speedscope has the same for speedscope"
     )

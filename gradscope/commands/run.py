@@ -17,7 +17,7 @@ import gradscope.fixing.primitives  # noqa: F401 - now, while the import path is
 from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.commands.outputs import (
     ErrorStream,
-    SafeConsole,
+    LiveConsole,
     SafeStream,
     View,
     beside,
@@ -27,6 +27,7 @@ from gradscope.commands.outputs import (
     page,
     print_line,
     printer,
+    tell,
     writable,
 )
 from gradscope.errors import GradscopeError
@@ -93,7 +94,7 @@ def run(target: Target, options: RunOptions) -> int:
     except GradscopeError as error:
         if ended is None:
             raise
-        stderr.write(f"gradscope: {error}\n")
+        tell(error, stderr)
         return ended.outcome.exit_status or USED_WRONGLY
     except Exception as failure:  # of ours: the program has ended, and its exit status stands
         if ended is None:
@@ -157,7 +158,7 @@ class _Report:
                 own = replace(own, outcome=outcome)
             recording, saved = _seen(own, outcome, self._header, self._children, self._save)
             if self.live:
-                print_line(console_on(self._streams[0], kind=SafeConsole), f"gradscope: {death}")
+                print_line(console_on(self._streams[0], kind=LiveConsole), f"gradscope: {death}")
             self._report(recording, saved, own is not None, None)
         except Exception as failure:
             _tell(failure, self._stderr)
@@ -178,7 +179,7 @@ class _Report:
         for stream in self._streams:
             stream.at_end()
         if self.live and not (recording.calls or seen):
-            console = console_on(self._streams[0], kind=SafeConsole)
+            console = console_on(self._streams[0], kind=LiveConsole)
             _print_unwatched(self._options, console, failure, recording.summary.notes)
             return recording
         file, console = self._shown(recording, saved)
@@ -197,7 +198,7 @@ class _Report:
     def _shown(self, recording: Recording, saved: str | None) -> tuple[Path | None, Console]:
         """Print the report where it can be read; return the file that was made for it, if any."""
         for stream in self._streams:
-            console = console_on(stream, kind=SafeConsole)
+            console = console_on(stream, kind=LiveConsole)
             self._print(recording, console, saved)
             stream.flush()
             if not stream.is_lost:
@@ -285,21 +286,27 @@ class _Live:
     def __init__(self, stream: SafeStream, stderr: SafeStream) -> None:
         # Imported now: the program may leave no path to import it from.
         from gradscope.render.text.finding import print_finding
-        from gradscope.render.text.progress import ProgressLine
+        from gradscope.render.text.progress import ProgressLine, begin_line
         from gradscope.render.text.report import print_report
 
-        self._console = console_on(stream, kind=SafeConsole)
+        self._console = console_on(stream, kind=LiveConsole)
         self._stream = stream
         self._print_finding, self._print_report = print_finding, print_report
+        self._begin_line = begin_line
         self._printed: list[Finding] = []
         self._progress = ProgressLine(cast(TextIO, stderr))
         self._process = os.getpid()
         self._started = time.monotonic()
 
+    def _begin(self) -> None:
+        """Make room for lines of ours."""
+        self._progress.erase()
+        self._begin_line(self._console.file)
+
     def found(self, finding: Finding) -> None:
         """Print a finding; in a forked child, print nothing."""
         if os.getpid() == self._process and not self._stream.is_diverted:
-            self._progress.erase()
+            self._begin()
             self._print_finding(finding, self._console, before=self._printed)
             self._printed.append(finding)
 
@@ -310,7 +317,7 @@ class _Live:
 
     def report(self, recording: Recording, console: Console, saved: str | None) -> None:
         """Print the report; what was printed before takes one line a finding."""
-        self._progress.erase()
+        self._begin()
         here = console.file is self._console.file
         printed = {finding.cause for finding in self._printed if here}
         self._print_report(recording, console, saved, printed)
@@ -318,7 +325,7 @@ class _Live:
 
 def _tell(failure: Exception, stream: SafeStream) -> None:
     """Say in one line what failed in gradscope; the program is not told."""
-    stream.write(f"gradscope: {_words(failure)}\n")
+    tell(_words(failure), stream)
 
 
 def _words(failure: Exception) -> str:

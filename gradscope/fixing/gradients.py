@@ -84,15 +84,24 @@ class Training:
         return self.calls[-1] if self.calls and self.calls[-1].failed else None
 
     @property
-    def seconds_of_a_step(self) -> float | None:
-        """The median time from one call of a line to its next, all that the program does between
-        included: of the line that is called most, without its first call if others are left.
-        """
+    def steps_made(self) -> int:
+        """How often the line was run that made most calls."""
+        return len(self._ends)
+
+    @cached_property
+    def _ends(self) -> list[float]:
         ends: dict[Line, list[float]] = {}
         for call in self.calls:
             ends.setdefault(call.line, []).append(call.at)
-        longest = max(ends.values(), key=len, default=[])
-        settled = longest[1:] if len(longest) > 2 else longest
+        return max(ends.values(), key=len, default=[])
+
+    def seconds_of_a_step(self, first: int | None = None) -> float | None:
+        """Return the median time from one call of a line to its next, all that the program does
+        between included: of the line that is called most, or its ``first`` calls, without the very
+        first one if others are left.
+        """
+        ends = self._ends[:first]
+        settled = ends[1:] if len(ends) > 2 else ends
         times = sorted(later - earlier for earlier, later in pairwise(settled))
         return times[len(times) // 2] if times else None
 

@@ -22,6 +22,9 @@ LEAST_CALLS = 100
 """Backward calls of each run, unless another number is given or the findings need more."""
 
 _REFERENCE_CALLS = 24
+_FEWEST_STEPS = 4
+"""Calls of a line, the first of which is no measure, from which its steps can be compared."""
+
 _LEAST_SECONDS = 1.0
 """A run that would get less time than this is not started."""
 
@@ -84,11 +87,16 @@ class Verdict:
 
     @property
     def seconds_of_a_step(self) -> tuple[float | None, float | None]:
-        """How long an iteration takes with the fix, and as the program is, where that comes so far.
+        """How long an iteration takes with the fix, and as the program is: of the same number of
+        calls, and none as the program is where it failed before there were enough of them.
 
         The run with nothing freed is no measure: it keeps every graph.
         """
-        return self.after.training.seconds_of_a_step, self.before.training.seconds_of_a_step
+        after, before = self.after.training, self.before.training
+        same = min(after.steps_made, before.steps_made)
+        if same < _FEWEST_STEPS:
+            return after.seconds_of_a_step(), None
+        return after.seconds_of_a_step(same), before.seconds_of_a_step(same)
 
     @property
     def fails(self) -> bool:

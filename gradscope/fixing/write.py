@@ -1,4 +1,4 @@
-"""Writes changed sources: each file whole or not at all, with its mode, encoding and line ends."""
+"""Writes changed sources: all files or none, each whole, with its mode, encoding and line ends."""
 
 from __future__ import annotations
 
@@ -21,13 +21,30 @@ def write(changes: Sequence[Change]) -> None:
                 f"{change.file} was changed while the fix was tried out: "
                 "nothing was written, try again"
             )
-    for change in changes:
-        try:
-            _replace(os.path.realpath(change.file), change.after.data)
-        except OSError as error:
-            raise GradscopeError(
-                f"cannot write {change.file}: {error.strerror}; it is unchanged"
-            ) from None
+    written: list[Change] = []
+    waiting: list[tuple[Change, str, str]] = []
+    try:
+        for change in changes:
+            file = os.path.realpath(change.file)
+            waiting.append((change, file, _beside(file, change.after.data)))
+        while waiting:
+            change, file, temporary = waiting[0]
+            os.replace(temporary, file)
+            written.append(waiting.pop(0)[0])
+    except BaseException as error:
+        for _, _, temporary in waiting:
+            with suppress(OSError):
+                os.unlink(temporary)
+        for done in written:
+            file = os.path.realpath(done.file)
+            with suppress(OSError):
+                os.replace(_beside(file, done.before.data), file)
+        if not isinstance(error, OSError):
+            raise
+        raise GradscopeError(
+            f"cannot write {change.file}: {error.strerror}; nothing was changed: make the file and"
+            " its folder writable, or make the change that the diff shows yourself"
+        ) from None
 
 
 def _content(file: str) -> bytes | None:
@@ -38,8 +55,8 @@ def _content(file: str) -> bytes | None:
         return None
 
 
-def _replace(file: str, content: bytes) -> None:
-    """Put a new file in the place of an old one, in one step."""
+def _beside(file: str, content: bytes) -> str:
+    """Write a new file that can take the place of an old one in one step; return its path."""
     if not os.access(file, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(file), prefix=".gradscope-")
@@ -49,8 +66,8 @@ def _replace(file: str, content: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         shutil.copymode(file, temporary)
-        os.replace(temporary, file)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+    return temporary

@@ -6,6 +6,7 @@ from functools import singledispatch
 from typing import Any
 
 from gradscope.errors import GradscopeError
+from gradscope.units import escaped
 
 
 @singledispatch
@@ -32,7 +33,7 @@ class Printed:
     __slots__ = ()
 
     def __str__(self) -> str:
-        return text_of(self)
+        return escaped(text_of(self), keep="\n")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/plain": str(self), **rich_forms(self)}

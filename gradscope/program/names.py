@@ -18,6 +18,7 @@ from gradscope.torch_private import MODULE_CALL
 
 _MODULE = None if MODULE_CALL is None else Variable(MODULE_CALL, "self")
 _DEEPEST = 60  # frames looked at for a module
+_MOST_ENTRIES = 100  # of a container that is looked through for one
 
 
 def _module_in(frame: FrameType) -> Any:
@@ -30,6 +31,7 @@ class Names:
 
     def __init__(self) -> None:
         self._modules: dict[int, tuple[weakref.ref[Module], str, str]] = {}
+        self._unheld: dict[str, list[weakref.ref[Module]]] = {}
         self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._storages: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
@@ -110,12 +112,23 @@ class Names:
                 outermost, caller = _module_in(above) or outermost, above.f_back
             above = above.f_back
             depth += 1
-        while caller is not None and owner_of(caller.f_code) != USER:
+        name = None
+        while caller is not None and name is None:
+            if owner_of(caller.f_code) == USER:
+                name = _variable(caller, outermost)
             caller = caller.f_back
-        name = _variable(caller, outermost) if caller is not None else None
-        self._learn_module(outermost, name or type(outermost).__name__)
+        self._learn_module(outermost, name or self._unnamed(outermost))
         if id(module) not in self._modules:  # called from a module that does not list it as its own
-            self._learn_module(module, type(module).__name__)
+            self._learn_module(module, self._unnamed(module))
+
+    def _unnamed(self, module: Module) -> str:
+        """Return the class of a module that no variable holds, with a number if several live."""
+        kind = type(module).__name__
+        alive = self._unheld.setdefault(kind, [])
+        # `nn.ReLU()(x)` makes a module in each iteration, which is gone when the next one is made.
+        number = next((n for n, held in enumerate(alive) if held() is None), len(alive))
+        alive[number : number + 1] = [weakref.ref(module)]
+        return f"{kind}_{number + 1}" if number else kind
 
     def _learn_module(self, root: Module, label: str) -> None:
         known = self._modules.get(id(root))
@@ -144,14 +157,21 @@ def names_in(frame: FrameType, objects: Sequence[object]) -> list[str | None]:
 
 
 def _variable(frame: FrameType, module: Module) -> str | None:
-    """The name by which a frame's code sees a module: a variable, or an attribute of ``self``."""
-    found = variables(frame)
-    for name, value in found:
-        if value is module and not name.startswith("__"):
-            return name
+    """The name by which a frame's code sees a module: a variable, an attribute of ``self``, or an
+    entry of one: ``nets[0]``.
+    """
+    found = [(name, value) for name, value in variables(frame) if not name.startswith("__")]
     owner: Any = dict(reversed(found)).get("self")
     if issubclass(type(owner), Module) or layout_of(type(owner)).has_dict:
-        for attribute, value in object.__getattribute__(owner, "__dict__").items():
-            if value is module:
-                return f"self.{attribute}"
+        held = object.__getattribute__(owner, "__dict__")
+        found += [(f"self.{attribute}", value) for attribute, value in [*held.items()]]
+    for name, value in found:
+        if value is module:
+            return name
+    for name, value in found:
+        if type(value) in (list, tuple, dict) and len(value) <= _MOST_ENTRIES:
+            entries = value.items() if type(value) is dict else enumerate(value)
+            for key, entry in [*entries]:
+                if entry is module and type(key) in (int, str):
+                    return f"{name}[{key!r}]"
     return None

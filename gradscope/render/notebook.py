@@ -13,6 +13,7 @@ from gradscope.model import Finding, Findings, Graph, Hazards, Recording
 from gradscope.model.printed import rich_forms
 from gradscope.render.text.finding import print_finding, print_findings
 from gradscope.render.text.report import print_report
+from gradscope.render.text.terminal import SafeConsole
 
 _WIDTH = 100
 _SECONDS = 3
@@ -30,7 +31,7 @@ _THEME = TerminalTheme((255, 255, 255), (0, 0, 0), _MEDIUM, _MEDIUM)
 
 def coloured(print_on: Callable[[Console], object]) -> str:
     """Return as HTML what a function prints on a console."""
-    console = Console(
+    console = SafeConsole(
         file=io.StringIO(),
         width=_WIDTH,
         record=True,

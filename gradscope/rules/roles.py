@@ -92,7 +92,9 @@ def grouped(names: Iterable[str]) -> str:
     """Return parameters in words: those of one module as ``encoder.*``, an unnamed one as it is."""
     by_root: dict[str, list[str]] = {}
     for name in names:
-        by_root.setdefault(name.partition(".")[0], []).append(name)
+        root, _, rest = name.partition(".")
+        root += rest.partition(".")[0] if root == "self" else ""  # of one object, part by part
+        by_root.setdefault(root, []).append(name)
     words = [_common(group) for group in by_root.values()]
     more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
     listed = [word if " " in word else f"`{word}`" for word in words[:_MOST_NAMED]]

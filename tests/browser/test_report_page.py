@@ -87,6 +87,23 @@ def test_opening_a_finding_selects_its_call_and_marks_its_nodes(show: Show) -> N
     ]
 
 
+@pytest.mark.parametrize("predicted", [0, 3])
+@pytest.mark.parametrize("width", [1280, 800, 500, 360])
+def test_tiles_fill_their_rows(show: Show, width: int, predicted: int) -> None:
+    summary = replace(canned().summary, predicted=predicted)
+    page = show(replace(canned(), summary=summary), width=width).page
+    edges = page.evaluate(
+        "[...document.querySelectorAll('.tile')].map(t => t.getBoundingClientRect())"
+        ".map(r => [Math.round(r.top), Math.round(r.right), Math.round(r.width)])"
+    )
+    rows: dict[int, list[list[int]]] = {}
+    for top, *rest in edges:
+        rows.setdefault(top, []).append(rest)
+    assert len({len(row) for row in rows.values()}) == 1
+    assert len({row[-1][0] for row in rows.values()}) == 1
+    assert max(width for *_, width in edges) - min(width for *_, width in edges) <= 2
+
+
 def test_verdicts_without_findings(show: Show) -> None:
     assert report_headline(show(clean_recording())) == "No problem found"
     nothing = show(empty_recording())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 import subprocess
 import sys
+import unicodedata
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -221,7 +224,21 @@ HOSTILE = (
     "[bold red]harmed[/]",
     "{{script}} %s {0} \\L",
     "line\nbreak\rtab\t\u2028\u202e",
+    os.fsdecode(bytes(range(1, 256))),
+    "".join(map(chr, range(0x80, 0xA0))) + "\x9d0;harmed\x9c\x9b2J\x00",
+    "\u202a\u202b\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u200d\u2060\ufeff\u00ad\ud800",
+    "x](http://harmed) ##[error]harmed %1B%0A::stop-commands::x",
+    'javascript:alert(1)//" onload=harmed() style="x',
+    "\x1bP+q544e\x1b\\\x1b[6n\x1b]52;c;aGFybWVk\x07\x1b[?1049h\x08\x08\x7f",
 )
+
+
+def obeyed(text: str) -> set[str]:
+    """The characters that a terminal would obey, or that hide or turn others; colours are ours."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return {one for one in text if not one.isprintable() and unicodedata.category(one) != "Zs"} - {
+        "\n"
+    }
 
 
 def with_strings(value: Any, put: Callable[[str], str]) -> Any:
@@ -288,22 +305,72 @@ def test_hostile_texts(
         found = Elements(page)
         assert (sorted(set(found.tags)), found.running) == (sorted(set(plain.tags)), [])
         assert "<" not in text or text not in page
-        svg = tmp_path / "graph.svg"
-        for way in (("report",), ("draw",), ("fix",), ("draw", "--output", svg)):
+        svg, dot, pdf = (tmp_path / f"graph.{kind}" for kind in ("svg", "dot", "pdf"))
+        forms = {
+            form: ("report", "--format", form)
+            for form in ("json", "sarif", "trace", "speedscope", "junit", "github")
+        }
+        drawn = (("draw", "--output", picture) for picture in (svg, dot, pdf))
+        memory = ("report", "--memory")
+        coloured = [(*way, "--color", "always") for way in (("report",), ("draw",), ("fix",))]
+        shown: dict[tuple[str | Path, ...], str] = {}
+        for way in (
+            *(("report",), ("draw", "--sites"), ("fix",), ("diff", file)),
+            *(memory, (*memory, "--format", "json"), *coloured, *drawn, *forms.values()),
+        ):
             assert gradscope(monkeypatch, *way, file) == 0
             out, err = capsys.readouterr()
             assert err == ""
-            assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]", out)
+            assert not obeyed(out)
+            shown[way] = out
+        assert not obeyed(dot.read_text().replace("\t", ""))
         names = {element.tag.rpartition("}")[2] for element in ElementTree.parse(svg).iter()}
         assert names.isdisjoint({"script", "img", "foreignObject"})
-        assert gradscope(monkeypatch, "report", "--format", "github", file) == 0
-        lines = capsys.readouterr().out.removesuffix("\n").split("\n")
+        lines = shown[forms["github"]].removesuffix("\n").split("\n")
         assert len(lines) == len(recording.findings)
         assert all(line.startswith("::") for line in lines)
-        for form in ("json", "sarif"):
-            assert gradscope(monkeypatch, "report", "--format", form, file) == 0
-            json.loads(capsys.readouterr().out)
+        suites = ElementTree.fromstring(shown[forms["junit"]])
+        assert len(suites.findall(".//testcase")) == 1 + len(recording.findings)
+        for form in ("json", "sarif", "trace", "speedscope"):
+            json.loads(shown[forms[form]])
+        for value in (recording, *recording.findings, *recording.graphs.values()):
+            assert not obeyed(str(value))
+            cell = Elements(value._repr_mimebundle_().get("text/html", ""))
+            assert not {"script", "img"}.intersection(cell.tags)
+            assert not cell.running
         tries.came("shown as text")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_arguments_and_environments(
+    text: str,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = text.translate(dict.fromkeys(map(ord, "\0\ud800")))  # which no argument can hold
+    cell = b"\xff" + text.encode("utf-8", "surrogateescape" if "\udc80" in text else "replace")
+    damaged = made(tmp_path / "damaged.gscope", read(whole) | {("header", 0): cell})
+    for way in (
+        *(
+            ("report", damaged),
+            ("report", text),
+            ("draw", text),
+            ("fix", text),
+            ("diff", text, text),
+        ),
+        *(("explain", text), ("run", text), ("doctor", "--format", text), (text,), (f"--{text}",)),
+        *(("report", "--ignore", text, whole), ("report", "--baseline", text, whole)),
+        *(("draw", "--engine", text, whole), ("draw", "--output", f"{text}.xyz", whole)),
+        *(("fix", "--finding", text, whole), ("report", "--html", f"no/such/{text}", whole)),
+    ):
+        assert gradscope(monkeypatch, *way) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("gradscope: ")
+        assert err.count("\n") == 1
+        assert not obeyed(err)
 
 
 @fault(
@@ -335,3 +402,26 @@ def test_a_program_with_hostile_names(tries: Tries, tmp_path: Path) -> None:
         assert found.running == []
         assert load(save).outcome.exception == "ValueError: </script><script>alert(2)</script>"
         tries.came("shown as text")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8", None])
+def test_streams_without_unicode_or_none_at_all(
+    encoding: str | None, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ("explain", "GS302")
+    for way in (
+        *(
+            ("report", whole),
+            ("report", "--memory", whole),
+            ("draw", "--sites", whole),
+            ("fix", whole),
+        ),
+        *(("diff", whole, whole), page, ("rules",), ("doctor",), ("--help",), ("--version",)),
+        *(("report", "--format", form, whole) for form in ("github", "junit", "json", "trace")),
+    ):
+        raw = io.BytesIO()
+        stream = None if encoding is None else io.TextIOWrapper(raw, encoding, write_through=True)
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert gradscope(monkeypatch, *way) == 0
+        assert encoding is None or raw.getvalue().decode(encoding)
+        assert way != page or b"\\u" not in raw.getvalue()

@@ -234,17 +234,17 @@ def test_the_recordings_of_ranks_are_found_by_the_name_that_was_given(
     script.write_text(CAUGHT)
     for rank in ("0", "1", "10"):
         environment = ENVIRONMENT | {"RANK": rank, "WORLD_SIZE": "11"}
-        command = [python(), "-m", "gradscope", "run", "--save", "ddp.gscope", script]
+        command = [python(), "-m", "gradscope", "run", "--save", "ddp.gscope", str(script)]
         subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
     (tmp_path / "ddp-old.gscope").write_text("")
-    for command, says in (
+    for arguments, says in (
         (["report", "ddp.gscope"], "ddp-0.gscope ddp-1.gscope ddp-10.gscope"),
         (["report", "ddp.gscope"], "in 6 backward calls of 3 processes"),
         (["diff", "ddp.gscope", "ddp-1.gscope"], "backward calls"),
         (["draw", "ddp.gscope"], "MulBackward0"),
         (["fix", "ddp.gscope"], "GS101"),
     ):
-        done = gradscope(*command, cwd=tmp_path)
+        done = gradscope(*arguments, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert says in done.stdout
     (tmp_path / "ddp-1.gscope").replace(tmp_path / "ddp-2.gscope")

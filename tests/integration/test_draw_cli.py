@@ -167,10 +167,10 @@ def test_the_options_reach_the_picture(tmp_path: Path) -> None:
     assert "nodes folded" in focused
     named = gradscope("draw", run, "--focus", "head_b", "--call", "2").stdout
     assert "head_b · Linear" in named
-    assert (
-        "nothing in this graph is called 'nobody'"
-        in gradscope("draw", run, "--focus", "nobody").stdout
-    )
+    for option in ("--focus", "--expand"):
+        unknown = gradscope("draw", run, option, "head_c")
+        said = "gradscope: nothing in this graph is called 'head_c'; did you mean 'head_b'?\n"
+        assert (unknown.returncode, unknown.stdout, unknown.stderr) == (2, "", said)
 
 
 def test_a_folded_row_stands_for_all_its_calls(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import select
 import subprocess
 import sys
+import termios
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -135,6 +136,7 @@ def test_colours_are_as_wanted() -> None:
 def on_terminal(*args: str | Path, **environment: str) -> str:
     """Return what a command prints on a terminal of 24 lines."""
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
     process = subprocess.Popen(
         [sys.executable, "-m", "gradscope", *args],
         stdin=theirs,
@@ -175,6 +177,18 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     return saved
+
+
+def test_a_finding_begins_a_line_below_a_progress_bar(tmp_path: Path) -> None:
+    program = tmp_path / "bar.py"
+    program.write_text(
+        "import sys, torch\nloss = torch.ones(3, requires_grad=True).exp().sum()\n"
+        "loss.backward()\nsys.stderr.write('\\r 50%|####|')\nloss.backward()\n",
+    )
+    printed = on_terminal("run", "--color", "never", program)
+    below = " " * 80 + "\r"
+    assert f"\r 50%|####|{below}error[GS101]" in printed
+    assert f"calling backward.\n{below}findings\n" in printed
 
 
 PAGER = f"{sys.executable} -c \"import sys; print('paged', len(sys.stdin.read()) > 999)\""

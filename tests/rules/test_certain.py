@@ -323,4 +323,6 @@ def test_a_compiled_graph_may_go_instead_or_its_function_run_as_it_is() -> None:
 def test_parameters_in_words() -> None:
     names = ["net.0.weight", "net.0.bias", "net.1.bias", "w", "an unnamed leaf f32[1]"]
     assert grouped(names) == "`net.*`, `w` and an unnamed leaf f32[1]"
+    parts = [f"self.{part}.{number}.weight" for part in ("g", "d") for number in (0, 1)]
+    assert grouped(parts) == "`self.g.*` and `self.d.*`"
     assert grouped(names[:2]) == "`net.0.*`"

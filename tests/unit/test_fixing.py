@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import stat
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -254,6 +257,33 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     write(found.changes)
     assert (tmp_path / "f.py").is_symlink()
     assert real.read_text() == TEXT.replace("line 5", "fixed")
+
+
+@pytest.mark.parametrize("call", ["access", "replace"])
+def test_all_files_are_written_or_none(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = planned(tmp_path, finding("GS102", 5, ONE))
+    other = tmp_path / "other.py"
+    other.write_text(TEXT)
+    one = found.changes[0]
+    before, after = (replace(source, file=str(other)) for source in (one.before, one.after))
+    changes = [one, replace(one, before=before, after=after)]
+    real = getattr(os, call)
+
+    def refused(*args: Any) -> Any:
+        if str(other) in args:
+            if call == "access":
+                return False
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(*args)
+
+    monkeypatch.setattr(os, call, refused)
+    said = f"cannot write {re.escape(str(other))}: Permission denied; nothing was changed: make"
+    with pytest.raises(GradscopeError, match=said):
+        write(changes)
+    assert sorted(os.listdir(tmp_path)) == ["f.py", "other.py"]
+    assert (tmp_path / "f.py").read_text() == other.read_text() == TEXT
 
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:

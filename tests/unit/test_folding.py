@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from drawn import chain, graph, iterations, leaf, op, two_losses, with_failing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradscope.errors import GradscopeError
 from gradscope.model import Graph, NodeState
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.folding import MOST, fold
@@ -67,7 +69,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 options = st.builds(
     Options,
-    focus=st.sampled_from([None, None, "shared", "a.1", "AddBackward0", "nothing of this name"]),
+    focus=st.sampled_from([None, None, "shared", "a.1", "AddBackward0"]),
     depth=st.sampled_from([None, None, 1, 2]),
     expand=st.sampled_from([(), ("a",), ("loss0", "b.0"), ("#3-90",)]),
 )
@@ -80,7 +82,11 @@ def test_any_fold_is_acyclic_complete_and_small(
     whole: Graph, chosen: Options, marks: Marks
 ) -> None:
     merged = merge([whole])
-    folded = fold(merged, chosen, marks)
+    try:
+        folded = fold(merged, chosen, marks)
+    except GradscopeError as unknown:  # the graph has nothing of that name
+        assert "nothing in this graph is called" in str(unknown)
+        return
     drawn = [head for part in folded.parts for head in part.heads]
     written = {n for leaves in folded.inlined.values() for n in leaves} | set(folded.absorbed)
     assert len(drawn) == len(set(drawn))
@@ -263,8 +269,33 @@ def test_focus_opens_what_it_names_and_joins_the_rest() -> None:
     assert (
         len(picture.boxes) == 1 + 1 + 12 + 1
     )  # the root, what is above, layer4 with its two neighbours, what is below
-    missed = compose([whole], Options(focus="layer77"))
-    assert missed.notes == ("nothing in this graph is called 'layer77': the whole graph is shown",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Options(focus="layer.77"), "'layer.77'; did you mean 'layer.7'?"),
+        (Options(focus="xyz"), "'xyz': it has loss, layer, layer.0, layer.1, layer.2, layer.3 and"),
+        (Options(focus="finding"), "'finding': it has loss"),
+        (Options(expand=("layer.7", "los")), "'los'; did you mean 'loss'?"),
+        (Options(expand=("#900-999",)), "'#900-999': it has loss"),
+        (Options(expand=("MulBackward0",)), "'MulBackward0': it has loss"),
+    ],
+)
+def test_what_is_not_in_the_graph_is_said(asked: Options, said: str) -> None:
+    nodes = [op(n, "Mul", 200 - n, module=f"layer.{n // 10}") for n in range(100)]
+    whole = graph(nodes, [(n, n + 1) for n in range(99)], loss=0)
+    for known in ("layer", "layer.7", "loss", "n77", "MulBackward0"):
+        assert compose([whole], Options(focus=known)).boxes
+    with pytest.raises(GradscopeError, match=re.escape(f"nothing in this graph is called {said}")):
+        compose([whole], asked)
+
+
+def test_a_leaf_in_the_box_of_its_user_can_be_focused() -> None:
+    nodes = [op(n, "Mul", 200 - n) for n in range(100)] + [leaf(100, "fc.weight")]
+    edges = [(n, n + 1) for n in range(99)] + [(50, 100)]
+    picture = compose([graph(nodes, edges, loss=0)], Options(focus="fc.weight"))
+    assert [box.title for box in picture.boxes].count("MulBackward0") == 4  # the root, and three
 
 
 def test_edges_not_followed_are_said() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,15 +64,51 @@ def test_naming_a_module_asks_no_attribute_of_self() -> None:
 
     spy = Spy(Names())
     Lazy().step([spy])
-    assert spy.found == [("Spy", "Spy")]
+    assert spy.found == [("models[0]", "Spy")]
 
 
 def test_a_module_that_nothing_names_goes_by_its_class() -> None:
+    names, found = Names(), []
+    for _ in range(3):  # each is gone when the next is made
+        call = hidden(Spy(names))
+        call(torch.ones(1))
+        found += call.args[0].found
+        del call
+    assert found == [("Spy", "Spy")] * 3
+
+
+def hidden(net: Spy) -> Any:
+    """Return what calls a module that no frame has in a variable or a container."""
+    return partial(type(net).__call__, net)
+
+
+def test_modules_of_one_class_are_told_apart() -> None:
     names = Names()
-    (lambda: Spy(names)(torch.ones(1)))()
-    spies = [Spy(names)]
-    spies[0](torch.ones(1))
-    assert spies[0].found == [("Spy", "Spy")]
+    live = [Spy(names), Spy(names)]
+    parts = {"g": live.pop(), "d": live.pop()}
+    for key, call in [("g", hidden(parts["g"])), ("d", hidden(parts["d"]))]:
+        call(torch.ones(1))
+        assert parts[key].found == [(f"parts['{key}']", "Spy")]
+
+    class Gan:
+        def __init__(self) -> None:
+            self.nets = (Spy(names), Spy(names))
+
+        def run(self) -> None:
+            for call in map(hidden, self.nets):
+                call(torch.ones(1))
+
+    gan = Gan()
+    gan.run()
+    assert [net.found[0] for net in gan.nets] == [("self.nets[0]", "Spy"), ("self.nets[1]", "Spy")]
+    apart = [hidden(Spy(names)), hidden(Spy(names))]
+    for call in apart:
+        call(torch.ones(1))
+    assert [call.args[0].found[0] for call in apart] == [("Spy", "Spy"), ("Spy_2", "Spy")]
+    again = hidden(Spy(names))
+    del apart[1], call
+    again(torch.ones(1))
+    assert again.args[0].found == [("Spy_2", "Spy")]
 
 
 def test_outside_of_any_module_there_is_none() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from gradscope.commands.outputs import printer
 from gradscope.model import (
     Applicability,
     BackwardCall,
@@ -30,11 +31,12 @@ from gradscope.model import (
     Severity,
     Site,
 )
+from gradscope.render.machine import Format
 from gradscope.render.text.calls import MOST_ROWS, folded
 from gradscope.render.text.finding import print_finding
-from gradscope.render.text.progress import ProgressLine
+from gradscope.render.text.progress import ProgressLine, begin_line
 from gradscope.render.text.report import print_report
-from gradscope.render.text.terminal import cut, plain
+from gradscope.render.text.terminal import SafeConsole, cut, plain
 from gradscope.units import counted, listed, nbytes, seconds
 
 RECORDINGS = {
@@ -62,7 +64,7 @@ def report(recording: Recording, width: int = 80, saved: str | None = None) -> s
 
 
 def shown(
-    finding: Finding, sources: dict[str, str], width: int = 80, **options: object
+    finding: Finding, sources: dict[str, str] | None, width: int = 80, **options: object
 ) -> list[str]:
     target = console(width, **options)
     print_finding(finding, target, sources)
@@ -134,6 +136,16 @@ def test_the_next_command_is_for_the_worst_finding_and_names_the_recording() -> 
         "      gradscope fix run.gscope",
         "      gradscope report run.gscope",
     ]
+
+
+def test_a_report_that_was_asked_for_does_not_name_itself_as_next() -> None:
+    target = console()
+    show = printer(Format.TEXT)
+    show(RECORDINGS["canned"], target, "run.gscope")
+    assert written(target).splitlines()[-1] == "      gradscope report --memory run.gscope"
+    target = console()
+    show(RECORDINGS["empty"], target, "run.gscope")
+    assert "next:" not in written(target)
 
 
 def test_no_fix_is_offered_where_none_is_an_edit() -> None:
@@ -496,6 +508,9 @@ def test_progress_is_drawn_after_two_seconds_four_times_a_second_and_erased() ->
         progress.update(call_number, 2048, call_number / 20)  # five seconds
     drawn = terminal.getvalue().split("\x1b[K")[1:]
     assert drawn[0].rstrip("\r") == "gradscope: 40 backward calls, 2 KiB held by graphs, 2.0 s"
+    slow = Terminal()
+    ProgressLine(slow, io.StringIO()).update(1, 2048, 3.0)
+    assert "gradscope: 1 backward call, 2 KiB" in slow.getvalue()
     assert len(drawn) == 13
     progress.erase()
     assert terminal.getvalue().endswith("\r\x1b[K")
@@ -524,3 +539,62 @@ def test_progress_survives_a_closed_stream() -> None:
     progress.update(2, 1, 200.0)
     closed = ProgressLine(terminal, io.StringIO())
     closed.update(1, 1, 100.0)
+
+
+# A line of its own
+
+
+def rows_of(text: str, width: int) -> list[str]:
+    """What a terminal shows: after its last cell, the cursor wraps with the next character only."""
+    rows, column = [[" "] * width], 0
+    for char in text:
+        if char == "\r":
+            column = 0
+        elif char == "\n":
+            rows.append([" "] * width)
+        else:
+            if column == width:
+                rows.append([" "] * width)
+                column = 0
+            rows[-1][column] = char
+            column += 1
+    return ["".join(row).rstrip() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("left", "above"),
+    [
+        ("", []),
+        ("a line\r\n", ["a line"]),
+        ("\r 50%|####|", [" 50%|####|"]),
+        ("x", ["x"]),
+        ("=" * 19, ["=" * 19]),
+        ("=" * 20, ["=" * 20]),
+        ("=" * 25, ["=" * 20, "=" * 5]),
+    ],
+)
+def test_a_line_begins_below_what_the_program_left(
+    left: str, above: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((20, 24)))
+    monkeypatch.setattr(Terminal, "fileno", lambda _: 2)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal, pipe = Terminal(left), io.StringIO(left)
+    for stream in (terminal, pipe):
+        stream.seek(0, io.SEEK_END)
+        begin_line(stream)
+    assert rows_of(terminal.getvalue() + "warning", 20) == [*above, "warning"]
+    assert pipe.getvalue() == left
+    monkeypatch.setenv("TERM", "dumb")
+    begin_line(terminal)
+    assert terminal.getvalue().count("\r") <= 2
+
+
+def test_a_terminal_of_few_columns_gets_lines_for_forty() -> None:
+    def on(width: int) -> str:
+        target = SafeConsole(file=io.StringIO(), width=width, color_system=None)
+        print_report(RECORDINGS["canned"], target)
+        return written(target)
+
+    assert on(20) == on(40) != on(60)
+    assert max(map(cell_len, on(40).splitlines())) <= 40

@@ -13,7 +13,7 @@ from gradscope.fixing import verify
 from gradscope.fixing.gradients import Line, Training, read_training
 from gradscope.fixing.lines import units_of
 from gradscope.fixing.patch import Change, Source, apply, split
-from gradscope.fixing.proposals import plan
+from gradscope.fixing.proposals import Plan, plan
 from gradscope.fixing.runs import Bounds, Run, told_place
 from gradscope.fixing.training import Comparison, owners
 from gradscope.model import (
@@ -79,9 +79,27 @@ def test_a_file_that_was_cut_off_is_read_up_to_there(base: Training) -> None:
     assert [(c.number, c.line) for c in base.calls] == [
         (n, Line(FILE, 20 - 10 * (n % 2))) for n in (1, 2, 3, 4)
     ]
-    assert base.seconds_of_a_step == 1.0
+    assert (base.seconds_of_a_step(), base.seconds_of_a_step(1)) == (1.0, None)
     assert base.homes() == {Line(FILE, 10): {0}, Line(FILE, 20): {1}}
     assert read_training(Path("/nowhere")) == Training()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "steps"),
+    [(2, 9, (0.5, None)), (3, 9, (0.5, None)), (9, 9, (0.5, 0.5)), (5, 9, (0.5, 0.5))],
+)
+def test_steps_are_compared_over_the_same_calls(
+    tmp_path: Path, before: int, after: int, steps: tuple[float, float | None]
+) -> None:
+    def run(calls: int) -> Run:
+        rows = [call(n, 10) for n in range(1, calls + 1)]
+        if calls == 9:  # it slows down
+            for row in rows[6:]:
+                row[-1] *= 10
+        return Run(None, (), 0, "", notes(tmp_path, *rows), 1.0)
+
+    verdict = verify.Verdict(Plan((), ()), Bounds(9, 1.0), run(before), run(after))
+    assert verdict.seconds_of_a_step == steps
 
 
 def test_what_is_trained_as_before_differs_in_nothing(base: Training, before: Training) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -377,3 +378,46 @@ def test_speedscope_gets_frames_and_bytes() -> None:
     place = "<module> (/src/train.py:3)"
     assert stacks(lines) == [[place, "AddmmBackward0"], [place, "ReluBackward0"]]
     assert {"name": place, "file": "/src/train.py", "line": 3} in frames
+
+
+def large(layers: int) -> Recording:
+    """One line of a program, from which a library runs a model of many layers."""
+    line = Site("train.py", 7)
+    parts = ("attention.self.dropout Dropout", "intermediate.intermediate_act_fn GELUActivation")
+    modules = [f"model.encoder.layer.{n}.{part}".split() for n in range(layers) for part in parts]
+    nodes = tuple(
+        Node(
+            index,
+            "MulBackward0",
+            saved=(SavedTensor("self", (8,), "f32", "cpu", 1000 + index % 2, index + 1),),
+            site=line,
+            module=module,
+            module_class=kind,
+        )
+        for index, (module, kind) in enumerate(modules)
+    )
+    call = BackwardCall(1, "backward", line, graph=1, saved_bytes=1)
+    return replace(recording(), calls=(call,), graphs={1: Graph(nodes, (), ())})
+
+
+@pytest.mark.parametrize("width", [60, 72, 80])
+def test_rows_stay_apart_where_names_are_cut(width: int) -> None:
+    lines = printed(lambda console: print_memory(large(20), console), width)
+    begin = lines.index("by module") + 1
+    names = [row.split("  ")[1] for row in lines[begin : begin + 12]]
+    found = [int(number[1]) for name in names if (number := re.search(r"layer\.(\d+)", name))]
+    assert sorted(found) == sorted(range(20), key=str)[:12]
+    assert max(map(len, lines)) <= width
+
+
+def test_beneath_a_line_that_runs_it_all_are_the_modules() -> None:
+    lines = printed(lambda console: print_memory(large(20), console), 80)
+    begin = lines.index("by line") + 1
+    assert [re.split(" {2,}", row.strip())[:2] for row in lines[begin : begin + 4]] == [
+        ["train.py:7", "39.1 KiB"],
+        ["…termediate.intermediate_act_fn GELUActivation", "19.6 KiB"],
+        ["…ncoder.layer.*.attention.self.dropout Dropout", "19.5 KiB"],
+        [""],
+    ]
+    few = printed(lambda console: print_memory(large(6), console), 80)
+    assert few[few.index("by line") + 2] == ""

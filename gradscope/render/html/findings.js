@@ -28,10 +28,9 @@ function showVerdict() {
       bytes(summary.freedBytes),
       held > 0 ? `${bytes(held)} still held elsewhere` : "all returned",
     ),
-    tile("Held at the end", bytes(summary.liveBytes), "by graphs"),
-    tile("Peak", bytes(summary.peakSavedBytes), "held by graphs at once"),
-    ...(summary.predicted ? [tile("Predicted", count(summary.predicted), `came true ${count(summary.cameTrue)}`)] : []),
-  ];
+    tile("Held by graphs at most", bytes(summary.peakSavedBytes), `${bytes(summary.liveBytes)} at the end`),
+    tile("Predicted", count(summary.predicted), summary.predicted ? `came true ${count(summary.cameTrue)}` : "nothing ahead"),
+  ]; // six, as many as fill rows of six, of three and of two
   byId("verdict").replaceChildren(
     el(
       "div",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 import re
 import zlib
 from dataclasses import asdict
@@ -15,6 +14,8 @@ from typing import Any
 from gradscope.model import NodeState, Recording
 from gradscope.render import theme
 from gradscope.render.html.payload import graph_data, page_data
+from gradscope.render.machine.message import dumped
+from gradscope.units import escaped
 
 SCRIPTS = (
     "core.js",
@@ -83,7 +84,7 @@ def _by_interest(recording: Recording) -> list[int]:
 
 def _data_block(name: str, value: Any) -> str:
     """Return a script element that holds ``value`` as data; nothing in it can end the element."""
-    plain = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    plain = dumped(value, separators=(",", ":"))
     if len(plain) <= PLAIN_LIMIT:
         kind, text = "application/json", plain.replace("<", "\\u003c").replace(">", "\\u003e")
         text = text.replace("&", "\\u0026")
@@ -132,5 +133,5 @@ def _hash(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return HTML text in plain ASCII, so that a lone surrogate cannot break the file."""
-    return html.escape(text).encode("ascii", "xmlcharrefreplace").decode("ascii")
+    """Return HTML text in plain ASCII, whatever is in it."""
+    return html.escape(escaped(text)).encode("ascii", "xmlcharrefreplace").decode("ascii")

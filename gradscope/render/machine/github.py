@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradscope.model import Finding, Recording, Severity
 from gradscope.render.machine.message import whole_message
-from gradscope.units import short_path
+from gradscope.units import escaped, short_path
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "notice"}
 
@@ -31,7 +31,5 @@ def _command(finding: Finding) -> str:
 
 def _escaped(text: str, *, property_: bool = False) -> str:
     """Return text as a workflow command takes it; a property escapes colons and commas too."""
-    # A file name may hold what UTF-8 has no code for.
-    clean = text.encode("utf-8", "backslashreplace").decode()
-    coded = clean.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    coded = escaped(text, keep="\n").replace("%", "%25").replace("\n", "%0A")
     return coded.replace(":", "%3A").replace(",", "%2C") if property_ else coded

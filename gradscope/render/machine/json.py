@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from gradscope.model import SCHEMA, BackwardCall, Edit, Finding, Process, Recording, Root, Site
+from gradscope.render.machine.message import dumped
 from gradscope.render.memory import Kind, by, largest, name_of
 
 _ELSEWHERE = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
@@ -36,12 +36,12 @@ def to_json(recording: Recording) -> str:
         "processes": plain(recording.processes),
         "memory": _memory(recording),
     }
-    return json.dumps(report, indent=2) + "\n"
+    return dumped(report, indent=2) + "\n"
 
 
 def memory_to_json(recording: Recording) -> str:
     """Return what the largest graph saved as one JSON object; ``null`` if no graph is there."""
-    return json.dumps(_memory(recording), indent=2) + "\n"
+    return dumped(_memory(recording), indent=2) + "\n"
 
 
 def _memory(recording: Recording) -> dict[str, Any] | None:

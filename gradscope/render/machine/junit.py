@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from html import escape
 
 from gradscope.model import Finding, Recording, Severity
 from gradscope.render.machine.message import whole_message
-from gradscope.units import counted, short_path
-
-_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+from gradscope.units import counted, escaped, short_path
 
 
 def to_junit(recording: Recording) -> str:
@@ -57,7 +54,7 @@ def _case(finding: Finding) -> str:
     elif finding.severity is Severity.ERROR:
         body = _element("failure", finding.message, finding.code, text)
     else:
-        body = f"<system-out>{escape(_clean(f'{finding.severity}: {text}'))}</system-out>"
+        body = f"<system-out>{_clean(f'{finding.severity}: {text}')}</system-out>"
     name = f"{finding.code} {finding.name} ({place})"
     return _testcase({"name": name, **where}, str(where.get("file", "")), body)
 
@@ -69,7 +66,7 @@ def _testcase(attributes: dict[str, object], group: str, body: str) -> str:
 
 def _element(tag: str, message: str, kind: str = "", text: str = "") -> str:
     attributes = {"message": message, **({"type": kind} if kind else {})}
-    return f"<{tag}{_attributes(attributes)}>{escape(_clean(text))}</{tag}>"
+    return f"<{tag}{_attributes(attributes)}>{_clean(text)}</{tag}>"
 
 
 def _attributes(values: Mapping[str, object]) -> str:
@@ -78,13 +75,12 @@ def _attributes(values: Mapping[str, object]) -> str:
 
 def _quoted(text: str) -> str:
     """Return text for an attribute, where a line end would be read as a space."""
-    escaped = escape(_clean(text))
-    return re.sub(r"[\t\n\r]", lambda found: f"&#{ord(found[0])};", escaped)
+    return _clean(text).replace("\n", "&#10;")
 
 
 def _clean(text: str) -> str:
-    """Return text without the characters that no XML may have."""
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+    """Return text as markup in ASCII, without the characters that no XML may have."""
+    return escape(escaped(text, keep="\n")).encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def _time(started: float) -> str:

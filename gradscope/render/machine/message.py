@@ -1,6 +1,9 @@
-"""A finding as plain text, a line for each thing that it says."""
+"""What the formats for machines share: a finding as plain text, and JSON in printable ASCII."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 from gradscope.model import Finding
 from gradscope.render.choices import alternative, reasons
@@ -22,3 +25,8 @@ def whole_message(finding: Finding) -> str:
     if finding.suppression is not None:
         lines.append(f"suppressed {finding.suppression.reason}")
     return "\n".join(lines)
+
+
+def dumped(value: Any, **options: Any) -> str:
+    """Return a value as JSON that any encoding has, and that no terminal obeys."""
+    return json.dumps(value, **options).replace("\x7f", "\\u007f")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from urllib.parse import quote_from_bytes
 
 from gradscope.model import Edit, Finding, Fix, Recording, Severity, Site
 from gradscope.render.choices import alternative, reasons, safety_of
+from gradscope.render.machine.message import dumped
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
 from gradscope.units import short_path
@@ -39,7 +39,7 @@ def to_sarif(recording: Recording) -> str:
         "invocations": [_invocation(recording)],
         "results": [_result(finding, order) for finding in recording.findings],
     }
-    return json.dumps({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+    return dumped({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
 def _rules(findings: Sequence[Finding]) -> list[dict[str, Any]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from gradscope.model import Recording
+from gradscope.render.machine.message import dumped
 from gradscope.render.memory import Kind, Step, largest, path
 from gradscope.units import short_path
 
@@ -45,7 +45,7 @@ def to_speedscope(recording: Recording) -> str:
         "profiles": [profile(kind) for kind in (Kind.MODULE, Kind.LINE)],
         "shared": {"frames": [dict(frame) for frame in frames]},
     }
-    return json.dumps(whole, indent=1) + "\n"
+    return dumped(whole, indent=1) + "\n"
 
 
 def _frame(step: Step) -> dict[str, Any]:

@@ -6,13 +6,13 @@ of the same run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 from gradscope.model import BackwardCall, Finding, Process, Recording
 from gradscope.render.lifetimes import by_process, lifetimes
+from gradscope.render.machine.message import dumped
 from gradscope.units import counted, nbytes
 
 Event = dict[str, Any]
@@ -34,7 +34,7 @@ def to_trace(recording: Recording) -> str:
         "baseTimeNanoseconds": base * 10**9,
         "traceEvents": events,
     }
-    return json.dumps(whole, separators=(",", ":")) + "\n"
+    return dumped(whole, separators=(",", ":")) + "\n"
 
 
 class _Track:

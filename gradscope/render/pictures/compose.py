@@ -46,7 +46,7 @@ def compose(graphs: Sequence[Graph], options: Options, marks: Marks = UNMARKED) 
         boxes.append(_marked(replace(box, group=group_of[number]), merged, part, marks))
         box_of.update(dict.fromkeys(part.heads, number))
     hidden = len(merged.nodes) - sum(len(part.heads) == 1 for part in folded.parts)
-    notes = [*folded.notes]
+    notes = []
     if merged.not_looked_at:
         missed = counted(merged.not_looked_at, "edge")
         notes.append(f"{missed} not followed: the graph is too deep to touch safely")

@@ -16,6 +16,7 @@ from gradscope.render.pictures.picture import (
     LinkKind,
     Picture,
 )
+from gradscope.units import escaped
 
 _FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1"}
 _COSTLY = 3_000
@@ -89,7 +90,8 @@ def _frames(
 
 def _text(lines: Sequence[str]) -> str:
     """Return a label of lines that stay as they are: backslashes doubled, never taken for HTML."""
-    label: str = graphviz.nohtml("".join(graphviz.escape(line) + r"\l" for line in lines if line))
+    parts = (graphviz.escape(escaped(line)) + r"\l" for line in lines if line)
+    label: str = graphviz.nohtml("".join(parts))
     return label
 
 

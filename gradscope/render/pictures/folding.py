@@ -10,15 +10,17 @@ before what several share; then by age.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
+from gradscope.errors import GradscopeError, meant
 from gradscope.render.pictures.leaves import absorb_leaves
 from gradscope.render.pictures.merging import Merged
 from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import Marks
 from gradscope.render.pictures.repeats import find_runs
+from gradscope.units import listed
 
 SMALL = 30
 """A graph of at most so many nodes is drawn as it is."""
@@ -56,13 +58,13 @@ class Folded:
     inlined: dict[int, list[int]]
     absorbed: dict[int, int]
     generations: bool
-    notes: list[str] = field(default_factory=list)
 
 
 def fold(merged: Merged, options: Options, marks: Marks) -> Folded:
     """Fold as little as possible.
 
     That is not at all, else leaves, alike generations, repeats, module calls, then neighbours.
+    Raise GradscopeError if the options name what is not in the graph.
     """
     generations = len({n.built_after for n in merged.nodes if not n.is_leaf}) > 1
     small = len(merged.nodes) <= SMALL and options.focus is None and options.depth is None
@@ -77,13 +79,15 @@ def fold(merged: Merged, options: Options, marks: Marks) -> Folded:
     gone = set(absorbed) | {leaf for leaves in inlined.values() for leaf in leaves}
     heads = _linear_order(merged, gone, generations)
     folding = _Folding(merged, options, marks, generations)
+    folding.check_names()
     if full:
         parts = _singles(heads)
     elif options.focus in (None, "shared"):
         parts = folding.all(heads)
     else:
-        parts = folding.around_focus(heads, options.focus)
-    return Folded(parts, inlined, absorbed, generations, folding.notes)
+        shown_in = absorbed | {one: head for head, leaves in inlined.items() for one in leaves}
+        parts = folding.around_focus(heads, options.focus, shown_in)
+    return Folded(parts, inlined, absorbed, generations)
 
 
 def _linear_order(merged: Merged, gone: set[int], generations: bool) -> list[int]:
@@ -111,7 +115,6 @@ class _Folding:
         self.options = options
         self.marks = marks
         self.generations = generations
-        self.notes: list[str] = []
         self.pinned = {root.node for root in merged.roots[:_PINNED]}
         self.pinned.update(marks.highlight[:_PINNED])
         if marks.failing is not None:
@@ -140,14 +143,30 @@ class _Folding:
                 parts += self._fold_stretch(stretch, most if kind == "open" else budget)
         return self._at_most(parts)
 
-    def around_focus(self, heads: Sequence[int], focus: str) -> list[Part]:
-        """Open what the focus names and its neighbours; join all else, stretch by stretch."""
-        chosen = {head for head in heads if self._matches(head, focus)}
-        if not chosen:
-            self.notes.append(
-                f"nothing in this graph is called {focus!r}: the whole graph is shown"
-            )
-            return self.all(heads)
+    def check_names(self) -> None:
+        """Raise GradscopeError if the focus, or what to expand, is not in the graph."""
+        nodes, order, focus = self.merged.nodes, self.merged.order, self.options.focus
+        roots = [root.name for root in self.merged.roots if root.name]
+        modules = sorted({node.module for node in nodes if node.module})
+        parts = dict.fromkeys(path.partition(".")[0] for path in modules)
+        known = [*roots, *parts, *modules]
+        if focus not in (None, "shared") and not any(self._matches(n, focus) for n in order):
+            names = (name for node in nodes for name in (node.name, node.variable) if name)
+            raise _unknown(focus, [*known, *names])
+        for key in self.options.expand:
+            if key not in roots and not any(self._is_in(n, key) for n in order):
+                raise _unknown(key, known)
+
+    def around_focus(
+        self, heads: Sequence[int], focus: str, shown_in: Mapping[int, int]
+    ) -> list[Part]:
+        """Open what the focus names and its neighbours; join all else, stretch by stretch.
+
+        ``shown_in`` has for each node without a box the one in whose box it is.
+        """
+        chosen = {node for node in self.merged.order if self._matches(node, focus)}
+        while gone := chosen & shown_in.keys():
+            chosen = chosen - gone | {shown_in[node] for node in gone}
         near = {n for c in chosen for n in (*self.merged.targets[c], *self.merged.sources[c])}
         shown = self.pinned | chosen
         if len(chosen) + len(near) <= COMFORTABLE:
@@ -184,15 +203,16 @@ class _Folding:
         return ""
 
     def _opened(self, head: int) -> bool:
+        return any(self._is_in(head, key) for key in self.options.expand)
+
+    def _is_in(self, head: int, key: str) -> bool:
+        """Return whether a node is in the module, or has one of the numbers, that a fold names."""
         node = self.merged.nodes[head]
-        for key in self.options.expand:
-            if node.module and f"{node.module}.".startswith(f"{key}."):
-                return True
-            span = re.fullmatch(r"#(\d+)-(\d+)", key)
-            number = node.sequence_nr
-            if span and number is not None and int(span[1]) <= number <= int(span[2]):
-                return True
-        return False
+        if node.module and f"{node.module}.".startswith(f"{key}."):
+            return True
+        span = re.fullmatch(r"#(\d+)-(\d+)", key)
+        number = node.sequence_nr
+        return bool(span and number is not None and int(span[1]) <= number <= int(span[2]))
 
     def _matches(self, head: int, focus: str) -> bool:
         node = self.merged.nodes[head]
@@ -323,6 +343,11 @@ class _Folding:
                 change[at] += 1
                 change[place.get(target, at)] -= 1
         return list(accumulate(change))
+
+
+def _unknown(name: str, known: Sequence[str]) -> GradscopeError:
+    like = meant(name, known) or f": it has {listed(known, 6)}"
+    return GradscopeError(f"nothing in this graph is called {name!r}{like}")
 
 
 def _singles(heads: Iterable[int]) -> list[Part]:

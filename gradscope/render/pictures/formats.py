@@ -13,6 +13,7 @@ from gradscope.errors import GradscopeError
 from gradscope.render.pictures.font import FAMILY, FILE
 from gradscope.render.pictures.scene import Scene
 from gradscope.render.pictures.svg import to_svg
+from gradscope.units import escaped
 
 _SHARPNESS = 2.0
 _MOST_PIXELS = 40_000_000
@@ -54,7 +55,7 @@ def _pdf(scene: Scene) -> tuple[bytes, list[str]]:
         from fpdf.svg import SVGObject
 
         document = FPDF(unit="pt", format=(scene.width, scene.height))
-        document.set_title(scene.title)
+        document.set_title(escaped(scene.title))
         document.set_creation_date(datetime.fromtimestamp(0, UTC))  # same scene, same bytes
         document.add_font(FAMILY, fname=font)
         document.add_page()

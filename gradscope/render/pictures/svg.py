@@ -7,6 +7,7 @@ from html import escape
 from gradscope.render.pictures.font import FAMILY
 from gradscope.render.pictures.placed import Point
 from gradscope.render.pictures.scene import Scene, Shape, Text
+from gradscope.units import escaped
 
 _FONTS = f"'{FAMILY}', Arial, Helvetica, sans-serif"
 
@@ -62,5 +63,5 @@ def _n(value: float) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return text for XML: markup escaped, characters that XML forbids replaced."""
-    return escape("".join(ch if ch.isprintable() else "\ufffd" for ch in text), quote=True)
+    """Return text for XML, without markup and characters that XML forbids."""
+    return escape(escaped(text), quote=True)

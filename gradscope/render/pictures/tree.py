@@ -69,7 +69,6 @@ class _Writer:
                 *short, longest = self.children[box]
                 waiting.append((longest, branch, False))
                 waiting += [(child, own, True) for child in reversed(short)]
-        _make_printable(tree)
         return tree
 
     def symbol(self, look: Look) -> str:
@@ -115,14 +114,3 @@ class _Writer:
         return Text(
             f"{arrow} see [{self.number[link.target]}] {target.title}{enters}", style="cyan"
         )
-
-
-def _make_printable(tree: Tree) -> None:
-    """Replace what a terminal would obey and not show: a recording may come from anywhere."""
-    waiting = [tree]
-    while waiting:
-        branch = waiting.pop()
-        label = branch.label
-        if isinstance(label, Text):
-            label.plain = "".join(ch if ch.isprintable() else "\ufffd" for ch in label.plain)
-        waiting += branch.children

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import BackwardCall
-from gradscope.render.text.terminal import place_of, plain, signs, tail, wrapped
-from gradscope.units import listed, nbytes
+from gradscope.render.text.terminal import distinct, place_of, plain, signs, wrapped
+from gradscope.units import counted, listed, nbytes
 
 MOST_ROWS = 40
 _LAST_ROWS = 10
@@ -91,21 +91,24 @@ def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
         if room - sum(_GAP + max(map(len, column)) for column in figures) < _NARROWEST_PLACE:
             del figures[dispensable]
 
-    def line(index: int, place: str) -> str:
+    space = max(room - sum(_GAP + max(map(len, column)) for column in figures), 0)
+    places = [place_of(call.site, console) or "unknown line" for call in rows]
+    places = distinct(["where", *places], space, signs(console).ellipsis)
+
+    def line(index: int) -> str:
         right = "".join(f"{'':{_GAP}}{c[index]:>{max(map(len, c))}}" for c in figures)
-        space = max(room - len(right), 0)
-        place = tail(place, space, signs(console).ellipsis)
+        place = places[index]
         return begun(numbers[index]) + place + " " * max(space - cell_len(place), 0) + right
 
     def begun(first: str) -> str:
         return f"{'':{_MARGIN}}{first:<{left}}{'':{_GAP}}"
 
-    table = [Text(line(0, "where"), style="dim")]
+    table = [Text(line(0), style="dim")]
     for index, call in enumerate(rows, 1):
         if more > 0 and index == MOST_ROWS - _LAST_ROWS + 1:
-            note = f"{signs(console).ellipsis} {more:,} more rows, see --format json"
+            note = f"{signs(console).ellipsis} {counted(more, 'more row')}, see --format json"
             table.append(Text(begun("") + note, style="dim"))
-        table.append(Text(line(index, place_of(call.site, console) or "unknown line")))
+        table.append(Text(line(index)))
         times = f"{signs(console).times}{call.count:,}" if call.count > 1 else ""
         for part in wrapped(_statement(call, console), room, console):
             table.append(Text.assemble(begun(times), part))

@@ -13,13 +13,13 @@ from gradscope.model import Certainty, Finding, Severity, Site
 from gradscope.render.choices import alternative, reasons
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
 from gradscope.render.text.terminal import (
+    distinct,
     place_of,
     plain,
     print_lines,
     print_message,
     shorten,
     signs,
-    tail,
 )
 from gradscope.render.theme import SEVERITIES
 from gradscope.units import counted, listed
@@ -98,10 +98,11 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
     """
     tags = [tag(finding, console) for finding in findings]
     # At most a third of the width, as the name comes after it.
-    places = [
-        tail(place_of(finding.site, console), console.width // 3, signs(console).ellipsis)
-        for finding in findings
-    ]
+    places = distinct(
+        [place_of(finding.site, console) for finding in findings],
+        console.width // 3,
+        signs(console).ellipsis,
+    )
     left = max((one.cell_len for one in tags), default=0)
     middle = max(map(cell_len, places), default=0)
     ellipsis = signs(console).ellipsis

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Console
 from rich.text import Text
 
@@ -15,8 +17,9 @@ from gradscope.render.text.terminal import (
     plain,
     print_lines,
     print_message,
+    write_text,
 )
-from gradscope.units import short_path
+from gradscope.units import escaped, short_path
 
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 _TRAINING = "this changes what is trained: no gradient goes through what it cuts off"
@@ -41,16 +44,18 @@ def print_changes(plan: Plan, console: Console) -> None:
 def print_diff(change: Change, console: Console) -> None:
     """Print a diff, coloured for people, and as it is where a program reads it."""
     lines = unified_diff(change, short_path(change.file))
-    if not console.is_terminal:
-        text = "".join(lines)
-        console.file.write(
-            text.encode(console.encoding, "backslashreplace").decode(console.encoding)
-        )
+    if not console.is_terminal:  # `patch` must find the lines again, form feeds in them too
+        write_text("".join(re.sub(r".+", _harmless, line) for line in lines), console)
         return
     for line in lines:
         bold = line.startswith(("---", "+++"))
         text = plain(line.rstrip("\r\n").replace("\t", "    "), console)
         print_lines(console, [Text(text, style="bold" if bold else _DIFF.get(line[0], ""))])
+
+
+def _harmless(line: re.Match[str]) -> str:
+    body = line[0].removesuffix("\r")
+    return escaped(body, keep="\t\f") + line[0][len(body) :]
 
 
 def _proposal(proposal: Proposal, console: Console) -> None:

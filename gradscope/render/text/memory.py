@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -12,10 +14,19 @@ from rich.text import Text
 from gradscope.model import Recording
 from gradscope.render.memory import Kind, Largest, Saved, Size, by, largest, name_of
 from gradscope.render.text.calls import as_code
-from gradscope.render.text.terminal import place_of, plain, print_lines, print_message, signs, tail
+from gradscope.render.text.terminal import (
+    distinct,
+    place_of,
+    plain,
+    print_lines,
+    print_message,
+    signs,
+)
 from gradscope.units import counted, listed, nbytes
 
-_MOST_ROWS = 12
+_MOST_ROWS, _MOST_BENEATH = 12, 5
+_BENEATH = "  "
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.| |$)")
 _WIDEST_NAME, _NARROWEST_BAR, _WIDEST_BAR = 48, 8, 30
 _NOTHING = "no graph was recorded, so there is nothing to show"
 
@@ -38,13 +49,26 @@ def print_memory(recording: Recording, console: Console) -> None:
     for kind in Kind:
         sums = _by(kind, graph.saved, console)
         most = max((size.nbytes for size in sums.values()), default=1)
-        rows: list[Row] = [
-            (name, _cells(size, graph), _bar(size.nbytes / most, console))
-            for name, size in sums.items()
-        ]
+        rows: list[Row] = []
+        for name, size in sums.items():
+            beneath = _beneath(name, size, graph, console) if kind is Kind.LINE else {}
+            for each, part in ((name, size), *beneath.items()):
+                rows.append((each, _cells(part, graph), _bar(part.nbytes / most, console)))
         if graph.alone is not None:
             rows.insert(0, ("", ("saved", "", "alone"), Text()))
         _print_table(f"by {kind}", rows, console)
+
+
+def _beneath(name: str, size: Size, graph: Largest, console: Console) -> dict[str, Size]:
+    """Return what lies beneath a line with most of the bytes, of a model of more modules than the
+    table of them shows: a library's trainer runs all of it from one line of the user's.
+    """
+    if size.nbytes <= graph.nbytes / 2 or len({one.module for one in graph.saved}) <= _MOST_ROWS:
+        return {}
+    place = partial(place_of, console=console)
+    own = [one for one in graph.saved if name_of(Kind.LINE, one, place) == name]
+    alike = by(lambda one: _NUMBER.sub("*", name_of(Kind.MODULE, one)), own)
+    return {f"{_BENEATH}{name}": alike[name] for name in list(alike)[:_MOST_BENEATH]}
 
 
 def _cells(size: Size, graph: Largest) -> tuple[str, ...]:
@@ -177,15 +201,17 @@ def _print_table(title: str, rows: Sequence[Row], console: Console) -> None:
     rows, hidden = rows[:most], rows[most:]
     widths = [max(len(row[1][at]) for row in rows) for at in range(len(rows[0][1]))]
     figures = sum(width + 2 for width in widths)
+    margins = [_BENEATH * name.startswith(_BENEATH) for name, _, _ in rows]
     names = [plain(name, console) for name, _, _ in rows]
     longest = max(map(cell_len, names))
     bars = _NARROWEST_BAR if any(drawn.cell_len for _, _, drawn in rows) else 0
     room = max(min(longest, _WIDEST_NAME, console.width - figures - bars - 4), 8)
     bar = min(max(console.width - room - figures - 5, 0), _WIDEST_BAR)
     print_lines(console, [Text(title, style="bold")])
-    for name, (_, cells, drawn) in zip(names, rows, strict=True):
-        shown = tail(name, room, signs(console).ellipsis)
-        line = Text(f"  {shown}{' ' * (room - cell_len(shown))}")
+    names = [name.removeprefix(_BENEATH) for name in names]
+    names = distinct(names, room - len(max(margins)), signs(console).ellipsis)
+    for margin, name, (_, cells, drawn) in zip(margins, names, rows, strict=True):
+        line = Text(f"  {margin}{name}{' ' * (room - cell_len(margin + name))}")
         for width, cell in zip(widths, cells, strict=True):
             line.append(f"  {cell:>{width}}")
         length = -(-drawn.cell_len * bar // 100)

@@ -26,9 +26,9 @@ from gradscope.model.printed import text_of
 from gradscope.render.text.calls import as_code
 from gradscope.render.text.finding import print_finding, print_findings
 from gradscope.render.text.report import print_report
-from gradscope.render.text.terminal import plain
+from gradscope.render.text.terminal import SafeConsole, plain
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
-from gradscope.units import counted, nbytes
+from gradscope.units import counted, escaped, nbytes
 
 _WIDTH = 100
 _MOST_NODES = 200
@@ -36,7 +36,7 @@ _MOST_NODES = 200
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return cells in columns as wide as they must be; leave out a column without a cell."""
-    lines = [header, *rows]
+    lines = [header, *([escaped(cell) for cell in row] for row in rows)]
     used = [i for i in range(len(header)) if any(line[i] for line in lines[1:])]
     widths = [max(len(line[i]) for line in lines) for i in used]
     return "\n".join(
@@ -204,7 +204,7 @@ def summary_text(summary: Summary) -> str:
 
 def _console() -> Console:
     """Return a console without colour that writes into memory, and has every sign."""
-    return Console(
+    return SafeConsole(
         file=io.StringIO(),
         width=_WIDTH,
         color_system=None,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TextIO
+from contextlib import suppress
+from typing import IO, TextIO
 
-from gradscope.units import count, nbytes, seconds
+from gradscope.units import counted, nbytes, seconds
 
 _FIRST = 2.0
 _EVERY = 0.25
@@ -37,9 +38,8 @@ class ProgressLine:
             return
         self._next = elapsed + _EVERY
         held = f"{nbytes(live_bytes)} held by graphs"
-        self._write(
-            f"{_ERASE}gradscope: {count(calls)} backward calls, {held}, {seconds(elapsed)}\r"
-        )
+        made = counted(calls, "backward call")
+        self._write(f"{_ERASE}gradscope: {made}, {held}, {seconds(elapsed)}\r")
         self._drawn = True
 
     def erase(self) -> None:
@@ -56,7 +56,19 @@ class ProgressLine:
             self._next = float("inf")
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
+def begin_line(stream: IO[str]) -> None:
+    """Have a terminal's cursor at the begin of a line, below what the program may have left there.
+
+    As shells do before a prompt: as many spaces as a line has end at the end of an empty line, and
+    go on to the next after a progress bar, as of tqdm. Nobody can be asked for the column.
+    """
+    if _is_terminal(stream) and os.environ.get("TERM") != "dumb":
+        with suppress(OSError, ValueError):
+            columns = os.get_terminal_size(stream.fileno()).columns
+            stream.write(f"{'':{columns}}\r" if columns else "")
+
+
+def _is_terminal(stream: IO[str] | None) -> bool:
     """Return whether a stream is a terminal; one that is closed or missing is none."""
     try:
         return stream is not None and stream.isatty()

@@ -28,8 +28,12 @@ def print_report(
     console: Console,
     saved: str | None = None,
     printed: Collection[Cause] = (),
+    *,
+    view: str = "report",
 ) -> None:
     """Print the whole report; ``saved`` is the path of the recording, if there is one.
+
+    ``view`` is the command that shows more of it.
 
     Findings whose causes are in ``printed`` were printed on this console before: one line each.
     """
@@ -56,7 +60,7 @@ def print_report(
     if not recording.processes:
         _outcome(recording.outcome, "the script", console)
     _headline(recording, console)
-    _next(recording, console, saved)
+    _next(recording, console, saved, view)
 
 
 def _totals(s: Summary, console: Console) -> None:
@@ -142,7 +146,7 @@ def _made(recording: Recording) -> str:
     return f"{calls} of rank {header.rank}" if header.ranks > 1 else calls
 
 
-def _next(recording: Recording, console: Console, saved: str | None) -> None:
+def _next(recording: Recording, console: Console, saved: str | None, view: str) -> None:
     """Print what to type next."""
     commands = []
     findings = [finding for finding in recording.findings if not finding.suppression]
@@ -153,7 +157,8 @@ def _next(recording: Recording, console: Console, saved: str | None) -> None:
         edits = any(f.fix is not None and f.fix.edits for f in findings)
         if edits and not recording.processes:
             commands.append(f"gradscope fix {saved}")
-        commands.append(f"gradscope report {saved}")
+        if view == "report" or recording.graphs:
+            commands.append(f"gradscope {view} {saved}")
     for place, command in enumerate(commands):
         lead = "      " if place else "next: "
         print_lines(console, [Text.assemble((lead, "dim"), plain(command, console))])

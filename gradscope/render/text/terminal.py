@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from gradscope.model import Site
-from gradscope.units import short_path
+from gradscope.render.prefixes import common_length
+from gradscope.units import escaped, short_path, visible
 
 TAB = 4
 """A tab is drawn up to the next multiple of this many cells."""
 
 cell_len("…")  # rich imports its widths with the first text beyond ASCII: now, not amid the program
-
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +36,43 @@ ASCII = Signs("...", "->", "-", "x", "#")
 UNICODE = Signs()
 
 
+NARROWEST = 40
+"""Cells that a report is laid out for at least; a terminal with fewer wraps the lines by itself."""
+
+
+class SafeConsole(Console):
+    """A console that shows as an escape what a terminal would obey, wherever a text comes from.
+
+    What rich adds, as colours, comes after this.
+    """
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Return the size that is laid out for."""
+        found = super().size
+        return found._replace(width=max(found.width, NARROWEST))
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        self._width, self._height = new_size
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Return what is printed in pieces, each without what a terminal would obey."""
+        for piece in super().render(renderable, options):
+            shown = piece.text if piece.control else escaped(piece.text, self.encoding, keep="\n")
+            yield piece if shown == piece.text else piece._replace(text=shown)
+
+
 def signs(console: Console) -> Signs:
     """Return the signs that the encoding of this console has."""
     return UNICODE if console.encoding.lower().startswith("utf") else ASCII
 
 
-def visible(char: str, encoding: str = "utf-8") -> str:
-    """Return a character as it can be shown; control and format characters are escaped."""
-    if " " <= char <= "~":
-        return char
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    if unicodedata.category(char) not in _HIDDEN and _can_encode(char, encoding):
-        return char
-    number = ord(char)
-    if number < 0x100:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-
-def _can_encode(char: str, encoding: str) -> bool:
-    try:
-        char.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
 def plain(text: str, console: Console) -> str:
     """Return foreign text on one line, unable to move the cursor or change colours."""
-    return "".join(visible(char, console.encoding) for char in text)
+    return escaped(text, console.encoding)
 
 
 def drawn(line: str, console: Console) -> tuple[str, list[int]]:
@@ -112,6 +118,28 @@ def tail(text: str, width: int, ellipsis: str) -> str:
     return text if over <= 0 else ellipsis + cut(text, over + cell_len(ellipsis), width)
 
 
+def distinct(names: Sequence[str], width: int, ellipsis: str) -> list[str]:
+    """Return drawn names in at most ``width`` cells, as far as possible such that no two different
+    ones look alike: their ends, or after the part in which they differ as much of that as fits.
+    """
+    shown = {name: tail(name, width, ellipsis) for name in names}
+    alike: dict[str, list[list[str]]] = {}
+    for name, end in shown.items():
+        alike.setdefault(end, []).append(re.findall(r"[./\\]?[^./\\]*", name))
+    for group in alike.values():
+        first = common_length(group)
+        last = common_length([parts[:first:-1] for parts in group])
+        for parts in group if len(group) > 1 else ():
+            name = "".join(parts)
+            differs = "".join(parts[max(first - 1, 0) : len(parts) - last])
+            lead = f"{ellipsis}{differs.lstrip('./')}" if first > 1 else differs
+            room = width - cell_len(lead) - cell_len(ellipsis)
+            if room >= 0:
+                end = cut(name, cell_len(name) - room, room)
+                shown[name] = f"{lead}{ellipsis}{end}"
+    return [shown[name] for name in names]
+
+
 def place_of(site: Site | None, console: Console) -> str:
     """Return ``train.py:42``; nothing for an unknown site."""
     return "" if site is None else plain(opened_as(site), console)
@@ -142,6 +170,12 @@ def print_lines(console: Console, lines: list[Text]) -> None:
     """Print lines as they are: a path may be wider than the terminal."""
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def write_text(text: str, console: Console) -> None:
+    """Write what is for machines as it is, in characters that the console's encoding has."""
+    console.file.write(text.encode(console.encoding, "backslashreplace").decode(console.encoding))
+    console.file.flush()
 
 
 def print_message(lead: Text, message: str, console: Console, style: str = "") -> None:

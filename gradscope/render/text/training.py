@@ -9,7 +9,7 @@ from gradscope.fixing.gradients import Key, Line
 from gradscope.fixing.runs import text_at, told_place
 from gradscope.fixing.training import Change, Difference, owners
 from gradscope.fixing.verify import Verdict
-from gradscope.units import short_path
+from gradscope.units import counted, short_path
 
 _LOSS = re.compile(r"(.+?)\s*\.\s*backward\s*\(")
 _OPTIMIZER = re.compile(r"([\w.\[\]'\"]+)\s*\.\s*step\s*\(")
@@ -25,7 +25,7 @@ def refusal(difference: Difference, verdict: Verdict) -> str:
     match difference.change:
         case Change.UNTRAINED:
             was, now = difference.times
-            but = f"only in {now} of {was} steps" if now else "not"
+            but = f"only in {now} of {counted(was, 'step')}" if now else "not"
             return f"{who} would {but} be trained by {loss} any more{step}"
         case Change.LOST:
             rest = ", ".join(_loss(line, lines) for line in difference.rest) or "other losses"

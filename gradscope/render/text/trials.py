@@ -39,7 +39,7 @@ def print_trial(trial: Trial, script: str, console: Console) -> None:
     verdict = trial.verdict
     until = (
         f"{counted(verdict.bounds.calls, 'backward call')} each, and for"
-        f" {verdict.bounds.seconds:g} seconds in all"
+        f" {counted(round(verdict.bounds.seconds), 'second')} in all"
     )
     several = len(trial.tried) > 1
     what = "each fix" if several else "the fix"
@@ -156,8 +156,10 @@ def _loss_cell(tried: Tried, console: Console) -> str:
         if beside is not None and len(beside.values) > 1 < len(loss.values):
             same = min(len(beside.values), len(loss.values))
             mine, other = _first(loss, same), _first(beside, same)
-            here = "" if same == len(loss.values) else f"at call {same} {_number(mine.last)}, "
-            text += f" ({here}{_number(other.last)} with nothing freed)"
+            here = ""
+            if same < len(loss.values):
+                here = f"after {same:,} calls {_number(mine.last)}; "
+            text += f" ({here}without the fix, if nothing were freed, {_number(other.last)})"
         shown.append(text)
     return "\n".join(shown)
 
@@ -221,7 +223,7 @@ def _when(finding: Finding) -> str:
 def _end(run: Run, verdict: Verdict) -> str:
     calls = counted(run.calls, "backward call")
     if run.exit_status is None:
-        return f"stopped after {run.seconds:.0f} seconds and {calls}"
+        return f"stopped after {counted(round(run.seconds), 'second')} and {calls}"
     if run.exception:
         return f"raised {run.exception.partition(':')[0]} after {calls}"
     if run.exit_status < 0:
@@ -266,7 +268,9 @@ def _memory(verdict: Verdict) -> str:
     if runs[1] is not None and not runs[1].header.hooks:
         return "not counted without hooks"
     first, last = (nbytes(run.summary.peak_saved_bytes if run else 0) for run in runs)
-    before = ", as before" if first == last else f" (before, {first})"
+    # A run that failed was no further than to there.
+    until = ", until it failed" if verdict.before.exception else ""
+    before = ", as before" if first == last else f" (before, {first}{until})"
     return f"graphs held at most {last}{before}"
 
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 
 _STEP = 1024
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
-_STAND_INS = {"…": "...", "→": "->", "↓": "|", "•": "*", "·": "-", "—": "-"}
-_STAND_INS |= {"\N{EN DASH}": "-", "\N{MULTIPLICATION SIGN}": "x"}
-"""For signs of ours that an encoding lacks."""
+_STAND_INS = {"→": "->", **dict(zip("…↓•·—–×█●◆○≠✗▲", "~|*.--x#*+o!x!", strict=True))}  # noqa: RUF001
+"""For signs of ours that an encoding lacks; but for the arrow they are as wide as those."""
 
 
 def escaped(text: str, encoding: str = "utf-8", keep: str = "") -> str:

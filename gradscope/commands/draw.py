@@ -30,8 +30,7 @@ def draw(
     if output is not None:
         image(output, "--output", options, call).write(recording, console)
         return 0
-    unicode = console.encoding.lower().startswith("utf")
-    tree = recording_tree(recording, options, call=call, plain_ascii=not unicode)
+    tree = recording_tree(recording, options, call=call)
     if not console.is_terminal:
         console.width = _WIDEST
     console.print(tree)

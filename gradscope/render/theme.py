@@ -24,14 +24,12 @@ class Tone:
 class Look:
     """How one state or severity looks everywhere.
 
-    ``symbol`` is one cell wide and ``ascii`` replaces it where it cannot be written; ``terminal``
-    is a rich style; ``line`` is a line style of graphviz, ``dash`` the same for a canvas (lengths
-    on and off; none is solid).
+    ``symbol`` is one cell wide; ``terminal`` is a rich style; ``line`` is a line style of graphviz,
+    ``dash`` the same for a canvas (lengths on and off; none is solid).
     """
 
     word: str
     symbol: str
-    ascii: str
     terminal: str
     light: Tone
     dark: Tone
@@ -73,22 +71,22 @@ _GREY = (Tone("#595959", "#f0f0f0"), Tone("#b0b0b0", "#2c2f36"))
 _FAINT = (Tone("#6b6b6b", "#fafafa"), Tone("#949494", "#1e2127"))
 
 _KEPT = "kept by a call with retain_graph=True"
-_RETAINED = Look("retained", "◆", "+", "blue", *_BLUE, _KEPT, "bold")
+_RETAINED = Look("retained", "◆", "blue", *_BLUE, _KEPT, "bold")
 _LET_GO = "let go of by a backward call"
-_FREED = Look("freed", "○", "o", "red", *_VERMILION, _LET_GO, "dashed", (6, 4))
+_FREED = Look("freed", "○", "red", *_VERMILION, _LET_GO, "dashed", (6, 4))
 _MODIFIED = "modified in place after it was saved"
-_STALE = Look("stale", "≠", "!", "magenta", *_PURPLE, _MODIFIED, "dotted", (2, 3))
+_STALE = Look("stale", "≠", "magenta", *_PURPLE, _MODIFIED, "dotted", (2, 3))
 _RUNS_AGAIN = "saved nothing: runs again at any time"
-_BUFFERLESS = Look("bufferless", "·", ".", "", *_GREY, _RUNS_AGAIN)
+_BUFFERLESS = Look("bufferless", "·", "", *_GREY, _RUNS_AGAIN)
 
 
 def _gone(word: str, meaning: str) -> Look:
     symbol = "\N{MULTIPLICATION SIGN}"
-    return Look(word, symbol, "x", "dim", *_FAINT, meaning, "dotted", (1, 4))
+    return Look(word, symbol, "dim", *_FAINT, meaning, "dotted", (1, 4))
 
 
 NODE_STATES: dict[NodeState, Look] = {
-    NodeState.LIVE: Look("live", "●", "*", "green", *_GREEN, "all it saved is there"),
+    NodeState.LIVE: Look("live", "●", "green", *_GREEN, "all it saved is there"),
     NodeState.RETAINED: _RETAINED,
     NodeState.FREED: _FREED,
     NodeState.STALE: _STALE,
@@ -97,7 +95,7 @@ NODE_STATES: dict[NodeState, Look] = {
 }
 
 SAVED_STATES: dict[SavedState, Look] = {
-    SavedState.SAVED: Look("saved", "●", "*", "green", *_GREEN, "held by its graph"),
+    SavedState.SAVED: Look("saved", "●", "green", *_GREEN, "held by its graph"),
     SavedState.RETAINED: _RETAINED,
     SavedState.FREED: _FREED,
     SavedState.STALE: _STALE,
@@ -109,7 +107,7 @@ _WILL_FAIL = "it will fail or leak if this goes on"
 _CHEAPER = "it works and could be cheaper"
 
 SEVERITIES: dict[Severity, Look] = {
-    Severity.ERROR: Look("error", "✗", "x", "bold red", *_VERMILION, _FAILS),
-    Severity.WARNING: Look("warning", "▲", "!", "bold yellow", *_AMBER, _WILL_FAIL),
-    Severity.ADVICE: Look("advice", "i", "i", "bold cyan", *_BLUE, _CHEAPER),
+    Severity.ERROR: Look("error", "✗", "bold red", *_VERMILION, _FAILS),
+    Severity.WARNING: Look("warning", "▲", "bold yellow", *_AMBER, _WILL_FAIL),
+    Severity.ADVICE: Look("advice", "i", "bold cyan", *_BLUE, _CHEAPER),
 }

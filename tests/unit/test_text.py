@@ -114,7 +114,7 @@ def test_without_colour_there_are_no_escapes(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_encoding_without_unicode_is_served_in_ascii() -> None:
     raw = io.BytesIO()
-    target = Console(file=io.TextIOWrapper(raw, encoding="ascii"), width=80)
+    target = SafeConsole(file=io.TextIOWrapper(raw, encoding="ascii"), width=80)
     recording = replace(
         RECORDINGS["canned"],
         findings=(finding(Site("d\u00e9.py", 1)),),

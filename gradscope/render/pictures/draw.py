@@ -68,11 +68,10 @@ def recording_tree(
     options: Options = DEFAULTS,
     *,
     call: int | None = None,
-    plain_ascii: bool = False,
 ) -> Tree:
     """Return the same graphs as a tree for the terminal, which needs no layout and no theme."""
     chosen, options = _chosen(recording, options, call)
-    return picture_tree(compose(chosen.graphs, options, chosen.marks), plain_ascii=plain_ascii)
+    return picture_tree(compose(chosen.graphs, options, chosen.marks))
 
 
 def draw_graphs(

@@ -7,7 +7,7 @@ from rich.tree import Tree
 
 from gradscope.model import Severity
 from gradscope.render.pictures.picture import Box, BoxKind, Link, LinkKind, Picture, Row, ranks
-from gradscope.render.theme import NODE_STATES, SAVED_STATES, SEVERITIES, Look
+from gradscope.render.theme import NODE_STATES, SAVED_STATES, SEVERITIES
 
 _ENTERS = {
     LinkKind.BOUNDARY: "  enters the shared part",
@@ -16,19 +16,18 @@ _ENTERS = {
 _STYLES = {BoxKind.LEAF: "italic", BoxKind.FOLD: "bold"}
 
 
-def picture_tree(picture: Picture, *, plain_ascii: bool = False) -> Tree:
+def picture_tree(picture: Picture) -> Tree:
     """Return the picture as a rich tree.
 
     The longest way on follows below a node, shorter ones are indented. Each box stands below the
     last of those that lead to it; the others name it by its number: ``→ see [3]``.
     """
-    return _Writer(picture, plain_ascii).tree()
+    return _Writer(picture).tree()
 
 
 class _Writer:
-    def __init__(self, picture: Picture, plain_ascii: bool) -> None:
+    def __init__(self, picture: Picture) -> None:
         self.picture = picture
-        self.plain_ascii = plain_ascii
         rank = ranks(picture)
         self.parent: dict[int, Link] = {}
         for link in picture.links:
@@ -71,21 +70,18 @@ class _Writer:
                 waiting += [(child, own, True) for child in reversed(short)]
         return tree
 
-    def symbol(self, look: Look) -> str:
-        return look.ascii if self.plain_ascii else look.symbol
-
     def line(self, box: Box, first: bool) -> Text:
         """Return one box as a line.
 
         It holds how the box is reached, its state, what it is and, where others point to it, its
         number.
         """
-        text = Text("" if first else ("| " if self.plain_ascii else "↓ "), style="dim")
+        text = Text("" if first else "↓ ", style="dim")
         look = NODE_STATES[box.state] if box.state is not None else None
         if box.root:
             text.append(f"{box.root}  ", style="bold cyan")
         if look is not None:
-            text.append(f"{self.symbol(look)} ", style=look.terminal)
+            text.append(f"{look.symbol} ", style=look.terminal)
         text.append(box.title, style=_STYLES.get(box.kind, ""))
         if box.note:
             text.append(f"  {box.note}", style=look.terminal if look is not None else "dim")
@@ -102,15 +98,12 @@ class _Writer:
     def row(self, row: Row) -> Text:
         look = SAVED_STATES[row.state] if row.state is not None else None
         style = look.terminal if look and not row.muted else "dim"
-        text = Text(f"{self.symbol(look)} " if look else "", style=style)
+        text = Text(f"{look.symbol} " if look else "", style=style)
         text.append(row.text, style="dim" if row.muted else "")
         text.append(f"  {row.note}" if row.note else "", style=style)
         return text
 
     def see(self, link: Link) -> Text:
         target = self.picture.boxes[link.target]
-        arrow = "->" if self.plain_ascii else "→"
         enters = _ENTERS.get(link.kind, "")
-        return Text(
-            f"{arrow} see [{self.number[link.target]}] {target.title}{enters}", style="cyan"
-        )
+        return Text(f"→ see [{self.number[link.target]}] {target.title}{enters}", style="cyan")

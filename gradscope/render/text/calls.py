@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import BackwardCall
-from gradscope.render.text.terminal import distinct, place_of, plain, signs, wrapped
+from gradscope.render.text.terminal import ELLIPSIS, distinct, place_of, plain, wrapped
 from gradscope.units import counted, listed, nbytes
 
 MOST_ROWS = 40
@@ -84,7 +84,7 @@ def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
     more = len(rows) - MOST_ROWS
     if more > 0:
         rows = [*rows[: MOST_ROWS - _LAST_ROWS], *rows[-_LAST_ROWS:]]
-    numbers, *figures = _columns(rows, console)
+    numbers, *figures = _columns(rows)
     left = max(map(cell_len, numbers))
     room = console.width - _MARGIN - left - _GAP
     for dispensable in (1, 0):  # the bytes saved, then the nodes run
@@ -93,7 +93,7 @@ def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
 
     space = max(room - sum(_GAP + max(map(len, column)) for column in figures), 0)
     places = [place_of(call.site, console) or "unknown line" for call in rows]
-    places = distinct(["where", *places], space, signs(console).ellipsis)
+    places = distinct(["where", *places], space)
 
     def line(index: int) -> str:
         right = "".join(f"{'':{_GAP}}{c[index]:>{max(map(len, c))}}" for c in figures)
@@ -106,22 +106,20 @@ def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
     table = [Text(line(0), style="dim")]
     for index, call in enumerate(rows, 1):
         if more > 0 and index == MOST_ROWS - _LAST_ROWS + 1:
-            note = f"{signs(console).ellipsis} {counted(more, 'more row')}, see --format json"
+            note = f"{ELLIPSIS} {counted(more, 'more row')}, see --format json"
             table.append(Text(begun("") + note, style="dim"))
         table.append(Text(line(index)))
-        times = f"{signs(console).times}{call.count:,}" if call.count > 1 else ""
+        times = f"\N{MULTIPLICATION SIGN}{call.count:,}" if call.count > 1 else ""
         for part in wrapped(_statement(call, console), room, console):
             table.append(Text.assemble(begun(times), part))
             times = ""
     return table
 
 
-def _columns(rows: Sequence[BackwardCall], console: Console) -> list[list[str]]:
+def _columns(rows: Sequence[BackwardCall]) -> list[list[str]]:
     """Return all columns but the place, each with its header first."""
-    dash = signs(console).dash
-    numbers = [
-        f"{c.number:,}" if c.count == 1 else f"{c.number:,}{dash}{c.last_number:,}" for c in rows
-    ]
+    more = [f"\N{EN DASH}{call.last_number:,}" if call.count > 1 else "" for call in rows]
+    numbers = [f"{call.number:,}{last}" for call, last in zip(rows, more, strict=True)]
     return [
         ["call", *numbers],
         ["nodes run", *(f"{call.nodes_run:,}" for call in rows)],

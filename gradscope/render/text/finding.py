@@ -19,7 +19,6 @@ from gradscope.render.text.terminal import (
     print_lines,
     print_message,
     shorten,
-    signs,
 )
 from gradscope.render.theme import SEVERITIES
 from gradscope.units import counted, listed
@@ -101,11 +100,9 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
     places = distinct(
         [place_of(finding.site, console) for finding in findings],
         console.width // 3,
-        signs(console).ellipsis,
     )
     left = max((one.cell_len for one in tags), default=0)
     middle = max(map(cell_len, places), default=0)
-    ellipsis = signs(console).ellipsis
     for finding, begun, place in zip(findings, tags, places, strict=True):
         begun.pad_right(left - begun.cell_len)
         place += " " * (middle - cell_len(place))
@@ -117,7 +114,7 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
         grows = finding.severity is Severity.WARNING and finding.certainty is Certainty.OBSERVED
         # The figures of what grows have changed since it was printed.
         text = f"{finding.name}: {finding.label}" if grows and finding.label else finding.name
-        print_lines(console, [lead.append(shorten(plain(text, console), room, ellipsis) + seen)])
+        print_lines(console, [lead.append(shorten(plain(text, console), room) + seen)])
 
 
 def tally(findings: Iterable[Finding]) -> list[str]:

@@ -15,12 +15,12 @@ from gradscope.model import Recording
 from gradscope.render.memory import Kind, Largest, Saved, Size, by, largest, name_of
 from gradscope.render.text.calls import as_code
 from gradscope.render.text.terminal import (
+    ELLIPSIS,
     distinct,
     place_of,
     plain,
     print_lines,
     print_message,
-    signs,
 )
 from gradscope.units import counted, listed, nbytes
 
@@ -83,7 +83,7 @@ def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
     where = place_of(call.site, console)
     of = f"backward call {call.number:,}"
     if call.count > 1:
-        of = f"each of backward calls {call.number:,}{signs(console).dash}{call.last_number:,}"
+        of = f"each of backward calls {call.number:,}\N{EN DASH}{call.last_number:,}"
     of += f" of {call.process}" if call.process else ""
     at = f" at {where}" if where else ""
     lead = Text("memory: ", style="bold")
@@ -192,7 +192,7 @@ def _change(before: int, after: int, str_of: Callable[[int], str] = nbytes) -> t
 
 def _bar(share: float, console: Console) -> Text:
     """Return a bar; its full width is set when the table is printed."""
-    return Text(signs(console).bar * max(round(share * 100), 1), style="cyan")
+    return Text("█" * max(round(share * 100), 1), style="cyan")
 
 
 def _print_table(title: str, rows: Sequence[Row], console: Console) -> None:
@@ -209,7 +209,7 @@ def _print_table(title: str, rows: Sequence[Row], console: Console) -> None:
     bar = min(max(console.width - room - figures - 5, 0), _WIDEST_BAR)
     print_lines(console, [Text(title, style="bold")])
     names = [name.removeprefix(_BENEATH) for name in names]
-    names = distinct(names, room - len(max(margins)), signs(console).ellipsis)
+    names = distinct(names, room - len(max(margins)))
     for margin, name, (_, cells, drawn) in zip(margins, names, rows, strict=True):
         line = Text(f"  {margin}{name}{' ' * (room - cell_len(margin + name))}")
         for width, cell in zip(widths, cells, strict=True):
@@ -219,6 +219,6 @@ def _print_table(title: str, rows: Sequence[Row], console: Console) -> None:
         line.rstrip()
         print_lines(console, [line])
     if hidden:
-        more = f"  {signs(console).ellipsis} {counted(len(hidden), 'more row')}"
+        more = f"  {ELLIPSIS} {counted(len(hidden), 'more row')}"
         print_lines(console, [Text(more, style="dim")])
     print_lines(console, [Text()])

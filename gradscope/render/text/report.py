@@ -16,7 +16,6 @@ from gradscope.render.text.terminal import (
     print_lines,
     print_message,
     shorten,
-    signs,
     wrapped,
 )
 from gradscope.render.theme import SEVERITIES
@@ -113,7 +112,7 @@ def _outcome(outcome: Outcome, who: str, console: Console) -> None:
         print_note(f"{what} ends here: {outcome.unfinished}", console)
     elif outcome.exception:
         raised = outcome.exception.splitlines()[0]
-        raised = shorten(raised, 2 * console.width - 40, signs(console).ellipsis)
+        raised = shorten(raised, 2 * console.width - 40)
         print_note(f"{who} raised {raised}", console)
 
 

@@ -15,13 +15,13 @@ from rich.text import Text
 
 from gradscope.model import Site
 from gradscope.render.text.terminal import (
+    ELLIPSIS,
     cut,
     drawn,
     opened_as,
     plain,
     prose,
     shorten,
-    signs,
     wrapped,
 )
 
@@ -87,11 +87,11 @@ def pointed(
     room = console.width - gutter - 3
     start, end = _span(site, line)
     shown, cells = drawn(line, console)
-    shown, start, end = _clipped(shown, cells[start], cells[end], room, signs(console).ellipsis)
+    shown, start, end = _clipped(shown, cells[start], cells[end], room)
     lines = [where, _bar(Text(), gutter), _bar(Text(shown), gutter, str(site.line))]
     lines += _labelled(start, end, label, console, style, gutter)
     if site.end_line > site.line:
-        lines.append(Text(signs(console).ellipsis.rjust(gutter), style="dim"))
+        lines.append(Text(ELLIPSIS.rjust(gutter), style="dim"))
     return lines
 
 
@@ -109,7 +109,7 @@ def mentioned(
     indent = " " * (gutter + 4)
     return [
         where,
-        Text(indent + shorten(shown, console.width - len(indent), signs(console).ellipsis)),
+        Text(indent + shorten(shown, console.width - len(indent))),
     ]
 
 
@@ -123,17 +123,17 @@ def _span(site: Site, line: str) -> tuple[int, int]:
     return start, site.end_column - 1 if on_this_line else len(line)
 
 
-def _clipped(shown: str, start: int, end: int, room: int, ellipsis: str) -> tuple[str, int, int]:
+def _clipped(shown: str, start: int, end: int, room: int) -> tuple[str, int, int]:
     """Return a drawn line cut to ``room`` cells around ``start`` to ``end``, and these two."""
-    width, mark = cell_len(shown), cell_len(ellipsis)
+    width, mark = cell_len(shown), cell_len(ELLIPSIS)
     if width <= room:
         return shown, start, end
     offset = 0
     if end > room - mark:
         spare = max(room - 2 * mark - (end - start), 0)
         offset = min(start - min(spare // 3, start), width - (room - mark))
-    left = ellipsis if offset else ""
-    right = ellipsis if width - offset > room - len(left) else ""
+    left = ELLIPSIS if offset else ""
+    right = ELLIPSIS if width - offset > room - len(left) else ""
     text = left + cut(shown, offset, room - len(left) - len(right)) + right
     return text, start - offset + len(left), min(end - offset + len(left), room - len(right))
 

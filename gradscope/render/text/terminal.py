@@ -1,10 +1,9 @@
-"""What a terminal can show: escapes for hostile text, cell widths, the signs of its encoding."""
+"""What a terminal can show: escapes for hostile text, cell widths, lines that fit."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
@@ -21,20 +20,7 @@ TAB = 4
 cell_len("…")  # rich imports its widths with the first text beyond ASCII: now, not amid the program
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """The few signs beyond ASCII that a report uses, and what stands in for them."""
-
-    ellipsis: str = "…"
-    arrow: str = "→"
-    dash: str = "\N{EN DASH}"
-    times: str = "\N{MULTIPLICATION SIGN}"
-    bar: str = "\N{FULL BLOCK}"
-
-
-ASCII = Signs("...", "->", "-", "x", "#")
-UNICODE = Signs()
-
+ELLIPSIS = "…"
 
 NARROWEST = 40
 """Cells that a report is laid out for at least; a terminal with fewer wraps the lines by itself."""
@@ -63,11 +49,6 @@ class SafeConsole(Console):
         for piece in super().render(renderable, options):
             shown = piece.text if piece.control else escaped(piece.text, self.encoding, keep="\n")
             yield piece if shown == piece.text else piece._replace(text=shown)
-
-
-def signs(console: Console) -> Signs:
-    """Return the signs that the encoding of this console has."""
-    return UNICODE if console.encoding.lower().startswith("utf") else ASCII
 
 
 def plain(text: str, console: Console) -> str:
@@ -105,24 +86,24 @@ def cut(text: str, start: int, width: int) -> str:
     return "".join(kept)
 
 
-def shorten(text: str, width: int, ellipsis: str) -> str:
+def shorten(text: str, width: int) -> str:
     """Return drawn text in at most ``width`` cells, its end cut off if need be."""
     if cell_len(text) <= width:
         return text
-    return cut(text, 0, max(width - cell_len(ellipsis), 0)) + ellipsis
+    return cut(text, 0, max(width - cell_len(ELLIPSIS), 0)) + ELLIPSIS
 
 
-def tail(text: str, width: int, ellipsis: str) -> str:
+def tail(text: str, width: int) -> str:
     """Return the end of drawn text, in at most ``width`` cells: a path's end says more."""
     over = cell_len(text) - width
-    return text if over <= 0 else ellipsis + cut(text, over + cell_len(ellipsis), width)
+    return text if over <= 0 else ELLIPSIS + cut(text, over + cell_len(ELLIPSIS), width)
 
 
-def distinct(names: Sequence[str], width: int, ellipsis: str) -> list[str]:
+def distinct(names: Sequence[str], width: int) -> list[str]:
     """Return drawn names in at most ``width`` cells, as far as possible such that no two different
     ones look alike: their ends, or after the part in which they differ as much of that as fits.
     """
-    shown = {name: tail(name, width, ellipsis) for name in names}
+    shown = {name: tail(name, width) for name in names}
     alike: dict[str, list[list[str]]] = {}
     for name, end in shown.items():
         alike.setdefault(end, []).append(re.findall(r"[./\\]?[^./\\]*", name))
@@ -132,11 +113,11 @@ def distinct(names: Sequence[str], width: int, ellipsis: str) -> list[str]:
         for parts in group if len(group) > 1 else ():
             name = "".join(parts)
             differs = "".join(parts[max(first - 1, 0) : len(parts) - last])
-            lead = f"{ellipsis}{differs.lstrip('./')}" if first > 1 else differs
-            room = width - cell_len(lead) - cell_len(ellipsis)
+            lead = f"{ELLIPSIS}{differs.lstrip('./')}" if first > 1 else differs
+            room = width - cell_len(lead) - cell_len(ELLIPSIS)
             if room >= 0:
                 end = cut(name, cell_len(name) - room, room)
-                shown[name] = f"{lead}{ellipsis}{end}"
+                shown[name] = f"{lead}{ELLIPSIS}{end}"
     return [shown[name] for name in names]
 
 

@@ -39,14 +39,14 @@ def refusal(difference: Difference, verdict: Verdict) -> str:
             )
 
 
-def who_trains_what(verdict: Verdict, arrow: str) -> tuple[str, ...]:
+def who_trains_what(verdict: Verdict) -> tuple[str, ...]:
     """Return for the parameters that the same losses train a line with their names and those."""
     known = _known_lines(verdict)
     groups: dict[tuple[int, frozenset[Line]], list[Key]] = {}
     for key, lines in sorted(verdict.trained.items()):
         groups.setdefault((key[0], lines), []).append(key)
     return tuple(
-        f"{', '.join(dict.fromkeys(_loss(line, known) for line in sorted(lines)))} {arrow}"
+        f"{', '.join(dict.fromkeys(_loss(line, known) for line in sorted(lines)))} →"
         f" {owners(keys, verdict.comparison)}"
         for (_, lines), keys in groups.items()
         if lines

@@ -23,7 +23,6 @@ from gradscope.render.text.terminal import (
     print_message,
     prose,
     shorten,
-    signs,
     wrapped,
 )
 from gradscope.render.text.training import refusal, who_trains_what
@@ -69,7 +68,7 @@ def _details(verdict: Verdict, console: Console) -> None:
         _row("new", what, console)
     before, after = _end(verdict.before, verdict), _end(verdict.after, verdict)
     _row("ends", f"{after} (before, {before})", console)
-    trained = who_trains_what(verdict, signs(console).arrow)
+    trained = who_trains_what(verdict)
     if trained:
         _row("trains", "; ".join(trained), console)
     _losses(verdict, console)
@@ -98,7 +97,7 @@ def _tables(trial: Trial, console: Console) -> None:
             "hazard": lambda tried: Text(_hazard_cell(tried)),
             "new": lambda tried: Text(_new_cell(tried)),
             "trains": lambda tried: _trains_cell(tried, console),
-            "loss": lambda tried: Text(_loss_cell(tried, console)),
+            "loss": lambda tried: Text(_loss_cell(tried)),
             "memory": lambda tried: Text(_memory_cell(tried)),
             "per step": lambda tried: Text(_time_cell(tried)),
             "verdict": _verdict_cell,
@@ -140,18 +139,17 @@ def _new_cell(tried: Tried) -> str:
 
 
 def _trains_cell(tried: Tried, console: Console) -> Text:
-    lines = who_trains_what(tried.verdict, signs(console).arrow) if tried.verdict else ()
+    lines = who_trains_what(tried.verdict) if tried.verdict else ()
     return Text("\n").join(prose(line, console) for line in lines or ("not known",))
 
 
-def _loss_cell(tried: Tried, console: Console) -> str:
+def _loss_cell(tried: Tried) -> str:
     verdict = tried.verdict
     if verdict is None or not verdict.after.losses:
         return "not known"
-    arrow = signs(console).arrow
     shown = []
     for loss in verdict.after.losses:
-        text = f"{_number(loss.first)} {arrow} {_number(loss.last)}"
+        text = f"{_number(loss.first)} → {_number(loss.last)}"
         beside = verdict.beside(loss)
         if beside is not None and len(beside.values) > 1 < len(loss.values):
             same = min(len(beside.values), len(loss.values))
@@ -241,22 +239,22 @@ def _losses(verdict: Verdict, console: Console) -> None:
         _row("loss", "not known: no backward() started from a single number", console)
     for loss in losses:
         of = f"`{loss.text}`" if loss.text else "the loss"
-        course = _course(loss, verdict, signs(console).arrow)
+        course = _course(loss, verdict)
         _row("loss", f"{of} ({short_path(loss.file)}:{loss.line}): {course}", console)
 
 
-def _course(loss: Loss, verdict: Verdict, arrow: str) -> str:
+def _course(loss: Loss, verdict: Verdict) -> str:
     """Return the course of a loss, and of the same without the fix, if it has as many values."""
     if len(loss.values) < 2:
         return f"{_number(loss.first)} in one call, which tells no course"
     measured = counted(len(loss.values), "call")
     if loss.averaged > 1:
         measured = f"mean of the first {loss.averaged} and the last {loss.averaged} of {measured}"
-    course = f"{_number(loss.first)} {arrow} {_number(loss.last)} ({measured}): {loss.word}"
+    course = f"{_number(loss.first)} → {_number(loss.last)} ({measured}): {loss.word}"
     same = verdict.before_of(loss)
     if same is None or len(same.values) != len(loss.values):
         return course
-    return f"{course}; without the fix {_number(same.first)} {arrow} {_number(same.last)}"
+    return f"{course}; without the fix {_number(same.first)} → {_number(same.last)}"
 
 
 def _number(value: float) -> str:
@@ -280,7 +278,7 @@ def _output(run: Run, console: Console) -> None:
     if lines:
         _row("output", "the last lines of the run with the fix:", console)
     for line in lines:
-        shown = shorten(plain(line, console), console.width - 4, signs(console).ellipsis)
+        shown = shorten(plain(line, console), console.width - 4)
         print_lines(console, [Text(f"    {shown}", style="dim")])
 
 

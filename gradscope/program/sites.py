@@ -22,6 +22,8 @@ _SITE_PACKAGES = (*site_packages.getsitepackages(), site_packages.getusersitepac
 _INSTALLED = tuple(
     {os.path.join(path, "") for path in (_PATHS["purelib"], _PATHS["platlib"], *_SITE_PACKAGES)}
 )
+_PACKAGES = os.path.join(os.sep, "site-packages", "")
+"""In the path of what is installed in another environment, which a ``.pth`` file adds."""
 _MACHINERY = ("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function")
 """Generated code. People write what is in ``<stdin>``, ``<string>`` and ``<ipython-…>``."""
 
@@ -113,7 +115,7 @@ def classify(filename: str) -> int:
         return HIDDEN
     if path.startswith((OWN, _TORCH)):
         return ENGINE if path.endswith(ENTRANCE) else HIDDEN
-    if path.startswith(_INSTALLED):  # before the standard library, whose folder holds it
+    if path.startswith(_INSTALLED) or _PACKAGES in path:  # first: the standard library holds it
         return LIBRARY
     return HIDDEN if path.startswith(_STANDARD) or _INDUCTOR in path else USER
 

@@ -113,7 +113,7 @@ def _offsets(code: CodeType, whole: CodeType) -> dict[int, int]:
 def _places(code: CodeType) -> dict[tuple[object, ...], list[int]]:
     """Return the offsets of alike instructions, by what they do and the text that they come of."""
     positions = [*code.co_positions()]
-    places = defaultdict(list)
+    places: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for each in flow_of(code).instructions:
         places[each.opname, each.name, positions[each.offset // 2]].append(each.offset)
     return places

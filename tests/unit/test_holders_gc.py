@@ -478,6 +478,7 @@ def test_what_was_logged_of_an_exception_keeps_frames(caught: tuple[ValueError, 
 
     error, reference = caught
     keeping = Keeping()
+    assert error.__traceback__ is not None
     information = (ValueError, error, error.__traceback__)
     keeping.handle(logging.makeLogRecord({"msg": "failed", "exc_info": information}))
     raised = pytest.ExceptionInfo.from_exc_info(information)
@@ -496,7 +497,8 @@ def test_variables_of_what_runs_are_told_of_once() -> None:
         told.append([(h.path, h.kind) for h in found if h.path not in ("tensor", "t")])
 
     t = made()
-    all(tell(inner) for inner in [t])
+    for _ in (tell(inner) for inner in [t]):  # type: ignore[func-returns-value]
+        pass
 
     class Body:
         kept = made()

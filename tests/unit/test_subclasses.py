@@ -189,4 +189,5 @@ def test_an_override_changes_no_place(program: Any, kind: Any, mode: Any, overri
 @pytest.mark.parametrize("program", [use_twice, change_and_step, hook_that_computes])
 def test_a_dispatching_mode_moves_no_call(program: Any) -> None:
     calls, _, _ = places(program, torch.ones(3), nullcontext())
-    assert places(program, torch.ones(3), Dispatching())[0] == calls
+    mode = Dispatching()  # type: ignore[no-untyped-call]
+    assert places(program, torch.ones(3), mode)[0] == calls

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType, FunctionType
 
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from gradscope.code.cells import cell_of
+from gradscope.code.cells import cell_of, shell_of_ipython
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.walk import Walker
 from gradscope.errors import GradscopeError
@@ -22,6 +23,7 @@ from gradscope.model.paths import Path
 from gradscope.model.printed import Printed
 from gradscope.program import layouts, referrers
 from gradscope.program.reach import ON_DEMAND, Walk
+from gradscope.program.sites import USER, owner_of
 from gradscope.program.tensors import held_node, node_of
 from gradscope.program.tracked import tensors_with_graph
 from gradscope.program.variables import frames_of_threads
@@ -37,9 +39,10 @@ class Holder(Printed):
     """One name that keeps a tensor, or its graph, alive.
 
     ``kind`` says what the name starts from: ``local``, ``cell`` (a closure's variable), ``global``,
-    ``class``, ``ctx`` (of an autograd Function) or ``unnamed``. ``site`` is where that is defined.
-    ``holds`` is ``tensor`` when the name leads to the tensor itself, ``graph`` or ``part of graph``
-    when it leads to another one that keeps all or part of its graph.
+    ``class``, ``ctx`` (of an autograd Function) or ``unnamed``. ``site`` is where that is defined,
+    or the function whose frame the name leads to. ``holds`` is ``tensor`` when the name leads to
+    the tensor itself, ``graph`` or ``part of graph`` when it leads to another one that keeps all or
+    part of its graph. ``help`` says how to let go of what Python or IPython keeps by itself.
     """
 
     path: str
@@ -47,9 +50,10 @@ class Holder(Printed):
     site: Site | None
     description: str
     holds: str = "tensor"
+    help: str = ""
 
     def __str__(self) -> str:
-        return escaped(self.description)
+        return escaped(f"{self.description}; {self.help}" if self.help else self.description)
 
 
 class Holders(Listing[Holder]):
@@ -76,7 +80,16 @@ def holders(
             "give it one, such as the model's output"
         )
     walk = Walk(ON_DEMAND, wanted=tensor)
-    walk.enter_frames(_frames(sys._getframe(1)), libraries=True)
+    frames = [*_frames(sys._getframe(1))]
+    walk.enter_named(_last_error(), "sys.")
+    if (shell := shell_of_ipython()) is not None:  # it keeps the last exception, and its outputs
+        walk.enter_named(_attributes(shell, ("last_execution_result",)), f"{_IPYTHON}.")
+        shown = _attributes(getattr(shell, "InteractiveTB", None), ("tb",))
+        walk.enter_named(shown, f"{_IPYTHON}.InteractiveTB.")
+        walk.enter_named([(_IPYTHON, shell)], "", closed=True)
+    walk.enter_frames(frame for frame in frames if owner_of(frame.f_code) == USER)
+    walk.run()
+    walk.enter_libraries(frame for frame in frames if owner_of(frame.f_code) != USER)
     walk.run()
     found, how = _sharing(tensor, reaches) if graph else ([tensor], ["tensor"])
     closure = reaches.__closure__ if isinstance(reaches, FunctionType) else None
@@ -122,6 +135,21 @@ def _frames(caller: FrameType | None) -> Iterator[FrameType]:
             frame = frame.f_back
 
 
+_IPYTHON = "get_ipython()"
+_LAST = ("last_exc", "last_value", "last_traceback")
+_OUTPUTS = re.compile(r"_{1,3}|_\d+|_oh|Out")
+
+
+def _last_error() -> list[tuple[str, object]]:
+    """The last exception that nobody caught, as an interactive Python keeps it."""
+    return _attributes(sys, _LAST)
+
+
+def _attributes(owner: object, names: Sequence[str]) -> list[tuple[str, object]]:
+    found = ((name, getattr(owner, name, None)) for name in names)
+    return [(name, value) for name, value in found if value is not None]
+
+
 class _SharedGraph:
     """Knows which other tensors keep the graph of one. It holds Nodes: let go of it at once."""
 
@@ -162,22 +190,60 @@ _WHAT = {
 
 def _holder(path: Path, holds: str) -> Holder:
     origin = path.origin
-    file = (
-        origin.file
-        if origin.file.startswith("<") or not origin.file
-        else os.path.abspath(origin.file)
-    )
-    cell = cell_of(file)
-    line = max(1, origin.line)
-    site = Site(file, line, function=origin.function, cell=cell) if file else None
-    where = f" in {f'Cell {cell}' if cell else os.path.basename(file)}" if file else ""
+    framed = next((step.key for step in reversed(path.steps) if step.kind == "frame"), None)
+    start = origin.prefix + path.root
+    by_itself = start.startswith(("sys.", _IPYTHON))
+    site, where = _defined(origin.file, origin.line, origin.function)
     of = {
-        "local": f"from a local variable of {origin.function}(){where},",
-        "cell": f"from a variable that the closure {origin.function}(){where} keeps,",
-        "global": f"from a global variable{where},",
-        "class": f"from the class {origin.function}{where},",
-        "ctx": f"on the ctx of the autograd Function {origin.function}{where},",
-        "unnamed": "which no variable leads to "
-        "(a running iterator, a reference cycle or C++ keeps it),",
+        "local": f"a local variable of {origin.function}(){where}",
+        "cell": f"a variable that the closure {origin.function}(){where} keeps",
+        "global": start if by_itself else f"a global variable{where}",
+        "class": f"the class {origin.function}{where}",
+        "ctx": f"the ctx of the autograd Function {origin.function}{where}",
+        "unnamed": "no variable leads to (a running iterator, a reference cycle or C++ keeps it)",
     }[origin.owner]
-    return Holder(path.text, origin.owner, site, f"{path.text}, {of} holds {_WHAT[holds]}", holds)
+    if framed is not None:
+        site, inside = _defined(framed.file, framed.line, framed.name)
+        kept = f"which {of}" if origin.owner == "unnamed" else f"whose frame {of} keeps"
+        of = f"from a local variable of {framed.name}(){inside}, {kept}"
+    else:
+        how = {"unnamed": "which", "ctx": "on"}.get(origin.owner, "from")
+        of = f"{how} {of}"
+    description = f"{path.text}, {of}, holds {_WHAT[holds]}"
+    return Holder(path.text, origin.owner, site, description, holds, _help(path))
+
+
+def _defined(file: str, line: int, function: str) -> tuple[Site | None, str]:
+    """Return the site of a definition, and `` in train.py``; nothing where no file is known."""
+    if not file:
+        return None, ""
+    file = file if file.startswith("<") else os.path.abspath(file)
+    cell = cell_of(file)
+    where = f" in {f'Cell {cell}' if cell else os.path.basename(file)}"
+    return Site(file, max(1, line), function=function, cell=cell), where
+
+
+def _help(path: Path) -> str:
+    """Say how to let go of an exception's frames, and of what IPython has shown."""
+    start, is_global = path.origin.prefix + path.root, path.origin.owner == "global"
+    if is_global and path.origin.prefix == "sys." and path.root in _LAST:
+        kept = ", ".join(f"sys.{name}" for name, _ in _last_error())
+        return f"`del {kept}` lets go of it"
+    steps = path.steps
+    at = next((i for i, s in enumerate(steps) if s.kind == "frame" and s.key.raised), None)
+    if at is None and is_global and shell_of_ipython() is not None:
+        is_output = _OUTPUTS.fullmatch(path.root) or start.startswith(_IPYTHON)
+        return "`%reset -f out` lets go of what cells have shown" if is_output else ""
+    if path.origin.owner == "unnamed":
+        return "`gc.collect()` lets go of it if only a reference cycle keeps it"
+    if at is None:
+        return ""
+    while at and not (steps[at - 1].kind == "attribute" and _is_given(str(steps[at - 1].key))):
+        at -= 1
+    name = path.up_to(at).text
+    return f"`{f'{name} = None' if at or path.origin.prefix else f'del {name}'}` lets go of it"
+
+
+def _is_given(attribute: str) -> bool:
+    """Return whether an attribute is one for others to set."""
+    return attribute == "__traceback__" or not attribute.startswith("_")

@@ -251,7 +251,7 @@ def _worded(finding: Finding) -> str:
         f"[{finding.code}] {finding.message}: {finding.label}" if finding.label else finding.message
     ]
     for related in finding.related:
-        where = f" ({related.site.file}:{related.site.line})" if related.site else ""
+        where = f" ({related.site.full_place})" if related.site else ""
         lines.append(f"{related.message}{where}")
     if finding.fix:
         lines.append(f"help: {finding.fix.message}")

@@ -45,6 +45,7 @@ from gradscope.hooks import (
 from gradscope.model import BackwardCall, Certainty, Finding, Graph, Sample, Site, Summary
 from gradscope.program.names import Names
 from gradscope.program.sites import Place, forget_codes, place_in, site_of, user_frame
+from gradscope.program.standing import forget_wholes
 from gradscope.program.variables import turn_off
 from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.torch_private import (
@@ -191,6 +192,7 @@ class Session:
         self.state.restore_stack()
         forget_codes()
         forget_flows()
+        forget_wholes()
 
     def _is_idle(self) -> bool:
         """Return whether no graph is alive that a step could change."""

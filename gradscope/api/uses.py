@@ -73,18 +73,16 @@ def uses(*roots: torch.Tensor) -> Uses:
     Raises GradscopeError for a root that has no graph.
     """
     graph = snapshot(*roots)  # says what is wrong with the roots
-    frames = user_frames(sys._getframe(1))
     names = Names()
-    names.learn_variables(frames)
+    names.learn_variables(user_frames(sys._getframe(1)))
     with DisableTorchFunction():
         nodes = Walker(len(graph.nodes)).walk(map(root_node, roots))
         savers, sources = _savers(nodes, names)
         del nodes
         found: dict[str, torch.Tensor] = {}
-        for frame in frames[:1]:
-            for name, value in variables(frame):
-                if issubclass(type(value), torch.Tensor) and not name.startswith("_"):
-                    found.setdefault(name, value)
+        for name, value in variables(sys._getframe(1)):
+            if issubclass(type(value), torch.Tensor) and not name.startswith("_"):
+                found.setdefault(name, value)
         listed_already = {storage_of(tensor) for tensor in found.values()}
         for name, tensor in sources.items():
             if storage_of(tensor) not in listed_already:

@@ -7,9 +7,12 @@ import codecs
 import linecache
 import os
 import re
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from types import CodeType
+from typing import Any, NamedTuple, TypeAlias
 
 from gradscope.code import places
 from gradscope.model import Site
@@ -19,6 +22,21 @@ LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_FILES = 256
 _NOT_A_NUMBER = re.compile(r"\D+")
+_ALL_IGNORED = ("ignore", None, Warning, None, 0)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Parse or compile the program's text without a word: Python warned of it when it began.
+
+    ``warnings.catch_warnings`` would make Python show again what it has shown once.
+    """
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]
+    filters.insert(0, _ALL_IGNORED)
+    try:
+        yield
+    finally:
+        filters.remove(_ALL_IGNORED)
 
 # Python imports these with their first use, which would be amid the program.
 ast.unparse(ast.parse(r"f'{x}\n'"))
@@ -38,8 +56,11 @@ class Source:
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
+        self.code: CodeType | None = None
+        """The text as one module's code, once that was asked for."""
         try:
-            self.tree = ast.parse("".join(lines))
+            with quietly():
+                self.tree = ast.parse("".join(lines))
         except (SyntaxError, ValueError):  # a notebook's magic, or a file that changed since
             self.tree = ast.Module([], [])
 
@@ -87,16 +108,17 @@ def cells_like(file: str) -> Iterator[str]:
     """Yield the files that exist only in memory and are named as this one but for their numbers:
     the cells of its notebook, the newest first.
     """
-    if _is_in_memory(file):
+    if is_in_memory(file):
         folder, name = os.path.split(file)
         kind = (folder, _NOT_A_NUMBER.findall(name)[:1])
         for other in reversed(tuple(linecache.cache)):
             folder, name = os.path.split(other)
-            if (folder, _NOT_A_NUMBER.findall(name)[:1]) == kind and _is_in_memory(other):
+            if (folder, _NOT_A_NUMBER.findall(name)[:1]) == kind and is_in_memory(other):
                 yield other
 
 
-def _is_in_memory(file: str) -> bool:
+def is_in_memory(file: str) -> bool:
+    """Return whether the text of a file is known, and stands nowhere else: that of a cell."""
     entry = linecache.cache.get(file)
     return entry is not None and len(entry) > 1 and entry[1] is None
 

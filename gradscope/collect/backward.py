@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any, Protocol
@@ -29,9 +29,9 @@ from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.state import State
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
-from gradscope.model import BackwardCall, Finding, Graph, Site
+from gradscope.model import BackwardCall, Finding, Graph, Related, Site
 from gradscope.program.drivers import is_driven
-from gradscope.program.sites import ENTRANCE, place_in, site_of, user_frame
+from gradscope.program.sites import ENTRANCE, override_below, place_in, site_of, user_frame
 from gradscope.program.undisturbed import Allowance, Uncollected
 from gradscope.torch_private import (
     DisableTorchFunction,
@@ -131,7 +131,7 @@ class Backward:
     @hidden_from_compiler
     def _announce(self, call: Call) -> None:
         """Announce what was found, and raise in the engine's place where that was asked for."""
-        for finding in call.findings:
+        for finding in _with_override(call.findings) if call.findings else ():
             self._sink.report(finding)
             refusal = self._sink.refusal(finding)
             if refusal is not None:
@@ -382,6 +382,18 @@ class Backward:
             returned = call.habit.returned_by(shape, call.freed_bytes)
             ledger.returned_bytes += returned - call.returned_bytes
             call.returned_bytes = returned
+
+
+def _with_override(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield findings with the override that the failing call goes through, if there is one."""
+    frame = sys._getframe(1)
+    override = override_below(frame, user_frame(frame))
+    for finding in findings:
+        if override is not None:
+            message = f"the call goes through `{override.f_code.co_qualname}`"
+            related = Related("linked_by", place_in(override).site, message)
+            finding = replace(finding, related=(*finding.related, related))
+        yield finding
 
 
 # One frame of ours lies between a backward call and the engine. Python's warnings do not count a

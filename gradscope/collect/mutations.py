@@ -57,6 +57,12 @@ class _Step:
             )
         )
 
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Return whether the step may change a tensor."""
+        optimizer, key = self._optimizer(), storage_of(tensor)
+        parameters = () if optimizer is None else _parameters(optimizer)
+        return bool(key) and any(storage_of(parameter) == key for parameter in parameters)
+
     @staticmethod
     def _versions(optimizer: Any) -> array[int]:
         return array("Q", [parameter._version for parameter in _parameters(optimizer)])
@@ -87,9 +93,11 @@ class Mutations:
 
     def note(self, packed: Packed, site: Site) -> bool:
         """Note the line that was seen to change a saved tensor; False if it was an optimizer's
-        step, which is known already.
+        step, which is known already or soon will be: one that an override follows line by line.
         """
         assert packed.tensor is not None
+        if self._step is not None and self._step.owns(packed.tensor):
+            return False
         if self._step_after(packed.tensor, packed.version) is not None:
             return False
         self._seen[packed] = site

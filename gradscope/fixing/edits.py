@@ -23,7 +23,8 @@ def checked(*edits: Edit) -> tuple[Edit, ...]:
             return ()
         after = apply(before, own).after
         try:
-            symtable.symtable("".join(after.lines), file, "exec")
+            with source.quietly():
+                symtable.symtable("".join(after.lines), file, "exec")
         except (SyntaxError, ValueError):
             return ()
     return edits

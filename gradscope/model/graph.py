@@ -67,6 +67,11 @@ class Site:
         name = re.split(r"[/\\]", self.file)[-1]
         return f"{name}:{self.line}"
 
+    @property
+    def full_place(self) -> str:
+        """The same with the file's whole path; a cell's file says nothing."""
+        return self.place if self.cell else f"{self.file}:{self.line}"
+
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:

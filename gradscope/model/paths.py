@@ -16,7 +16,7 @@ Kind = Literal[
     "default",  # of a parameter
     "cache",  # a result in a functools.lru_cache
     "hook",  # of a module or tensor; the key is the attribute that keeps the hooks
-    "frame",  # of a generator or a traceback; the key is the function's name
+    "frame",  # of a generator or a traceback; the key is a `FrameOf`
     "inside",  # of an iterator or another wrapper that a path does not name
     "class",
     "globals",
@@ -31,6 +31,15 @@ class Step(NamedTuple):
 
     kind: Kind
     key: Any
+
+
+class FrameOf(NamedTuple):
+    """The frame of a function; ``raised`` is the place at which an exception left it, if so."""
+
+    name: str
+    file: str
+    line: int
+    raised: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,7 @@ def _text(text: str, steps: Iterable[Step]) -> str:
             case "cache":
                 text = f"<lru_cache of {text}>"
             case "frame":
-                text += f" -> frame of {key}"
+                text += f" -> frame of {key.name}" + (f" ({key.raised})" if key.raised else "")
             case "variable":
                 text += f": {key}"
         hook = kind == "hook"

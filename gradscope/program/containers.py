@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from gradscope.model.paths import Kind
+from gradscope.code.cells import cell_of
+from gradscope.model import Site
+from gradscope.model.paths import FrameOf, Kind
 from gradscope.program import layouts
 from gradscope.program.layouts import Layout
 from gradscope.program.sites import USER, owner_of
@@ -29,9 +31,9 @@ _Reader = Callable[["Contents", Any], Iterable[Held]]
 
 _MANY_NAMES = 10_000
 _MANY_RESULTS = 10_000
-_LONGEST_TRACEBACK = 50
+_LONGEST_TRACEBACK = 1_000  # frames, of a deeper one those nearest to the error
 
-_GENERATORS: dict[type, tuple[str, str]] = {
+GENERATORS: dict[type, tuple[str, str]] = {
     types.GeneratorType: ("gi_frame", "gi_yieldfrom"),
     types.CoroutineType: ("cr_frame", "cr_await"),
     types.AsyncGeneratorType: ("ag_frame", "ag_await"),
@@ -275,9 +277,9 @@ def _of_lru_cache(contents: Contents, cache: Any) -> Iterator[Held]:
 
 def _of_generator(_: Contents, generator: Any) -> Iterator[Held]:
     """The frame of a suspended generator or coroutine, and what it waits for."""
-    frame, inner = _GENERATORS[type(generator)]
+    frame, inner = GENERATORS[type(generator)]
     if (suspended := getattr(generator, frame)) is not None:
-        yield "frame", generator.__name__, suspended
+        yield "frame", FrameOf(generator.__name__, *_defined(suspended)), suspended
     yield "inside", None, getattr(generator, inner)
 
 
@@ -292,12 +294,20 @@ def _of_frame(_: Contents, frame: types.FrameType) -> Iterator[Held]:
 
 def _of_traceback(_: Contents, traceback: types.TracebackType) -> Iterator[Held]:
     """The frames of a traceback, from the one that caught down to the one that raised."""
+    entries: collections.deque[types.TracebackType] = collections.deque(maxlen=_LONGEST_TRACEBACK)
     following: types.TracebackType | None = traceback
-    for _number in range(_LONGEST_TRACEBACK):
-        if following is None:
-            return
-        yield "frame", following.tb_frame.f_code.co_name, following.tb_frame
+    while following is not None:
+        entries.append(following)
         following = following.tb_next
+    for entry in entries:
+        frame = entry.tb_frame
+        file, line = _defined(frame)
+        raised = Site(file, entry.tb_lineno or line, cell=cell_of(file)).place
+        yield "frame", FrameOf(frame.f_code.co_name, file, line, raised), frame
+
+
+def _defined(frame: types.FrameType) -> tuple[str, int]:
+    return frame.f_code.co_filename, frame.f_code.co_firstlineno
 
 
 def _members(cls: Any, *names: str) -> _Reader:
@@ -336,7 +346,7 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (types.FrameType, _of_frame),
     (types.TracebackType, _of_traceback),
     (types.ModuleType, _of_namespace),
-    *((cls, _of_generator) for cls in _GENERATORS),
+    *((cls, _of_generator) for cls in GENERATORS),
     *((cls, _of_wrapper) for cls in _WRAPPERS),
 )
 _READERS = {id(cls): read for cls, read in _BY_CLASS}

@@ -28,7 +28,7 @@ OPAQUE = frozenset(
         (
             *(int, float, complex, bool, str, bytes, bytearray, range, memoryview, type(None)),
             *(torch.dtype, torch.device, torch.Size, torch.Generator, torch.UntypedStorage),
-            *(weakref.ref, weakref.ProxyType, logging.Logger, logging.Handler, threading.local),
+            *(weakref.ref, weakref.ProxyType, logging.Logger, threading.local),
         ),
     )
 )

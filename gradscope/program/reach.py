@@ -14,9 +14,8 @@ from torch import Tensor
 from gradscope.model.paths import Kind, Origin, Path, Step
 from gradscope.program import layouts
 from gradscope.program.containers import Contents, layout_of, look_at
-from gradscope.program.sites import USER, owner_of
 from gradscope.program.undisturbed import Uncollected, Untraced
-from gradscope.program.variables import is_module_level, local_variables
+from gradscope.program.variables import is_module_level, local_variables, namespace_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +73,56 @@ class Walk:
         self._tensors: list[int] = []
         self._origins: list[Origin] = []
         self._done = 0
+        self._closed: set[int] = set()
+        self._known = 0  # objects that have names, before libraries were entered
         self._truncated = False
         self._started = time.thread_time()
 
-    def enter_frames(self, frames: Iterable[FrameType], libraries: bool = False) -> None:
-        """Start from the variables of these frames, then from the globals of their modules.
-
-        With ``libraries`` the frames may be of any code; only modules of the user's are entered.
-        """
+    def enter_frames(self, frames: Iterable[FrameType]) -> None:
+        """Start from the variables of these frames, then from the globals of their modules."""
         frames = tuple(frames)
+        self._enter_variables(frames)
+        for frame in frames:
+            self.enter_globals(frame.f_globals, 0)
+
+    def enter_libraries(self, frames: Iterable[FrameType]) -> None:
+        """Go on, after a run, from the variables of frames that are of no code of the user's.
+
+        To what has a name by then, theirs are of no use; only tensors are told of by them, too.
+        """
+        self._known = len(self._objects)
+        self._enter_variables(frames)
+
+    def _enter_variables(self, frames: Iterable[FrameType]) -> None:
         for frame in frames:
             self._number(frame)
             if not is_module_level(frame):
                 self._enter_locals(frame)
-        for frame in frames:
-            if not libraries or owner_of(frame.f_code) == USER:
-                self.enter_globals(frame.f_globals, 0)
+
+    def has_entered(self, found: object) -> bool:
+        """Return whether the walk started from a frame, or from the variables in a mapping."""
+        number = self._index.get(id(found))
+        return number is not None and self._links[number][1] == "globals"
+
+    def enter_named(
+        self, named: Iterable[tuple[str, Any]], prefix: str, *, closed: bool = False
+    ) -> None:
+        """Start from objects that the user reaches by these names, each behind the prefix.
+
+        Those that are ``closed`` are named, but not looked into.
+        """
+        origin = self._origin(Origin("global", "<module>", "", 1, prefix))
+        for name, value in named:
+            self._add(value, (origin, "variable", name), 0)
+            if closed:
+                self._closed.add(id(value))
 
     def _enter_locals(self, frame: FrameType) -> None:
         code = frame.f_code
         where = (code.co_qualname, code.co_filename, code.co_firstlineno)
         owned, free = self._origin(Origin("local", *where)), self._origin(Origin("cell", *where))
+        if (namespace := namespace_of(frame)) is not None:
+            self._number(namespace)
         for name, value in local_variables(frame):
             self._add(value, (free if name in code.co_freevars else owned, "variable", name), 0)
 
@@ -138,6 +166,8 @@ class Walk:
         if number is not None:
             if layout.is_class and link[1] == "variable":  # a class goes by its own name
                 return
+            if number < self._known and not layout.is_tensor:
+                return
             others = self._others.setdefault(number, [])
             if len(others) < _MOST_LINKS:
                 others.append(link)
@@ -166,6 +196,8 @@ class Walk:
             self._done += 1
             link, depth = self._links[number], self._depths[number] + 1
             if link[1] == "globals":  # a frame or a module's variables, already entered
+                continue
+            if id(objects[number]) in self._closed:
                 continue
             held = self._contents.of(objects[number])
             if held and depth > budget.max_depth:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program import layouts
-from gradscope.program.containers import Contents, layout_of
+from gradscope.program.containers import GENERATORS, Contents, layout_of
 from gradscope.program.reach import Walk
 from gradscope.torch_private import FunctionNode
 
@@ -50,8 +50,9 @@ def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -
     """Ways down to the object, each from the topmost holder; the shortest first."""
     seen: dict[int, _Referrer] = {}
     tops: list[Any] = []
+    loose: list[Any] = []  # what nothing refers to
     level: tuple[Any, ...] = (found,)
-    own = own | {id(seen), id(tops)}
+    own = own | {id(seen), id(tops), id(loose)}
     for _ in range(_MOST_LEVELS):
         wanted = {id(held) for held in level}
         held_by_any: set[int] = set()
@@ -65,6 +66,8 @@ def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -
             held_by_any.update(map(id, held))
             if not held or id(referrer) in seen or referrer is found:
                 continue
+            if walk.has_entered(_frame_of(referrer)):  # it told of its variables
+                continue
             direct = id(referrer) if held[0] is found else seen[id(held[0])].direct
             seen[id(referrer)] = entry = _Referrer(referrer, held[0], direct)
             own.add(id(entry))
@@ -72,10 +75,12 @@ def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -
                 tops.append(referrer)
             elif len(above) < _MOST_REFERRERS:
                 above.append(referrer)
-        tops += [held for held in level if id(held) not in held_by_any and held is not found]
+        loose += [held for held in level if id(held) not in held_by_any and held is not found]
         if not above:
             break
         level = tuple(above)
+    named = {seen[id(top)].direct for top in tops}
+    tops += [top for top in loose if seen[id(top)].direct not in named]
     tops += _tops_of_cycles(seen, {seen[id(top)].direct for top in tops})
     return [_down(top, seen, found) for top in tops]
 
@@ -125,6 +130,7 @@ def _name(chain: list[Any], walk: Walk, modules: dict[int, str]) -> Path | None:
         return None
     else:
         origin, root = _unnamed(top)
+        del steps[: steps[0].kind == "frame"]  # what has the frame goes by the function's name
     return Path.of(origin, root, steps)
 
 
@@ -136,19 +142,25 @@ def _steps(chain: list[Any]) -> Iterator[Step]:
             id(held): jump
             for jump, held in enumerate(chain[place + 1 : place + 1 + _LONGEST_JUMP], 1)
         }
-        held_here = contents.of(chain[place])
-        if (
-            held_here and held_here[0][0] == "frame"
-        ):  # a generator refers to its variables without a frame between
-            held_here += contents.of(held_here[0][2])
+        holder = chain[place]
+        if (frame := _frame_of(holder)) is not holder and id(frame) not in ahead:
+            # A generator refers to its variables without a frame between.
+            yield Step(*contents.of(holder)[0][:2])
+            holder = frame
         jump, step = 1, Step("inside", None)
-        for kind, key, held in held_here:
+        for kind, key, held in contents.of(holder):
             if ahead.get(id(held), 0) > jump or (
                 ahead.get(id(held)) == jump and step.kind == "inside"
             ):
                 jump, step = ahead[id(held)], Step(kind, key)
         yield step
         place += jump
+
+
+def _frame_of(found: Any) -> Any:
+    """Return the frame of a generator or coroutine that has not ended; else the object itself."""
+    names = GENERATORS.get(type(found))
+    return found if names is None else getattr(found, names[0]) or found
 
 
 def _unnamed(top: Any) -> tuple[Origin, str]:

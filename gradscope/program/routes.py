@@ -43,10 +43,13 @@ class Routes:
             code = frame.f_code
             known = codes.get(id(code)) or learn_code(code)
             owner = known.owner
-            if owner == USER:
-                offset = frame.f_lasti
-                places.append(known.places.get(offset) or place_at(code, offset))
-                if in_call or code.co_name == "<module>":
+            if known.overrides:
+                places.clear()
+            elif owner == USER:
+                if not (in_call and places):  # an override may stand above the first one
+                    offset = frame.f_lasti
+                    places.append(known.places.get(offset) or place_at(code, offset))
+                if code.co_name == "<module>":
                     break
                 if len(places) == _DEEPEST:
                     self.cut = True

@@ -22,6 +22,8 @@ _SITE_PACKAGES = (*site_packages.getsitepackages(), site_packages.getusersitepac
 _INSTALLED = tuple(
     {os.path.join(path, "") for path in (_PATHS["purelib"], _PATHS["platlib"], *_SITE_PACKAGES)}
 )
+_PACKAGES = os.path.join(os.sep, "site-packages", "")
+"""In the path of what is installed in another environment, which a ``.pth`` file adds."""
 _MACHINERY = ("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_function")
 """Generated code. People write what is in ``<stdin>``, ``<string>`` and ``<ipython-…>``."""
 
@@ -34,6 +36,13 @@ USER, COMPILED, LIBRARY, HIDDEN, ENGINE = 2, 3, 1, 0, -1
 
 COMPILED is what torch.compile made of the user's: most of its instructions are nowhere in the
 source. ENGINE is the one frame of ours between a backward call and the engine.
+"""
+
+_OVERRIDES = ("__torch_function__", "__torch_dispatch__")
+"""The methods that torch runs in the place of an operation.
+
+What runs in one, and in what it calls, runs on behalf of the line that asked for the operation:
+that is where everything is placed, past all overrides that the operation goes through.
 """
 
 ENTRANCE = " (as importlib._bootstrap)"
@@ -70,13 +79,14 @@ class Place:
 class KnownCode:
     """What is known of a code object."""
 
-    __slots__ = ("cell", "code", "owner", "places")
+    __slots__ = ("cell", "code", "overrides", "owner", "places")
 
     def __init__(self, code: CodeType) -> None:
         self.code = code  # keeps the id taken
         self.owner = classify(code.co_filename)
         if self.owner == USER and any(name.startswith(_COMPILED) for name in code.co_names):
             self.owner = COMPILED
+        self.overrides = self.owner > HIDDEN and code.co_name in _OVERRIDES
         self.places: dict[int, Place] = {}
         self.cell = cell_of(code.co_filename)  # now: the same text may run again in another one
 
@@ -104,6 +114,11 @@ def owner_of(code: CodeType) -> int:
     return (known_codes.get(id(code)) or learn_code(code)).owner
 
 
+def is_override(code: CodeType) -> bool:
+    """Return whether torch runs this in the place of an operation."""
+    return (known_codes.get(id(code)) or learn_code(code)).overrides
+
+
 def classify(filename: str) -> int:
     """Return whose code a source file is: USER, LIBRARY, HIDDEN or ENGINE."""
     if filename.startswith("<"):
@@ -113,22 +128,39 @@ def classify(filename: str) -> int:
         return HIDDEN
     if path.startswith((OWN, _TORCH)):
         return ENGINE if path.endswith(ENTRANCE) else HIDDEN
-    if path.startswith(_INSTALLED):  # before the standard library, whose folder holds it
+    if path.startswith(_INSTALLED) or _PACKAGES in path:  # first: the standard library holds it
         return LIBRARY
     return HIDDEN if path.startswith(_STANDARD) or _INDUCTOR in path else USER
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame of the user's code from ``frame`` up, or else of a library's."""
-    library = None
+    """Return the innermost frame of the user's code from ``frame`` up, or else of a library's, that
+    no override of an operation stands above.
+    """
+    user = library = overriding = None
     while frame is not None:
         owner = owner_of(frame.f_code)
-        if owner == USER or (owner == COMPILED and stands_in_source(frame)):
-            return frame
-        if owner == LIBRARY and library is None:
+        if is_override(frame.f_code):
+            overriding = overriding or user or library or frame
+            user = library = None
+        elif user is None and (owner == USER or (owner == COMPILED and stands_in_source(frame))):
+            user = frame
+        elif owner == LIBRARY and library is None:
             library = frame
+        if user is not None and (owner == ENGINE or frame.f_code.co_name == "<module>"):
+            break
         frame = frame.f_back
-    return library
+    return user or library or overriding
+
+
+def override_below(frame: FrameType | None, user: FrameType | None) -> FrameType | None:
+    """Return the first override that an operation asked for in ``user`` goes through."""
+    found = None
+    while frame is not None and frame is not user:
+        if is_override(frame.f_code):
+            found = frame
+        frame = frame.f_back
+    return found
 
 
 def stands_in_source(frame: FrameType) -> bool:
@@ -137,13 +169,21 @@ def stands_in_source(frame: FrameType) -> bool:
 
 
 def user_frames(frame: FrameType | None) -> list[FrameType]:
-    """Return all frames of the user's own code at or above ``frame``, innermost first."""
-    frames = []
+    """Return all frames of the user's own code at or above ``frame``, innermost first, but for
+    those of overrides and of what these call.
+    """
+    frames: list[FrameType] = []
+    beneath, first = 0, frame  # frames that an override may still stand above
     while frame is not None:
-        if owner_of(frame.f_code) == USER:
+        owner = owner_of(frame.f_code)
+        if is_override(frame.f_code):
+            del frames[beneath:]
+        elif owner == USER:
             frames.append(frame)
+        elif owner == ENGINE:
+            beneath = len(frames)
         frame = frame.f_back
-    return frames
+    return frames or ([first] if first is not None and owner_of(first.f_code) == USER else [])
 
 
 def place_in(frame: FrameType) -> Place:

@@ -89,6 +89,11 @@ def variables(frame: FrameType) -> list[tuple[str, Any]]:
     return [*own, *frame.f_globals.items()]
 
 
+def namespace_of(frame: FrameType) -> object:
+    """Return the mapping in which a class body or an exec() keeps its variables; else None."""
+    return None if frame.f_code.co_flags & _OPTIMIZED else _namespace(frame)
+
+
 def local_variables(frame: FrameType) -> Variables:
     """Return names and values of the frame's own variables, cells included.
 

@@ -5,6 +5,7 @@ What a piece left behind is read again only if another piece does so, and nobody
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import code
 import contextlib
@@ -13,6 +14,7 @@ import linecache
 import logging
 import pdb
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 
@@ -79,10 +81,22 @@ def in_ipython(cells: Sequence[str], module: ModuleType) -> None:
 
     async def run_all() -> None:
         for cell in cells:
-            await shell.run_cell_async(cell, silent=True, transformed_cell=cell)
+            text = shell.transform_cell(cell)
+            await shell.run_cell_async(cell, silent=True, transformed_cell=text)
 
     with contextlib.redirect_stdout(io.StringIO()):
         asyncio.run(run_all())
+
+
+def statement_by_statement(cells: Sequence[str], module: ModuleType) -> None:
+    """As a console does, from Python 3.13 on, with what was pasted."""
+    for number, cell in enumerate(cells, 1):
+        file = f"<python-input-{number}>"
+        linecache.cache[file] = len(cell), None, cell.splitlines(keepends=True), file
+        for statement in ast.parse(cell).body:
+            code_of_one = compile(ast.Interactive([statement]), file, "single")
+            with contextlib.suppress(RuntimeError):
+                exec(code_of_one, module.__dict__)
 
 
 SESSIONS = [in_a_console, in_a_debugger, in_an_event_loop, in_ipython]
@@ -155,6 +169,61 @@ def test_a_hazard_within_a_cell_is_told_early(session: Session) -> None:
     broken = [cell.replace("h = h.detach()", "pass") for cell in cells]
     assert findings_of(session, cells) == []
     assert [f.code for f in findings_of(session, broken)] == ["GS102", "GS101"]
+
+
+FIRST, SECOND = "z = net(x).exp()\nz.sum().backward()\n", "z.pow(2).sum().backward()"
+AHEAD = {  # by what the rest of the cell is
+    "a later statement": ([FIRST + SECOND], "GS102"),
+    "a cell that ends in a value": ([f"{FIRST}{SECOND}\nopt"], "GS102"),
+    "after a loop that is one statement": (
+        [f"z = net(x).exp()\nfor i in range(1):\n    z.sum().backward()\n{SECOND}"],
+        "GS102",
+    ),
+    "after a function's call": (
+        [f"def f(z):\n    z.sum().backward()\nz = net(x).exp()\nf(z)\n{SECOND}"],
+        "GS102",
+    ),
+    "in a function with what it is given by default": (
+        [f"def f(z, again=True):\n    if again:\n        {SECOND}\n{FIRST}f(z)"],
+        "GS102",
+    ),
+    "after what warns": ([f"if 1 is 2: pass\n{FIRST}{SECOND}"], "GS102"),
+    "a step between": (
+        ["loss = net(x).mean()\nloss.backward(retain_graph=True)\nopt.step()\nloss.backward()"],
+        "GS202",
+    ),
+    "another cell": ([FIRST, SECOND], ""),
+    "what binds the name anew": ([f"{FIRST}z = net(x).exp()\n{SECOND}"], ""),
+    "what may not come": ([f"import os\n{FIRST}if os.environ.get('NO'):\n    {SECOND}"], ""),
+}
+BY_IPYTHON = {
+    "await": ([f"import asyncio\n{FIRST}await asyncio.sleep(0)\n{SECOND}"], "GS102"),
+    "%%time": ([f"%%time\n{FIRST}{SECOND}"], "GS102"),
+    "%%time, a value at the end": ([f"%%time\n{FIRST}{SECOND}\n7"], "GS102"),
+    "%%capture": ([f"%%capture\n{FIRST}{SECOND}"], "GS102"),
+    "a magic": ([f"%autoawait\n{FIRST}!true\n{SECOND}"], "GS102"),
+    "autoreload": (["%load_ext autoreload\n%autoreload 2", FIRST + SECOND], "GS102"),
+}
+
+
+@pytest.mark.parametrize(
+    ("session", "name"),
+    [
+        *((s, name) for s in (statement_by_statement, in_ipython) for name in AHEAD),
+        *((in_ipython, name) for name in BY_IPYTHON),
+    ],
+)
+def test_the_way_ahead_is_the_rest_of_the_cell(session: Session, name: str) -> None:
+    cells, early = (AHEAD | BY_IPYTHON)[name]
+    torch.manual_seed(0)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = findings_of(session, cells)
+    codes = [f.code for f in found]
+    late = {"GS202": "GS201", "GS102": "GS101"}.get(early, "GS101")
+    surely = early or name == "another cell"
+    assert codes == [code for code in (early, late if surely else "") if code]
+    assert sum("literal" in str(each.message) for each in warned) == ("warns" in name)
 
 
 def test_a_coroutine_is_not_started_anew_when_it_goes_on() -> None:

@@ -38,7 +38,9 @@ class Shown:
     def __init__(self, cell: Any) -> None:
         self.bundles = [output.data for output in cell.outputs if "data" in output]
         self.text = "\n".join(bundle.get("text/plain", "") for bundle in self.bundles)
-        self.errors = [o.ename for o in cell.outputs if o.output_type == "error"]
+        raised = [o for o in cell.outputs if o.output_type == "error"]
+        self.errors = [error.ename for error in raised]
+        self.messages = [error.evalue for error in raised]
         self.printed = "".join(o.text for o in cell.outputs if o.output_type == "stream")
         self.codes = re.findall(r"^\w+\[(GS\d+)\]", self.text, re.MULTILINE)
 
@@ -150,25 +152,28 @@ def test_one_cell_alone(kernel: Kernel) -> None:
         "%gradscope off", cell, "%%gradscope\nawait __import__('asyncio').sleep(0)\n7"
     )
     assert "nothing to report" in off.text
-    assert shown.codes == ["GS101"]
+    assert shown.codes == ["GS102", "GS101"]
     assert shown.errors == ["RuntimeError"]
     assert f"{kernel.place(1, 3)}" in shown.text
     assert healthy.text.splitlines()[0] == "7"
     path = kernel.run("import os; print(os.getcwd())")[0].printed.strip()
-    (finding,) = load(Path(path, "one.gscope")).findings
-    assert finding.site is not None
-    assert finding.site.place in shown.text
+    for finding in load(Path(path, "one.gscope")).findings:
+        assert finding.site is not None
+        assert finding.site.place in shown.text
 
 
 def test_a_cell_in_a_watch_of_all_is_seen_by_both(kernel: Kernel) -> None:
     broken = "y = net(torch.ones(1, 4)).exp()\ny.sum().backward()\ny.sum().backward()"
     shown, after = kernel.run(f"%%gradscope\n{broken}", "%gradscope")
-    assert shown.codes == after.codes == ["GS101"]
+    assert shown.codes == after.codes == ["GS102", "GS101"]
 
 
 def test_the_guard_raises_first(kernel: Kernel) -> None:
     broken = "y = net(torch.ones(1, 4)).exp()\ny.sum().backward()\ny.sum().backward()"
-    assert kernel.run(f"%%gradscope --guard\n{broken}")[0].errors == ["FreedGraphError"]
+    (shown,) = kernel.run(f"%%gradscope --guard\n{broken}")
+    assert shown.errors == ["FreedGraphError"]
+    assert f"({kernel.place(0, 2)})" in shown.messages[0]
+    assert "ipykernel" not in shown.messages[0]
 
 
 def test_wrong_options_say_what_there_is(kernel: Kernel) -> None:
@@ -183,18 +188,18 @@ def test_wrong_options_say_what_there_is(kernel: Kernel) -> None:
 
 def test_what_is_suppressed_is_not_shown(kernel: Kernel) -> None:
     broken = "y = net(torch.ones(1, 4)).exp()\ny.sum().backward()\ny.sum().backward()"
-    known = f"{broken}  # gradscope: ignore[GS101]"
+    known = broken.replace("backward()", "backward()  # gradscope: ignore[GS101, GS102]")
     shown, option, all_the_same, _ = kernel.run(
         known,
         f"%%gradscope --ignore gs101,GS102\n{broken}",
         f"%%gradscope --no-settings\n{known}",
         "from pathlib import Path\n"
-        "Path('pyproject.toml').write_text('[tool.gradscope]\\nignore = [\"GS101\"]')",
+        "Path('pyproject.toml').write_text('[tool.gradscope]\\nignore = [\"GS101\", \"GS102\"]')",
     )
     assert (shown.codes, shown.errors) == ([], ["RuntimeError"])
     assert option.codes == []
     assert "suppressed" in option.text
-    assert all_the_same.codes == ["GS101"]
+    assert all_the_same.codes == ["GS102", "GS101"]
     of_project, _ = kernel.run(f"%%gradscope\n{broken}", "Path('pyproject.toml').unlink()")
     assert of_project.codes == []
 

@@ -249,6 +249,9 @@ def test_frames_of_generators_and_exceptions() -> None:
         fail()
     except ValueError as error:
         failures.append(error)
+        assert error.__traceback__ is not None
+        assert error.__traceback__.tb_next is not None
+        raised = error.__traceback__.tb_next.tb_lineno
     found = scan_variables(stream=stream, numbered=numbered, failures=failures, coroutine=coroutine)
     coroutine.close()
     assert set(found) >= {
@@ -257,7 +260,7 @@ def test_frames_of_generators_and_exceptions() -> None:
             "numbered -> frame of batches: z",
             "coroutine -> frame of waiting: held",
         ),
-        "failures[0].__traceback__ -> frame of fail: out",
+        f"failures[0].__traceback__ -> frame of fail (test_holders.py:{raised}): out",
     }
 
 

@@ -6,6 +6,9 @@ import collections
 import contextlib
 import functools
 import gc
+import io
+import logging
+import re
 import subprocess
 import sys
 import textwrap
@@ -198,7 +201,7 @@ def test_an_exceptions_frames_are_released_with_it() -> None:
         fail()
     except ValueError as error:
         failures.append(error)
-    assert "failures[0].__traceback__ -> frame of fail: out" in names()
+    assert any(n.startswith("failures[0].__traceback__ -> frame of fail (") for n in names())
     failures.clear()
     assert gone[0]() is None
 
@@ -396,3 +399,153 @@ def test_a_deep_graph_survives_the_question() -> None:
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+# --- what an exception and other frames keep
+
+
+def raise_deep(depth: int, gone: list[Any]) -> None:
+    l = made()  # noqa: E741
+    gone.append(weakref.ref(l))
+    if depth:
+        raise_deep(depth - 1, gone)
+    raise ValueError
+
+
+@pytest.fixture
+def caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ValueError, Any]]:
+    """An exception out of 30 calls, and the tensor that the innermost frame holds."""
+    for name in ("last_exc", "last_value", "last_traceback"):
+        monkeypatch.delattr(sys, name, raising=False)
+    gone: list[Any] = []
+    try:
+        raise_deep(30, gone)
+    except ValueError as raised:
+        error = raised
+    yield error, gone[-1]
+    error.__traceback__ = None
+
+
+def kept_by_error(found: tuple[Holder, ...]) -> list[tuple[str, str, str]]:
+    """Name, words and help of what leads to the frame that raised, its lines left out."""
+    told = []
+    for holder in found:
+        if "frame of raise_deep (" in holder.path:
+            path = re.sub(r" \(test_\w+\.py:\d+\)", "", holder.path)
+            words = holder.description.removeprefix(f"{holder.path}, ")
+            told.append((path, words.removesuffix(", holds this tensor"), holder.help))
+            assert holder.site is not None
+            assert (holder.site.function, holder.kind) != ("<module>", "unnamed")
+    return told
+
+
+THROUGH = " -> frame of raise_deep: l"
+FROM = "from a local variable of raise_deep() in test_holders_gc.py, whose frame {} keeps"
+HERE = "a local variable of {}() in test_holders_gc.py"
+
+
+@pytest.mark.parametrize("name", ["last_exc", "last_value", "last_traceback"])
+def test_the_last_uncaught_exception_keeps_frames(
+    caught: tuple[ValueError, Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    error, reference = caught
+    last = error.__traceback__ if name == "last_traceback" else error
+    monkeypatch.setattr(sys, name, last, raising=False)
+    way = "" if name == "last_traceback" else ".__traceback__"
+    told = kept_by_error(holders(reference()))
+    advice = f"`del sys.{name}` lets go of it"
+    assert (f"sys.{name}{way}{THROUGH}", FROM.format(f"sys.{name}"), advice) in told
+
+
+def test_an_exception_in_a_variable_keeps_frames(caught: tuple[ValueError, Any]) -> None:
+    error, reference = caught
+    told = kept_by_error(holders(reference()))
+    here = HERE.format("test_an_exception_in_a_variable_keeps_frames")
+    advice = "`error.__traceback__ = None` lets go of it"
+    assert (f"error.__traceback__{THROUGH}", FROM.format(here), advice) in told
+    error.__traceback__ = None
+    assert reference() is None
+
+
+def test_what_was_logged_of_an_exception_keeps_frames(caught: tuple[ValueError, Any]) -> None:
+    class Keeping(logging.Handler):
+        def __init__(self) -> None:
+            super().__init__()
+            self.records: list[logging.LogRecord] = []
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.records.append(record)
+
+    error, reference = caught
+    keeping = Keeping()
+    assert error.__traceback__ is not None
+    information = (ValueError, error, error.__traceback__)
+    keeping.handle(logging.makeLogRecord({"msg": "failed", "exc_info": information}))
+    raised = pytest.ExceptionInfo.from_exc_info(information)
+    told = {path: advice for path, _, advice in kept_by_error(holders(reference()))}
+    assert raised.value is error
+    logged = told[f"keeping.records[0].exc_info[2]{THROUGH}"]
+    assert logged == "`keeping.records[0].exc_info = None` lets go of it"
+    assert told[f"raised._excinfo[2]{THROUGH}"] == "`del raised` lets go of it"
+
+
+def test_variables_of_what_runs_are_told_of_once() -> None:
+    told: list[list[tuple[str, str]]] = []
+
+    def tell(tensor: Tensor) -> None:
+        found = holders(tensor)
+        told.append([(h.path, h.kind) for h in found if h.path not in ("tensor", "t")])
+
+    t = made()
+    for _ in (tell(inner) for inner in [t]):  # type: ignore[func-returns-value]
+        pass
+
+    class Body:
+        kept = made()
+        tell(kept)
+
+    tell(Body.kept)
+    exec("kept = made()\ntell(kept)", {"made": made, "tell": tell})
+    generated, in_body, after, executed = told
+    assert [one for one in generated if one[1] != "unnamed"] == [("inner", "local")]
+    assert [path for path, _ in generated if "genexpr" in path] == []
+    assert in_body == [("kept", "local")]
+    assert after == [("Body.kept", "class")]
+    assert executed == [("kept", "global")]
+
+
+NOTEBOOK = [
+    "import gradscope, torch, weakref\nfound = []",
+    "def train(x):\n    l = x.exp()\n    found.append(weakref.ref(l))\n    raise ValueError",
+    "train(torch.ones(2, requires_grad=True))",
+    "in_error = gradscope.holders(found[0]())",
+    "torch.ones(2, requires_grad=True).exp()",
+    "shown = gradscope.holders(_5)",
+]
+
+
+def test_what_ipython_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    shells = pytest.importorskip("IPython.core.interactiveshell")
+    for name in ("last_exc", "last_value", "last_traceback", "last_type"):
+        monkeypatch.setattr(sys, name, None, raising=False)
+    shell = shells.InteractiveShell.instance()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            for cell in NOTEBOOK:
+                shell.run_cell(cell, store_history=True)
+        in_error, shown = shell.user_ns["in_error"], shell.user_ns["shown"]
+    finally:
+        shells.InteractiveShell.clear_instance()
+        shell.displayhook.flush()
+    way = " -> frame of train (Cell In[2], line 4): l"
+    told = {holder.path: holder.help for holder in in_error}
+    assert told.keys() >= {f"sys.last_traceback{way}", f"get_ipython().InteractiveTB.tb{way}"}
+    assert all(path.startswith(("sys.", "get_ipython()")) for path in told)
+    advice = told[f"get_ipython().InteractiveTB.tb{way}"]
+    assert advice == "`get_ipython().InteractiveTB.tb = None` lets go of it"
+    helped = {holder.path: holder.help for holder in shown}
+    assert helped.keys() >= {"_", "_5", "Out[5]"}
+    assert {helped[path].partition(" lets")[0] for path in ("_", "_5", "Out[5]")} == {
+        "`%reset -f out`"
+    }
+    assert "unnamed" not in {holder.kind for holder in shown}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradscope
+from gradscope.model import Related
 from tests.needs import DETACHED_IS_TOLD, needs, pads
 
 seen: list[str] = []
@@ -83,3 +86,108 @@ def test_an_input_of_a_checkpoint_that_was_detached_in_place() -> None:
         with pytest.raises(RuntimeError, match="detached in-place"):
             out.sum().backward()
     assert [(f.code, f.missed) for f in scope.findings] == [("GS201", False)]
+
+
+# --- what runs in an override is placed where the operation was asked for
+
+
+def passed_on(func: Any, args: Any, kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+class Passing(Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            found = passed_on(func, args, kwargs or {})
+        return found.as_subclass(cls) if type(found) is Tensor else found
+
+
+class OneOverTheOther(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with Mode():
+            return func(*args, **(kwargs or {}))
+
+
+class Mode(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return passed_on(func, args, kwargs or {})
+
+
+class Dispatching(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return passed_on(func, args, kwargs or {})
+
+
+def use_twice(x: Tensor) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    state = (x * weight).exp()
+    state.sum().backward()
+    state.pow(2).sum().backward()
+
+
+def change_and_step(x: Tensor) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    changed = (x * weight).exp()
+    changed.add_(1)
+    loss = (weight * weight * x).sum()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    changed.sum().backward()
+
+
+def hook_that_computes(x: Tensor) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    kept = (x * weight).exp()
+
+    def hook(grad: Tensor) -> None:
+        kept.sum().backward()
+
+    other = weight * 1
+    other.register_hook(hook)
+    for _ in range(2):
+        other.sum().backward(retain_graph=True)
+
+
+def places(program: Any, x: Tensor, mode: Any) -> tuple[list[Any], set[Any], set[str]]:
+    """Where the calls, the findings and their other places are; the overrides that are named."""
+    with gradscope.watch() as scope, mode, suppress(RuntimeError):
+        program(x)
+    calls = [call.site and call.site.line for call in scope.recording().calls]
+    told = [
+        (finding.code, place)
+        for finding in scope.findings
+        for place in (Related("itself", finding.site, ""), *finding.related)
+    ]
+    through = {place.message for _, place in told if "goes through" in place.message}
+    related = {
+        (code, place.role, place.site and place.site.line)
+        for code, place in told
+        if place.message not in through
+    }
+    return calls, related, {message.split("`")[1] for message in through}
+
+
+@pytest.mark.parametrize("program", [use_twice, change_and_step, hook_that_computes])
+@pytest.mark.parametrize(
+    ("kind", "mode", "override"),
+    [
+        (Passing, nullcontext, "Passing.__torch_function__"),
+        (Tensor, Mode, "Mode.__torch_function__"),
+        (Tensor, OneOverTheOther, "OneOverTheOther.__torch_function__"),
+    ],
+)
+def test_an_override_changes_no_place(program: Any, kind: Any, mode: Any, override: str) -> None:
+    calls, related, _ = places(program, torch.ones(3), nullcontext())
+    found = places(program, torch.ones(3).as_subclass(kind), mode())
+    assert found[:2] == (calls, related)
+    assert found[2] <= {override}
+    assert found[2] or program is hook_that_computes
+
+
+@pytest.mark.parametrize("program", [use_twice, change_and_step, hook_that_computes])
+def test_a_dispatching_mode_moves_no_call(program: Any) -> None:
+    calls, _, _ = places(program, torch.ones(3), nullcontext())
+    mode = Dispatching()  # type: ignore[no-untyped-call]
+    assert places(program, torch.ones(3), mode)[0] == calls

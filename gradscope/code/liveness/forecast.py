@@ -223,7 +223,7 @@ class Forecaster(Knower):
         """Return the functions that a call may run, with what their parameters have by default."""
         known = super()._known(callee)
         found = self.resolve(callee.path) if self.resolve and callee.codes else None
-        if found is None or len(known) != 1 or found.code is not known[0].code:
+        if found is None or len(known) != 1 or found.code != known[0].code:
             return known
         return [known[0]._replace(defaults=found.defaults)]
 

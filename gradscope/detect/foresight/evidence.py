@@ -20,6 +20,7 @@ from gradscope.detect.foresight.training import roles_of
 from gradscope.model import BackwardCall, Site
 from gradscope.program.layouts import derives
 from gradscope.program.sites import place_in, site_of
+from gradscope.program.standing import standing
 from gradscope.program.tensors import held_node
 from gradscope.program.variables import local_variables
 from gradscope.rules.gs102 import SharedGraph
@@ -150,7 +151,7 @@ def _link(reading: Reading, own: tuple[Site, ...], made: tuple[Site, ...]) -> Si
     declared = _store_of_global(reading)
     if declared is not None:
         return declared
-    code = reading.frame.f_code
+    code = standing(reading.frame).code
     here = place_in(reading.frame).site
     container = reading.name.partition("[")[0]
     sites = assignment_sites(code, reading.name) or assignment_sites(code, container)

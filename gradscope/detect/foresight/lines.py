@@ -25,6 +25,7 @@ from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import (
     USER,
+    is_override,
     known_codes,
     learn_code,
     owner_of,
@@ -49,6 +50,7 @@ class _Thread(threading.local):
 
     handle: Handle | None = None
     aside = False
+    overrides = 0  # how many overrides of operations run: they have no place of their own
     code: CodeType | None = None
     offset = -1
     contents: MemoryBefore | None = None
@@ -128,6 +130,7 @@ class LineWatch(Observer):
             thread.handle = trace_thread(self._starts, self._inside, frames)
             thread.aside = thread.handle is None
             thread.code, thread.offset = frames[0].f_code, frames[0].f_lasti
+            thread.overrides = 0
 
     def switch_off(self) -> None:
         """Trace nothing any more."""
@@ -218,8 +221,8 @@ class LineWatch(Observer):
         started = time.thread_time()  # a busy machine must not change what is found
         self._events += 1
         self._compare()
+        self._move(frame, event)
         if event == "line":
-            thread.code, thread.offset = frame.f_code, frame.f_lasti
             before = memory_before(frame, self._versions) if watch.ledger.live_tensors else None
             if before is not None or (
                 thread.contents is not None and thread.contents.code is frame.f_code
@@ -227,17 +230,22 @@ class LineWatch(Observer):
                 thread.contents = before  # else a function runs that the statement calls
             if self._waiting:
                 self._observers.at_line(frame)
-        elif event == "return":
-            outer = frame.f_back
-            while outer is not None and owner_of(outer.f_code) != USER:
-                outer = outer.f_back
-            thread.code, thread.offset = (
-                (None, -1) if outer is None else (outer.f_code, outer.f_lasti)
-            )
         self._seconds += time.thread_time() - started
         idle = not watch.ledger.live_tensors and not self._waiting
         if idle or not watch.active or self._is_spent():
             self._turn_off()
+
+    def _move(self, frame: FrameType, event: str) -> None:
+        """Note the place in the user's code; while an override runs, it is that of its caller."""
+        thread = self._thread
+        if is_override(frame.f_code):
+            begun = {"call": 1, "return": -1}.get(event, 0)
+            thread.overrides = max(0, thread.overrides + begun)
+        elif not thread.overrides and event in ("line", "return"):
+            here = frame if event == "line" else frame.f_back
+            while here is not None and owner_of(here.f_code) != USER:
+                here = here.f_back
+            thread.code, thread.offset = (None, -1) if here is None else (here.f_code, here.f_lasti)
 
     def _compare(self) -> None:
         thread = self._thread
@@ -257,6 +265,7 @@ _OURS = frozenset(
             LineWatch._start,
             LineWatch._event,
             LineWatch._look,
+            LineWatch._move,
             LineWatch._compare,
             Versions.changed,
         ),

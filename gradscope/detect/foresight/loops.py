@@ -19,6 +19,7 @@ from gradscope.program.containers import Contents
 from gradscope.program.iterators import MISSING, coming, on_stack
 from gradscope.program.layouts import derives
 from gradscope.program.sites import place_in
+from gradscope.program.standing import standing
 
 _MOST_OBJECTS = 4_000
 _MOST_ITEMS = 64
@@ -49,7 +50,7 @@ class Loops:
     ) -> LoopsOfFrame:
         """Return what the loops around the place of a frame will give of a tensor."""
         if id(frame) not in self._known:
-            slots = iterators_at(frame.f_code, frame.f_lasti)
+            slots = iterators_at(*standing(frame))
             self._known[id(frame)] = {
                 depth: _ahead(on_stack(frame, depth), header) for depth, header in slots.items()
             }
@@ -89,7 +90,8 @@ class LoopsOfFrame:
 
     def keys(self, code: CodeType, at: int, level: int, *, is_top: bool) -> Collection[str] | None:
         """Return the parts that a subscript can take from here on; None where that is not known."""
-        own = is_top or (code.co_name in _COMPREHENSIONS and code in self._frame.f_code.co_consts)
+        around = standing(self._frame).code
+        own = is_top or (code.co_name in _COMPREHENSIONS and code in around.co_consts)
         found = keys_taken(site_of(code, at), self._here() if own else None, level)
         return {ANYWHERE} if found is ALL else found
 

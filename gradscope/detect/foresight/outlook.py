@@ -43,6 +43,7 @@ from gradscope.detect.foresight.reading import (
     shown_name,
 )
 from gradscope.program.sites import place_in
+from gradscope.program.standing import standing
 
 _MOST_STARTS = 6  # ways to return from inner functions that are followed in outer ones
 _MOST_CONDITIONS = 2
@@ -191,11 +192,12 @@ class _Ahead:
         reads = [tracked.read for tracked in names.values()]
         notes, explored = Notes(), Exploration()
         resolve = _Resolvers([tracked.resolver(objects) for tracked in names.values()])
+        code, lasti = standing(frame)
         forecaster = Forecaster(
-            frame.f_code, notes, resolve, FrameFacts(frame, objects, comes_again), explored
+            code, notes, resolve, FrameFacts(frame, objects, comes_again), explored
         )
         ahead = self._loops.of(frame, objects, self._held.tensor, {t.read for t in found.values()})
-        ways = ways_after(forecaster, frame.f_lasti, reads, start.written, start.result, ahead)
+        ways = ways_after(forecaster, lasti, reads, start.written, start.result, ahead)
         forecaster.explore(way._replace(conditions=start.conditions) for way in ways)
         self._complete = self._complete and explored.is_complete
         self.decided += [(frame, index) for index in explored.decided]

@@ -39,6 +39,7 @@ from gradscope.model.paths import Path
 from gradscope.program.drivers import is_run_again
 from gradscope.program.layouts import class_bases, class_namespace, derives, is_user_class
 from gradscope.program.sites import place_in
+from gradscope.program.standing import standing
 from gradscope.program.variables import is_module_level
 
 MOST_NAMES = 6
@@ -138,7 +139,7 @@ def _first_danger(
     if tracked.cached:
         reads = _reads_of_cache(tracked, frame, resolver)
     else:
-        found = all_reads(frame.f_code, frame.f_lasti, (tracked.read,), resolver, ahead)
+        found = all_reads(*standing(frame), (tracked.read,), resolver, ahead)
         reads = found.get(tracked.read, ())
     return next((read for read in reads if read.is_dangerous), None)
 
@@ -173,16 +174,16 @@ def _left_by(
 ) -> frozenset[str]:
     """Return the names under which the object is held when the frame's function has returned."""
     resolver = tracked.resolver(objects)
-    left = left_after(frame.f_code, frame.f_lasti, (tracked.read,), resolver, ahead)
+    left = left_after(*standing(frame), (tracked.read,), resolver, ahead)
     return left.get(tracked.read, frozenset())
 
 
 def _reads_of_cache(tracked: Tracked, frame: FrameType, resolver: Resolver) -> tuple[Read, ...]:
     """Return the reads of what a cached function returns where the frame's code calls it again."""
-    code = frame.f_code
+    code, lasti = standing(frame)
     return tuple(
         replace(read, name=tracked.name, site=call.site, after_back_edge=call.after_back_edge)
-        for call in calls_after(code, frame.f_lasti)
+        for call in calls_after(code, lasti)
         if call.target == tracked.cached
         for read in all_reads(code, call.offset, (RESULT,), resolver).get(RESULT, ())
     )

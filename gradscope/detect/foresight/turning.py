@@ -12,6 +12,7 @@ from gradscope.code.liveness import MISSING, is_plain, site_of
 from gradscope.collect.alarms import Alarm
 from gradscope.detect.foresight.objects import MISSING as NOT_FOUND
 from gradscope.detect.foresight.objects import Objects
+from gradscope.program.standing import standing
 
 _FARTHEST = 4_096
 _KNOWN = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant, ast.Name, ast.Attribute)
@@ -26,8 +27,7 @@ def next_turn(decided: Iterable[tuple[FrameType, int]]) -> Alarm | None:
 
 
 def _turn(frame: FrameType, at: int) -> Alarm | None:
-    code = frame.f_code
-    site = site_of(code, at)
+    site = site_of(standing(frame).code, at)
     statement, loop = source.statement_at(site), source.loop_around(site)
     if not isinstance(statement, ast.If) or not isinstance(loop, ast.For):
         return None
@@ -49,7 +49,7 @@ def _turn(frame: FrameType, at: int) -> Alarm | None:
         holds = bool(eval(test, {"__builtins__": {}, **read, name: value}))
         for later in range(value + 1, value + _FARTHEST):
             if bool(eval(test, {"__builtins__": {}, **read, name: later})) != holds:
-                return Alarm(code, name, later)
+                return Alarm(frame.f_code, name, later)
     except (ArithmeticError, TypeError, ValueError):
         return None
     return None

@@ -50,7 +50,7 @@ def _memory(recording: Recording) -> dict[str, Any] | None:
         return None
 
     def rows(kind: Kind) -> list[dict[str, Any]]:
-        sums = by(lambda one: name_of(kind, one, _place), graph.saved)
+        sums = by(lambda one: name_of(kind, one, lambda site: site.full_place), graph.saved)
         return [{"name": name, **sizes(size.nbytes, size.alone)} for name, size in sums.items()]
 
     def sizes(saved: int, alone: int | None) -> dict[str, int | None]:
@@ -62,10 +62,6 @@ def _memory(recording: Recording) -> dict[str, Any] | None:
         **sizes(graph.nbytes, graph.alone),
         **{f"by_{kind}": rows(kind) for kind in Kind},
     }
-
-
-def _place(site: Site) -> str:
-    return site.place if site.cell else f"{site.file}:{site.line}"
 
 
 def keys(kind: Any) -> dict[str, str]:

@@ -32,3 +32,13 @@ for _ in range(2):
     y = x.exp() * x
     y.sum().backward()
 print(len(warnings.filters) > 0, sys.warnoptions)
+warnings.simplefilter("always")
+code = compile("t = '\\d'\nt is 1", "<string>", "exec")  # Python warns of both when it compiles
+text = "\d"  # noqa: W605
+h = x.exp()
+for _ in range(2):
+    h = (h * x).exp()  # a hazard: the program's text is read for the places and the fixes
+    try:
+        h.sum().backward()
+    except RuntimeError as error:
+        print("raised", str(error)[:30])

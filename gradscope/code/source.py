@@ -38,6 +38,7 @@ def quietly() -> Iterator[None]:
     finally:
         filters.remove(_ALL_IGNORED)
 
+
 # Python imports these with their first use, which would be amid the program.
 ast.unparse(ast.parse(r"f'{x}\n'"))
 [*map(codecs.lookup, ("utf-8-sig", "latin-1"))]

@@ -34,7 +34,7 @@ from gradscope.errors import GradscopeError
 from gradscope.launch.children import Children, Plan, own_file
 from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.runner import Ended, run_program
-from gradscope.launch.standby import Death, standing_by
+from gradscope.launch.standby import is_possible, standing_by
 from gradscope.launch.target import Target, header_of
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Recording
 from gradscope.record.processes import merged
@@ -43,6 +43,7 @@ from gradscope.rules.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
+    from gradscope.record.log import Store
 
 USED_WRONGLY = 2
 """The exit status if the report is not where the user wants it, and the program has no other."""
@@ -73,7 +74,7 @@ def run(target: Target, options: RunOptions) -> int:
     header = header_of(target, options.hooks)
     options = _own(options, header)
     views = _views(options)
-    save = None if options.save is None else _made(options.save)
+    store = _made(options.save)
     chosen = {"hooks": options.hooks, "guard": options.guard, "stop_after": options.stop_after}
     program = {"script": header.script, "argv": header.argv}
     children = Children(Plan.of(options.given, **chosen, **program), header)
@@ -83,8 +84,8 @@ def run(target: Target, options: RunOptions) -> int:
     try:
         with opened(options.output, stderr) as stream:
             streams = list(dict.fromkeys([cast(SafeStream, stream), stderr]))
-            report = _Report(options, header, suppressor, children, save, views, streams)
-            start = partial(_watch, options, header, save, report.live, suppressor)
+            report = _Report(options, header, suppressor, children, store, views, streams)
+            start = partial(_watch, options, header, store, report.live, suppressor)
             with standing_by(report.of_killed, report.files), children:
                 try:
                     ended = run_program(target, start)
@@ -117,7 +118,7 @@ class _Report:
         header: Header,
         suppressor: Suppressor,
         children: Children,
-        save: Path | None,
+        store: Store | None,
         views: Sequence[View],
         streams: Sequence[SafeStream],
     ) -> None:
@@ -125,7 +126,8 @@ class _Report:
         self._header = header
         self._suppressor = suppressor
         self._children = children
-        self._save = save
+        self._store = store
+        self._save = None if store is None else store.path
         self._views = views
         self._streams = streams
         self._stderr = streams[-1]
@@ -135,10 +137,11 @@ class _Report:
 
     @property
     def files(self) -> list[int]:
-        """The open file that the report goes to, if it goes to one."""
+        """The open files that the report is made from, and goes to."""
+        files = [] if self._store is None else [self._store.fileno()]
         with suppress(OSError, ValueError):
-            return [self._streams[0].fileno()]
-        return []
+            files.append(self._streams[0].fileno())
+        return files
 
     def of_ended(self, ended: Ended) -> Recording:
         """Report on a program that has ended; return what was seen."""
@@ -149,27 +152,29 @@ class _Report:
             _tell(ended.failure, self._stderr)
         return shown
 
-    def of_killed(self, death: Death) -> None:
+    def of_killed(self, exit_status: int | None) -> None:
         """Report, from another process, on a program whose process has died."""
         try:
-            own, outcome = self._left_behind(), Outcome(death.exit_status)
-            if own is not None:
-                outcome = own.outcome if own.outcome.finished else outcome
+            own, outcome = self._left_behind(), Outcome(exit_status)
+            if own is not None and own.outcome.finished:
+                outcome = own.outcome
+            elif own is not None:
                 own = replace(own, outcome=outcome)
             recording, saved = _seen(own, outcome, self._header, self._children, self._save)
             if self.live:
-                print_line(console_on(self._streams[0], kind=LiveConsole), f"gradscope: {death}")
+                console = console_on(self._streams[0], kind=LiveConsole)
+                print_line(console, f"gradscope: {outcome.unfinished}")
             self._report(recording, saved, own is not None, None)
         except Exception as failure:
             _tell(failure, self._stderr)
 
     def _left_behind(self) -> Recording | None:
         """Return what the program's process has recorded; None if it had no torch."""
-        from gradscope.record.file import load
+        from gradscope.record.file import load_from
 
-        if self._save is not None:
+        if self._store is not None:
             with suppress(GradscopeError):
-                return load(self._save)
+                return load_from(self._store.fileno())
         return None
 
     def _report(
@@ -251,7 +256,7 @@ def _views(options: RunOptions) -> list[View]:
 def _watch(
     options: RunOptions,
     header: Header,
-    save: Path | None,
+    store: Store | None,
     live: _Live | None,
     suppressor: Suppressor,
 ) -> AbstractContextManager[Scope]:
@@ -262,7 +267,7 @@ def _watch(
     return watch(
         raise_on="error" if options.guard else None,
         hooks=options.hooks,
-        save=save,
+        save=store,
         stop_after=options.stop_after,
         on_finding=live.found if live else None,
         on_call=live.called if live else None,
@@ -271,13 +276,13 @@ def _watch(
     )
 
 
-def _made(save: Path) -> Path:
-    """Return the absolute path of an empty recording, made now so that failing to write shows."""
+def _made(save: Path | None) -> Store | None:
+    """Return an empty recording, made now so that failing to write shows, and for the standby."""
     from gradscope.record import file as storage
 
-    path = save.absolute()
-    storage.create(path).close()
-    return path
+    if save is None and not is_possible():
+        return None
+    return storage.create(None if save is None else save.absolute())
 
 
 class _Live:

@@ -34,31 +34,20 @@ _INFO = struct.Struct("QQ11Ii")
 _INFO_OF_EXIT = 8
 
 
-class Death(NamedTuple):
-    """How a process ended, as far as the system tells: its exit status, negative for a signal."""
+def is_possible() -> bool:
+    """Return whether there can be a standby of this process.
 
-    exit_status: int | None = None
-
-    def __str__(self) -> str:
-        if self.exit_status is None:
-            return "the program's process ended before the program could finish"
-        if self.exit_status >= 0:
-            how = f"left with status {self.exit_status} and not by Python's own end"
-            return f"the program {how} (os._exit, or another program in its place)"
-        try:
-            name = signal.Signals(-self.exit_status).name
-        except ValueError:
-            name = f"signal {-self.exit_status}"
-        who = " (as the system does when memory runs out)" if name == "SIGKILL" else ""
-        return f"the program was ended by {name}{who} before it could finish"
+    There is none for process 1: an orphan is a child of it, and ends when it does.
+    """
+    return hasattr(os, "pidfd_open") and os.getpid() != 1
 
 
 @contextmanager
-def standing_by(report: Callable[[Death], None], keep: Iterable[int]) -> Iterator[None]:
+def standing_by(report: Callable[[int | None], None], keep: Iterable[int]) -> Iterator[None]:
     """Have ``report`` called in another process if this one dies in the block.
 
-    Of the open files, that process has those of ``keep`` only. Where the system lacks what it needs
-    (Linux has it), there is none.
+    It is given the exit status, negative for a signal, as far as the system tells. Of the open
+    files, that process has those of ``keep`` only. Where there can be none, this does nothing.
     """
     standby = None
     with suppress(OSError, ValueError):
@@ -89,14 +78,13 @@ class _Standby(NamedTuple):
                 os.close(file)
 
 
-def _begun(report: Callable[[Death], None], keep: Iterable[int]) -> _Standby | None:
+def _begun(report: Callable[[int | None], None], keep: Iterable[int]) -> _Standby | None:
     """Start the process; return None where the program would see it.
 
     The program is nobody's parent afterwards, and its account of children is empty: the process in
     between, which only starts the standby, leaves while SIGCHLD is ignored.
     """
-    # An orphan is a child of process 1, which takes all others along when it ends.
-    if not hasattr(os, "pidfd_open") or os.getpid() == 1 or threading.active_count() > 1:
+    if not is_possible() or threading.active_count() > 1:
         return None
     handler = signal.getsignal(signal.SIGCHLD)
     if handler is None or threading.current_thread() is not threading.main_thread():
@@ -134,7 +122,7 @@ def _is_adopted(process: int) -> bool:
 
 
 def _fork_standby(
-    shared: mmap.mmap, watched: int, report: Callable[[Death], None], keep: Iterable[int]
+    shared: mmap.mmap, watched: int, report: Callable[[int | None], None], keep: Iterable[int]
 ) -> NoReturn:
     program = os.getppid()
     try:
@@ -151,7 +139,7 @@ def _stand_by(
     shared: mmap.mmap,
     program: int,
     watched: int,
-    report: Callable[[Death], None],
+    report: Callable[[int | None], None],
     keep: Iterable[int],
 ) -> None:
     """Wait for the end of the program's process; report, unless it has done so itself."""
@@ -170,7 +158,7 @@ def _stand_by(
             _silence(file)
             kept.remove(file)
     if not _SHARED.unpack_from(shared)[1]:
-        report(_death(program, watched))
+        report(_status(program, watched))
 
 
 def _close_all_but(kept: set[int]) -> None:
@@ -226,16 +214,19 @@ def _facts(process: int) -> list[str]:
         return file.read().rpartition(b")")[2].decode().split()
 
 
-def _death(process: int, file: int) -> Death:
-    """Return how a process ended: a newer Linux says it once the parent has asked, any before."""
+def _status(process: int, file: int) -> int | None:
+    """Return the exit status of a process that has ended.
+
+    Any Linux tells it before the parent has asked for it; a newer one also afterwards.
+    """
     with suppress(OSError, ValueError):
         facts = _facts(process)
         if facts[0] == "Z":
-            return Death(os.waitstatus_to_exitcode(int(facts[49])))
+            return os.waitstatus_to_exitcode(int(facts[49]))
     with suppress(OSError, ValueError):
         info = bytearray(_INFO.pack(_INFO_OF_EXIT, *[0] * 13))
         fcntl.ioctl(file, _GET_INFO, info)
         mask, *_, status = _INFO.unpack(info)
         if mask & _INFO_OF_EXIT:
-            return Death(os.waitstatus_to_exitcode(status))
-    return Death()
+            return os.waitstatus_to_exitcode(status)
+    return None

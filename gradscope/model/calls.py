@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 
 from gradscope.model.finding import Finding, by_weight
@@ -104,6 +105,7 @@ class Header:
 class Outcome:
     """How the run ended; ``finished`` is False if the process was killed before it wrote that.
 
+    Its ``exit_status`` is then that of its process, negative for a signal, if it is known, and
     ``running`` says in a sentence that it still went on when the recording was read, or may.
     """
 
@@ -116,7 +118,17 @@ class Outcome:
     @property
     def unfinished(self) -> str:
         """Why there is no end, in a sentence."""
-        return self.running or "the run was stopped before it could finish"
+        if self.running or self.exit_status is None:
+            return self.running or "the run was stopped before it could finish"
+        if self.exit_status >= 0:
+            how = f"left with status {self.exit_status} and not by Python's own end"
+            return f"the run {how} (os._exit, or another program in its place)"
+        try:
+            name = signal.Signals(-self.exit_status).name
+        except ValueError:
+            name = f"signal {-self.exit_status}"
+        who = " (as the system does when memory runs out)" if name == "SIGKILL" else ""
+        return f"the run was ended by {name}{who} before it could finish"
 
 
 @dataclass(frozen=True, slots=True)

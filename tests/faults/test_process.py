@@ -118,7 +118,7 @@ def test_a_report_of_a_killed_process(tries: Tries, tmp_path: Path) -> None:
             time.sleep(0.05)
         (told,) = re.findall("in ([0-9,]+) backward call", text)
         assert int(told.replace(",", "")) >= sum(one < times[-1] - 0.3 for one in times)
-        assert text.count(f"the program was ended by {number.name}") == 1
+        assert text.count(f"the run was ended by {number.name}") == 1
         tries.came("reported")
 
 

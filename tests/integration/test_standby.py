@@ -90,7 +90,7 @@ def test_a_process_that_dies_is_reported_on(end: str, tmp_path: Path) -> None:
     (tmp_path / "dies.py").write_text(DIES.format(end))
     done = gradscope("dies.py", cwd=tmp_path)
     assert (done.stdout, done.returncode) == ("dies\n", status)
-    assert done.stderr.count(f"\ngradscope: the program {'was ' if 'ended' in says else ''}") == 1
+    assert done.stderr.count(f"\ngradscope: the run {'was ' if 'ended' in says else ''}") == 1
     assert says in done.stderr
     live, report = done.stderr.split("\ngradscope: ")
     assert live.count("error[GS101]") == report.count("error[GS101]") == 1
@@ -151,7 +151,7 @@ def test_what_its_children_did_is_in_the_report(tmp_path: Path) -> None:
     ],
 )
 def test_in_a_shell(line: str, says: str, tmp_path: Path) -> None:
-    waits = "sys.stdout.close(); " + (
+    waits = "os.close(1); " + (
         "signal.pause()" if "timeout" in line else "os.kill(os.getpid(), signal.SIGKILL)"
     )
     (tmp_path / "dies.py").write_text(DIES.format(waits))
@@ -159,7 +159,7 @@ def test_in_a_shell(line: str, says: str, tmp_path: Path) -> None:
     delayed = tmp_path / "timeout"
     delayed.write_text(f"#!{sys.executable}\n{TIMEOUT}")
     delayed.chmod(0o755)
-    script = line.format(run=" ".join(command("dies.py")))
+    script = line.format(run=" ".join(command("dies.py", executable=sys.executable)))
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=tmp_path,
@@ -280,7 +280,7 @@ def test_a_reader_of_what_the_program_has_closed_does_not_wait(tmp_path: Path) -
     """As a service does that says so when it is ready."""
     (tmp_path / "serves.py").write_text(DIES.format("os.close(2); sys.stdin.read(); os._exit(3)"))
     with subprocess.Popen(
-        command("serves.py"),
+        command("serves.py", executable=sys.executable),
         cwd=tmp_path,
         env=ENVIRONMENT,
         stdin=subprocess.PIPE,

@@ -133,6 +133,22 @@ def replanned(recording: Recording, old: Plan, picks: Iterable[int]) -> Plan:
     return _settled(old.proposals, set(picks), _Sources(recording))
 
 
+def without(recording: Recording, old: Plan, left_out: Iterable[Proposal], problem: str) -> Plan:
+    """Return the plan without the changes for some proposals, of whose fixes it says why."""
+    numbers = {proposal.number for proposal in left_out}
+    proposals = [
+        replace(p, candidates=tuple(replace(c, problem=problem) for c in p.candidates))
+        if p.number in numbers
+        else p
+        for p in old.proposals
+    ]
+    return replanned(recording, replace(old, proposals=tuple(proposals)), _chosen_of(old))
+
+
+def _chosen_of(plan: Plan) -> list[int]:
+    return [proposal.chosen.number for proposal in plan.proposals]
+
+
 def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) -> Plan:
     taken: dict[tuple[str, int], int] = {}
     settled = []

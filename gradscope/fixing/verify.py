@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -12,14 +12,16 @@ from typing import Any
 from gradscope.fixing.gradients import Key, Line
 from gradscope.fixing.lines import units_of
 from gradscope.fixing.patch import Change
-from gradscope.fixing.proposals import Candidate, Plan, Proposal, replanned
+from gradscope.fixing.proposals import Candidate, Plan, Proposal, replanned, without
 from gradscope.fixing.runs import Bounds, Loss, Run, check, run
 from gradscope.fixing.training import Change as TrainingChange
 from gradscope.fixing.training import Comparison, Difference, Unit, said_by, trained_by
-from gradscope.model import Finding, Recording, Severity
+from gradscope.model import Certainty, Finding, Recording, Severity
 
 LEAST_CALLS = 100
 """Backward calls of each run, unless another number is given or the findings need more."""
+
+NEVER_CAME = "this did not happen in the run: nothing to mend"
 
 _REFERENCE_CALLS = 24
 _FEWEST_STEPS = 4
@@ -50,6 +52,18 @@ class Verdict:
         """Return the finding as the program has it now; None where it did not show this time."""
         keys = _keys(proposal.findings, ())
         return next((f for f in self.before.findings if _key(f, ()) in keys), None)
+
+    def never_came(self, proposal: Proposal) -> bool:
+        """Whether it is about errors that were foretold, in this run as well, and none came."""
+        keys = _keys(proposal.findings, ())
+        met = [f for f in self.before.findings if _key(f, ()) in keys]
+        return bool(met) and not any(map(self._came, met))
+
+    def _came(self, finding: Finding) -> bool:
+        if finding.certainty is not Certainty.PREDICTED or finding.silent or finding.came_true:
+            return True
+        errors = (f for f in self.before.findings if f.severity is Severity.ERROR)
+        return any(finding.expects(each.site) or finding.announces(each) for each in errors)
 
     def left(self, proposal: Proposal) -> Finding | None:
         """Return the finding as the changed program still has it."""
@@ -167,7 +181,7 @@ class Verdict:
     @property
     def holds(self) -> bool:
         """Whether the fixes work: every hazard showed and is gone, and nothing else went wrong."""
-        return all(map(self.holds_for, self.plan.applied))
+        return bool(self.plan.applied) and all(map(self.holds_for, self.plan.applied))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +266,16 @@ class _Trials:
                 return None
             self._tell(f"runs the program with {names}")
             after = run(self._recording, plan.changes, self._within(min(to_come, 2)))
-        verdict = Verdict(plan, self._bounds, self._before, after, self._reference, self._picked)
+        verdict = self._of(plan, after)
         self._done[key] = verdict
         return verdict
+
+    def _of(self, plan: Plan, after: Run) -> Verdict:
+        return Verdict(plan, self._bounds, self._before, after, self._reference, self._picked)
+
+    def as_it_is(self, plan: Plan) -> Verdict:
+        """Return what the program does without any change."""
+        return self._of(plan, self._before)
 
 
 def try_out(
@@ -273,6 +294,8 @@ def try_out(
     """
     check(recording)
     trials = _Trials(recording, bounds, picks, tell)
+    unchanged = trials.as_it_is(plan)
+    plan = without(recording, plan, filter(unchanged.never_came, plan.proposals), NEVER_CAME)
     taken = {p.number: p.chosen.number for p in plan.proposals}
     waiting = sum(len(_to_try(proposal, picks)) for proposal in plan.proposals)
     found: list[Tried] = []
@@ -295,6 +318,8 @@ def try_out(
             taken[proposal.number] = first.candidate.number
         found += tried
     best = replanned(recording, plan, taken.values())
+    if not found:
+        return Trial((), replace(unchanged, plan=best))
     verdict = trials.verdict(best, 1, "these fixes")
     if verdict is None:  # no time was left for what is chosen together
         verdict = next(t.verdict for t in reversed(found) if t.verdict is not None)

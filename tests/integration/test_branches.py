@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 import gradscope
 from gradscope.model import Severity
+from gradscope.program import sites
 
 HEAD = """\
 import torch
@@ -186,6 +189,16 @@ for shuffle in (False, True):
     h = net(torch.randn(2, 4))
     for (x,) in DataLoader(TensorDataset(torch.randn(2, 4)), batch_size=2, shuffle=shuffle):
         (h * x).pow(2).sum().backward()
+""",
+    "asked_of_an_object": """\
+class C:
+    on = False
+c = C()
+for _ in range(3):
+    out = net(torch.randn(2, 4))
+    out.sum().backward()
+    if getattr(c, "on", True) or getattr(c, "off", False) or hasattr(c, "x") or isinstance(c, dict):
+        (out ** 2).sum().backward()
 """,
     "instance_flag": """\
 class T:
@@ -573,3 +586,139 @@ for i in range(3):
     (held,) = (note for note in found.related if note.message.endswith("from here on"))
     assert held.site is not None
     assert path.read_text(encoding="utf-8").splitlines()[held.site.line - 1].strip() == expected
+
+
+HELPERS = """\
+import functools
+import torch
+
+SETTING = False
+
+def repackage(h):
+    if isinstance(h, torch.Tensor):
+        return h.detach()
+    return tuple(repackage(v) for v in h)
+
+def scaled(scale, h):
+    return repackage(h) if scale else h
+
+def apply(function, h):
+    return function(h)
+
+def by_setting(h):
+    return h if SETTING else h.detach()
+
+def without_history(function):
+    @functools.wraps(function)
+    def inner(*args, **kwargs):
+        with torch.no_grad():
+            return function(*args, **kwargs)
+    return inner
+
+@without_history
+def decorated(h):
+    return h * 1.0
+
+class Cutter:
+    def __init__(self, keep=False):
+        self.keep = keep
+    def __call__(self, h):
+        return self.cut(h)
+    def cut(self, h):
+        return h if self.keep else repackage(h)
+    @staticmethod
+    def static(h):
+        return repackage(h)
+    @classmethod
+    def of_class(cls, h):
+        return cls.static(h)
+
+partial = functools.partial(scaled, 2.0)
+cut_it = lambda h: h.detach()
+cutter, keeper = Cutter(), Cutter(keep=True)
+bound = cutter.cut
+table = {"cut": repackage}
+"""
+"""A module of functions that cut a state off from its graph, or do not."""
+
+CUT_ELSEWHERE = (
+    *("repackage(h)", "renamed(h)", "helpers.repackage((h,))[0]", "repackage(h=h)", "partial(h)"),
+    *("cut_it(h)", "table['cut'](h)", "bound(h)", "cutter.cut(h)", "cutter(h)", "by_setting(h)"),
+    *("Cutter.static(h)", "Cutter.of_class(h)", "decorated(h)", "scaled(1, h)"),
+    *("apply(repackage, h)", "apply(lambda a: a.detach(), h)"),
+)
+KEPT_ELSEWHERE = ("keeper.cut(h)", "scaled(0, h)", "apply(lambda a: a, h)")
+
+ELSEWHERE = """\
+from helpers import *
+import helpers
+from helpers import repackage as renamed
+cell, h = nn.RNNCell(4, 4), torch.zeros(2, 4)
+for i in range(4):
+    h = {cut}
+    h = cell(torch.randn(2, 4), h)
+    h.pow(2).sum().backward()
+"""
+
+
+@pytest.fixture(params=["of the user", "of a library"])
+def helpers(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Put a module next to the program, or where libraries are installed."""
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    (folder / "helpers.py").write_text(HELPERS, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    if request.param == "of a library":
+        monkeypatch.setattr(sites, "_INSTALLED", (*sites._INSTALLED, f"{folder}/"))
+    yield
+    sys.modules.pop("helpers", None)
+
+
+@pytest.mark.usefixtures("helpers")
+def test_a_helper_does_what_its_code_says_wherever_it_lies(tmp_path: Path) -> None:
+    for cut in CUT_ELSEWHERE:
+        assert said(ELSEWHERE.format(cut=cut), tmp_path, fails=False) == ([], []), cut
+    for kept in KEPT_ELSEWHERE:
+        found, _ = said(ELSEWHERE.format(cut=kept), tmp_path, fails=True)
+        assert found == [("GS102", "warning"), ("GS101", "error")], kept
+
+
+@pytest.mark.usefixtures("helpers")
+def test_what_is_not_read_to_its_end_is_no_warning(tmp_path: Path) -> None:
+    found, _ = said(ELSEWHERE.format(cut="Cutter().cut(h)"), tmp_path, fails=False)
+    assert set(found) <= {("GS102", "advice")}
+
+
+def test_ways_that_leave_the_same_are_one_way(tmp_path: Path) -> None:
+    body = """\
+class Learner:
+    use_replay = "inequality"
+    def step(self, x, x_):
+        loss_replay = net(x_).abs().mean()
+        if self.use_replay in ("inequality", "both"):
+            loss_replay.backward()
+            grads = []
+            for p in net.parameters():
+                if p.requires_grad:
+                    grads.append(p.grad.data.view(-1))
+        loss_cur = net(x).pow(2).mean()
+        if x is None or self.use_replay == "normal":
+            loss_cur = loss_cur + loss_replay
+        loss_cur.backward()
+        angle, index = torch.cat(grads).sum(), 0
+        if angle < 0:
+            for p in net.parameters():
+                if p.requires_grad:
+                    p.grad.copy_(p.grad * angle)
+                    index += p.numel()
+        return {"now": loss_cur.item(), "replay": loss_replay.item() if x is not None else 0}
+learner = Learner()
+for i in range(3):
+    learner.step(torch.randn(2, 4), torch.randn(2, 4))
+"""
+    assert said(body, tmp_path, fails=False) == ([], [])
+    body = body.replace('== "normal"', '== "inequality"')
+    found, _ = said(body, tmp_path, fails=True)
+    assert found == [("GS102", "warning"), ("GS101", "error")]

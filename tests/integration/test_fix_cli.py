@@ -261,6 +261,42 @@ def test_a_hazard_that_does_not_show_again_proves_nothing(tmp_path: Path) -> Non
     assert "did not show" in tried.stdout
 
 
+MAY_FAIL = """\
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    loss = out.sum()
+    loss.backward()
+    if net[0].weight.grad.norm() > 1e9:
+        loss.backward()
+"""
+KEEPS = """keep = []
+for i in range(12):
+    loss = net(torch.randn(2, 4)).pow(2).sum()
+    keep.append(loss)
+    loss.backward()
+"""
+
+
+@pytest.mark.parametrize("more", ["", KEEPS])
+def test_a_fix_for_what_never_came_is_not_written(more: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MAY_FAIL + more)
+    written = gradscope("fix", recorded(tmp_path, "train.py"), "--write", cwd=tmp_path)
+    assert written.returncode == (0 if more else 1), written.stdout
+    assert "GS102: this did not happen in the run: nothing to mend" in _in_one_line(written.stdout)
+    assert ("(recommended)" in written.stdout or "the fix holds" in written.stdout) == bool(more)
+    now = script.read_text()
+    assert "retain_graph" not in now
+    assert (now == MAY_FAIL) == (not more)
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
 def test_code_given_with_c_is_told_in_words(tmp_path: Path) -> None:
     file = recorded(tmp_path, "-c", CARRIED, "3")
     shown = gradscope("fix", file, cwd=tmp_path)

@@ -2,61 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
 from typing import Any, NamedTuple, TypeAlias
 
 from gradscope.code.liveness.flow import MISSING
 from gradscope.code.liveness.parts import put
-from gradscope.code.liveness.values import NO_MARKS, Invocation, Marks, union
+from gradscope.code.liveness.values import NO_MARKS, Invocation, Marks, Value, union
 
 
 class Callee(NamedTuple):
-    """A function that a call runs: its code, the path of its object, whether under ``no_grad``."""
+    """A function that a call runs: its code, the path of its object, whether under ``no_grad``.
+
+    ``given`` are as many of its first arguments as it has already, as a bound method its object.
+    ``inside`` returns what its own names mean, for the caller's paths of its parameters; without
+    it, they mean what they mean to the caller.
+    """
 
     code: CodeType
     owner: str = ""
     no_grad: bool = False
     defaults: tuple[tuple[str, Any], ...] = ()
+    given: int = 0
+    inside: Callable[[Mapping[str, str]], Resolve] | None = None
+
+    @property
+    def bound(self) -> int:
+        """How many of its first parameters get nothing that the call is written with."""
+        return self.given + bool(self.owner and self.code.co_argcount)
 
 
 Resolve: TypeAlias = Callable[[str], Callee | None]
 """Finds the code behind a dotted name of the frame; None where it is not to be followed."""
 
 
-def parameters(code: CodeType, call: Invocation, *, bound: bool) -> dict[str, Marks]:
-    """Return the marks of a function's parameters; ``bound``: the first is its object."""
+def arguments(callee: Callee, call: Invocation) -> dict[str, Value]:
+    """Return what a call gives to the parameters that have a name."""
+    code = callee.code
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    given = call.arguments[: call.positional]
-    places = names[bound : code.co_argcount]
-    found = [(name, value.marks) for name, value in zip(places, given, strict=False)]
+    places = names[callee.bound : code.co_argcount]
+    found = dict(zip(places, call.arguments[: call.positional], strict=False))
+    return {**found, **{name: value for name, value in call.named.items() if name in names}}
+
+
+def names_in(callee: Callee, caller: CodeType, resolve: Resolve | None, call: Invocation) -> Any:
+    """Return what finds the code behind the names of a function that is called."""
+    if callee.inside is None:
+        return resolve if callee.code.co_filename == caller.co_filename else None
+    return callee.inside({n: v.path for n, v in arguments(callee, call).items() if v.path})
+
+
+def parameters(callee: Callee, call: Invocation) -> dict[str, Marks]:
+    """Return the marks of a function's parameters."""
+    code = callee.code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    found = {name: value.marks for name, value in arguments(callee, call).items()}
     has_rest = code.co_flags & CO_VARARGS
     extra = code.co_varnames[len(names) : len(names) + 2]
-    rest = union(given[len(places) :])
+    rest = union(call.arguments[max(code.co_argcount - callee.bound, 0) : call.positional])
     if rest and has_rest:
-        found.append((extra[0], put(rest)))
+        found[extra[0]] = put(rest)
     for keyword, value in call.named.items():
-        if keyword in names:
-            found.append((keyword, value.marks))
-        elif code.co_flags & CO_VARKEYWORDS:
-            found.append((extra[1] if has_rest else extra[-1], put(value.marks)))
-    parameters: dict[str, Marks] = {}
-    for name, marks in found:
-        if marks:
-            parameters[name] = parameters.get(name, NO_MARKS) | marks
-    return parameters
+        if keyword not in names and code.co_flags & CO_VARKEYWORDS:
+            name = extra[1] if has_rest else extra[-1]
+            found[name] = found.get(name, NO_MARKS) | put(value.marks)
+    return {name: marks for name, marks in found.items() if marks}
 
 
-def given_values(callee: Callee, call: Invocation, *, bound: bool) -> dict[str, Any]:
+def given_values(callee: Callee, call: Invocation) -> dict[str, Any]:
     """Return what is known of a function's parameters: MISSING where that is nothing."""
     code = callee.code
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    found: dict[str, Any] = {**dict.fromkeys(names, MISSING), **dict(callee.defaults)}
-    given = call.arguments[: call.positional]
-    for name, value in zip(names[bound : code.co_argcount], given, strict=False):
-        found[name] = MISSING if value.marks else value.constant
-    for keyword, value in call.named.items():
-        if keyword in found:
-            found[keyword] = MISSING if value.marks else value.constant
-    return found
+    given = arguments(callee, call).items()
+    values = {name: MISSING if value.marks else value.constant for name, value in given}
+    return {**dict.fromkeys(names, MISSING), **dict(callee.defaults), **values}

@@ -15,7 +15,7 @@ class Crossing:
 
     def __init__(self, caller: CodeType, callee: Callee, env: Env, call: Invocation) -> None:
         code = callee.code
-        self.same_file = code.co_filename == caller.co_filename
+        self._same_file = code.co_filename == caller.co_filename
         self.owner = callee.owner
         self.first = code.co_varnames[0] if callee.owner and code.co_argcount else ""
         self._caller, self._code, self._env = caller, code, env
@@ -35,7 +35,7 @@ class Crossing:
             **shared,
             **{name: env[path] for name, path in owned.items()},
         }
-        for name, marks in parameters(code, call, bound=bool(self.first)).items():
+        for name, marks in parameters(callee, call).items():
             self.start[name] = self.start.get(name, NO_MARKS) | marks
 
     def after(self, left: Env) -> Env:
@@ -55,7 +55,7 @@ class Crossing:
     def shares(self, path: str) -> bool:
         """Return whether a function of the same file has the path's variable too."""
         root, code, own = root_of(path), self._code, self._caller
-        if not self.same_file:
+        if not self._same_file:
             return False
         if root in code.co_freevars:
             return True

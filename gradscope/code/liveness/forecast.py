@@ -8,7 +8,7 @@ from inspect import CO_COROUTINE, CO_GENERATOR
 from types import CodeType
 from typing import Any
 
-from gradscope.code.liveness.callees import Callee, Resolve, given_values
+from gradscope.code.liveness.callees import Callee, Resolve, arguments, given_values, names_in
 from gradscope.code.liveness.crossing import Crossing
 from gradscope.code.liveness.flow import MISSING, Instruction
 from gradscope.code.liveness.knowing import CALLED, Knower, rest_of
@@ -44,6 +44,7 @@ from gradscope.code.liveness.ways import (
     Way,
     Written,
 )
+from gradscope.code.liveness.words import CallKind, kind_of_call
 
 _MOST_VISITS = 6  # of one instruction, before what changes counts as unknown
 _ENDS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
@@ -210,9 +211,11 @@ class Forecaster(Knower):
             known = self._known(callee)
             if len(known) == 1 and self._can_enter(known[0]):
                 crossing = Crossing(self.code, known[0], env, call)
-                if crossing.start:
-                    return self._enter(known[0], crossing, call)
+                if crossing.start and (after := self._enter(known[0], crossing, call)) is not None:
+                    return after
             self.note_call(call, is_known=bool(known))
+            if not known and self._is_unread(call):
+                self.exploration.unread = True
         env, result = super().call(env, call)
         found = self.result_of(call) if not result.marks else MISSING
         if result.marks and callee.path in _ITERATING:
@@ -225,7 +228,7 @@ class Forecaster(Knower):
         found = self.resolve(callee.path) if self.resolve and callee.codes else None
         if found is None or len(known) != 1 or found.code != known[0].code:
             return known
-        return [known[0]._replace(defaults=found.defaults)]
+        return [known[0]._replace(defaults=found.defaults, inside=found.inside)]
 
     def _can_enter(self, callee: Callee) -> bool:
         code = callee.code
@@ -235,16 +238,33 @@ class Forecaster(Knower):
             and not code.co_flags & (CO_GENERATOR | CO_COROUTINE)
         )
 
-    def _enter(self, callee: Callee, crossing: Crossing, call: Invocation) -> tuple[Env, Value]:
-        """Follow all ways through a function; the caller goes on after each that returns."""
+    def _is_unread(self, call: Invocation) -> bool:
+        """Return whether what is tracked goes into a function of the program's that is not found:
+        ``Cutter().cut(h)``.
+        """
+        callee, given = call.callee, any(argument.marks for argument in call.arguments)
+        kind = kind_of_call(callee.path, callee.attribute, dropped=False)
+        is_unknown = kind is CallKind.UNKNOWN and callee.attribute in self.facts.defined
+        return given and is_unknown and not self.facts.is_transparent(callee.path)
+
+    def _enter(
+        self, callee: Callee, crossing: Crossing, call: Invocation
+    ) -> tuple[Env, Value] | None:
+        """Follow all ways through a function; the caller goes on after each that returns. None
+        where there are too many.
+        """
         off = callee.no_grad or self.gradients_off(call.stack)
-        resolve = self.resolve if crossing.same_file else None
+        resolve = names_in(callee, self.code, self.resolve, call)
+        facts = self.facts if callee.inside is None else self.facts.within(resolve)
+        explored = self.exploration
+        if callee.code.co_filename != self.code.co_filename:
+            explored = explored.elsewhere()
         inner = Forecaster(
-            callee.code, self.notes, resolve, self.facts, self.exploration,
-            caller=self, grad_off=off,
-        )  # fmt: skip
+            callee.code, self.notes, resolve, facts, explored, caller=self, grad_off=off
+        )
+        inner.know_functions(arguments(callee, call))
         written = {p: v for p, v in self.written.items() if p[0] in "*([" or crossing.shares(p)}
-        written.update(given_values(callee, call, bound=bool(crossing.first)))
+        written.update(given_values(callee, call))
         if crossing.first:
             written[crossing.first] = self.known(callee.owner)
             mine = callee.owner + "."
@@ -255,6 +275,10 @@ class Forecaster(Knower):
             )
         start = State(crossing.start, ())
         inner.explore([Way(0, start, written, self.phase, self.conditions, self.distance)])
+        if explored is not self.exploration:
+            self.exploration.add(explored)
+            if not explored.is_complete:
+                return None
         self._forks = []
         for way in inner.returns:
             left = self.written

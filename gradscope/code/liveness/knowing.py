@@ -202,12 +202,26 @@ class Knower(Tracker):
         callee = call.callee
         constants = [constant_of(argument) for argument in call.arguments]
         found = MISSING
+        if callee.path in ("getattr", "hasattr") and len(constants) > 1 and not call.keywords:
+            return self._attribute(call, *constants)
         if callee.path and not call.keywords:
             found = called(callee.path, constants, self.facts)
         if found is MISSING and callee.owner and not call.keywords:
             owner = self.known(callee.owner)
             found = asked(owner, callee.attribute, constants, self.facts)
         return found
+
+    def _attribute(self, call: Invocation, owner: Any, name: Any, default: Any = MISSING) -> Any:
+        """Return what ``getattr`` or ``hasattr`` gives."""
+        if type(owner) is not Opaque or type(name) is not str:
+            return MISSING
+        path, asks = call.arguments[0].path, call.callee.path == "hasattr"
+        found = self.known(f"{path}.{name}") if path else self._part(owner, f".{name}")
+        if found is not MISSING:
+            return True if asks else found
+        if self._is_stored(f".{name}") or not self.facts.lacks(owner.value, name):
+            return MISSING
+        return False if asks else default
 
     def _is_transparent(self, call: Invocation) -> bool:
         """Return whether a call runs no code that could store what conditions ask for."""

@@ -92,11 +92,17 @@ class Facts(Protocol):
     changeable: frozenset[str]
     defined: frozenset[str]
 
+    def within(self, resolve: Any) -> Facts:
+        """Return the same for a function whose names that resolves."""
+
     def find(self, path: str, *, glob: bool = False) -> Any:
         """Return what a path of the frame stands for; ``glob``: of its module."""
 
     def part(self, owner: Any, rest: str) -> Any:
         """Return an attribute or element of an object: ``.h``, ``[3]``."""
+
+    def lacks(self, owner: Any, name: str) -> bool:
+        """Return whether it is known that an object has no attribute of this name."""
 
     def truth(self, found: Any) -> bool | None:
         """Return whether an object counts as true."""
@@ -230,10 +236,6 @@ def called(path: str, arguments: Sequence[Any], facts: Facts) -> Any:
         found = arguments[0].value if type(arguments[0]) is Opaque else arguments[0]
         known = facts.is_a(found, arguments[1].value)
         return MISSING if known is None else known
-    if name in ("getattr", "hasattr") and type(arguments[1]) is str:
-        owner = arguments[0]
-        found = facts.part(owner.value, f".{arguments[1]}") if type(owner) is Opaque else MISSING
-        return found if name == "getattr" else MISSING if found is MISSING else True
     if name in _OF_NUMBERS and all(map(is_plain, arguments)):
         return _tried(_OF_NUMBERS[name], *arguments)
     return MISSING

@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from types import CodeType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from gradscope.code.liveness.callees import Callee, Resolve
+from gradscope.code.liveness.callees import Callee, Resolve, arguments, names_in
 from gradscope.code.liveness.crossing import Crossing
 from gradscope.code.liveness.flow import Instruction, Loop, level_after
 from gradscope.code.liveness.loops import Loops
@@ -47,8 +47,8 @@ _STORED: Mapping[Kind, Effect] = {
 }
 
 _Question: TypeAlias = tuple[
-    int, bool, frozenset[tuple[str, Marks]]
-]  # a function, under no_grad?, what it starts with
+    int, bool, frozenset[tuple[str, Marks]], tuple[Any, ...]
+]  # a function, under no_grad?, what it starts with, what it is given
 _Answer: TypeAlias = tuple[
     Env | None, Marks
 ]  # what it leaves (None: it does not return), what it returns
@@ -107,6 +107,10 @@ class Tracker(Machine):
         self.picks = False  # a subscript of what is tracked was met
         self.returned: Marks = NO_MARKS
         self.left: State | None = None  # the environments at all returns, joined
+
+    def know_functions(self, given: Mapping[str, Value]) -> None:
+        """Know the functions that the code is given."""
+        self.functions.update((name, value) for name, value in given.items() if value.codes)
 
     def follow(self, starts: list[tuple[Phase, int, State]], loops: tuple[Loop, ...] = ()) -> None:
         """Follow all paths from ``starts``; ``loops`` are around them, innermost first."""
@@ -342,10 +346,12 @@ class Tracker(Machine):
         off = callee.no_grad or self.gradients_off(call.stack)
         if not crossing.start:
             return env, NO_MARKS
-        question = (id(callee.code), off, frozenset(crossing.start.items()))
+        paths = (callee.owner, *((value.path, value.codes) for value in call.arguments))
+        question = (id(callee.code), off, frozenset(crossing.start.items()), paths)
         if question not in self.answers:
-            resolve = self.resolve if crossing.same_file else None
+            resolve = names_in(callee, self.code, self.resolve, call)
             inner = Tracker(callee.code, self.notes, resolve, caller=self, grad_off=off)
+            inner.know_functions(arguments(callee, call))
             inner.follow([(self.phase, 0, State(crossing.start, ()))])
             self.answers[question] = (
                 inner.left.env if inner.left is not None else None,

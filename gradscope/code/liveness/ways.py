@@ -10,6 +10,7 @@ from gradscope.code.liveness.notes import Phase
 from gradscope.code.liveness.values import Env, State, Value
 
 _MOST_STEPS = 6_000  # instructions followed for one question
+_MOST_ELSEWHERE = 1_500  # of those, in one function of another file
 
 Written = Mapping[str, Any]
 """What the followed code has stored: by path; ``*.h``: an attribute of some object."""
@@ -57,10 +58,15 @@ class Returned(NamedTuple):
 
 
 class Exploration:
-    """What was found on all ways so far."""
+    """What was found on all ways so far.
 
-    def __init__(self, *, to_yield: bool = False) -> None:
+    ``unread``: what is tracked went into code that was not read to its end, which may let go of it.
+    """
+
+    def __init__(self, *, to_yield: bool = False, most: int = _MOST_STEPS) -> None:
         self.to_yield = to_yield
+        self.most = most
+        self.unread = False
         self.steps = 0
         self.coming: list[Coming] = []
         self.lost: list[Conditions] = []  # ways on which nothing refers to it any more
@@ -70,4 +76,17 @@ class Exploration:
     @property
     def is_complete(self) -> bool:
         """Whether all ways were followed to their end."""
-        return self.steps < _MOST_STEPS
+        return self.steps < self.most
+
+    def elsewhere(self) -> Exploration:
+        """Return an exploration of a function of another file, which may be a large one."""
+        return Exploration(most=min(_MOST_ELSEWHERE, self.most - self.steps))
+
+    def add(self, part: Exploration) -> None:
+        """Count what a part of it has found in a function that the code calls."""
+        self.steps += part.steps
+        self.unread = self.unread or part.unread or not part.is_complete
+        if part.is_complete:
+            self.coming += part.coming
+            self.lost += part.lost
+            self.raised += part.raised

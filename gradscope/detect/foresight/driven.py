@@ -12,7 +12,7 @@ from typing import Any
 from gradscope.code import changes, doubts, source
 from gradscope.code.liveness import RESULT, Effect, Read, all_reads, left_after
 from gradscope.collect.look import Look
-from gradscope.detect.foresight.objects import MISSING, Objects, Resolver, function_of
+from gradscope.detect.foresight.objects import MISSING, Objects, Resolver, Target, function_of
 from gradscope.detect.foresight.reading import Reading
 from gradscope.model.paths import Path
 from gradscope.program.layouts import class_bases, class_namespace, derives, is_user_class
@@ -50,7 +50,7 @@ def read_by_the_next_run(
             continue
         if element and _drops(objects.find(f"{owner_name}.{attribute}")):
             continue
-        resolver = Resolver(objects, "self", owner, attribute)
+        resolver = Resolver(objects, Target("self", owner, attribute))
         for code in _methods(type(owner)):
             read = _read_anew(code, attribute, element, resolver, ran)
             if read is not None and not (doubting and _in_doubt(code, read)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import sys
 from collections import OrderedDict
 from functools import lru_cache
 from types import (
@@ -25,32 +26,47 @@ from gradscope.detect.foresight.remaining import SIZED, Again, element_of, left_
 from gradscope.program.iterators import MISSING as UNREADABLE
 from gradscope.program.iterators import on_stack
 from gradscope.program.layouts import class_bases, class_namespace
-from gradscope.program.sites import USER, owner_of
+from gradscope.program.sites import USER, classify, owner_of
 
 _MOST_KEYS = 1_000
 _WITH_PARAMETERS = ("parameters", "named_parameters", "state_dict")
+_ASKED = ("__getattr__", "__getattribute__")
 _DESCRIBES = ("__get__", "__set__", "__delete__")
 
 
 class FrameFacts:
     """What is known in a frame; it holds the frame's objects: to be dropped after the look."""
 
-    def __init__(self, frame: FrameType, objects: Objects, again: Again) -> None:
+    def __init__(self, objects: Objects, again: Again, frame: FrameType | None = None) -> None:
         self._frame = frame
         self._objects = objects
         self._again = again
-        self.changeable, self.defined = _stored_and_defined(frame.f_code.co_filename)
+        self.changeable, defined = _stored_and_defined(objects.file)
+        self.defined = defined | _defined_in_modules(len(sys.modules))
+
+    def within(self, resolve: Any) -> FrameFacts:
+        """Return what is known in a function that a call in the frame runs."""
+        return FrameFacts(resolve.objects, self._again)
 
     def find(self, path: str, *, glob: bool = False) -> Any:
         """Return what a path of the frame stands for; ``glob``: of its module."""
         root, parts = names.split(path) or ("", [])
-        own = self._objects.find(root)
-        found = self._frame.f_globals.get(root, NOT_FOUND) if glob else own
+        found = self._objects.module.get(root, NOT_FOUND) if glob else self._objects.find(root)
+        found = _builtins().get(root, NOT_FOUND) if found is NOT_FOUND else found
         return _shown(follow(found, parts, quiet))
 
     def part(self, owner: Any, rest: str) -> Any:
         """Return an attribute or element of an object."""
         return _shown(follow(owner, [rest], quiet))
+
+    def lacks(self, owner: Any, name: str) -> bool:
+        """Return whether it is known that an object has no attribute of this name."""
+        if isinstance(owner, type | ModuleType | torch.Tensor):
+            return False
+        spaces = [class_namespace(base) for base in class_bases(type(owner))]
+        asked = {space[each] for space in spaces for each in _ASKED if each in space}
+        plain = {object.__getattribute__, torch.nn.Module.__getattr__}
+        return asked <= plain and follow(owner, [f".{name}"]) is NOT_FOUND
 
     def truth(self, found: Any) -> bool | None:
         """Return whether an object counts as true."""
@@ -116,7 +132,7 @@ class FrameFacts:
 
     def running(self, depth: int) -> Any:
         """Return the iterator of a loop of the frame, at a depth of its stack."""
-        found = on_stack(self._frame, depth)
+        found = UNREADABLE if self._frame is None else on_stack(self._frame, depth)
         return MISSING if found is UNREADABLE else Opaque(found)
 
     def is_transparent(self, path: str) -> bool:
@@ -169,6 +185,22 @@ def _element(found: Any) -> Any:
 
 def _builtins() -> dict[str, Any]:
     return __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
+
+
+@lru_cache(maxsize=1)
+def _defined_in_modules(_: int) -> frozenset[str]:
+    """Return the names of the functions and methods of the user's modules that are loaded."""
+    found: set[str] = set()
+    for module in [*sys.modules.values()]:
+        space = vars(module) if type(module) is ModuleType else {}
+        file = space.get("__file__")
+        if type(file) is not str or classify(file) != USER:
+            continue
+        for value in [*space.values()]:
+            own = class_namespace(value) if isinstance(value, type) else {}
+            members = (value, *own.values())
+            found.update(m.__name__ for m in members if isinstance(m, FunctionType))
+    return frozenset(found)
 
 
 @lru_cache(maxsize=64)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from types import CodeType, FrameType, FunctionType
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import CellType, CodeType, FrameType, FunctionType, MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from gradscope.code import names
-from gradscope.code.liveness import Callee, assignment_sites, calls_after, is_plain
+from gradscope.code.liveness import Callee, Opaque, assignment_sites, calls_after, is_plain
 from gradscope.program import layouts
 from gradscope.program.containers import layout_of
-from gradscope.program.sites import USER, owner_of
+from gradscope.program.sites import LIBRARY, USER, owner_of
 from gradscope.program.variables import local_variables
 from gradscope.torch_private import CONTEXT_FILE
 
@@ -28,10 +28,22 @@ _AnyType = TypeVar("_AnyType")
 
 
 class Objects:
-    """The variables of one frame, held: to be dropped after the look."""
+    """The variables of one frame, or of a function that is to be called with ``given``, held: to be
+    dropped after the look.
+    """
 
-    def __init__(self, frame: FrameType) -> None:
-        self._variables = {**frame.f_globals, **dict(local_variables(frame))}
+    def __init__(
+        self, of: FrameType | FunctionType, given: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        if isinstance(of, FrameType):
+            self.module, code = of.f_globals, of.f_code
+            own = dict(local_variables(of))
+        else:
+            self.module, code = of.__globals__, of.__code__
+            cells = zip(code.co_freevars, map(_held_by, of.__closure__ or ()), strict=False)
+            own = {**dict.fromkeys((*code.co_varnames, *code.co_cellvars), MISSING), **dict(cells)}
+        self.file = code.co_filename
+        self._variables = {**self.module, **own, **given}
 
     def find(self, path: str) -> Any:
         """Return what the path stands for; MISSING where only the user's code could tell."""
@@ -108,120 +120,159 @@ def names_of_parameters(module: torch.nn.Module) -> list[str] | None:
     return [*found.values()]
 
 
-def function_of(found: Any) -> tuple[CodeType, bool] | None:
-    """Return the user's code behind a function, and whether ``no_grad`` decorates it."""
-    no_grad = False
+class Function(NamedTuple):
+    """The Python function behind what is called, whether ``no_grad`` decorates it, and which of its
+    arguments it has already.
+    """
+
+    function: Any
+    no_grad: bool = False
+    given: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def code(self) -> CodeType:
+        """What it runs."""
+        return self.function.__code__
+
+    def called_by(
+        self, owner: str, above: Any, caller: Objects, targets: Iterable[Target]
+    ) -> Callee:
+        """Return it as what a call runs; ``owner`` is the path of the object ``above`` that it is a
+        method of.
+        """
+        code, filled = self.code, self.given if above is MISSING else (above, *self.given)
+        known = {**dict(zip(code.co_varnames[: code.co_argcount], filled, strict=False))}
+        known.update(self.named)
+
+        def inside(paths: Mapping[str, str]) -> Resolver:
+            arguments = {name: caller.find(path) for name, path in paths.items()}
+            return Resolver(Objects(self.function, {**arguments, **known}), *targets)
+
+        return Callee(code, owner, self.no_grad, self._defaults(), len(self.given), inside)
+
+    def _defaults(self) -> tuple[tuple[str, Any], ...]:
+        """Return the values that parameters have where nothing is given: plain ones of those that
+        any call can replace.
+        """
+        code, given = self.code, self.function.__defaults__ or ()
+        named = code.co_varnames[: code.co_argcount][code.co_argcount - len(given) :]
+        only_named: dict[str, Any] = self.function.__kwdefaults__ or {}
+        found = {**dict(zip(named, given, strict=False)), **only_named}
+        plain = {name: value for name, value in found.items() if is_plain(value)}
+        had = {**dict(zip(code.co_varnames, self.given, strict=False)), **self.named}
+        shown = {name: each if is_plain(each) else Opaque(each) for name, each in had.items()}
+        return (*{**plain, **shown}.items(),)
+
+
+def behind(found: Any, owners: Collection[int] = (USER, LIBRARY)) -> Function | None:
+    """Return the function that calling an object runs, if it is written in Python by one of these:
+    neither in C nor in torch, whose functions lead where their arguments lead.
+    """
+    no_grad, given, named = False, tuple[Any, ...](), dict[str, Any]()
     for _ in range(8):
-        if isinstance(found, staticmethod | classmethod | types.MethodType):
+        if isinstance(found, types.MethodType):
+            found, given = found.__func__, (found.__self__, *given)
+        elif isinstance(found, functools.partial):
+            given, named = (*found.args, *given), {**found.keywords, **named}
+            found = found.func
+        elif isinstance(found, staticmethod | classmethod):
             found = found.__func__
-        elif isinstance(found, FunctionType) and owner_of(found.__code__) != USER:
-            inner = found.__dict__.get("__wrapped__")
-            if inner is None:
-                return None
-            no_grad = no_grad or (found.__code__.co_filename == CONTEXT_FILE and _turns_off(found))
-            found = inner
+        elif isinstance(found, functools._lru_cache_wrapper):
+            found = found.__wrapped__
+        elif not isinstance(found, FunctionType):
+            return None
+        elif (owner := owner_of(found.__code__)) == USER or owner in owners:
+            return Function(found, no_grad, given, named)
         else:
-            break
-    if isinstance(found, FunctionType) and owner_of(found.__code__) == USER:
-        return found.__code__, no_grad
+            no_grad = no_grad or (found.__code__.co_filename == CONTEXT_FILE and _turns_off(found))
+            found = found.__dict__.get("__wrapped__")
     return None
 
 
-def defaults_of(found: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the plain values that parameters of a function have where nothing is given."""
-    while isinstance(found, staticmethod | classmethod | types.MethodType):
-        found = found.__func__
-    if not isinstance(found, FunctionType):
-        return ()
-    code, given = found.__code__, found.__defaults__ or ()
-    named = code.co_varnames[: code.co_argcount][code.co_argcount - len(given) :]
-    pairs = (*zip(named, given, strict=False), *(found.__kwdefaults__ or {}).items())
-    return tuple((name, value) for name, value in pairs if is_plain(value))
+def function_of(found: Any) -> tuple[CodeType, bool] | None:
+    """Return the user's code behind a function, and whether ``no_grad`` decorates it."""
+    known = behind(found, (USER,))
+    return None if known is None else (known.code, known.no_grad)
+
+
+def _held_by(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not yet filled
+        return MISSING
 
 
 def _turns_off(function: FunctionType) -> bool:
     """Return whether a function's decorator is ``no_grad`` or ``inference_mode``."""
-    for cell in function.__closure__ or ():
-        try:
-            held = cell.cell_contents
-        except ValueError:  # not yet filled
-            continue
-        for each in (held, getattr(held, "__self__", None)):
-            if isinstance(each, torch.no_grad | torch.inference_mode):
-                return True
-    return False
+    held = [_held_by(cell) for cell in function.__closure__ or ()]
+    each = (*held, *(getattr(one, "__self__", None) for one in held))
+    return any(isinstance(one, torch.no_grad | torch.inference_mode) for one in each)
+
+
+class Target(NamedTuple):
+    """A tracked holder: the variable ``root`` that it starts from, the object ``owner`` that has it
+    as its attribute ``name``, and the ``path`` by which the code calls the owner.
+    """
+
+    root: str
+    owner: Any = None
+    name: str = ""
+    path: str = ""
 
 
 class Resolver:
-    """Finds the code that the calls of a frame run, as far as a tracked holder is concerned.
+    """Finds the code that the calls of a frame or function run, as far as these are concerned."""
 
-    ``owner`` is the object that has the holder as an attribute, ``name`` the attribute, ``root``
-    the variable it starts from, ``path`` what the code calls the owner.
-    """
-
-    def __init__(
-        self, objects: Objects, root: str, owner: Any = None, name: str = "", path: str = ""
-    ) -> None:
-        self._objects = objects
-        self._root = root
-        self._owner = owner
-        self._name = name
-        self._path = path
-        self._last: Any = MISSING
+    def __init__(self, objects: Objects, *targets: Target) -> None:
+        self.objects = objects
+        self._targets = targets
 
     def __call__(self, path: str) -> Callee | None:
-        """Return the code that calling the path runs; None where it is not the user's."""
-        found = self._objects.find(path)
-        if found is MISSING and path.startswith("self.") and self._last is not MISSING:
-            found = follow(self._last, (names.split(path) or ("", []))[1])
-        if isinstance(found, functools._lru_cache_wrapper):
-            found = found.__wrapped__
+        """Return the code that calling the path runs; None where that is not to be read."""
+        found = self.objects.find(path)
         if isinstance(found, torch.nn.Module):
             return self._module(path, found)
-        known = function_of(found)
+        known = behind(found)
         if known is not None:
-            owner = ""
-            if not isinstance(found, staticmethod):
-                holder = names.owner_of(path)[0]
-                above = self._objects.find(holder) if holder else MISSING
-                if above is not MISSING and not isinstance(above, types.ModuleType):
-                    owner, self._last = holder, above
-                elif above is MISSING and holder == "self":
-                    owner = holder
-            return Callee(known[0], owner, known[1], defaults_of(found))
+            holder = names.owner_of(path)[0]
+            above = self.objects.find(holder) if holder else MISSING
+            is_method = above is not MISSING and not isinstance(above, types.ModuleType | type)
+            is_method = is_method or (isinstance(found, classmethod) and above is not MISSING)
+            if not is_method or isinstance(found, staticmethod) or known.given:
+                holder, above = "", MISSING
+            return self._callee(known, holder, above)
         if found is not MISSING and not isinstance(found, FunctionType | type):
-            call = function_of(attribute(found, "__call__"))
-            if call is not None:
-                self._last = found
-                return Callee(call[0], path, call[1])
+            known = behind(attribute(found, "__call__"))
+            return None if known is None else self._callee(known, path, found)
         return None
 
+    def _callee(self, known: Function, owner: str = "", above: Any = MISSING) -> Callee:
+        return known.called_by(owner, above, self.objects, self._targets)
+
     def _module(self, path: str, module: torch.nn.Module) -> Callee | None:
-        """Return the forward that reads the holder; else a hook's; else the module's."""
+        """Return the forward that reads a holder; else a hook's; else the module's."""
         hooks = []
         for at, each in submodules(module, path):
-            if each is self._owner and self._owner is not None:
-                known = _forward(each)
-                if known is not None and self._name in known[0].co_names:
-                    self._last = each
+            for target in self._targets:
+                known = _forward(each) if each is target.owner else None
+                if known is not None and target.name in known.code.co_names:
                     # The module may hold the owner under a name of its own: `losses[1]`, `model.2`.
-                    is_known = bool(self._path) and self._objects.find(self._path) is each
-                    return Callee(known[0], self._path if is_known else at, known[1])
+                    is_known = bool(target.path) and self.objects.find(target.path) is each
+                    return self._callee(known, target.path if is_known else at, each)
             namespace = object.__getattribute__(each, "__dict__")
             hooks += [
                 hook
                 for kind in ("_forward_pre_hooks", "_forward_hooks")
                 for hook in namespace[kind].values()
             ]
+        roots = {target.root for target in self._targets}
         for hook in hooks:
-            known = function_of(hook)
-            if known is not None and self._root in (*known[0].co_names, *known[0].co_freevars):
-                return Callee(known[0], "", known[1])
+            known = behind(hook, (USER,))
+            if known is not None and roots & {*known.code.co_names, *known.code.co_freevars}:
+                return self._callee(known)
         known = _forward(module)
-        if known is None:
-            return None
-        self._last = module
-        return Callee(known[0], path, known[1])
+        return None if known is None else self._callee(known, path, module)
 
 
 def names_that_change(
@@ -265,5 +316,6 @@ def takes_no_arguments(wrapper: Any) -> bool:
     return known is not None and known[0].co_argcount + known[0].co_kwonlyargcount == 0
 
 
-def _forward(module: torch.nn.Module) -> tuple[CodeType, bool] | None:
-    return function_of(attribute(module, "forward"))
+def _forward(module: torch.nn.Module) -> Function | None:
+    """Return the user's forward: a library's leads where its arguments lead."""
+    return behind(attribute(module, "forward"), (USER,))

@@ -12,7 +12,6 @@ from gradscope.code import source
 from gradscope.code.liveness import (
     MISSING,
     RESULT,
-    Callee,
     Coming,
     Condition,
     Exploration,
@@ -29,7 +28,7 @@ from gradscope.code.names import root_of
 from gradscope.detect.foresight.facts import FrameFacts
 from gradscope.detect.foresight.held import Held
 from gradscope.detect.foresight.loops import Loops
-from gradscope.detect.foresight.objects import Objects
+from gradscope.detect.foresight.objects import Objects, Resolver
 from gradscope.detect.foresight.reading import (
     MOST_FRAMES,
     MOST_NAMES,
@@ -124,14 +123,16 @@ class _Ahead:
         self._lost = False
         self.decided: list[tuple[FrameType, int]] = []
         self._complete = True
+        self._unread = False
         catches = any(map(_catches, self._frames))
         starts = [_Start({}, frozenset(), {}, MISSING, ())]
         for depth in range(len(self._frames)):
             found: list[_Start] = []
             for start in starts:
                 found += self._follow(depth, start, catches)
-            starts = found[:_MOST_STARTS]
-            self._complete = self._complete and len(found) <= _MOST_STARTS
+            apart = _apart(found)
+            starts = apart[:_MOST_STARTS]
+            self._complete = self._complete and len(apart) <= _MOST_STARTS
             if not starts:
                 return
         self._lost = True  # the program goes on where it cannot be seen, or ends
@@ -145,7 +146,7 @@ class _Ahead:
     def certain(self) -> bool:
         """Whether all ways lead to one and the same backward call through it."""
         places = {coming.at for coming, *_ in self._coming}
-        return self._complete and not self._lost and len(places) == 1
+        return self._complete and not (self._lost or self._unread) and len(places) == 1
 
     @property
     def reading(self) -> Reading | None:
@@ -191,15 +192,16 @@ class _Ahead:
         names = dict([*names.items()][:MOST_NAMES])
         reads = [tracked.read for tracked in names.values()]
         notes, explored = Notes(), Exploration()
-        resolve = _Resolvers([tracked.resolver(objects) for tracked in names.values()])
+        resolve = Resolver(objects, *(tracked.target for tracked in names.values()))
         code, lasti = standing(frame)
         forecaster = Forecaster(
-            code, notes, resolve, FrameFacts(frame, objects, comes_again), explored
+            code, notes, resolve, FrameFacts(objects, comes_again, frame), explored
         )
         ahead = self._loops.of(frame, objects, self._held.tensor, {t.read for t in found.values()})
         ways = ways_after(forecaster, lasti, reads, start.written, start.result, ahead)
         forecaster.explore(way._replace(conditions=start.conditions) for way in ways)
         self._complete = self._complete and explored.is_complete
+        self._unread = self._unread or explored.unread
         self.decided += [(frame, index) for index in explored.decided]
         self._coming += [_Found(coming, notes, names, depth) for coming in explored.coming]
         self._lost = self._lost or (catches and bool(explored.raised))
@@ -232,14 +234,16 @@ class _Ahead:
         return _Start(alive, frozenset(carried), written, result, way.conditions)
 
 
-class _Resolvers:
-    """Asks several finders of code in turn."""
+def _apart(starts: Sequence[_Start]) -> list[_Start]:
+    """Return one of the starts that differ only in how they are come to, by the fewest conditions.
 
-    def __init__(self, resolvers: Sequence[Any]) -> None:
-        self._resolvers = resolvers
-
-    def __call__(self, path: str) -> Callee | None:
-        return next((f for r in self._resolvers if (f := r(path)) is not None), None)
+    `if noisy: print(loss)` before a `return` makes two ways, which leave the same.
+    """
+    found: dict[Any, _Start] = {}
+    for start in sorted(starts, key=lambda start: len(start.conditions)):
+        what = (start.alive.items(), start.written.items(), start.carried)
+        found.setdefault((*map(frozenset, what), type(start.result), start.result), start)
+    return [*found.values()]
 
 
 def _catches(frame: FrameType) -> bool:
@@ -259,7 +263,7 @@ def comes_again(generator: GeneratorType[Any, Any, Any]) -> bool | None:
     if generator.gi_running or generator.gi_yieldfrom is not None:
         return None
     explored = Exploration(to_yield=True)
-    facts = FrameFacts(frame, Objects(frame), comes_again)
+    facts = FrameFacts(Objects(frame), comes_again, frame)
     forecaster = Forecaster(frame.f_code, Notes(), None, facts, explored)
     forecaster.explore(ways_after(forecaster, frame.f_lasti, (), {}, MISSING))
     if not explored.is_complete or explored.raised:

@@ -28,6 +28,7 @@ from gradscope.detect.foresight.objects import (
     MISSING,
     Objects,
     Resolver,
+    Target,
     attribute,
     function_of,
     names_that_change,
@@ -230,10 +231,15 @@ class Tracked:
         if not self.read:
             object.__setattr__(self, "read", self.name)
 
+    @property
+    def target(self) -> Target:
+        """What the finder of code has to know of it."""
+        owner = owner_of_name(self.read)[0]
+        return Target(root_of(self.name), self.owner, self.attribute, owner)
+
     def resolver(self, objects: Objects) -> Resolver:
         """Return what finds the code that calls run."""
-        owner = owner_of_name(self.read)[0]
-        return Resolver(objects, root_of(self.name), self.owner, self.attribute, owner)
+        return Resolver(objects, self.target)
 
 
 def names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict[str, Tracked]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gradscope.fixing.proposals import Proposal
 from gradscope.fixing.runs import Loss, Run
-from gradscope.fixing.verify import Trial, Tried, Verdict
+from gradscope.fixing.verify import NEVER_CAME, Trial, Tried, Verdict
 from gradscope.model import Finding
 from gradscope.render.choices import kind_of
 from gradscope.render.text.fixes import at
@@ -61,6 +61,8 @@ def print_trial(trial: Trial, script: str, console: Console) -> None:
 
 
 def _details(verdict: Verdict, console: Console) -> None:
+    for proposal in filter(verdict.never_came, verdict.plan.proposals):
+        _row("hazard", f"{_codes(proposal)}: {NEVER_CAME}", console)
     for proposal in verdict.plan.applied:
         _row("hazard", _hazard(verdict, proposal), console)
     for finding in verdict.new:
@@ -203,7 +205,7 @@ def _row(name: str, value: str, console: Console) -> None:
 
 
 def _hazard(verdict: Verdict, proposal: Proposal) -> str:
-    codes = " and ".join(dict.fromkeys(finding.code for finding in proposal.findings))
+    codes = _codes(proposal)
     met, left = verdict.met(proposal), verdict.left(proposal)
     if met is None:
         calls = counted(verdict.before.calls, "backward call")
@@ -212,6 +214,10 @@ def _hazard(verdict: Verdict, proposal: Proposal) -> str:
         return f"still there: {left.code}{_when(left)} (before{_when(met)})"
     calls = counted(verdict.after.calls, "backward call")
     return f"gone: {codes}, in {calls} (before{_when(met)})"
+
+
+def _codes(proposal: Proposal) -> str:
+    return " and ".join(dict.fromkeys(finding.code for finding in proposal.findings))
 
 
 def _when(finding: Finding) -> str:
@@ -284,6 +290,8 @@ def _output(run: Run, console: Console) -> None:
 
 def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
     """Return the first reason why the fix is not verified."""
+    if not verdict.plan.applied:
+        return NEVER_CAME
     for proposal in proposals or verdict.plan.applied:
         if verdict.met(proposal) is None:
             if verdict.before.is_rank and not verdict.before.calls:

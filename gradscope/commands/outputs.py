@@ -144,7 +144,8 @@ def _is_closed(stream: TextIO) -> bool:
 def tell(what: object, stream: SafeStream | None = None) -> None:
     """Write a line of gradscope's on stderr, if that is still possible."""
     stream = stream or SafeStream(sys.stderr)
-    stream.write(f"gradscope: {escaped(str(what), stream.encoding or 'utf-8')}\n")
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(f"gradscope: {escaped(str(what), encoding)}\n")
     stream.flush()
 
 
@@ -169,6 +170,9 @@ _COLORS: dict[Color, dict[str, Any]] = {
     Color.ALWAYS: {"force_terminal": True, "color_system": "standard", "no_color": False},
     Color.NEVER: {"color_system": None},
 }
+_NARROWEST = 40
+"""Cells that a report is laid out for at least; a terminal with fewer wraps the lines by itself."""
+
 _settings: dict[str, Any] = {"force_jupyter": False}  # rich would display in a notebook
 
 
@@ -181,7 +185,10 @@ def console_on(
     stream: TextIO | SafeStream, *, highlight: bool = True, kind: type[Console] = SafeConsole
 ) -> Console:
     """Return a console that writes to a stream."""
-    return kind(file=cast(TextIO, stream), highlight=highlight, **_settings)
+    console = kind(file=cast(TextIO, stream), highlight=highlight, **_settings)
+    if console.width < _NARROWEST:
+        console.width = _NARROWEST
+    return console
 
 
 class Pager(rich.pager.Pager):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from gradscope.commands.outputs import printer
+from gradscope.commands.outputs import console_on, printer
 from gradscope.model import (
     Applicability,
     BackwardCall,
@@ -590,9 +590,10 @@ def test_a_line_begins_below_what_the_program_left(
     assert terminal.getvalue().count("\r") <= 2
 
 
-def test_a_terminal_of_few_columns_gets_lines_for_forty() -> None:
+def test_a_terminal_of_few_columns_gets_lines_for_forty(monkeypatch: pytest.MonkeyPatch) -> None:
     def on(width: int) -> str:
-        target = SafeConsole(file=io.StringIO(), width=width, color_system=None)
+        monkeypatch.setenv("COLUMNS", str(width))
+        target = console_on(io.StringIO())
         print_report(RECORDINGS["canned"], target)
         return written(target)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
@@ -19,11 +20,7 @@ TAB = 4
 
 cell_len("…")  # rich imports its widths with the first text beyond ASCII: now, not amid the program
 
-
 ELLIPSIS = "…"
-
-NARROWEST = 40
-"""Cells that a report is laid out for at least; a terminal with fewer wraps the lines by itself."""
 
 
 class SafeConsole(Console):
@@ -31,16 +28,6 @@ class SafeConsole(Console):
 
     What rich adds, as colours, comes after this.
     """
-
-    @property
-    def size(self) -> ConsoleDimensions:
-        """Return the size that is laid out for."""
-        found = super().size
-        return found._replace(width=max(found.width, NARROWEST))
-
-    @size.setter
-    def size(self, new_size: tuple[int, int]) -> None:
-        self._width, self._height = new_size
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -155,7 +142,9 @@ def print_lines(console: Console, lines: list[Text]) -> None:
 
 def write_text(text: str, console: Console) -> None:
     """Write what is for machines as it is, in characters that the console's encoding has."""
-    console.file.write(text.encode(console.encoding, "backslashreplace").decode(console.encoding))
+    with suppress(LookupError):  # the program may have put in any stream
+        text = text.encode(console.encoding, "backslashreplace").decode(console.encoding)
+    console.file.write(text)
     console.file.flush()
 
 

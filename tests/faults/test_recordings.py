@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
+from io import StringIO
+from operator import lt
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,14 +23,17 @@ from xml.etree import ElementTree
 import pytest
 from canned import canned_recording
 from recorded import rewrite
+from rich.console import Console
 
 from gradscope import cli
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 from gradscope.record.file import create, load
-from gradscope.record.log import FORMAT, Key, read_log
+from gradscope.record.log import FORMAT, FRAME, HEAD, MAGIC, MARK, PAGE, Key, _frame, read_log
 from gradscope.record.writer import RecordingWriter
 from gradscope.render.html import to_html
+from gradscope.render.machine.json import to_json
+from gradscope.render.text.report import print_report
 from tests.faults.tries import Tries, fault
 
 ONE_LINE = "`report`, `draw`, `fix` and `--html` say so in one line, with exit status 2"
@@ -212,6 +217,209 @@ def test_foreign(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None:
         file.write_bytes((database, b"", old, newer)[number])
         assert show(file) == "refused in one line"
         tries.came("refused in one line")
+
+
+SECRET = "root:x:0:0: a line of a file that is none of the recording's"
+
+
+class Harmful:
+    """Makes files that take long or much memory to read, or are to show another file."""
+
+    def __init__(self, whole: Mapping[Key, bytes], secret: Path) -> None:
+        self.whole = whole
+        self.layout = json.loads(whole["layout", 0])
+        there = [str(secret), 1, 1, 1, 20, "f", ""]
+        lists = zlib.compress(b"[" + b"[]," * 400_000 + b"0]")
+        numbers = zlib.compress(b"[" + b"999," * 900_000 + b"0]")
+        text = b'["%d","' + b"x" * (60 << 20) + b'"]'
+        related = [["created", there, "m"]]
+        frame = FRAME.pack(MARK, 30_000_000, 1, 4, 1)
+        self.makers: dict[str, Callable[[], bytes]] = {
+            "graphs that unpack to 900 MB each": lambda: self.many("graphs", 4, self.bomb),
+            "sources that unpack to 60 MB each": lambda: self.many(
+                "sources", 4, lambda key: zlib.compress(text % key, 9)
+            ),
+            "lists nested five million deep": lambda: self.many(
+                "graphs", 1, lambda _: zlib.compress(b"[" * 5_000_000)
+            ),
+            "empty lists": lambda: self.many("graphs", 20, lambda _: lists),
+            "short texts": lambda: self.many("calls", 5, lambda _: b"[" + b'"ab",' * 300_000),
+            "numbers": lambda: self.many("graphs", 8, lambda _: numbers),
+            "50,000 findings": lambda: self.many(
+                "findings", 50_000, lambda key: self.of("findings").replace(b'"GS', b'"%d' % key, 1)
+            ),
+            "60,000 calls": lambda: self.many(
+                "calls", 60_000, lambda key: b"[%d," % key + self.of("calls").partition(b",")[2]
+            ),
+            "300,000 samples": lambda: self.many(
+                "timeline", 300_000, lambda _: self.of("timeline")
+            ),
+            "a message of 4 MB": lambda: self.many(
+                "findings",
+                1,
+                lambda _: self.changed("findings", "Finding", message="a " * (2 << 20)),
+            ),
+            "a thread's name of 7 MB": lambda: self.many(
+                "calls", 1, lambda _: self.changed("calls", "BackwardCall", thread="t" * (7 << 20))
+            ),
+            "a chain of 40,000 nodes": lambda: self.graph(
+                40_000, lambda n: [[i, i + 1, 0] for i in range(n - 1)]
+            ),
+            "a circle of 20,000 nodes": lambda: self.graph(
+                20_000, lambda n: [[i, (i + 1) % n, 0] for i in range(n)]
+            ),
+            "a node with 20,000 inputs": lambda: self.graph(
+                20_000, lambda n: [[0, i, 0] for i in range(n)]
+            ),
+            "a finding in a file that is not in it": lambda: self.many(
+                "findings",
+                1,
+                lambda _: self.changed("findings", "Finding", site=there, related=related),
+            ),
+            "records that say they are 30 MB long": lambda: (
+                self.many("calls", 0) + frame * 7_000_000
+            ),
+            "4,000,000 records": lambda: (
+                self.many("calls", 0) + _frame(("timeline", 1), b"0") * 4_000_000
+            ),
+        }
+
+    def of(self, table: str) -> bytes:
+        """The first record of a table."""
+        return next(value for key, value in self.whole.items() if key[0] == table)
+
+    def many(self, table: str, number: int, make: Callable[[int], bytes] = bytes) -> bytes:
+        """All records, so many of a table made anew."""
+        records = dict(self.whole) | {(table, key): make(key) for key in range(1, number + 1)}
+        return b"".join(map(_frame, records, records.values()))
+
+    def changed(self, table: str, kind: str, **values: Any) -> bytes:
+        row = dict(zip(self.layout[kind], json.loads(self.of(table)), strict=True)) | values
+        return json.dumps(list(row.values())).encode()
+
+    def graph(self, number: int, edges: Callable[[int], list[list[int]]]) -> bytes:
+        plain = json.loads(zlib.decompress(self.of("graphs")))
+        graph = dict(zip(self.layout["Graph"], plain, strict=True))
+        node = dict(zip(self.layout["Node"], graph["nodes"][0], strict=True)) | {"saved": []}
+        graph["nodes"] = [[*(node | {"id": at}).values()] for at in range(number)]
+        graph["edges"] = edges(number)
+        packed = zlib.compress(json.dumps(list(graph.values())).encode(), 1)
+        return self.many("graphs", 1, lambda _: packed)
+
+    @staticmethod
+    def bomb(_: int) -> bytes:
+        packing = zlib.compressobj()
+        return b"".join(packing.compress(bytes(1 << 20)) for _ in range(900)) + packing.flush()
+
+
+LIMITS = (5.0, 300 << 10)
+"""CPU seconds, and KiB of memory."""
+
+
+@fault(
+    "The recording",
+    "it was made to do harm: to unpack to gigabytes, to nest, to have no end, to name files of others",
+    "`report` shows what is sound in less than 5 s and 300 MB, and no line of a file that is not in it",
+    few=4,
+    many=17,
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit")
+def test_harmful_files(tries: Tries, whole: Path, tmp_path: Path) -> None:
+    secret, file = tmp_path / "secret.py", tmp_path / "harmful.gscope"
+    secret.write_text(f"{SECRET}\n" * 20)
+    head = bytearray(whole.read_bytes()[:PAGE])
+    HEAD.pack_into(head, 0, MAGIC, FORMAT, 1, 1, 1, PAGE, 0)
+    makers = Harmful(read(whole), secret).makers
+    names = [*makers]
+    for number, _ in enumerate(tries):
+        what = names[number * (len(names) // tries.times)]
+        file.write_bytes(bytes(head) + makers[what]())
+        command = [sys.executable, "-m", "gradscope", "report", str(file)]
+        shown = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert shown.stdout is not None
+        text = shown.stdout.read()
+        _, status, used = os.wait4(shown.pid, 0)
+        shown.stdout.close()
+        shown.returncode = os.waitstatus_to_exitcode(status)
+        assert shown.returncode == 0, (what, text[-500:])
+        assert (what, "Traceback" in text, SECRET in text) == (what, False, False)
+        took = (used.ru_utime + used.ru_stime, used.ru_maxrss)
+        assert all(map(lt, took, LIMITS)), (what, took)
+        tries.came("shown")
+
+
+def mutated(content: bytes, records: Mapping[Key, bytes], draw: Random) -> bytes:
+    """A recording with something in it that no writer writes."""
+    head, frames = bytearray(content[:PAGE]), [_frame(key, text) for key, text in records.items()]
+    match draw.randrange(6):
+        case 0:  # bytes anywhere
+            changed = bytearray(content)
+            for _ in range(1 + draw.randrange(20)):
+                changed[draw.randrange(len(changed))] = draw.randrange(256)
+            return bytes(changed)
+        case 1:  # the page before the log
+            for _ in range(1 + draw.randrange(8)):
+                head[draw.randrange(8, 140)] = draw.choice((0, 1, 16, 127, 255))
+        case 2:  # a part is missing, or there twice
+            first, last = sorted(draw.sample(range(PAGE, len(content)), 2))
+            return content[: draw.choice((first, last))] + content[last:]
+        case 3:  # records under another's key
+            keys = [*records]
+            for at in draw.sample(range(len(frames)), 3):
+                frames[at] = _frame(keys[at], records[draw.choice(keys)])
+        case 4:  # texts that others understand
+            for at, key in draw.sample([*enumerate(records)], 3):
+                packed = key[0] in ("graphs", "sources")
+                text = zlib.decompress(records[key]) if packed else records[key]
+                words = [*re.finditer(rb'"[^"\\]*"', text)]
+                for word in sorted(
+                    draw.sample(words, min(9, len(words))), key=lambda w: -w.start()
+                ):
+                    attack = json.dumps(draw.choice(HOSTILE)).encode()
+                    text = text[: word.start()] + attack + text[word.end() :]
+                frames[at] = _frame(key, zlib.compress(text) if packed else text)
+        case _:  # numbers that are another
+            for at, key in draw.sample([*enumerate(records)], 4):
+                packed = key[0] in ("graphs", "sources")
+                text = zlib.decompress(records[key]) if packed else records[key]
+                text = re.sub(
+                    rb"(?<=[\[,])\d+(?=[\],])",
+                    lambda m: draw.choice(
+                        (m[0], m[0], m[0], b"0", b"-1", b"9223372036854775807", b"null")
+                    ),
+                    text,
+                )
+                frames[at] = _frame(key, zlib.compress(text) if packed else text)
+    HEAD.pack_into(head, 0, MAGIC, FORMAT, 1, 1, 1, PAGE, 0)
+    return bytes(head) + b"".join(frames)
+
+
+@fault(
+    "The recording",
+    "bytes, records, keys, numbers and texts in it are others than were written",
+    f"{SHOWN}, or say in one line that it has no header, with exit status 2",
+    few=60,
+    many=5_000,
+)
+def test_mutated(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None:
+    content, records, file = whole.read_bytes(), read(whole), tmp_path / "mutated.gscope"
+    for draw in tries:
+        file.write_bytes(mutated(content, records, draw))
+        if tries.begun % 20 == 1:
+            tries.came(show(file))
+            continue
+        try:
+            recording = load(file)
+        except GradscopeError as refused:
+            assert "\n" not in str(refused)
+            tries.came("refused in one line")
+            continue
+        console = Console(file=StringIO(), width=80)
+        print_report(recording, console, None, ())
+        to_json(recording)
+        tries.came("shown")
 
 
 HOSTILE = (

@@ -113,7 +113,7 @@ def _in_step(row: BackwardCall, call: int) -> bool:
     if row.count < 2:
         return row.number == call
     step, uneven = divmod(_last(row) - row.number, row.count - 1)
-    return not uneven and (call - row.number) % step == 0
+    return not uneven and step > 0 and (call - row.number) % step == 0
 
 
 def _last(row: BackwardCall) -> int:

@@ -102,10 +102,14 @@ def _dataclass_encoder(kind: Any) -> Convert:
 
 
 class Decoder:
-    """Reads what ``dumps`` wrote; raises ValueError for what does not fit the model."""
+    """Reads what ``dumps`` wrote; raises ValueError for what does not fit the model.
 
-    def __init__(self, layout: Layout = LAYOUT) -> None:
+    Of texts that are longer than ``most`` characters it reads so many.
+    """
+
+    def __init__(self, layout: Layout = LAYOUT, most: int | None = None) -> None:
         self._layout = layout
+        self._most = most
         self._readers: dict[Any, Convert] = {}
 
     def loads(self, kind: type[T], text: object) -> T:
@@ -131,6 +135,8 @@ class Decoder:
             return lambda plain: None if plain is None else inner(plain)
         if origin is tuple:
             return _tuple_reader(self._reader(args[0]))
+        if kind is str and self._most is not None:
+            return _text_reader(self._most)
         return kind if issubclass(kind, Enum) else _scalar_reader(kind)
 
     def _dataclass_reader(self, kind: Any) -> Convert:
@@ -166,6 +172,15 @@ def _scalar_reader(kind: type) -> Convert:
         if is_number and not -_LARGEST <= plain <= _LARGEST:
             raise ValueError("a number is too large")
         return plain
+
+    return read
+
+
+def _text_reader(most: int) -> Convert:
+    def read(plain: Any) -> str:
+        if type(plain) is not str:
+            raise ValueError(f"expected str, found {type(plain).__name__}")
+        return plain[:most]
 
     return read
 

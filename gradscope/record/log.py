@@ -59,7 +59,10 @@ program that closes all and opens others is not given one of ours again.
 _MOST_READ = 256 << 20
 _MOST_HELD = 64 << 20
 _MOST_RECORDS = 500_000
-"""No recording is larger: a file that was made to do harm is read no further."""
+_A_CHECK = 512
+"""No recording is larger: a file that was made to do harm is read no further. To look for a record
+where none is costs as much as to read some bytes.
+"""
 
 
 class Store:
@@ -334,15 +337,15 @@ class _Scan:
 
     def _go_to_next(self) -> None:
         """Go to the next place that may be the beginning of a record."""
-        at = self._at + 1
-        while at < self._end:
-            near = self._bytes(at, min(_SPARE, self._end - at))
-            found = near.find(MARK)
+        at, self._checks = self._at + 1, self._checks - _A_CHECK
+        while at < self._end and self._checks > 0:
+            self._bytes(at, min(len(MARK), self._end - at))
+            found = self._buffer.find(MARK, at - self._buffer_at)
             if found >= 0:
-                at += found
+                at = self._buffer_at + found
                 break
-            at += max(1, len(near) - len(MARK) + 1)
-        at = min(at, self._end)
+            at = max(at + 1, self._buffer_at + len(self._buffer) - len(MARK) + 1)
+        at = self._end if self._checks <= 0 else min(at, self._end)
         self.damaged += at - self._at
         self._at = at
 

@@ -25,13 +25,12 @@ from gradscope.units import counted, nbytes
 
 T = TypeVar("T")
 
-_MOST_TEXT = dict.fromkeys(TABLES, 1 << 20) | {
-    "calls": 8 << 20,
-    "findings": 4 << 20,
-    "graphs": 16 << 20,
-    "sources": 64 << 20,
-}
+_MOST_TEXT = dict.fromkeys(TABLES, 2 << 20) | {"graphs": 16 << 20, "sources": 64 << 20}
 """Bytes that are read of the text of each table, unpacked; ten times as many in memory."""
+
+_MOST_RECORDS = dict.fromkeys(TABLES, 10_000) | {"findings": 500}
+_MOST_CHARACTERS = 8192
+"""Of a name or a message; what a recording says of the program itself may be longer."""
 
 _MOST_LISTS = 1_500_000
 """Lists and objects in all these texts: an empty one takes 3 bytes there, and 64 in memory."""
@@ -54,11 +53,12 @@ class Reading:
         layout = self._first("layout", _layout)
         if layout is None:
             raise ValueError("it has no header")
-        self._decoder = Decoder(layout)
+        self._decoder = Decoder(layout, _MOST_CHARACTERS)
+        self._header = Decoder(layout)
 
     def recording(self) -> Recording:
         """Return all that can be read; the totals count the calls that the table shows."""
-        header = self._first("header", self._of(Header))
+        header = self._first("header", lambda text: self._header.loads(Header, text))
         if header is None:
             raise ValueError("it has no header")
         rows = dict(self._all("calls", self._of(BackwardCall)))
@@ -94,7 +94,7 @@ class Reading:
             yield f"the recording is cut off: {lost} at its end are missing, the rest is shown"
         elif self._found.damaged:
             yield f"the recording is damaged: {lost} of it cannot be read, the rest is shown"
-        for table, count in self._left_out.items():
+        for table, count in (+self._left_out).items():
             what = counted(count, _NAMES.get(table, table.removesuffix("s")))
             yield f"{what} of the recording cannot be read, or are too large, and are left out"
 
@@ -103,7 +103,9 @@ class Reading:
 
     def _all(self, table: str, read: Callable[[bytes], T]) -> Iterator[tuple[int, T]]:
         """Yield the values of a table by their keys, without those that cannot be read."""
-        for key, payload in self._tables[table]:
+        records, most = self._tables[table], _MOST_RECORDS[table]
+        self._left_out[table] += max(0, len(records) - most)
+        for key, payload in records[:most]:
             try:
                 value = read(self._text(table, payload))
             except (ValueError, zlib.error):

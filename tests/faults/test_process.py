@@ -17,13 +17,12 @@ import pytest
 
 from gradscope.model import Recording
 from gradscope.record.file import load
-from gradscope.record.writer import COMMIT_EVERY
 from tests.faults.tries import Tries, fault
 from tests.zygote import python
 
 ROOT = Path(__file__).parents[2]
 TRAINS = Path(__file__).parent / "programs" / "trains.py"
-READABLE = "the recording is readable, with every call that ended 0.05 s before the last one"
+READABLE = "the recording is readable, with every call that had ended"
 
 
 def start(folder: Path, *arguments: str, save: Path | None = None) -> subprocess.Popen[str]:
@@ -59,11 +58,13 @@ def ended(
     stop(process)
     whole, errors = finished(process)
     whole = [*lines, *whole]
-    times = [float(line.split()[1]) for line in whole if line.count(" ") == 1 and line[-1] == "\n"]
+    numbers = [int(line.split()[0]) for line in whole if line.count(" ") == 1]
     recording = load(save)
     count = sum(call.count for call in recording.calls)
-    assert count >= sum(time < times[-2] - COMMIT_EVERY for time in times[:-2])
-    assert count <= len(times) + 1
+    assert count in (numbers[-1], numbers[-1] + 1)  # it may end before it prints the last one
+    assert recording.summary.backward_calls == count
+    assert "is cut off" not in str(recording.summary.notes)
+    assert "is damaged" not in str(recording.summary.notes)
     save.unlink()
     return process.returncode, errors, recording
 
@@ -74,7 +75,7 @@ def test_sigkill(tries: Tries, tmp_path: Path) -> None:
         status, errors, recording = ended(tmp_path, draw, lambda p: p.kill(), "run")
         assert (status, errors) == (-signal.SIGKILL, "")
         assert not recording.outcome.finished
-        tries.came("readable")
+        tries.came("no call lost")
 
 
 @fault(
@@ -89,7 +90,7 @@ def test_sigterm(tries: Tries, tmp_path: Path) -> None:
         status, errors, recording = ended(tmp_path, draw, lambda p: p.terminate(), "run")
         assert (status, errors) == (-signal.SIGTERM, "")
         assert not recording.outcome.finished
-        tries.came("readable")
+        tries.came("no call lost")
 
 
 @fault(
@@ -157,14 +158,97 @@ def test_sigint(tries: Tries, tmp_path: Path) -> None:
         tries.came("whole")
 
 
-@fault("The process", "os._exit(3) after a random call", READABLE, few=1, many=10)
-def test_os_exit(tries: Tries, tmp_path: Path) -> None:
+GENTLER = {
+    "os._exit": 3,
+    "abort": -signal.SIGABRT,
+    "a segmentation fault": -signal.SIGSEGV,
+    "exec": 4,
+}
+
+
+@fault(
+    "The process",
+    "os._exit(3), abort, a segmentation fault, or another program by exec, after a random call",
+    f"the process ends as without gradscope, and {READABLE}",
+    few=len(GENTLER),
+    many=20,
+)
+def test_it_ends_at_once(tries: Tries, tmp_path: Path) -> None:
+    ways = [*GENTLER] * tries.times
     for draw in tries:
-        last = str(draw.randrange(210, 300))
-        status, errors, recording = ended(tmp_path, draw, lambda p: None, "os._exit", last)
-        assert (status, errors) == (3, "")
+        way, last = ways.pop(), str(draw.randrange(1, 300))
+        status, _, recording = ended(tmp_path, draw, lambda p: None, way, last)
+        assert status == GENTLER[way]
         assert not recording.outcome.finished
-        tries.came("readable")
+        assert not recording.outcome.running
+        assert sum(call.count for call in recording.calls) == int(last)
+        tries.came("no call lost")
+
+
+@fault(
+    "The process",
+    "SIGKILL while it waits after a call, or hangs within one",
+    f"{READABLE}, as totals and table say, and names the call that had begun; before, it says that the run goes on",
+    few=2,
+    many=10,
+)
+def test_it_hangs(tries: Tries, tmp_path: Path) -> None:
+    save = tmp_path / "run.gscope"
+    line = 1 + TRAINS.read_text("utf-8").partition(".backward()")[0].count("\n")
+    for number, draw in enumerate(tries):
+        way, last = ("pause", "hang")[number % 2], draw.randrange(1, 80)
+        process = start(tmp_path, way, str(last), save=save)
+        assert process.stdout is not None
+        assert any(line == "waits\n" for line in process.stdout)
+        running, before = load(save), report(save)
+        process.kill()
+        finished(process)
+        killed, after = load(save), report(save)
+        for recording, text in ((running, before), (killed, after)):
+            assert sum(call.count for call in recording.calls) == last
+            assert f"in {last} backward call" in text
+            begun = [note for note in recording.summary.notes if "had begun" in note]
+            where = f"at trains.py:{line} had begun and had not ended"
+            expected = [f"backward call {last + 1} {where}"] if way == "hang" else []
+            assert begun == expected
+        assert f"the run is still going on (process {running.header.pid})" in before
+        assert "the run was stopped before it could finish" in after
+        save.unlink()
+        tries.came("no call lost")
+
+
+def report(file: Path) -> str:
+    command = [sys.executable, "-m", "gradscope", "report", str(file)]
+    shown = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | {"COLUMNS": "200"},
+    )
+    assert (shown.returncode, shown.stderr) == (0, "")
+    return shown.stdout
+
+
+@fault(
+    "The process",
+    "multiprocessing.Pool ends its workers while they wait for more work",
+    "each call of each worker is in the report",
+    few=1,
+    many=10,
+)
+def test_pool(tries: Tries, tmp_path: Path) -> None:
+    program = TRAINS.with_name("pool.py")
+    for _ in tries:
+        command = [python(), "-m", "gradscope", "run", str(program)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        ran = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+        )
+        assert (ran.returncode, ran.stdout) == (0, "600.0\n")
+        assert "in 100 backward calls of 2 processes" in ran.stderr
+        tries.came("no call lost")
 
 
 @fault(

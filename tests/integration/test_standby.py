@@ -261,7 +261,7 @@ def test_nothing_is_left_after_a_programs_own_end(end: str, tmp_path: Path) -> N
     (tmp_path / "ends.py").write_text(DIES.format(end))
     with (tmp_path / "out").open("w") as out:
         status = subprocess.call(
-            command("--fail-on", "never", "ends.py", executable=sys.executable),
+            command("--fail-on", "never", "ends.py"),
             cwd=tmp_path,
             env=ENVIRONMENT,
             stdout=out,

@@ -62,7 +62,7 @@ def report(recording: Recording, width: int = 80, saved: str | None = None) -> s
 
 
 def shown(
-    finding: Finding, sources: dict[str, str], width: int = 80, **options: object
+    finding: Finding, sources: dict[str, str] | None, width: int = 80, **options: object
 ) -> list[str]:
     target = console(width, **options)
     print_finding(finding, target, sources)

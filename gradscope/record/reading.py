@@ -19,7 +19,7 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.record.codec import Decoder, parse
+from gradscope.record.codec import LAYOUT, Decoder, Layout, parse
 from gradscope.record.log import TABLES, Found
 from gradscope.units import counted, nbytes
 
@@ -50,9 +50,7 @@ class Reading:
         self._tables: dict[str, list[tuple[int, bytes]]] = {table: [] for table in _MOST_TEXT}
         for (table, key), payload in found.payloads.items():
             self._tables[table].append((key, payload))
-        layout = self._first("layout", _layout)
-        if layout is None:
-            raise ValueError("it has no header")
+        layout = self._first("layout", _layout) or LAYOUT
         self._decoder = Decoder(layout, _MOST_CHARACTERS)
         self._header = Decoder(layout)
 
@@ -187,7 +185,7 @@ _GROWING = (
 """The totals, and what each call of a row adds to them."""
 
 
-def _layout(text: bytes) -> dict[str, list[str]]:
+def _layout(text: bytes) -> Layout:
     layout = parse(text)
     if not isinstance(layout, dict) or not all(
         isinstance(names, list) and all(isinstance(name, str) for name in names)

@@ -320,6 +320,7 @@ class Session:
             dropped_tensors=ledger.dropped_tensors + census.dropped[0],
             dropped_bytes=ledger.dropped_bytes + census.dropped[1],
             live_bytes=ledger.live_bytes + census.held[1],
-            peak_saved_bytes=max(ledger.highest_bytes, ledger.peak_bytes),
+            peak_saved_bytes=self.state.peak_bytes,
+            left_out=len(self.state.left_out),
             notes=tuple(self.state.notes),
         )

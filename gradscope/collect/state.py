@@ -20,12 +20,14 @@ from gradscope.collect.recognition import Recognizer
 from gradscope.collect.saving import Saving
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.thread_numbers import this_thread
-from gradscope.model import Finding
+from gradscope.model import Finding, Site
 from gradscope.program.names import Names
 from gradscope.program.sites import Place
 from gradscope.torch_private import next_sequence_nr
 
 _MOST_FORETOLD = 100
+_LEAST_TOLD, _LEAST_SHARE = 1_000_000, 0.01
+"""Waste of fewer bytes, and of less of what graphs held at the peak, is counted and not told."""
 
 
 class _Thread(threading.local):
@@ -43,7 +45,8 @@ class State:
     stands.
 
     ``hooked`` says whether the watch has saved-tensor hooks at all. ``foreseen`` has the
-    predictions of failures by the number of the call that frees.
+    predictions of failures by the number of the call that frees, ``left_out`` the places of waste
+    that is not worth telling.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class State:
         self.past = Past()
         self.lifting = Lifting(self.ledger, self.census, self.past, hooks, listener.outgrown)
         self.foreseen: dict[int, Finding] = {}
+        self.left_out: set[Site | None] = set()
         self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
         self.running: list[Call] = []
         self.alarms: dict[Place, Alarm] = {}
@@ -91,6 +95,19 @@ class State:
         if this_thread.number == self.generations.thread:
             self._last_number = next_sequence_nr()
         return self._last_number - self._first_number
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that graphs have held at once."""
+        return max(self.ledger.highest_bytes, self.ledger.peak_bytes)
+
+    def is_worth_telling(self, site: Site | None, nbytes: int) -> bool:
+        """Return whether waste of so many bytes matters; where it does not, count its place."""
+        if nbytes >= min(_LEAST_TOLD, _LEAST_SHARE * self.peak_bytes):
+            self.left_out.discard(site)
+            return True
+        self.left_out.add(site)
+        return False
 
     def elapsed(self) -> float:
         """Return the seconds since the watch began."""

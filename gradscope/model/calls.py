@@ -136,7 +136,7 @@ class Summary(Printed):
     """Totals of a run; bytes are of saved activations, each storage once, no parameters.
 
     ``predicted`` failures are the warnings that a backward call will fail, of which ``came_true``
-    did.
+    did. ``left_out`` findings were about too few bytes to be told.
     """
 
     backward_calls: int = 0
@@ -153,6 +153,7 @@ class Summary(Printed):
     peak_saved_bytes: int = 0
     predicted: int = 0
     came_true: int = 0
+    left_out: int = 0
     notes: tuple[str, ...] = ()
 
 

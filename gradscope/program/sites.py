@@ -163,6 +163,16 @@ def override_below(frame: FrameType | None, user: FrameType | None) -> FrameType
     return found
 
 
+def from_library(frame: FrameType | None) -> bool:
+    """Return whether the innermost frame from ``frame`` up that is not hidden is a library's."""
+    while frame is not None:
+        owner = owner_of(frame.f_code)
+        if owner not in (HIDDEN, ENGINE):
+            return owner == LIBRARY
+        frame = frame.f_back
+    return False
+
+
 def stands_in_source(frame: FrameType) -> bool:
     """Return whether a frame of compiled code is at an instruction that the user wrote."""
     return place_in(frame).site.end_column > 0

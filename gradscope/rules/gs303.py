@@ -49,7 +49,9 @@ Nothing: the gradients are the same, and the saved tensors go during the call.
 ## Known limits
 
 It is advice, announced after three such calls. `create_graph=True` keeps the graph too, and is no
-case of this rule.
+case of this rule. Nothing is said where a library passes `retain_graph=True` on its own account, as
+you cannot leave it away there. Less than 1 MB that is less than 1 % of what graphs held at the peak
+is counted under "not told".
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import gradscope
+from gradscope.code import source
 from gradscope.model import Severity
 from gradscope.program import sites
 
@@ -689,6 +690,156 @@ def test_a_helper_does_what_its_code_says_wherever_it_lies(tmp_path: Path) -> No
 def test_what_is_not_read_to_its_end_is_no_warning(tmp_path: Path) -> None:
     found, _ = said(ELSEWHERE.format(cut="Cutter().cut(h)"), tmp_path, fails=False)
     assert set(found) <= {("GS102", "advice")}
+
+
+AGENT = """\
+import torch
+from torch import nn
+
+class Agent:
+    def __init__(self, room):
+        self.net = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
+        self.buffer, self.room = [], room
+    def act(self, state):
+        return int(self.net(state).argmax())
+    def run(self, state, learning=True):
+        action = self.act(state)
+        self.buffer.append(state)
+        if learning and len(self.buffer) == self.room:
+            self.train_model()
+        return action
+    def train_model(self):
+        self.net(torch.stack(self.buffer)).pow(2).mean().backward()
+        self.buffer.clear()
+"""
+RUNS = {
+    "never_full": ("for i in range(10): agent.run(torch.randn(4))", "act"),
+    "full_at_last": ("for i in range(40): agent.run(torch.randn(4))", "act"),
+    "warmed_up": (
+        "for i in range(9): agent.run(torch.randn(4))\nfor i in range(9): agent.run(torch.randn(4))",
+        "act",
+    ),
+    "told_not_to_learn": (
+        "for i in range(20): agent.run(torch.randn(4))\n"
+        "for i in range(40): agent.run(torch.randn(4), learning=False)",
+        "run",
+    ),
+    "trains_now_and_then": (
+        "for i in range(10):\n"
+        "    loss = agent.net(torch.randn(8, 4)).pow(2).mean()\n"
+        "    if i % 100 == 99: loss.backward()",
+        "",
+    ),
+}
+"""What runs an agent, and what may be called under no_grad as it has shown not to train."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_line_is_named_that_may_yet_train(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body, untrained = RUNS[name]
+    (tmp_path / "agent_at_hand.py").write_text(AGENT, encoding="utf-8")
+    (tmp_path / "main.py").write_text(
+        f"import torch\nfrom agent_at_hand import Agent\nagent = Agent(16)\n{body}\n", "utf-8"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with gradscope.watch() as scope:
+        runpy.run_path(str(tmp_path / "main.py"), run_name="__main__")
+    sys.modules.pop("agent_at_hand", None)
+    named = [finding.site for finding in scope.findings if finding.code == "GS305"]
+    lines = [source.line_of(site.file, site.line) for site in named if site is not None]
+    assert len(lines) == bool(untrained)
+    assert all(f".{untrained}(" in line for line in lines)
+
+
+ADJOINT = """\
+import torch
+
+class Adjoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, y, *parameters):
+        ctx.function = function
+        ctx.save_for_backward(y, *parameters)
+        with torch.no_grad():
+            return y + function(y)
+    @staticmethod
+    def backward(ctx, grad):
+        y, *parameters = ctx.saved_tensors
+        with torch.enable_grad():
+            y = y.detach().requires_grad_(True)
+            f = ctx.function(y)
+            found = torch.autograd.grad(
+                f, (y, *parameters), grad, allow_unused=True, retain_graph=True
+            )
+        return (None, grad + found[0], *found[1:])
+
+def solve(function, y):
+    return Adjoint.apply(function, y, *function.parameters())
+"""
+
+
+def test_a_retain_of_a_library_is_not_the_user_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "adjoint.py").write_text(ADJOINT, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    body = """\
+from adjoint import solve
+for i in range(5):
+    solve(net, torch.randn(2, 4)).pow(2).mean().backward()
+"""
+    try:
+        assert said(body, tmp_path, fails=False)[0] == [("GS303", "advice")]
+        sys.modules.pop("adjoint")
+        monkeypatch.setattr(sites, "_INSTALLED", (*sites._INSTALLED, str(tmp_path / "adjoint")))
+        assert said(body, tmp_path, fails=False)[0] == []
+    finally:
+        sys.modules.pop("adjoint", None)
+
+
+HOLDER = """\
+import torch
+class Holder:
+    def __init__(self, net):
+        self.net, self.state = net, torch.zeros(2, 4)
+    def step(self, x):
+        y = self.net(x)
+        self.state = self.state + y
+        return y.pow(2).mean()
+    def fit(self, x):
+        self.step(x).backward()
+"""
+
+
+def test_one_thing_by_two_names_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "holder.py").write_text(HOLDER, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fit = "for i in range(30): o.fit(torch.randn(2, 4))\n"
+    step = "for i in range(30): o.step(torch.randn(2, 4)).backward()\n"
+    for body in (fit + step, step + fit):
+        body = f"from holder import Holder\no = Holder(net)\n{body}"
+        assert [code for code, _ in said(body, tmp_path, fails=False)[0]] == ["GS302"]
+    sys.modules.pop("holder", None)
+
+
+def test_waste_of_a_few_bytes_is_counted_and_not_told(tmp_path: Path) -> None:
+    body = """\
+large = nn.Linear(4, 4)
+for i in range(5):
+    w = torch.ones(2, requires_grad=True)
+    w.exp().sum().backward(retain_graph={retain})
+    large(torch.randn({rows}, 4)).pow(2).sum().backward()
+"""
+    path = tmp_path / "program.py"
+    for rows, left_out in ((2, 0), (200, 1)):
+        path.write_text(HEAD + body.format(retain=True, rows=rows), encoding="utf-8")
+        with gradscope.watch() as scope:
+            runpy.run_path(str(path), run_name="__main__")
+        assert len(scope.findings) == 1 - left_out
+        assert scope.recording().summary.left_out == left_out
 
 
 def test_ways_that_leave_the_same_are_one_way(tmp_path: Path) -> None:

@@ -18,12 +18,14 @@ from gradscope.code.liveness.notes import Effect, Notes
 from gradscope.code.liveness.parts import ANYWHERE
 from gradscope.code.liveness.reads import RESULT, Read, all_reads, read_of
 from gradscope.code.liveness.ways import Coming, Condition, Exploration, Returned
+from gradscope.code.liveness.words import CallKind
 
 __all__ = [
     "ANYWHERE",
     "MISSING",
     "RESULT",
     "Call",
+    "CallKind",
     "Callee",
     "Coming",
     "Condition",

@@ -9,6 +9,7 @@ from types import CodeType
 from gradscope.code import places
 from gradscope.code.liveness.flow import Instruction, flow_of, level_after
 from gradscope.code.liveness.survey import CallFact, survey_of
+from gradscope.code.liveness.words import CallKind
 from gradscope.model import Site
 
 
@@ -18,6 +19,7 @@ class Call:
 
     ``computed`` are the keywords whose values are no constants. ``offset`` is that of the
     instruction; ``after_back_edge``: only in a later iteration of a loop around the start.
+    ``kind`` is what the call does with graphs, as its last name tells.
     """
 
     target: str
@@ -27,11 +29,12 @@ class Call:
     keywords: tuple[str, ...] = ()
     computed: frozenset[str] = frozenset()
     after_back_edge: bool = False
+    kind: CallKind = CallKind.UNKNOWN
 
 
 def calls_after(code: CodeType, lasti: int) -> tuple[Call, ...]:
-    """Return the calls of named functions that control can reach from just after ``lasti``, nearest
-    first.
+    """Return the calls that control can reach from just after ``lasti``, of functions with a name,
+    nearest first.
 
     Those of a later iteration of a loop around it come last.
     """
@@ -51,7 +54,7 @@ def calls_after(code: CodeType, lasti: int) -> tuple[Call, ...]:
             )
     reached = sorted((index for index in seen if index in calls), key=lambda index: seen[index] > 0)
     found = (_call(code, index, calls[index], seen[index] > 0) for index in reached)
-    return tuple(call for call in found if call.target)
+    return tuple(call for call in found if call.target or call.kind is not CallKind.UNKNOWN)
 
 
 def call_at(code: CodeType, lasti: int) -> Call | None:
@@ -70,6 +73,7 @@ def _call(code: CodeType, index: int, fact: CallFact, after_back_edge: bool) -> 
         fact.keywords,
         fact.computed,
         after_back_edge,
+        fact.kind,
     )
 
 

@@ -33,6 +33,7 @@ class CallFact(NamedTuple):
     arguments: tuple[str, ...]
     keywords: tuple[str, ...]
     computed: frozenset[str]
+    kind: CallKind
 
 
 class Survey(NamedTuple):
@@ -119,9 +120,9 @@ class _Surveyor(Machine):
         callee = call.callee
         computed = {name for name, value in call.named.items() if value.constant is MISSING}
         given = tuple(a.path for a in call.arguments if a.path)
-        fact = CallFact(callee.path, given, call.keywords, frozenset(computed))
-        self.survey.calls[call.at] = fact
         kind = kind_of_call(callee.path, callee.attribute, dropped=False)
+        fact = CallFact(callee.path, given, call.keywords, frozenset(computed), kind)
+        self.survey.calls[call.at] = fact
         if kind is CallKind.NO_GRAD:
             return env, no_grad(call)
         if (decorated := decorated_function(call)) is not None:

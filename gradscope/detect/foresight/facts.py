@@ -25,8 +25,8 @@ from gradscope.detect.foresight.objects import Objects, attribute, follow, funct
 from gradscope.detect.foresight.remaining import SIZED, Again, element_of, left_in
 from gradscope.program.iterators import MISSING as UNREADABLE
 from gradscope.program.iterators import on_stack
-from gradscope.program.layouts import class_bases, class_namespace
-from gradscope.program.sites import USER, classify, owner_of
+from gradscope.program.layouts import class_bases, class_namespace, user_functions
+from gradscope.program.sites import USER, owner_of
 
 _MOST_KEYS = 1_000
 _WITH_PARAMETERS = ("parameters", "named_parameters", "state_dict")
@@ -190,17 +190,7 @@ def _builtins() -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _defined_in_modules(_: int) -> frozenset[str]:
     """Return the names of the functions and methods of the user's modules that are loaded."""
-    found: set[str] = set()
-    for module in [*sys.modules.values()]:
-        space = vars(module) if type(module) is ModuleType else {}
-        file = space.get("__file__")
-        if type(file) is not str or classify(file) != USER:
-            continue
-        for value in [*space.values()]:
-            own = class_namespace(value) if isinstance(value, type) else {}
-            members = (value, *own.values())
-            found.update(m.__name__ for m in members if isinstance(m, FunctionType))
-    return frozenset(found)
+    return frozenset(function.__name__ for function in user_functions())
 
 
 @lru_cache(maxsize=64)

@@ -133,7 +133,8 @@ class Function(NamedTuple):
     @property
     def code(self) -> CodeType:
         """What it runs."""
-        return self.function.__code__
+        code: CodeType = self.function.__code__
+        return code
 
     def called_by(
         self, owner: str, above: Any, caller: Objects, targets: Iterable[Target]

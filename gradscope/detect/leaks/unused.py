@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType
+from itertools import pairwise
+from types import CodeType, FrameType
 
 from gradscope.code import source
+from gradscope.code.liveness import RESULT, CallKind, all_reads, calls_after
+from gradscope.code.liveness import Call as CallInCode
 from gradscope.code.stores import find_store
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
@@ -22,6 +25,7 @@ from gradscope.detect.observers import Observer
 from gradscope.detect.proposing import proposed
 from gradscope.fixing.held import fixes_for_unused
 from gradscope.model import BackwardCall, Finding, Site
+from gradscope.program.layouts import user_functions
 from gradscope.program.routes import Route
 from gradscope.program.sites import Place
 from gradscope.rules import gs305
@@ -32,6 +36,8 @@ _FEWEST_BYTES = 1024
 _SHARE = 0.05  # of all that was saved
 _MOST_GRAPHS = 1_000
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_MOST_FUNCTIONS = 500  # read for one line
+_BACKWARD = (CallKind.BACKWARD, CallKind.GRAD)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 _Line = tuple[str, int]
@@ -112,10 +118,11 @@ class Unused(Observer):
         if sum(d.nbytes for d in often.values()) < floor:
             return
         trained = self._trained()
+        yet = _YetToTrain(self._around, often)
         lines: dict[_Line, list[Route]] = {}
         sites: dict[_Line, Site] = {}
         for route in often:
-            site = _outermost(route, trained)
+            site = _outermost(route, trained, yet)
             if site is not None:
                 sites.setdefault((site.file, site.line), site)
                 lines.setdefault((site.file, site.line), []).append(route)
@@ -126,6 +133,8 @@ class Unused(Observer):
         routes = sorted(lines[line], key=lambda r: -often[r].nbytes)
         times = max(often[r].times for r in routes)
         facts = self._facts(sites[line], routes[0], times, sizes[line], trained)
+        if not self.watch.is_worth_telling(facts.made, facts.nbytes):
+            return
         yield gs305.finding(facts, proposed(self.watch.notes, lambda: fixes_for_unused(facts)))
 
     def _facts(
@@ -172,14 +181,94 @@ def _line(place: Place) -> _Line:
     return place.site.file, place.site.line
 
 
-def _outermost(route: Route, trained: dict[_Line, int]) -> Site | None:
+class _YetToTrain:
+    """Says of which lines the run has not shown that they never train, though they have not.
+
+    `agent.run(state)` learns once a buffer is full: a short run does not come to it.
+    """
+
+    def __init__(self, around: Iterable[Route], routes: Iterable[Route]) -> None:
+        made = [route.places for route in around if route.places]
+        self._lines = {_line(places[0]) for places in made}
+        self._calls = {
+            (inner.code, _shape(outer)) for places in made for inner, outer in pairwise(places)
+        }
+        self._named: dict[str, list[CodeType]] = {}
+        for code in (place.code for route in routes for place in route.places):
+            self._name(code)
+        for function in user_functions():
+            self._name(function.__code__)
+
+    def _name(self, code: CodeType) -> None:
+        known = self._named.setdefault(code.co_name, [])
+        if code not in known:
+            known.append(code)
+            for inner in _inside(code):
+                self._name(inner)
+
+    def may_come(self, places: Sequence[Place]) -> bool:
+        """Return whether a backward call may yet come inside of what the last of these places, the
+        outermost, calls, or through what that returns.
+        """
+        *inner, last = places
+        if self._reach_one({place.code for place in inner}):
+            return True
+        if inner and (inner[-1].code, _shape(last)) in self._calls:
+            return True  # nothing that is written there tells it from a call that trains
+        reads = all_reads(last.code, last.offset, (RESULT,)).get(RESULT, ())
+        calls = (read.backward for read in reads if read.is_dangerous)
+        return any((each.file, each.line) not in self._lines for each in calls if each is not None)
+
+    def _reach_one(self, codes: set[CodeType]) -> bool:
+        """Return whether functions, or what they call by its name, have a backward call that was
+        never made.
+        """
+        waiting, known = deque(codes), codes
+        while waiting and len(known) < _MOST_FUNCTIONS:
+            for call in calls_after(waiting[0], -1):
+                if call.kind in _BACKWARD and (call.site.file, call.site.line) not in self._lines:
+                    return True
+                called = {*self._called(waiting[0], call)}
+                waiting += called - known
+                known |= called
+            inside = {*_inside(waiting.popleft())}
+            waiting += inside - known
+            known |= inside
+        return bool(waiting)
+
+    def _called(self, code: CodeType, call: CallInCode) -> Iterable[CodeType]:
+        """Return the functions that a call may run: of those of its name the one of the same class,
+        for a method of the same object.
+        """
+        owner, _, name = call.target.rpartition(".")
+        named = self._named.get(name, ()) if call.kind is CallKind.UNKNOWN else ()
+        beside = f"{code.co_qualname.rpartition('.')[0]}.{name}"
+        own = [each for each in named if owner == "self" and each.co_qualname == beside]
+        return own or named
+
+
+def _inside(code: CodeType) -> Iterator[CodeType]:
+    return (each for each in code.co_consts if isinstance(each, CodeType))
+
+
+def _shape(place: Place) -> str:
+    """Return how the call at a place is written, without the variables that it is given."""
+    call = source.call_at(place.site)
+    if call is None:
+        return ""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    constants = [ast.dump(each) if isinstance(each, ast.Constant) else "" for each in given]
+    return repr((constants, [keyword.arg for keyword in call.keywords]))
+
+
+def _outermost(route: Route, trained: dict[_Line, int], yet: _YetToTrain) -> Site | None:
     """Return the outermost line of a route that is not trained through, one in a loop if there is.
 
     What a generator or coroutine runs goes on at lines that only resume it: they are left out.
     """
     found: list[Site] = []
-    for place in route.places:
-        if _line(place) not in trained:
+    for depth, place in enumerate(route.places, 1):
+        if _line(place) not in trained and not yet.may_come(route.places[:depth]):
             found.append(place.site)
         if place.code.co_flags & _SUSPENDED:
             break

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
+from gradscope.code import source
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
@@ -14,6 +16,7 @@ from gradscope.collect.state import State
 from gradscope.detect.observers import Observer
 from gradscope.fixing.leaks import without_retain
 from gradscope.model import BackwardCall, Finding, Site
+from gradscope.program.sites import from_library
 from gradscope.rules import gs303
 
 _OFTEN_ENOUGH = 3
@@ -61,7 +64,7 @@ class Waste(Observer):
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterator[Finding]:
         """Remember a call that kept its graph, and judge from time to time."""
-        keeps = record.retain_graph and not record.create_graph
+        keeps = record.retain_graph and not record.create_graph and _is_of_the_user(record)
         if keeps and record.exception is None and call.place is not None:
             self._kept[call.number] = _Kept(record)
             if len(self._kept) > _MOST_KEPT:
@@ -88,7 +91,18 @@ class Waste(Observer):
             unused = [kept.nbytes for kept in of_site if kept.nbytes and not kept.used]
             if site is None or site in self._told or any(kept.used for kept in of_site):
                 continue
-            if len(unused) >= _OFTEN_ENOUGH:
+            enough = len(unused) >= _OFTEN_ENOUGH
+            if enough and self.watch.is_worth_telling(site, max(unused)):
                 self._told.add(site)
                 facts = gs303.KeptForNothing(record, len(unused), max(unused))
                 yield gs303.finding(facts, without_retain(site))
+
+
+def _is_of_the_user(record: BackwardCall) -> bool:
+    """Return whether the user could leave ``retain_graph=True`` away: a library may pass it, as the
+    adjoint method of an ODE solver does inside of ``loss.backward()``.
+    """
+    if not from_library(sys._getframe(1)):
+        return True
+    written = None if record.site is None else source.call_at(record.site)
+    return written is not None and any(k.arg == "retain_graph" for k in written.keywords)

@@ -80,6 +80,9 @@ def _totals(s: Summary, console: Console) -> None:
         del rows["dropped"]
     if s.predicted:
         rows["predictions"] = f"predicted {s.predicted:,}, came true {s.came_true:,}"
+    if s.left_out:
+        found = counted(s.left_out, "place that wastes", "places that waste")
+        rows["not told"] = f"{found} less than 1 MB, and less than 1 % of the peak"
     width = max(map(len, rows))
     for name, value in rows.items():
         print_message(Text(f"  {name:<{width}}  ", style="dim"), value, console)

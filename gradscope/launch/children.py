@@ -104,22 +104,14 @@ class Plan:
         """
         import shutil
 
+        from gradscope.record.file import is_alive
+
         if not self.is_kept:
             shutil.rmtree(Path(self.save).parent, ignore_errors=True)
             return
         for file, found in self._written():
-            if not (found.calls or found.findings or _is_alive(found.header.pid)):
+            if not (found.calls or found.findings or is_alive(found.header.pid)):
                 file.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 def filled(pattern: str, rank: object, process: object) -> str:

@@ -133,13 +133,14 @@ def _still_running(head: Head, header: Header, file: int) -> str:
         theirs, ours = os.stat(f"/proc/{head.process}/fd/{head.file}"), os.fstat(file)
         alive = (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino)
     except FileNotFoundError:
-        alive = not os.path.isdir("/proc/self/fd") and _is_alive(head.process)
+        alive = not os.path.isdir("/proc/self/fd") and is_alive(head.process)
     except OSError:  # of another user
-        alive = _is_alive(head.process)
+        alive = is_alive(head.process)
     return f"the run is still going on (process {header.pid})" if alive else ""
 
 
-def _is_alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """Return whether there is a process of this number."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

@@ -111,6 +111,34 @@ def test_a_report_is_where_it_can_be_read(how: str, place: str, tmp_path: Path) 
     assert ran.returncode == (2 if place == "file" else 1)
 
 
+CAPTURES = """
+import os, torch
+
+weight = torch.ones(3, requires_grad=True)
+loss = (weight * weight).sum()
+kept, (reads, writes) = os.dup(2), os.pipe()
+os.dup2(writes, 2)
+loss.backward()
+try:
+    loss.backward()
+except RuntimeError:
+    pass
+os.dup2(kept, 2)
+os.close(writes)
+print("captured", os.read(reads, 1000))
+"""
+
+
+def test_what_the_program_captures_is_its_own(tmp_path: Path) -> None:
+    """As pytest's `capfd` does, and whoever wants to know what C code prints."""
+    script = tmp_path / "captures.py"
+    script.write_text(CAPTURES)
+    ran = gradscope("run", str(script))
+    assert (ran.stdout, ran.returncode) == ("captured b''\n", 1)
+    assert ran.stderr.count("error[GS101]") == 1
+    assert "1 error, 1 warning in 2 backward calls" in ran.stderr
+
+
 @pytest.mark.parametrize("args", [("explain", "GS101"), ("rules",), ("--help",)])
 def test_a_full_standard_output(args: tuple[str, ...]) -> None:
     with FULL.open("w") as full:

@@ -6,6 +6,7 @@ times a second: no thread does this, as the program would see it, but the next c
 
 from __future__ import annotations
 
+import linecache
 import os
 import tokenize
 from collections.abc import Callable, Hashable
@@ -336,7 +337,10 @@ def begun(kind: str, site: Site | None) -> str:
 
 def _source_text(file: str) -> str | None:
     try:
-        if not Path(file).is_file() or Path(file).stat().st_size > SOURCE_BYTES:
+        if not Path(file).is_file():  # a notebook's cell, which IPython puts there
+            cell = linecache.cache.get(file, ())
+            return "".join(cell[2]) if len(cell) == 4 else None
+        if Path(file).stat().st_size > SOURCE_BYTES:
             return None
         with tokenize.open(file) as lines:
             return lines.read()

@@ -164,7 +164,7 @@ class Growth(Observer):
             return  # the backward call may have been still to come
         for key, sightings in self._between.items():
             kept = is_kept_between_calls(sightings, self._looks, _ENOUGH_AT_ONCE)
-            if kept and self._told.keys().isdisjoint(sightings.newest.keys):
+            if kept and key not in self._told:
                 self.told_between_calls = True
                 self._told[key] = told = kept_alive(self.watch, sightings, None)
                 yield told.finding
@@ -198,8 +198,7 @@ class Growth(Observer):
         grown = [
             (key, sightings)
             for key, sightings in loop.holders.items()
-            if self._told.keys().isdisjoint(sightings.newest.keys)
-            and has_grown(sightings, ended=ended)
+            if key not in self._told and has_grown(sightings, ended=ended)
         ]
         grads = [
             (key, s) for key, s in grown if self._creates and s.newest.names[0].attribute == "grad"
@@ -216,7 +215,7 @@ class Growth(Observer):
                 told = carried(self.watch, sightings, loop.record, steps=loop.waits)
             else:
                 told = kept_alive(self.watch, sightings, loop.record)
-            self._told |= {**dict.fromkeys(suspect.keys), key: told}
+            self._told[key] = told
             yield told.finding
         if not loop.done and not loop.holders and loop.grows(ended=ended):
             loop.done = True

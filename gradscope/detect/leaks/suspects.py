@@ -57,12 +57,7 @@ class Suspect:
     @property
     def key(self) -> tuple[Origin, str]:
         """What tells suspects of different scans apart."""
-        return self.keys[0]
-
-    @property
-    def keys(self) -> tuple[tuple[Origin, str], ...]:
-        """The same by each of its names: `o.state` is `self.state` in a method of `o`."""
-        return tuple((name.origin, name.text) for name in self.names)
+        return self.names[0].origin, self.names[0].text
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 
 from gradscope.code import source
 from gradscope.code.liveness import RESULT, CallKind, all_reads, calls_after
@@ -25,7 +25,7 @@ from gradscope.detect.observers import Observer
 from gradscope.detect.proposing import proposed
 from gradscope.fixing.held import fixes_for_unused
 from gradscope.model import BackwardCall, Finding, Site
-from gradscope.program.layouts import user_functions
+from gradscope.program.layouts import class_namespace, is_user_module, user_functions
 from gradscope.program.routes import Route
 from gradscope.program.sites import Place
 from gradscope.rules import gs305
@@ -194,10 +194,14 @@ class _YetToTrain:
             (inner.code, _shape(outer)) for places in made for inner, outer in pairwise(places)
         }
         self._named: dict[str, list[CodeType]] = {}
-        for code in (place.code for route in routes for place in route.places):
+        codes = {place.code for route in routes for place in route.places}
+        for code in codes:
             self._name(code)
-        for function in user_functions():
-            self._name(function.__code__)
+        functions = [*user_functions()]
+        spaces = _reached({code.co_filename for code in codes}, functions)
+        for function in functions:
+            if id(function.__globals__) in spaces:
+                self._name(function.__code__)
 
     def _name(self, code: CodeType) -> None:
         known = self._named.setdefault(code.co_name, [])
@@ -245,6 +249,28 @@ class _YetToTrain:
         beside = f"{code.co_qualname.rpartition('.')[0]}.{name}"
         own = [each for each in named if owner == "self" and each.co_qualname == beside]
         return own or named
+
+
+def _reached(files: set[str], functions: Sequence[FunctionType]) -> set[int]:
+    """Return by their ids the globals of functions in files, and of what these globals name."""
+    waiting = [each.__globals__ for each in functions if each.__code__.co_filename in files]
+    spaces: set[int] = set()
+    while waiting:
+        names = waiting.pop()
+        if id(names) not in spaces and is_user_module(str(names.get("__name__"))):
+            spaces.add(id(names))
+            homes = {_home(value) for value in [*names.values()]}
+            modules = [sys.modules.get(home) for home in homes if isinstance(home, str)]
+            modules += [value for value in names.values() if type(value) is ModuleType]
+            waiting += [vars(module) for module in modules if type(module) is ModuleType]
+    return spaces
+
+
+def _home(value: object) -> object:
+    """Return the name of the module that a function or class is of, without asking either."""
+    if isinstance(value, type):
+        return class_namespace(value).get("__module__")
+    return value.__module__ if type(value) is FunctionType else None
 
 
 def _inside(code: CodeType) -> Iterator[CodeType]:

@@ -109,7 +109,7 @@ def command(
     words = Fix(FixKind.RECOMPUTE, "compute it again")
     error = replace(error, alternatives=(words, *error.alternatives))
     recording = replace(recording, findings=(error,))
-    monkeypatch.setattr("gradscope.record.file.load", lambda file: recording)
+    monkeypatch.setattr("gradscope.record.processes.load_run", lambda file: recording)
     monkeypatch.setattr(sys, "executable", python())
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)

@@ -1,20 +1,18 @@
 """gradscope: a lifecycle inspector and debugger for PyTorch's backward graphs.
 
-The functions are loaded together with the first use of one, so that commands that need no torch do
-not import it, and at once where torch is there: what runs under a profiler then imports nothing.
+The public names are loaded when one is first used, so that commands that need no torch do not
+import it, and at once where torch is there: what then runs under a profiler imports nothing.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gradscope._version import __version__
-from gradscope.errors import FreedGraphError as FreedGraphError
-from gradscope.errors import GradscopeError as GradscopeError
-from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
 
 if TYPE_CHECKING:
     from gradscope.api.check import check as check
@@ -28,6 +26,9 @@ if TYPE_CHECKING:
     from gradscope.api.time_graph import time_graph as time_graph
     from gradscope.api.uses import uses as uses
     from gradscope.api.watch import watch as watch
+    from gradscope.errors import FreedGraphError as FreedGraphError
+    from gradscope.errors import GradscopeError as GradscopeError
+    from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
 
 _WHERE = {
     "FreedGraphError": "gradscope.errors",
@@ -46,6 +47,8 @@ _WHERE = {
     "watch": "gradscope.api.watch",
 }
 
+_ERRORS = {name for name, module in _WHERE.items() if module == "gradscope.errors"}
+
 __all__ = ["__version__", *_WHERE]
 
 
@@ -54,13 +57,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'gradscope' has no attribute {name!r}; it has {', '.join(sorted(_WHERE))}"
         )
-    _load()
+    _load(_ERRORS if name in _ERRORS else _WHERE)
     return globals()[name]
 
 
-def _load() -> None:
-    for name, module in _WHERE.items():
-        globals()[name] = getattr(import_module(module), name)
+def _load(names: Iterable[str]) -> None:
+    for name in names:
+        globals()[name] = getattr(import_module(_WHERE[name]), name)
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -81,6 +84,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_WHERE})
 
 
-if "torch" in sys.modules:
+# Pytest imports this package in every project of an environment with gradscope in it.
+if "torch" in sys.modules and "pytest" not in sys.modules:
     with suppress(Exception):  # where it fails, the first use says why
-        _load()
+        _load(_WHERE)

@@ -38,6 +38,7 @@ REAL = {
     "optimizers": "has torch and torch._dynamo imported while it is watched, as most programs do",
     "processes_spawn": "starts fresh processes",
     "profiled": "starts torch's profiler, which has a state of the process",
+    "profilers": "starts torch's profiler, and has nothing of gradscope imported before",
     "surroundings": "looks at what a fresh process is given",
 }
 """Scripts that run in processes of their own, and why; the others run in forks, see ``tests.zygote``."""

@@ -32,7 +32,7 @@ from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Site
 from gradscope.program.drivers import is_driven
 from gradscope.program.sites import ENTRANCE, override_below, place_in, site_of, user_frame
-from gradscope.program.undisturbed import Allowance, Uncollected
+from gradscope.program.undisturbed import Allowance, Uncollected, Unprofiled
 from gradscope.torch_private import (
     DisableTorchFunction,
     hidden_from_compiler,
@@ -117,7 +117,8 @@ class Backward:
         calls = self._state.thread.calls
         depth = len(calls)
         try:
-            return self._begin(EngineCall.of(*args, **kwargs))
+            with Unprofiled():
+                return self._begin(EngineCall.of(*args, **kwargs))
         except BaseException as failure:
             for call in calls[depth:]:
                 call.end_allowance()
@@ -140,14 +141,15 @@ class Backward:
     @hidden_from_compiler
     def _conclude(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Finish a call; a failure of ours in that must not become the program's."""
-        try:
-            self._finish(call, error, args)
-        except Exception as failure:
-            if raised_by_program(failure):
-                raise
-            self._state.notes.failed("booking a backward call failed in gradscope", failure)
-        if call.repeat is None or self._sink.follows_calls:
-            self._sink.called(call.record)
+        with Unprofiled():
+            try:
+                self._finish(call, error, args)
+            except Exception as failure:
+                if raised_by_program(failure):
+                    raise
+                self._state.notes.failed("booking a backward call failed in gradscope", failure)
+            if call.repeat is None or self._sink.follows_calls:
+                self._sink.called(call.record)
 
     # before the engine
 

@@ -17,6 +17,7 @@ from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
+from gradscope.program.undisturbed import Unprofiled
 from gradscope.torch_private import DisableTorchFunction
 
 
@@ -131,7 +132,7 @@ class Observers(Listener):
             return
         findings: list[Finding] = []
         try:
-            with DisableTorchFunction():  # nor may a subclass of the program's see what we do
+            with Unprofiled(), DisableTorchFunction():  # nor may a subclass of the program's see it
                 for observer, listen in listening:
                     try:
                         found = listen(*event)

@@ -1,15 +1,24 @@
-"""Keeps Python's collector, and a trace of ours, from running while something of ours does, or for
-objects of ours.
+"""Keeps Python's collector, a profiler, and a trace of ours from running while something of ours
+does, or for objects of ours.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
+from types import FunctionType, MethodType
 from typing import Any
 
 _OWN = __name__.partition(".")[0] + "."
 _gettrace = sys.gettrace  # a watch hides its trace from programs that ask
+
+_this_thread = ctypes.pythonapi.PyThreadState_Get
+_this_thread.restype = ctypes.c_void_p
+_suspend = ctypes.pythonapi.PyThreadState_EnterTracing
+_resume = ctypes.pythonapi.PyThreadState_LeaveTracing
+_suspend.argtypes = _resume.argtypes = [ctypes.c_void_p]
+_suspend.restype = _resume.restype = None
 
 
 class Uncollected:
@@ -54,6 +63,25 @@ class Allowance:
         before, self._before = self._before, None
         if before is not None and gc.get_threshold() == self._ours:
             gc.set_threshold(*before)
+
+
+class Unprofiled:
+    """Keeps a profiler that is written in C from seeing what this thread does meanwhile.
+
+    Torch's keeps each call that it sees: gigabytes for one finding. A profile function in Python is
+    not suspended: one of ours stands guard over what we read of the program's (``slots``).
+    """
+
+    _thread: int | None = None
+
+    def __enter__(self) -> None:
+        if not isinstance(sys.getprofile(), FunctionType | MethodType | None):
+            self._thread = _this_thread()
+            _suspend(self._thread)
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            _resume(self._thread)
 
 
 class Untraced:

@@ -798,6 +798,33 @@ for i in range(5):
         sys.modules.pop("adjoint", None)
 
 
+HOLDER = """\
+import torch
+class Holder:
+    def __init__(self, net):
+        self.net, self.state = net, torch.zeros(2, 4)
+    def step(self, x):
+        y = self.net(x)
+        self.state = self.state + y
+        return y.pow(2).mean()
+    def fit(self, x):
+        self.step(x).backward()
+"""
+
+
+def test_one_thing_by_two_names_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "holder.py").write_text(HOLDER, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fit = "for i in range(30): o.fit(torch.randn(2, 4))\n"
+    step = "for i in range(30): o.step(torch.randn(2, 4)).backward()\n"
+    for body in (fit + step, step + fit):
+        body = f"from holder import Holder\no = Holder(net)\n{body}"
+        assert [code for code, _ in said(body, tmp_path, fails=False)[0]] == ["GS302"]
+    sys.modules.pop("holder", None)
+
+
 def test_waste_of_a_few_bytes_is_counted_and_not_told(tmp_path: Path) -> None:
     body = """\
 large = nn.Linear(4, 4)

@@ -16,7 +16,7 @@ from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.leaks.cycles import find_cycle
 from gradscope.detect.leaks.loops import Key, Loop, Sightings
 from gradscope.detect.leaks.spans import Room, Spans
-from gradscope.detect.leaks.suspects import Scanned, Suspect, scan
+from gradscope.detect.leaks.suspects import Mark, Scanned, Suspect, scan
 from gradscope.detect.leaks.told import Told, carried, has_grown, is_kept_between_calls, kept_alive
 from gradscope.detect.observers import Observer
 from gradscope.detect.proposing import proposed
@@ -52,6 +52,7 @@ class Growth(Observer):
         self._looks = 0
         self._creates = False
         self._told: dict[Key, Told | None] = {}
+        self._marks: set[Mark] = set()
         self._room = Room(watch)
         self._thread = this_thread.number
         self._scans = 0
@@ -211,6 +212,10 @@ class Growth(Observer):
         for key, sightings in grown:
             suspect = sightings.newest
             loop.done = True
+            if suspect.is_told:  # by the name that it has elsewhere
+                self._told[key] = None
+                continue
+            self._marks.add(suspect.mark)
             if suspect.in_graph and not suspect.is_container:
                 told = carried(self.watch, sightings, loop.record, steps=loop.waits)
             else:
@@ -316,7 +321,11 @@ class Growth(Observer):
         started = time.thread_time()  # a busy machine must not change what is found
         spans = Spans(self.watch, ticks, room)
         with Untraced():
-            scanned = scan(frames, spans, numbers, between_calls=between_calls, last=last)
+            scanned = scan(
+                *(frames, spans, numbers, frozenset(self._marks)),
+                between_calls=between_calls,
+                last=last,
+            )
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
             self._room.take(spans.touched)
         self._scans += 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
+from typing import TypeAlias
 
 from torch import Tensor
 from torch.autograd.graph import Node
@@ -27,6 +28,8 @@ _LAST = Budget(100_000, max_seconds=0.2, max_depth=12, max_items=10_000, window=
 _FEWEST = 3  # iterations that must be seen together before anything is suspected
 _MOST_CHAINS = 16
 
+Mark: TypeAlias = tuple[int, str | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
@@ -38,7 +41,8 @@ class Suspect:
     between the container and its tensors. ``is_tuple``: the first name is a variable that holds a
     tuple of tensors, as an LSTM's state. ``parts`` are the index, key or attribute of the tensors
     in what the container holds, where that is tuples, dicts or objects. ``files`` are those of the
-    code that was running. ``cut``: not everything was looked at, so it may be more.
+    code that was running. ``cut``: not everything was looked at, so it may be more. ``mark`` tells
+    it by a node that it goes on to hold and by its attribute; ``is_told``: a mark that was told.
     """
 
     names: tuple[Path, ...]
@@ -53,6 +57,8 @@ class Suspect:
     parts: tuple[object, ...] = ()
     files: tuple[str, ...] = ()
     cut: bool = False
+    mark: Mark = (0, None)
+    is_told: bool = False
 
     @property
     def key(self) -> tuple[Origin, str]:
@@ -86,15 +92,16 @@ def scan(
     frames: Sequence[FrameType],
     spans: Spans,
     numbers: frozenset[int],
+    told: frozenset[Mark],
     *,
     between_calls: bool,
     last: bool = False,
 ) -> Scanned:
     """Return what the variables of these frames hold.
 
-    ``numbers`` are those of the nodes of the call that has just ended. ``between_calls``: no
-    backward call marks the iterations, so only what was computed apart counts as another one.
-    ``last``: look further, as the program has ended.
+    ``numbers`` are those of the nodes of the call that has just ended, ``told`` the marks of what
+    was told. ``between_calls``: no backward call marks the iterations, so only what was computed
+    apart counts as another one. ``last``: look further, as the program has ended.
     """
     budget = _LAST if last else _BUDGET
     found = _tensors(frames, budget)
@@ -103,22 +110,18 @@ def scan(
     inside = {number for group in containers for number in group.members}
     suspects = []
     for group in containers:
-        extent = spans.extent(found[number][1] for number in group.members)
+        nodes = [found[number][1] for number in group.members]
+        extent = spans.extent(nodes)
         tensors = [found[number][0] for number in group.members]
         names = tuple(sorted(group.names, key=lambda name: len(name.text)))
         suspect = _suspect(names, extent, group.iterations, tensors, numbers)
         cut = len(group.members) >= budget.max_items  # of a larger one only so many are looked at
-        suspects.append(
-            replace(
-                suspect,
-                is_container=True,
-                is_direct=group.is_direct,
-                parts=group.parts,
-                cut=cut,
-            )
+        suspect = replace(
+            suspect, is_container=True, is_direct=group.is_direct, parts=group.parts, cut=cut
         )
+        suspects.append(_marked(suspect, {node._sequence_nr() for node in nodes}, told))
     chains = {n: held for n, held in found.items() if n not in inside}
-    suspects += _chains(chains, spans, numbers, frames, between_calls)
+    suspects += _chains(chains, spans, numbers, frames, between_calls, told)
     named: dict[Place, Path] = {}
     if between_calls:
         for _, node, paths in chains.values():
@@ -194,6 +197,7 @@ def _chains(
     numbers: frozenset[int],
     frames: Sequence[FrameType],
     between_calls: bool,
+    told: frozenset[Mark],
 ) -> list[Suspect]:
     """The tensors whose graph goes back over several iterations, of each chain the oldest."""
     lengths = {}
@@ -211,7 +215,7 @@ def _chains(
     upstream.sort(key=lambda n: (first[stores[n][0] or n], not stores[n][1]))
     suspects: list[Suspect] = []
     explained: set[int] = set()  # sequence numbers of the chains' newest nodes
-    told: set[tuple[Origin, str]] = set()
+    named: set[tuple[Origin, str]] = set()
     for number in upstream:
         tensor, node, paths = found[number]
         extent = spans.extent((node,))
@@ -219,14 +223,26 @@ def _chains(
             continue
         explained.add(node._sequence_nr())
         names = names_of[number]
-        if (names[0].origin, names[0].text) in told:
+        if (names[0].origin, names[0].text) in named:
             continue  # another tensor of the same dict or list
-        told.add((names[0].origin, names[0].text))
+        named.add((names[0].origin, names[0].text))
         length = lengths[number] if between_calls else spans.told_apart(extent.numbers)
         suspect = _suspect(names, extent, length, (tensor,), numbers)
         direct = all(_before_items(path) == len(path.steps) for path in paths)
-        suspects.append(replace(suspect, is_direct=direct, is_tuple=_is_in_tuple(paths[0], frames)))
+        suspect = replace(suspect, is_direct=direct, is_tuple=_is_in_tuple(paths[0], frames))
+        held = extent.numbers if names[0].attribute is not None else ()  # else one goes on from it
+        suspects.append(_marked(suspect, held, told, node._sequence_nr()))
     return suspects
+
+
+def _marked(
+    suspect: Suspect, held: Collection[int], told: frozenset[Mark], newest: int | None = None
+) -> Suspect:
+    """Return a suspect, which holds nodes of these numbers, with its mark."""
+    attribute = suspect.names[0].attribute
+    is_told = any(number in held and of == attribute for number, of in told)
+    number = min(held) if newest is None else newest
+    return replace(suspect, mark=(number, attribute), is_told=is_told)
 
 
 def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:

@@ -8,17 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from gradscope.model import (
-    BackwardCall,
-    Finding,
-    Graph,
-    Header,
-    Outcome,
-    Recording,
-    Sample,
-    Site,
-    Summary,
-)
+from gradscope import model
 from gradscope.record.codec import LAYOUT, Decoder, Layout, parse
 from gradscope.record.log import TABLES, Found
 from gradscope.units import counted, nbytes
@@ -54,24 +44,24 @@ class Reading:
         self._decoder = Decoder(layout, _MOST_CHARACTERS)
         self._header = Decoder(layout)
 
-    def recording(self) -> Recording:
+    def recording(self) -> model.Recording:
         """Return all that can be read; the totals count the calls that the table shows."""
-        header = self._first("header", lambda text: self._header.loads(Header, text))
+        header = self._first("header", lambda text: self._header.loads(model.Header, text))
         if header is None:
             raise ValueError("it has no header")
-        rows = dict(self._all("calls", self._of(BackwardCall)))
-        summary = self._first("summary", self._of(Summary)) or Summary()
+        rows = dict(self._all("calls", self._of(model.BackwardCall)))
+        summary = self._first("summary", self._of(model.Summary)) or model.Summary()
         summary = _brought_up(rows, self._counted_since(), summary)
         if rows:
             summary = replace(summary, backward_calls=sum(row.count for row in rows.values()))
-        return Recording(
+        return model.Recording(
             header=header,
-            outcome=self._first("outcome", self._of(Outcome)) or Outcome(),
+            outcome=self._first("outcome", self._of(model.Outcome)) or model.Outcome(),
             summary=summary,
             calls=tuple(sorted(rows.values(), key=lambda call: call.number)),
-            graphs=dict(self._all("graphs", lambda text: _sound(self._of(Graph)(text)))),
-            findings=tuple(found for _, found in self._all("findings", self._of(Finding))),
-            timeline=tuple(point for _, point in self._all("timeline", self._of(Sample))),
+            graphs=dict(self._all("graphs", lambda text: _sound(self._of(model.Graph)(text)))),
+            findings=tuple(found for _, found in self._all("findings", self._of(model.Finding))),
+            timeline=tuple(point for _, point in self._all("timeline", self._of(model.Sample))),
             sources=dict(source for _, source in self._all("sources", _source)),
         )
 
@@ -79,7 +69,7 @@ class Reading:
         """Yield a sentence for each call that had begun, and not ended, when this was written."""
         begun = self._noted(0)
         for number, kind, plain in begun[:_MOST_OPEN]:
-            site = None if plain is None else self._decoder.read(Site, plain)
+            site = None if plain is None else self._decoder.read(model.Site, plain)
             what = f"backward call {number:,}" + (" (autograd.grad)" if kind == "grad" else "")
             yield what + (f" at {site.place}" if site else "") + " had begun and had not ended"
         if len(begun) > _MOST_OPEN:
@@ -156,10 +146,10 @@ _SHAPES = (_is_call, _is_row)
 
 
 def _brought_up(
-    rows: dict[int, BackwardCall],
+    rows: dict[int, model.BackwardCall],
     since: Iterator[tuple[int, int, int, float, int]],
-    summary: Summary,
-) -> Summary:
+    summary: model.Summary,
+) -> model.Summary:
     """Count the calls since ``rows`` were written; each did what others of its row have done."""
     for index, count, last_number, ended, live_bytes in since:
         row = rows.get(index)
@@ -202,7 +192,7 @@ def _source(text: bytes) -> tuple[str, str]:
     return pair[0], pair[1]
 
 
-def _sound(graph: Graph) -> Graph:
+def _sound(graph: model.Graph) -> model.Graph:
     """Return ``graph``; raise ValueError if it names a node that it does not have."""
     named = [n for edge in graph.edges for n in (edge.source, edge.target)]
     named += [root.node for root in graph.roots]

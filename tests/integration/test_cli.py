@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import CAUGHT, ENVIRONMENT, gradscope
 from tests.zygote import python
-
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
 
 TWICE = """
 import sys
@@ -28,18 +25,6 @@ shared.sum().backward()
 print("first")
 shared.mean().backward()
 print("never printed")
-"""
-
-CAUGHT = """
-import torch
-
-weight = torch.ones(3, requires_grad=True)
-loss = (weight * weight).sum()
-loss.backward()
-try:
-    loss.backward()
-except RuntimeError as error:
-    print(type(error).__name__)
 """
 
 HEALTHY = """
@@ -114,20 +99,6 @@ import torch
 print(torch.get_num_threads(), type(torch.__spec__.loader).__name__, "exec_module" in vars(torch.__spec__.loader))
 print([type(finder).__name__ for finder in sys.meta_path])
 """
-
-
-def gradscope(
-    *args: str | Path, cwd: Path | None = None, executable: str | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [executable or python(), "-m", "gradscope", *map(str, args)],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -236,9 +207,8 @@ def test_the_recordings_of_ranks_are_found_by_the_name_that_was_given(
     """`--save ddp.gscope` under torchrun leaves ddp-0.gscope, ddp-1.gscope, and so on."""
     script.write_text(CAUGHT)
     for rank in ("0", "1", "10"):
-        environment = ENVIRONMENT | {"RANK": rank, "WORLD_SIZE": "11"}
-        command = [python(), "-m", "gradscope", "run", "--save", "ddp.gscope", str(script)]
-        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+        environment = {"RANK": rank, "WORLD_SIZE": "11"}
+        gradscope("run", "--save", "ddp.gscope", script, cwd=tmp_path, **environment)
     (tmp_path / "ddp-old.gscope").write_text("")
     for arguments, says in (
         (["report", "ddp.gscope"], "ddp-0.gscope ddp-1.gscope ddp-10.gscope"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,10 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.zygote import python
-
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+from tests.command import ENVIRONMENT, gradscope
 
 TWO_LOSSES = """
 import torch
@@ -55,18 +51,6 @@ print("ran")
 NO_BACKWARD = "import torch\nprint('ran')\n"
 
 CHANGES_DIRECTORY = "import os\nos.chdir('/')\n" + HEALTHY
-
-
-def gradscope(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [python(), "-m", "gradscope", *map(str, args)],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
 
 
 def texts(svg: Path) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_cli import ENVIRONMENT
+from tests.command import ENVIRONMENT
 from tests.zygote import python
 
 pty = pytest.importorskip("pty")

@@ -13,30 +13,21 @@ from pathlib import Path
 import pytest
 
 from gradscope.record.file import load
+from tests.command import CAUGHT, ENVIRONMENT, command, gradscope
 from tests.zygote import python
-
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd")
 
-DIES = """
+DIES = f"""
 import ctypes, os, resource, signal, subprocess, sys, threading, time
-import torch
 
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-weight = torch.ones(3, requires_grad=True)
-loss = (weight * weight).sum()
-loss.backward()
-try:
-    loss.backward()
-except RuntimeError:
-    pass
+{CAUGHT}
 for _ in range(3):
     (weight * weight).sum().backward()
     time.sleep(0.06)
-print("dies", flush=True)
-{}
+sys.stdout.flush()
+{{}}
 """
 
 ENDS = {
@@ -55,23 +46,6 @@ ENDS = {
 }
 
 
-def command(*args: str | Path, executable: str = "") -> list[str]:
-    return [executable or python(), "-m", "gradscope", "run", *map(str, args)]
-
-
-def gradscope(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run it until all that hold its output have ended."""
-    return subprocess.run(
-        command(*args),
-        cwd=cwd,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def processes(folder: Path) -> list[int]:
     """The processes whose working folder this is."""
     found = []
@@ -88,8 +62,8 @@ def processes(folder: Path) -> list[int]:
 def test_a_process_that_dies_is_reported_on(end: str, tmp_path: Path) -> None:
     status, says = ENDS[end]
     (tmp_path / "dies.py").write_text(DIES.format(end))
-    done = gradscope("dies.py", cwd=tmp_path)
-    assert (done.stdout, done.returncode) == ("dies\n", status)
+    done = gradscope("run", "dies.py", cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("RuntimeError\n", status)
     assert done.stderr.count(f"\ngradscope: the run {'was ' if 'ended' in says else ''}") == 1
     assert says in done.stderr
     live, report = done.stderr.split("\ngradscope: ")
@@ -102,8 +76,8 @@ def test_its_files_are_written_too(tmp_path: Path) -> None:
     files = {"--save": "run.gscope", "--html": "page.html", "--draw": "graph.svg"}
     files |= {"--output": "report.json", "--write-baseline": "baseline.json"}
     options = [word for pair in files.items() for word in pair]
-    done = gradscope("--format", "json", *options, "dies.py", cwd=tmp_path)
-    assert (done.stdout, done.stderr, done.returncode) == ("dies\n", "", 3)
+    done = gradscope("run", "--format", "json", *options, "dies.py", cwd=tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) == ("RuntimeError\n", "", 3)
     wait_for(lambda: not processes(tmp_path))
     assert set(files.values()) | {"dies.py"} == {file.name for file in tmp_path.iterdir()}
     report = json.loads((tmp_path / "report.json").read_text())
@@ -135,7 +109,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_what_its_children_did_is_in_the_report(tmp_path: Path) -> None:
     (tmp_path / "dies.py").write_text(DIES.format(CHILDREN))
-    done = gradscope("dies.py", cwd=tmp_path)
+    done = gradscope("run", "dies.py", cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert "1 error, 1 warning in 9 backward calls of 2 processes" in done.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["dies.py"]
@@ -159,7 +133,7 @@ def test_in_a_shell(line: str, says: str, tmp_path: Path) -> None:
     delayed = tmp_path / "timeout"
     delayed.write_text(f"#!{sys.executable}\n{TIMEOUT}")
     delayed.chmod(0o755)
-    script = line.format(run=" ".join(command("dies.py", executable=sys.executable)))
+    script = line.format(run=" ".join(command("run", "dies.py", executable=sys.executable)))
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=tmp_path,
@@ -211,7 +185,7 @@ def test_the_program_sees_nothing_of_it(end: str, tmp_path: Path) -> None:
     plain = subprocess.run(
         [python(), "looks.py"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
     )
-    done = gradscope("looks.py", cwd=tmp_path)
+    done = gradscope("run", "looks.py", cwd=tmp_path)
     assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode)
     assert "1 backward call" in done.stderr
 
@@ -261,7 +235,7 @@ def test_nothing_is_left_after_a_programs_own_end(end: str, tmp_path: Path) -> N
     (tmp_path / "ends.py").write_text(DIES.format(end))
     with (tmp_path / "out").open("w") as out:
         status = subprocess.call(
-            command("--fail-on", "never", "ends.py"),
+            command("run", "--fail-on", "never", "ends.py"),
             cwd=tmp_path,
             env=ENVIRONMENT,
             stdout=out,
@@ -280,7 +254,7 @@ def test_a_reader_of_what_the_program_has_closed_does_not_wait(tmp_path: Path) -
     """As a service does that says so when it is ready."""
     (tmp_path / "serves.py").write_text(DIES.format("os.close(2); sys.stdin.read(); os._exit(3)"))
     with subprocess.Popen(
-        command("serves.py", executable=sys.executable),
+        command("run", "serves.py", executable=sys.executable),
         cwd=tmp_path,
         env=ENVIRONMENT,
         stdin=subprocess.PIPE,

@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from gradscope import model
+from gradscope.model import (
+    BackwardCall,
+    Finding,
+    Graph,
+    Header,
+    Outcome,
+    Recording,
+    Sample,
+    Site,
+    Summary,
+)
 from gradscope.record.codec import LAYOUT, Decoder, Layout, parse
 from gradscope.record.log import TABLES, Found
 from gradscope.units import counted, nbytes
@@ -44,24 +54,24 @@ class Reading:
         self._decoder = Decoder(layout, _MOST_CHARACTERS)
         self._header = Decoder(layout)
 
-    def recording(self) -> model.Recording:
+    def recording(self) -> Recording:
         """Return all that can be read; the totals count the calls that the table shows."""
-        header = self._first("header", lambda text: self._header.loads(model.Header, text))
+        header = self._first("header", lambda text: self._header.loads(Header, text))
         if header is None:
             raise ValueError("it has no header")
-        rows = dict(self._all("calls", self._of(model.BackwardCall)))
-        summary = self._first("summary", self._of(model.Summary)) or model.Summary()
+        rows = dict(self._all("calls", self._of(BackwardCall)))
+        summary = self._first("summary", self._of(Summary)) or Summary()
         summary = _brought_up(rows, self._counted_since(), summary)
         if rows:
             summary = replace(summary, backward_calls=sum(row.count for row in rows.values()))
-        return model.Recording(
+        return Recording(
             header=header,
-            outcome=self._first("outcome", self._of(model.Outcome)) or model.Outcome(),
+            outcome=self._first("outcome", self._of(Outcome)) or Outcome(),
             summary=summary,
             calls=tuple(sorted(rows.values(), key=lambda call: call.number)),
-            graphs=dict(self._all("graphs", lambda text: _sound(self._of(model.Graph)(text)))),
-            findings=tuple(found for _, found in self._all("findings", self._of(model.Finding))),
-            timeline=tuple(point for _, point in self._all("timeline", self._of(model.Sample))),
+            graphs=dict(self._all("graphs", lambda text: _sound(self._of(Graph)(text)))),
+            findings=tuple(found for _, found in self._all("findings", self._of(Finding))),
+            timeline=tuple(point for _, point in self._all("timeline", self._of(Sample))),
             sources=dict(source for _, source in self._all("sources", _source)),
         )
 
@@ -69,7 +79,7 @@ class Reading:
         """Yield a sentence for each call that had begun, and not ended, when this was written."""
         begun = self._noted(0)
         for number, kind, plain in begun[:_MOST_OPEN]:
-            site = None if plain is None else self._decoder.read(model.Site, plain)
+            site = None if plain is None else self._decoder.read(Site, plain)
             what = f"backward call {number:,}" + (" (autograd.grad)" if kind == "grad" else "")
             yield what + (f" at {site.place}" if site else "") + " had begun and had not ended"
         if len(begun) > _MOST_OPEN:
@@ -146,10 +156,10 @@ _SHAPES = (_is_call, _is_row)
 
 
 def _brought_up(
-    rows: dict[int, model.BackwardCall],
+    rows: dict[int, BackwardCall],
     since: Iterator[tuple[int, int, int, float, int]],
-    summary: model.Summary,
-) -> model.Summary:
+    summary: Summary,
+) -> Summary:
     """Count the calls since ``rows`` were written; each did what others of its row have done."""
     for index, count, last_number, ended, live_bytes in since:
         row = rows.get(index)
@@ -192,7 +202,7 @@ def _source(text: bytes) -> tuple[str, str]:
     return pair[0], pair[1]
 
 
-def _sound(graph: model.Graph) -> model.Graph:
+def _sound(graph: Graph) -> Graph:
     """Return ``graph``; raise ValueError if it names a node that it does not have."""
     named = [n for edge in graph.edges for n in (edge.source, edge.target)]
     named += [root.node for root in graph.roots]

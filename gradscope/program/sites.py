@@ -139,15 +139,17 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     """
     user = library = overriding = None
     while frame is not None:
-        owner = owner_of(frame.f_code)
-        if is_override(frame.f_code):
+        code = frame.f_code
+        known = known_codes.get(id(code)) or learn_code(code)  # no calls: it goes far up each time
+        owner = known.owner
+        if known.overrides:
             overriding = overriding or user or library or frame
             user = library = None
         elif user is None and (owner == USER or (owner == COMPILED and stands_in_source(frame))):
             user = frame
         elif owner == LIBRARY and library is None:
             library = frame
-        if user is not None and (owner == ENGINE or frame.f_code.co_name == "<module>"):
+        if user is not None and (owner == ENGINE or code.co_name == "<module>"):
             break
         frame = frame.f_back
     return user or library or overriding

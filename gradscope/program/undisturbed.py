@@ -19,6 +19,7 @@ _suspend = ctypes.pythonapi.PyThreadState_EnterTracing
 _resume = ctypes.pythonapi.PyThreadState_LeaveTracing
 _suspend.argtypes = _resume.argtypes = [ctypes.c_void_p]
 _suspend.restype = _resume.restype = None
+_IN_PYTHON = (FunctionType, MethodType)
 
 
 class Uncollected:
@@ -75,7 +76,8 @@ class Unprofiled:
     _thread: int | None = None
 
     def __enter__(self) -> None:
-        if not isinstance(sys.getprofile(), FunctionType | MethodType | None):
+        profile = sys.getprofile()
+        if profile is not None and not isinstance(profile, _IN_PYTHON):
             self._thread = _this_thread()
             _suspend(self._thread)
 

@@ -46,7 +46,7 @@ from gradscope.model import BackwardCall, Certainty, Finding, Graph, Sample, Sit
 from gradscope.program.names import Names
 from gradscope.program.sites import Place, forget_codes, place_in, site_of, user_frame
 from gradscope.program.standing import forget_wholes
-from gradscope.program.undisturbed import Unprofiled
+from gradscope.program.undisturbed import unprofiled
 from gradscope.program.variables import turn_off
 from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.torch_private import (
@@ -275,9 +275,8 @@ class Session:
         """Announce a finding."""
         if finding.certainty is Certainty.PREDICTED:
             self.state.foretold.append(finding)
-        with Unprofiled():
-            for scope in self.scopes:
-                scope.report(finding)
+        for scope in self.scopes:
+            unprofiled(scope.report)(finding)
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, where a watch asked for that."""

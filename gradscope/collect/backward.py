@@ -32,7 +32,7 @@ from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Site
 from gradscope.program.drivers import is_driven
 from gradscope.program.sites import ENTRANCE, override_below, place_in, site_of, user_frame
-from gradscope.program.undisturbed import Allowance, Uncollected, Unprofiled
+from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled
 from gradscope.torch_private import (
     DisableTorchFunction,
     hidden_from_compiler,
@@ -87,20 +87,20 @@ class Backward:
         """Stand in for torch's ``_engine_run_backward``; leave no frame in a traceback."""
         if not self._state.active or is_compiling():
             return original(*args, **kwargs)
-        call = self._prepare(args, kwargs)
+        call = unprofiled(self._prepare)(args, kwargs)
         try:
             if call is not None:
                 self._announce(call)
             result = original(*args, **kwargs)
         except BaseException as error:
             if call is not None:
-                self._conclude(call, error, args)
+                unprofiled(self._conclude)(call, error, args)
             self._sweep()
             raise_postponed()
             erase(error, _OURS)
             raise
         if call is not None:
-            self._conclude(call, None, args)
+            unprofiled(self._conclude)(call, None, args)
         self._sweep()
         raise_postponed()
         return result
@@ -117,8 +117,7 @@ class Backward:
         calls = self._state.thread.calls
         depth = len(calls)
         try:
-            with Unprofiled():
-                return self._begin(EngineCall.of(*args, **kwargs))
+            return self._begin(EngineCall.of(*args, **kwargs))
         except BaseException as failure:
             for call in calls[depth:]:
                 call.end_allowance()
@@ -141,15 +140,14 @@ class Backward:
     @hidden_from_compiler
     def _conclude(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Finish a call; a failure of ours in that must not become the program's."""
-        with Unprofiled():
-            try:
-                self._finish(call, error, args)
-            except Exception as failure:
-                if raised_by_program(failure):
-                    raise
-                self._state.notes.failed("booking a backward call failed in gradscope", failure)
-            if call.repeat is None or self._sink.follows_calls:
-                self._sink.called(call.record)
+        try:
+            self._finish(call, error, args)
+        except Exception as failure:
+            if raised_by_program(failure):
+                raise
+            self._state.notes.failed("booking a backward call failed in gradscope", failure)
+        if call.repeat is None or self._sink.follows_calls:
+            self._sink.called(call.record)
 
     # before the engine
 

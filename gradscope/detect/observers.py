@@ -17,7 +17,7 @@ from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
-from gradscope.program.undisturbed import Unprofiled
+from gradscope.program.undisturbed import unprofiled
 from gradscope.torch_private import DisableTorchFunction
 
 
@@ -128,11 +128,13 @@ class Observers(Listener):
 
     def _call(self, point: str, *event: Any) -> None:
         listening = self._listening[point]
-        if not listening:
-            return
+        if listening:
+            unprofiled(self._listen)(listening, event)
+
+    def _listen(self, listening: tuple[tuple[Observer, Any], ...], event: tuple[Any, ...]) -> None:
         findings: list[Finding] = []
         try:
-            with Unprofiled(), DisableTorchFunction():  # nor may a subclass of the program's see it
+            with DisableTorchFunction():  # nor may a subclass of the program's see what we do
                 for observer, listen in listening:
                     try:
                         found = listen(*event)

@@ -7,8 +7,14 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+from gradscope.torch_private import hidden_from_compiler
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _OWN = __name__.partition(".")[0] + "."
 _gettrace = sys.gettrace  # a watch hides its trace from programs that ask
@@ -66,24 +72,27 @@ class Allowance:
             gc.set_threshold(*before)
 
 
-class Unprofiled:
-    """Keeps a profiler that is written in C from seeing what this thread does meanwhile.
+def unprofiled(work: Callable[P, T]) -> Callable[P, T]:
+    """Return what does ``work`` and keeps a profiler that is written in C from seeing it.
 
-    Torch's keeps each call that it sees: gigabytes for one finding. A profile function in Python is
-    not suspended: one of ours stands guard over what we read of the program's (``slots``).
+    Torch's keeps each call that it sees: gigabytes for one finding. It sees a call of ours and its
+    return, or it would lose count. A profile function in Python is not suspended: one of ours
+    stands guard over what we read of the program's (``slots``).
     """
+    profile = sys.getprofile()
+    if profile is None or isinstance(profile, _IN_PYTHON):
+        return work
 
-    _thread: int | None = None
+    @hidden_from_compiler
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        thread = _this_thread()
+        _suspend(thread)
+        try:
+            return work(*args, **kwargs)
+        finally:
+            _resume(thread)
 
-    def __enter__(self) -> None:
-        profile = sys.getprofile()
-        if profile is not None and not isinstance(profile, _IN_PYTHON):
-            self._thread = _this_thread()
-            _suspend(self._thread)
-
-    def __exit__(self, *_: object) -> None:
-        if self._thread is not None:
-            _resume(self._thread)
+    return run
 
 
 class Untraced:

@@ -187,7 +187,7 @@ class Session:
         """Take every hook out."""
         self.state.active = False
         self._handles.remove()
-        self.state.saving.leave_late = self._hooks.leave_late
+        self.state.saving.leave_late = self._hooks.sweep
         self.state.restore_stack()
         forget_codes()
         forget_flows()
@@ -288,7 +288,7 @@ class Session:
         """Announce what is known of an exception that ended the program outside of a backward
         call.
         """
-        if id(error) != self.state.thread.explained:
+        if id(error) != self.state.explained:
             finding = hazards.explain_read(error, self.state.calls)
             if finding is not None:
                 self.report(finding)

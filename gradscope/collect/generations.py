@@ -36,9 +36,14 @@ class Generations:
         self._calls = array("Q")
         self._places: list[Place | None] = []
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this is the thread that began the watch."""
+        return this_thread.number == self.thread
+
     def end(self, number: int, place: Place | None) -> None:
         """A backward call has ended."""
-        if this_thread.number != self.thread:
+        if not self.is_own:
             return
         self.newest = max(next_sequence_nr(), self.newest)
         self.latest = number

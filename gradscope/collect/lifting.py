@@ -14,7 +14,6 @@ from gradscope.collect.habits import Habit
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.past import Past
 from gradscope.collect.shapes import Repeat, Shape
-from gradscope.hooks import Pair
 from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE, next_sequence_nr
 
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shapes
@@ -35,12 +34,6 @@ class Liftable(Protocol):
 
     def lower(self) -> None:
         """Put the hooks back."""
-
-    def pushed(self) -> tuple[Pair, ...]:
-        """Return the pairs that the program itself has entered in this thread."""
-
-    def restore(self, pushed: tuple[Pair, ...]) -> None:
-        """Forget the pairs that were entered since."""
 
     def sweep(self) -> None:
         """Take the hooks out after a backward call in which the watch has ended."""

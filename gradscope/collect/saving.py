@@ -26,7 +26,7 @@ from gradscope.collect.slots import MODIFIED, readable
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.program.names import Names
 from gradscope.program.routes import Route, Routes
-from gradscope.program.sites import Place, place_of
+from gradscope.program.sites import Place, caller_of, place_of
 from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
 from gradscope.program.variables import AS_ARGUMENT, Variable
 from gradscope.torch_private import (
@@ -90,7 +90,7 @@ class Saving:
             self.leave_late()
         try:
             # No frame lies below ours in a thread of C++ (the engine's, or that of torch.jit.fork).
-            frame = sys._getframe().f_back
+            frame = sys._getframe().f_back or caller_of(None)
             if type(tensor) not in PLAIN or function_modes():
                 with DisableTorchFunction():
                     return self._pack(tensor, frame)
@@ -349,7 +349,7 @@ class Saving:
             ledger.saved_tensors += 1
             ledger.live_tensors += 1
             try:
-                self._tie(packed, sys._getframe().f_back)
+                self._tie(packed, sys._getframe().f_back or caller_of(None))
             except Exception as failure:  # the program's forward pass must go on
                 if raised_by_program(failure):
                     raise

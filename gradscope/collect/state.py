@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 
@@ -23,19 +22,9 @@ from gradscope.collect.thread_numbers import this_thread
 from gradscope.model import Finding
 from gradscope.program.names import Names
 from gradscope.program.sites import Place
-from gradscope.torch_private import next_sequence_nr
+from gradscope.torch_private import CALL, carried, next_sequence_nr
 
 _MOST_FORETOLD = 100
-
-
-class _Thread(threading.local):
-    """The backward calls in progress in one thread, outermost first, and the last error
-    explained.
-    """
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.explained = 0
 
 
 class State:
@@ -74,16 +63,22 @@ class State:
         self.foreseen: dict[int, Finding] = {}
         self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
         self.running: list[Call] = []
+        self.explained = 0  # the last error that was explained, by its id
         self.alarms: dict[Place, Alarm] = {}
         self.calls = self.steps = 0
         self.started, self.clock = time.perf_counter(), time.time()
-        self.thread = _Thread()
         self._first_number = self._last_number = next_sequence_nr()
 
     @property
+    def call(self) -> Call | None:
+        """The innermost backward call that this thread runs, be it one of the engine's."""
+        call = carried(CALL)
+        return call if call in self.running else None
+
+    @property
     def is_running(self) -> bool:
-        """Whether a backward call runs in this thread."""
-        return bool(self.thread.calls)
+        """Whether this thread runs a backward call."""
+        return self.call is not None
 
     @property
     def nodes_built(self) -> int:

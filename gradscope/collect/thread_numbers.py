@@ -21,3 +21,12 @@ class _ThisThread(threading.local):
 
 this_thread = _ThisThread()
 """``this_thread.number`` is another one in each thread of the process."""
+
+
+def name_of_thread() -> str | None:
+    """Return this thread's name; None of one that Python has not started, and so does not know.
+
+    ``threading.current_thread()`` would enter that one among the program's, for good.
+    """
+    here = threading.get_ident()
+    return next((thread.name for thread in threading.enumerate() if thread.ident == here), None)

@@ -11,7 +11,7 @@ import torch
 from torch.nn import Module
 
 from gradscope.program.containers import layout_of
-from gradscope.program.sites import USER, owner_of
+from gradscope.program.sites import USER, caller_of, owner_of
 from gradscope.program.tensors import is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
@@ -49,7 +49,7 @@ class Names:
                 return None if known is None else known[1:]
             if code.co_name == "<module>":
                 return None
-            frame = frame.f_back
+            frame = frame.f_back or caller_of(frame)
             depth += 1
         return None
 
@@ -102,16 +102,16 @@ class Names:
 
     def _learn(self, frame: FrameType, module: Module) -> None:
         """Learn the modules of the outermost call in progress, named by the variable it is in."""
-        outermost, caller = module, frame.f_back
+        outermost, caller = module, caller_of(frame)
         above: FrameType | None = frame
         depth = 0
         while above is not None and depth < _DEEPEST:
             if above.f_code is MODULE_CALL:
-                outermost, caller = _module_in(above) or outermost, above.f_back
-            above = above.f_back
+                outermost, caller = _module_in(above) or outermost, caller_of(above)
+            above = caller_of(above)
             depth += 1
         while caller is not None and owner_of(caller.f_code) != USER:
-            caller = caller.f_back
+            caller = caller_of(caller)
         name = _variable(caller, outermost) if caller is not None else None
         self._learn_module(outermost, name or type(outermost).__name__)
         if id(module) not in self._modules:  # called from a module that does not list it as its own

@@ -13,6 +13,7 @@ from gradscope.collect import facts
 from gradscope.collect.backward import Backward
 from gradscope.collect.default_hooks import DefaultHooks
 from gradscope.collect.facts import Part
+from gradscope.collect.generations import Generations
 from gradscope.collect.identity import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.interruptions import take
 from gradscope.collect.ledger import Ledger
@@ -93,7 +94,7 @@ class Session:
         self.process = os.getpid()
         notes, names = Notes(), Names()
         self.observers = Observers(self.report, notes)
-        saving = Saving(Ledger(self.observers, notes), names)
+        saving = Saving(Ledger(self.observers, notes), names, Generations())
         self._hooks = DefaultHooks(
             *(saving.pack, readable(saving.unpack), saving.compose),
             before_theirs=lambda: self.state.lifting.before_theirs(),

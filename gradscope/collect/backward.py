@@ -26,7 +26,7 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.shapes import Repeat, Shapes
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.state import State
-from gradscope.collect.thread_numbers import name_of_thread
+from gradscope.collect.thread_numbers import OTHER, name_of_thread
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Site
@@ -164,7 +164,7 @@ class Backward:
                 call.beside, other.beside = other, call
         state.running.append(call)
         call.begin(above, entrance)
-        if state.saving.other_thread:
+        if state.saving.is_shared:
             state.lifting.block()
         if not state.looks:
             call.record = self._record(call, asked)
@@ -174,8 +174,8 @@ class Backward:
             state.lifting.leave()
         with DisableTorchFunction():
             roots = [n for n in map(root_node, asked.outputs) if n is not None]
-            call.sequence_nr = next_sequence_nr()
-            call.built = call.sequence_nr - state.generations.newest
+            call.sequence_nr = state.generations.see() if call.own else next_sequence_nr()
+            call.built = state.generations.built_since
             call.plain = call.own and (above is None or above.plain)
             call.habit = state.recognizer.habits.of((place, asked.kind, above is not None))
             while call.plain and above is not None:
@@ -207,6 +207,8 @@ class Backward:
             return False
         call.repeat, call.shape, call.exact = repeat, repeat.shape, False
         call.roots = tuple([root._sequence_nr() for root in roots])
+        if repeat.numbers[0] >= OTHER:
+            call.roots = (repeat.numbers[0], *call.roots[1:])
         call.started = state.elapsed()
         lifting.begin(repeat, roots)
         state.listener.before_repeat(call, repeat)
@@ -249,7 +251,7 @@ class Backward:
         new = not (habit.is_measured and habit.reads.keys() >= set(look.kinds))
         call.exact = shape.returned is None and new
         call.plain = call.plain and not (look.is_wrong or look.left)
-        call.fresh = look.count_fresh(state.generations.newest)
+        call.fresh = look.count_fresh(state.generations.latest)
         if look.unhooked:
             call.unhooked = look.count_unhooked()
         call.record = replace(
@@ -326,7 +328,9 @@ class Backward:
         state.running.remove(call)
         if state.hooks is not None and not state.lifting.on:
             state.hooks.lower()  # what was done to its stack of hooks the engine has forgotten
-        if state.saving.other_thread:
+        if call.own:
+            state.generations.see()
+        if state.saving.is_shared:
             state.lifting.block()
 
     def _end_repeat(self, call: Call, repeat: Repeat) -> None:
@@ -340,7 +344,8 @@ class Backward:
     def _go_on(self, call: Call) -> None:
         """Take it that what is built from now on is built after the call."""
         state = self._state
-        state.generations.end(call.number, call.place)
+        if call.own:
+            state.generations.end(call.number, call.place)
         call.habit.ended = state.generations.newest
         state.restore_stack()
 

@@ -10,11 +10,12 @@ from torch.autograd.graph import Node
 from gradscope.collect.calls import Call
 from gradscope.collect.census import Census, Weight
 from gradscope.collect.engine_call import INPUTS
+from gradscope.collect.generations import Generations
 from gradscope.collect.habits import Habit
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.past import Past
 from gradscope.collect.shapes import Repeat, Shape
-from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE, next_sequence_nr
+from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE
 
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shapes
 _FEWER, _FEWER_WITHOUT_STEPS = 3, 9  # the same, where hooks have cost much:
@@ -56,6 +57,7 @@ class Lifting:
         past: Past,
         hooks: Liftable | None,
         outgrown: Callable[[], None],
+        generations: Generations,
     ) -> None:
         self.on = False
         self.leaves = False
@@ -66,6 +68,7 @@ class Lifting:
         self._past = past
         self._hooks = hooks
         self._outgrown = outgrown
+        self._generations = generations
         self.since = 0
         self.theirs_entered = False
         self._alive: dict[Habit, tuple[int, int]] = {}
@@ -110,7 +113,7 @@ class Lifting:
             return
         if self._hooks is not None and self._hooks.lift():
             self.on = True
-            self.since = next_sequence_nr()
+            self.since = self._generations.own_next
             self.theirs_entered = False
             self._alive.clear()
             self._kept.clear()
@@ -142,7 +145,7 @@ class Lifting:
         self._keep(call, repeat)
         extra = call.built - repeat.fresh
         all_run = call.completed and not (call.keep or shape.signature[-1] & INPUTS)
-        if extra or not all_run or next_sequence_nr() != call.sequence_nr:
+        if extra or not all_run or self._generations.see() != call.sequence_nr:
             self.leaves = True
         if self._has_outgrown(habit, repeat):
             self.leave()
@@ -199,7 +202,7 @@ class Lifting:
         self._alike = self._alike_nodes = 0
         self._hooks.lower()
         self._past.toggle()
-        number = next_sequence_nr()
+        number = self._generations.own_next
         for shape in self._past.shapes:
             for place in shape.places:
                 if place is not None:  # it ran in every iteration, so it has by now

@@ -9,6 +9,11 @@ from __future__ import annotations
 import itertools
 import threading
 
+OTHER = 2**40
+"""A node's number is torch's sequence number, and so many more for each thread before its own: so
+it is no other node's. What the watch's own thread builds has torch's number as it is.
+"""
+
 _numbers = itertools.count(1)
 
 

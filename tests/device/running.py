@@ -124,7 +124,7 @@ def _spelled(value: Any) -> Any:
     """Return a value with the device's name in it spelled as the CPU's."""
     if not isinstance(value, str):
         return value
-    text = value.replace("torch.sim.", "torch.")
+    text = re.sub(r"sim(\w+)Type \[", r"torch.\1Tensor [", value)  # torch has no name for it
     return re.sub(r"sim:\d+", "cpu", re.sub(r", device='sim:\d'", "", text))
 
 

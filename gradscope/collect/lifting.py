@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -72,6 +73,7 @@ class Lifting:
         self.since = 0
         self.theirs_entered = False
         self._alive: dict[Habit, tuple[int, int]] = {}
+        self._holding: list[weakref.ref[Weight]] = []
         self._kept: set[int] = set()  # nodes of recognized graphs that were kept and are counted
         self._counted = ledger.counts()
         self._alike = self._alike_nodes = 0
@@ -139,6 +141,9 @@ class Lifting:
             nodes, (tensors, nbytes) = repeat.nodes or 1, repeat.saved
             new = nodes - self._counted_before(repeat)
             counts = (tensors * new // nodes, nbytes * new // nodes, *freed, 0, 0)
+        self._release(counts)
+        if call.keep and repeat.weight is not None:
+            self._holding.append(weakref.ref(repeat.weight))
         self._ledger.add(_without_held(call, repeat, counts))
         self._counted = self._ledger.counts()
         self._past.add(call, repeat)
@@ -154,6 +159,19 @@ class Lifting:
             self.leave()
         elif extra > habit.extra * _TOLERANCE:
             self._odd(call, extra)
+
+    def _release(self, counts: Sequence[int]) -> None:
+        """Take what a call has freed and its graph has not saved anew from graphs that were kept,
+        or from those whose root alone has died: ``f(h).sum().backward(retain_graph=True)``.
+        """
+        saved, saved_bytes, freed, freed_bytes, *_ = counts
+        left = max(0, freed - saved), max(0, freed_bytes - saved_bytes)
+        alive = [weight for reference in self._holding if (weight := reference()) is not None]
+        for weight in alive:
+            left = weight.release(*left)
+        dropped, dropped_bytes = self._census.dropped
+        self._census.dropped = max(0, dropped - left[0]), max(0, dropped_bytes - left[1])
+        self._holding = [weakref.ref(weight) for weight in alive]
 
     def _keep(self, call: Call, repeat: Repeat) -> None:
         """Remember the nodes of a graph that the call keeps, so that they are counted once."""

@@ -190,11 +190,11 @@ class Recognizer:
     ) -> Reading | None:
         """Walk a graph as the full look does, and read all that it saved.
 
-        None if a node that saves something is older than ``oldest`` or ``lifted``, going by its
-        number where this thread has built it, if one cannot be read, or if its like was not met. Reading what was saved without hooks runs torch's own
-        check of its version, and no code of the program's; what hooks of the program's have packed
-        is only asked whether it is there. This runs at every call of a steady loop, so it walks by
-        itself, with local names.
+        None if a node of this thread that saves something is older than ``oldest`` or ``lifted``,
+        if one cannot be read, or if its like was not met. Reading what was saved without hooks runs
+        torch's own check of its version, and no code of the program's; what hooks of the program's
+        have packed is only asked whether it is there. This runs at every call of a steady loop, so
+        it walks by itself, with local names.
         """
         reads_of, youngest = habit.reads.get, max(oldest, lifted)
         kinds: list[type] = []

@@ -50,6 +50,7 @@ from gradscope.program.variables import turn_off
 from gradscope.record.writer import RecordingWriter
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
+    device_peaks,
     has_default_hooks,
     hide_package_from_compiler,
 )
@@ -310,5 +311,5 @@ class Session:
             dropped_bytes=ledger.dropped_bytes + census.dropped[1],
             live_bytes=ledger.live_bytes + census.held[1],
             peak_saved_bytes=max(ledger.highest_bytes, ledger.peak_bytes),
-            notes=tuple(self.state.notes),
+            notes=(*self.state.notes, *device_peaks()),
         )

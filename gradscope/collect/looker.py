@@ -322,7 +322,12 @@ class Looker:
                 below[i] = min(below[i], generations.as_own(tokens[i].sequence_nr))
             for target in targets[i]:
                 below[target] = min(below[target], below[i])
+        met: dict[int, int] = {}
         for i in order:
+            other = met.setdefault(tokens[i].sequence_nr, i)
+            if other != i and tokens[i].sequence_nr < OTHER:  # one of the two leads to such nodes
+                leads = any(OTHER <= tokens[t].sequence_nr < NO_SEQUENCE_NR for t in targets[other])
+                note_other(other if leads and not tokens[other].packs else i)
             least[i] = max([least[target] for target in targets[i]], default=0)
             if is_other(i):
                 note_other(i)

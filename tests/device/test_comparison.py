@@ -1,0 +1,80 @@
+"""What is said of a program is the same on the CPU and on a device, and a watch changes nothing on either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import device
+from tests.device.running import annotated, compare
+from tests.property.agreement import compare as compare_with_engine
+from tests.property.programs import Program, random_program, run
+from tests.property.rounds import LONG, SEED
+
+DIFFERENT: dict[str, str] = {}
+"""Programs of which something else is said on a device, and why."""
+PROGRAMS = annotated()
+SAMPLE = {
+    *("033_reentrant_checkpoint_closure", "063_relu_then_inplace_residual"),
+    *("087_ctx_attribute_output_cycle", "112_nested_saved_tensor_hooks"),
+    *("inner_loop_of_meta_learning", "double_backward_for_a_penalty", "reentrant"),
+    *("two_losses", "a_custom_function", "hooks_of_one_tensor"),
+}
+
+
+def cases() -> list[object]:
+    """The sample in each run, the others in long ones."""
+    return [
+        pytest.param(
+            path,
+            id=f"{path.parent.name}-{path.stem}",
+            marks=() if path.stem in SAMPLE else pytest.mark.long,
+        )
+        for path in PROGRAMS
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", cases())
+def test_said_alike(program: Path) -> None:
+    device.library()
+    comparison = compare(program)
+    if isinstance(comparison, str):
+        pytest.skip(comparison)
+    assert comparison.changed == []
+    if program.stem in DIFFERENT:
+        pytest.xfail(DIFFERENT[program.stem])
+    assert (comparison.findings, comparison.details, comparison.tables) == ([], [], [])
+
+
+UNSUPPORTED = ("nested_strided", "nested_jagged")
+"""Steps whose operators the simulated device lacks."""
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(4, id="some"), pytest.param(LONG, id="long", marks=pytest.mark.long)]
+)
+def test_random_programs_are_called_exactly_when_the_engine_raises(
+    count: int, on_device: Callable[..., None]
+) -> None:
+    """Programs that end the process on the device without a watch, too, say nothing."""
+    first = 0 if count < LONG else SEED
+    for seed in range(first, first + count):
+        program = [s for s in random_program(seed) if s[0].rpartition(":")[2] not in UNSUPPORTED]
+
+        def plainly(program: Program = program) -> None:
+            device.make_on("sim")
+            run(program)
+
+        def watched(program: Program = program, seed: int = seed) -> None:
+            device.make_on("sim")
+            faults = list(compare_with_engine(program, hooks=True).faults())
+            assert not faults, f"program {seed}: {program}\n" + "\n".join(faults)
+
+        try:
+            on_device(plainly)
+        except AssertionError:
+            continue
+        on_device(watched)

@@ -139,11 +139,11 @@ def device_peaks() -> list[str]:
     """Return for each device that the program has used how many bytes its tensors have taken at the
     most: torch's own statistics, which it keeps on the host.
     """
-    find = getattr(getattr(torch, "accelerator", None), "current_accelerator", lambda: None)
-    accelerator = find()
+    find: Any = getattr(getattr(torch, "accelerator", None), "current_accelerator", None)
+    accelerator = None if find is None else find()
     module: Any = None if accelerator is None else getattr(torch, accelerator.type, None)
     peak = getattr(module, "max_memory_allocated", None)
-    if peak is None or not getattr(module, "is_initialized", lambda: False)():
+    if accelerator is None or peak is None or not getattr(module, "is_initialized", lambda: False)():
         return []
     sizes = {f"{accelerator.type}:{i}": peak(i) for i in range(module.device_count())}
     told = {name: size for name, size in sizes.items() if size}

@@ -132,7 +132,7 @@ def caller_of(frame: FrameType | None) -> FrameType | None:
         if _lowest(around.frame) is frame:  # made in this very thread, so the next is around it
             call = around.parent
         around = around.parent
-    return None if call is None else call.frame  # type: ignore[no-any-return]
+    return None if call is None else call.frame
 
 
 def _lowest(frame: FrameType | None) -> FrameType | None:

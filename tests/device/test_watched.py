@@ -40,7 +40,8 @@ class ByFunc(Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
         with torch.autograd.graph.disable_saved_tensors_hooks("none here"):
-            return grads[0] * torch.func.grad(lambda t: (t**3).sum())(x)
+            slope: torch.Tensor = torch.func.grad(lambda t: (t**3).sum())(x)
+        return grads[0] * slope
 
 
 def test_a_hook_and_a_function_may_refuse_default_hooks(on_device: OnDevice) -> None:
@@ -65,11 +66,11 @@ def test_a_hook_and_a_function_may_refuse_default_hooks(on_device: OnDevice) -> 
 
 def test_the_program_sees_its_own_pairs_of_hooks_and_none_of_ours(on_device: OnDevice) -> None:
     def work() -> None:
-        top: Any = torch._C._autograd._top_saved_tensors_default_hooks  # type: ignore[attr-defined]
+        top: Any = torch._C._autograd._top_saved_tensors_default_hooks
         met = []
 
         def look(grad: torch.Tensor) -> None:
-            top = torch._C._autograd._top_saved_tensors_default_hooks  # type: ignore[attr-defined]
+            top = torch._C._autograd._top_saved_tensors_default_hooks
             with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
                 met.append((top(True), top(True) is None))
 
@@ -77,7 +78,7 @@ def test_the_program_sees_its_own_pairs_of_hooks_and_none_of_ours(on_device: OnD
             x = torch.ones(3, device="sim", requires_grad=True)
             x.register_hook(look)
             x.sum().backward()
-            assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None  # type: ignore[attr-defined]
+            assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
         assert [seen[1] for seen in met] == [False]
         assert top(True) is None
 
@@ -126,7 +127,8 @@ def penalty(net: nn.Sequential) -> torch.Tensor:
     x = torch.randn(4, 4, device=next(net.parameters()).device, requires_grad=True)
     out = net(x)
     (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-    return out.mean() + (grad.norm(dim=1) - 1).pow(2).mean()
+    loss: torch.Tensor = out.mean() + (grad.norm(dim=1) - 1).pow(2).mean()
+    return loss
 
 
 def test_nodes_that_torch_numbers_alike_are_apart_and_have_lines(on_device: OnDevice) -> None:
@@ -204,7 +206,8 @@ def run_steps(make: Callable[[], Step], count: int = 40) -> tuple[Scope, int]:
         light += 1
         end(*args)
 
-    Backward._end_repeat = counted  # type: ignore[method-assign]
+    patched: Any = counted
+    Backward._end_repeat = patched  # type: ignore[method-assign]
     try:
         step = make()
         with gradscope.watch() as scope:

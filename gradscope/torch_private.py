@@ -143,7 +143,8 @@ def device_peaks() -> list[str]:
     accelerator = None if find is None else find()
     module: Any = None if accelerator is None else getattr(torch, accelerator.type, None)
     peak = getattr(module, "max_memory_allocated", None)
-    if accelerator is None or peak is None or not getattr(module, "is_initialized", lambda: False)():
+    is_used = getattr(module, "is_initialized", lambda: False)
+    if accelerator is None or peak is None or not is_used():
         return []
     sizes = {f"{accelerator.type}:{i}": peak(i) for i in range(module.device_count())}
     told = {name: size for name, size in sizes.items() if size}

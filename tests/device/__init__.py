@@ -27,6 +27,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils.backend_registration import (
+    generate_methods_for_privateuse1_backend,
+    rename_privateuse1_backend,
+)
 
 SOURCE = Path(__file__).with_name("simulated.cpp")
 _TORCH = Path(torch.__file__).parent
@@ -93,10 +97,10 @@ def load(devices: int = 1) -> Any:
     for name in ("memory", "peak", "waits", "downloads"):
         getattr(functions, f"simulated_{name}").restype = ctypes.c_int64
     functions.simulated_begin(devices)
-    torch.utils.rename_privateuse1_backend("sim")
+    rename_privateuse1_backend("sim")
     module = _module(functions, devices)
     torch._register_device_module("sim", module)
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    generate_methods_for_privateuse1_backend(for_storage=True)
     # A thread of the engine that lets go of Python objects while Python ends aborts the process.
     atexit.register(time.sleep, 0.1)
     return module

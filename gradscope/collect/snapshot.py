@@ -130,8 +130,8 @@ def _node(
     ):
         saved = [_with_state(s, SavedState.FREED) for s in token.graph.nodes[token.index].saved]
     unneeded = () if state is NodeState.FREED else _unneeded(kind, saved)
-    number = node._sequence_nr()
     if token is None:
+        number = node._sequence_nr()
         return model.Node(
             i, name, state, number, tuple(saved), will_run=will_run, unneeded=unneeded
         )
@@ -140,7 +140,7 @@ def _node(
         i,
         name,
         state,
-        number,
+        token.sequence_nr,
         tuple(saved),
         site_of(token.place),
         module,

@@ -4,12 +4,33 @@ objects of ours.
 
 from __future__ import annotations
 
+import _thread
 import gc
 import sys
+from collections.abc import Callable
 from typing import Any
 
 _OWN = __name__.partition(".")[0] + "."
 _gettrace = sys.gettrace  # a watch hides its trace from programs that ask
+
+
+def apart(work: Callable[[], object], seconds: float) -> None:
+    """Do some work in a thread of its own, where no mode, no hook and no numbering of nodes of the
+    program's is; do not wait for longer than that.
+
+    A thread that starts now must not wait for an import that this one is in the middle of.
+    """
+    done = _thread.allocate_lock()
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            done.release()
+
+    done.acquire()
+    _thread.start_new_thread(run, ())
+    done.acquire(timeout=seconds)
 
 
 class Uncollected:

@@ -315,13 +315,22 @@ class Looker:
             tokens[i].generation = generations.of(tokens[i].sequence_nr)
             generations.see_built(tokens[i].sequence_nr, counts=True)
 
+        def time_of(i: int) -> int | None:
+            """Return a number of a node that was built at the time; None where that is not known."""
+            number = tokens[i].sequence_nr
+            is_known = bool(tokens[i].packs) or OTHER <= number < NO_SEQUENCE_NR
+            return generations.as_own(number) if is_known else None
+
         for i in reversed(order):
             if is_other(i):
                 note_other(i)
-            if tokens[i].has_buffers or tokens[i].sequence_nr >= OTHER:
-                below[i] = min(below[i], generations.as_own(tokens[i].sequence_nr))
+            time = time_of(i)
+            if time is None:
+                time = below[i]
+            elif tokens[i].sequence_nr >= OTHER:
+                time += 1  # what was built just before the call
             for target in targets[i]:
-                below[target] = min(below[target], below[i])
+                below[target] = min(below[target], below[i], time)
         met: dict[int, int] = {}
         for i in order:
             other = met.setdefault(tokens[i].sequence_nr, i)
@@ -331,8 +340,9 @@ class Looker:
             least[i] = max([least[target] for target in targets[i]], default=0)
             if is_other(i):
                 note_other(i)
-            if tokens[i].has_buffers or OTHER <= tokens[i].sequence_nr < NO_SEQUENCE_NR:
-                least[i] = max(least[i], generations.as_own(tokens[i].sequence_nr) + 1)
+            time = time_of(i)
+            if time is not None:
+                least[i] = max(least[i], time + 1)
         ages = [t.generation for t in tokens if t.sequence_nr != NO_SEQUENCE_NR]
         look.oldest = min([age for age in ages if age != generations.latest], default=None)
 

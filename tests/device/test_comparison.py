@@ -15,7 +15,9 @@ from tests.property.rounds import LONG, SEED
 
 OPERATORS = "off the CPU torch chooses other operators, so the graph is another"
 TAIL = "which nodes that save nothing a device's thread built last is not known"
+LATE = "the engine's thread lets go of the last graph a little after the call, so it counts at the next peak"
 DIFFERENT = {
+    "local_variables": LATE,
     **dict.fromkeys(
         (
             *("002_rnn_state_in_module_attr", "035_soft_prompt_shared_by_microbatches"),

@@ -155,6 +155,31 @@ def test_nodes_that_torch_numbers_alike_are_apart_and_have_lines(on_device: OnDe
     on_device(work)
 
 
+def test_a_node_that_saved_only_a_number_is_not_taken_for_one_of_the_engine_s(
+    on_device: OnDevice,
+) -> None:
+    def built(where: str) -> int:
+        with gradscope.watch() as scope:
+            x = torch.ones(3, device=where, requires_grad=True)
+            y = x.exp()
+
+            @torch.enable_grad()
+            def hook(grad: torch.Tensor) -> None:
+                y.sum().backward(retain_graph=True)
+
+            for _ in range(3):
+                h = x.tan()
+                h.register_hook(hook)
+                h.sum().backward()
+                (x * 2).sum().backward()
+        return scope.summary.nodes
+
+    def work() -> None:
+        assert built("sim") == built("cpu") == 16
+
+    on_device(work)
+
+
 def gradient_penalty() -> Step:
     net = small_net()
     optimizer = torch.optim.SGD(net.parameters(), 0.01)

@@ -321,8 +321,10 @@ class Session:
             returned_bytes=ledger.returned_bytes,
             dropped_tensors=ledger.dropped_tensors + census.dropped[0],
             dropped_bytes=ledger.dropped_bytes + census.dropped[1],
-            live_bytes=ledger.live_bytes + census.held[1],
+            live_bytes=self.state.live_bytes,
             peak_saved_bytes=self.state.peak_bytes,
             left_out=len(self.state.left_out),
+            estimated_calls=ledger.estimated_calls,
+            uncounted_nodes=self.state.generations.built_since if self.state.lifting.on else 0,
             notes=(*self.state.notes, *device_peaks()),
         )

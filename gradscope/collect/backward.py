@@ -366,6 +366,8 @@ class Backward:
         """Count the memory that came back, and what was freed that the ledger does not know."""
         ledger, shape = self._state.ledger, call.shape
         tensors, nbytes = call.unhooked
+        is_share = not call.exact and shape.returned is None and call.freed_bytes
+        ledger.estimated_calls += bool(tensors or is_share)
         if tensors and call.completed and not call.keep:
             # As large a share returned as of all before.
             returned = nbytes * ledger.returned_bytes // (ledger.freed_bytes or 1)

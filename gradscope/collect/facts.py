@@ -111,6 +111,14 @@ FACTS = (
     ),
     _fact(
         _TORCH,
+        probes.torch_keeps_objects_for_a_thread,
+        _HOOKS,
+        "hooks.py",
+        "collect/calls.py",
+        "collect/default_hooks.py",
+    ),
+    _fact(
+        _TORCH,
         probes.pack_result_dies_with_the_saved_tensor,
         _HOOKS,
         "collect/marks.py",

@@ -68,6 +68,7 @@ class Ledger:
         self.storages: dict[int, int] = {}
         self.saved_tensors = self.saved_bytes = 0
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
+        self.estimated_calls = 0
         self.dropped_tensors = self.dropped_bytes = 0
         self.live_tensors = self.live_bytes = self.peak_bytes = self.highest_bytes = 0
         self.look_at = sys.maxsize

@@ -136,7 +136,12 @@ class Lifting:
         """Count what earlier calls of the same shape have counted, and remember the call."""
         habit, shape = call.habit, repeat.shape
         counts = shape.intervals.get(call.built)
-        if repeat.estimate is not None or counts is None:
+        is_told = repeat.estimate is None and counts is not None
+        extra = call.built - repeat.fresh
+        # Others may free a part of a graph that is kept: two losses on one trunk. What was built
+        # and is in no graph that was called may live or not: ``actions.append(policy(state))``.
+        self._ledger.estimated_calls += bool(call.keep or extra or not is_told)
+        if counts is None or not is_told:
             freed = (call.freed_tensors, call.freed_bytes, call.returned_bytes)
             nodes, (tensors, nbytes) = repeat.nodes or 1, repeat.saved
             new = nodes - self._counted_before(repeat)
@@ -148,7 +153,6 @@ class Lifting:
         self._counted = self._ledger.counts()
         self._past.add(call, repeat)
         self._keep(call, repeat)
-        extra = call.built - repeat.fresh
         all_run = call.completed and not (call.keep or shape.signature[-1] & INPUTS)
         if extra or not all_run or self._generations.see() != call.sequence_nr:
             self.leaves = True

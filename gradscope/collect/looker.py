@@ -225,6 +225,7 @@ class Looker:
                 token.place = token.place or data.place
                 token.route = token.route or data.route
                 token.module = token.module or data.module
+                token.differentiates = data.differentiates
                 packs.append(weakref.ref(data))
             else:
                 unseen.append((name.split("[", 1)[0], data))
@@ -260,7 +261,7 @@ class Looker:
                 packed.token = token
                 if token.place is None:
                     token.place, token.module = packed.place, packed.module
-                    token.route = packed.route
+                    token.route, token.differentiates = packed.route, packed.differentiates
         return packs
 
     def _claim_own(self, token: Token, node: Node, kind: Kind) -> list[weakref.ref[Packed]]:
@@ -316,7 +317,7 @@ class Looker:
             generations.see_built(tokens[i].sequence_nr, counts=True)
 
         def time_of(i: int) -> int | None:
-            """Return a number of a node that was built at the time; None where that is not known."""
+            """Return a number of a node that was built at the time, None where none is known."""
             number = tokens[i].sequence_nr
             is_known = bool(tokens[i].packs) or OTHER <= number < NO_SEQUENCE_NR
             return generations.as_own(number) if is_known else None

@@ -77,6 +77,7 @@ class Packed:
     place: Place | None = None
     route: Route | None = None
     module: tuple[str, str] | None = None
+    differentiates: tuple[str, Place | None] | None = None
     sequence_nr: int = UNKNOWN
     thread: int = 0
     storage: int = 0
@@ -123,6 +124,7 @@ class Token:
     place: Place | None = None
     route: Route | None = None
     module: tuple[str, str] | None = None
+    differentiates: tuple[str, Place | None] | None = None
     packs: Sequence[weakref.ref[Packed]] = ()
     unseen: tuple[str, ...] = ()
     probed: bool = False

@@ -20,7 +20,7 @@ from gradscope.collect import engine_words
 from gradscope.collect.generations import Generations
 from gradscope.collect.interruptions import postponed, raise_postponed
 from gradscope.collect.ledger import LOOKS, Ledger
-from gradscope.collect.marks import UNKNOWN, UNTIED, Packed
+from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
 from gradscope.collect.nodes import CLONE
 from gradscope.collect.notes import raised_by_program
 from gradscope.collect.slots import MODIFIED, readable
@@ -85,6 +85,7 @@ class Saving:
         self._last_place: Place | None = None
         self._last_route: Route | None = None
         self._last_module: tuple[str, str] | None = None
+        self._last_differentiates: tuple[str, Place | None] | None = None
         self._last_untied = False
         self._last_code: CodeType | None = None
 
@@ -190,12 +191,12 @@ class Saving:
             packed.place = self._last_place
             packed.route = self._last_route
             packed.module = self._last_module
+            packed.differentiates = self._last_differentiates
             untied = self._last_untied
         else:
-            if self.detailed and code is not None and code.co_name != "<module>":
-                self._last_module = packed.module = self._names.module_of(caller)
-            else:
-                self._last_module = None
+            self._last_module = self._last_differentiates = None
+            if self.detailed:
+                self._note_context(packed, caller)
             if thread != self._own:
                 self._note_other(sequence_nr)
             # A Function saves after its forward, which may have built nodes; a checkpoint's inputs
@@ -223,6 +224,22 @@ class Saving:
             pending[number] = [_reference(packed)]
         else:
             waiting.append(_reference(packed))
+
+    def _note_context(self, packed: Packed, caller: FrameType | None) -> None:
+        """Note in which module's call a node is built, and by which node that a call runs."""
+        if caller is None:
+            return
+        if caller.f_code.co_name != "<module>":
+            packed.module = self._names.module_of(caller)
+        call = carried(CALL)
+        # By the engine itself: only torch's function that calls it may lie between.
+        if call is not None and (caller is call.frame or caller.f_back is call.frame):
+            node = current_node()
+            token = None if node is None else token_of(node)
+            if token is not None:
+                packed.module = packed.module or token.module
+                packed.differentiates = node.name(), token.place
+        self._last_module, self._last_differentiates = packed.module, packed.differentiates
 
     def _note_other(self, number: int) -> None:
         """Note that another thread builds nodes: one of the engine's for a call, or of its own."""

@@ -149,7 +149,16 @@ def _node(
         built_after=token.generation,
         will_run=will_run,
         unneeded=unneeded,
+        differentiates=_differentiates(token),
     )
+
+
+def _differentiates(token: Token) -> str:
+    """Return ``TanhBackward0 of train.py:12`` if a call that ran that node built this one."""
+    if token.differentiates is None:
+        return ""
+    name, site = token.differentiates[0], site_of(token.differentiates[1])
+    return f"{name} of {site.place}" if site else name
 
 
 def _unneeded(kind: Kind, saved: Sequence[model.SavedTensor]) -> tuple[str, ...]:

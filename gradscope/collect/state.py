@@ -120,7 +120,12 @@ class State:
     @property
     def peak_bytes(self) -> int:
         """The most bytes that graphs have held at once."""
-        return max(self.ledger.highest_bytes, self.ledger.peak_bytes)
+        return max(self.ledger.highest_bytes, self.ledger.peak_bytes, self.live_bytes)
+
+    @property
+    def live_bytes(self) -> int:
+        """The bytes that graphs hold now."""
+        return self.ledger.live_bytes + self.census.held[1]
 
     def is_worth_telling(self, site: Site | None, nbytes: int) -> bool:
         """Return whether waste of so many bytes matters; where it does not, count its place."""

@@ -151,6 +151,8 @@ def test_nodes_that_torch_numbers_alike_are_apart_and_have_lines(on_device: OnDe
         first = penalty.__code__.co_firstlineno
         assert lines == {first + 3}
         assert all(node.site for node in built)
+        forward = {node.differentiates.rpartition(" of ")[2] for node in built}
+        assert forward == {f"test_watched.py:{first + 2}"}
 
     on_device(work)
 

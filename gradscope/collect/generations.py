@@ -105,6 +105,18 @@ class Generations:
         """The upper bits of the numbers of the engine's threads that have built nodes."""
         return [bits for bits, thread in self._threads.items() if bits and thread.counts]
 
+    def is_of_last_call(self, number: int) -> bool:
+        """Return whether one of the engine's threads has built a node that torch has numbered so in
+        the last call.
+        """
+        threads = [(bits, self._threads[bits]) for bits in self.others]
+        return any(
+            (thread.ended_at[-2] if len(thread.ended_at) > 1 else thread.first)
+            <= bits + number
+            < thread.next
+            for bits, thread in threads
+        )
+
     @property
     def built(self) -> int:
         """How many nodes were built since the watch began."""

@@ -70,6 +70,7 @@ class Looker:
         room = self._stack_limit.room_for(0)
         storages: dict[int, int] = {}
         slices: list[int] = []
+        marked: set[int] = set()
         stack = list(roots)[::-1]
         while stack:
             node = stack.pop()
@@ -91,6 +92,7 @@ class Looker:
                 if Weight.KEY in metadata:
                     self._recount(metadata[Weight.KEY])
                 token = metadata[KEY] = self._mark(look, node, slices)
+                marked.add(i)
             else:
                 asked = token.unseen or token.is_function or token.probed
                 if asked and token.freed_by is None:
@@ -124,7 +126,7 @@ class Looker:
                         stack.append(target)
         look.nbytes += sum(storages.values())
         if self._generations.others:
-            self._tell_threads(look)
+            self._tell_threads(look, marked)
         if slices:
             self._claim_slices(look, slices)
         if look.unhooked:
@@ -292,7 +294,7 @@ class Looker:
             pending[token.sequence_nr] = left
         return [] if kind.names else [weakref.ref(packed) for packed in own]
 
-    def _tell_threads(self, look: Look) -> None:
+    def _tell_threads(self, look: Look, marked: set[int]) -> None:
         """Tell by their numbers which nodes another thread has built of those that saved nothing.
 
         A node is younger than those that its edges lead to, and older than those whose edges lead
@@ -307,7 +309,10 @@ class Looker:
             number = tokens[i].sequence_nr
             if tokens[i].packs or number >= OTHER:
                 return False
-            return number in taken or not least[i] <= number < below[i]
+            if number in taken or not least[i] <= number < below[i]:
+                return True
+            is_older = number < generations.newest
+            return is_older and i in marked and generations.is_of_last_call(number)
 
         def note_other(i: int) -> None:
             near = [tokens[target].sequence_nr for target in targets[i]]

@@ -18,6 +18,8 @@ TAIL = "which nodes that save nothing a device's thread built last is not known"
 LATE = "the engine's thread lets go of the last graph a little after the call, so it counts at the next peak"
 DIFFERENT = {
     "local_variables": LATE,
+    "hooks_on_leaves": TAIL,
+    "dataloader_spawn": "its processes have other numbers in each run",
     **dict.fromkeys(
         (
             *("002_rnn_state_in_module_attr", "035_soft_prompt_shared_by_microbatches"),
@@ -26,7 +28,7 @@ DIFFERENT = {
             *("state_in_a_trainer", "state_in_a_trainer_detached", "long_unrolled_recurrence_once"),
             *("state_reset_at_the_end_of_the_step", "recurrent_state_with_retain_graph"),
             *("state_of_an_lstm_next_to_its_output", "truncated_backpropagation"),
-            "unrolled_recurrence",
+            *("unrolled_recurrence", "window_of_retained_graphs", "amp", "optimizers"),
         ),
         OPERATORS,
     ),
@@ -84,14 +86,17 @@ UNSUPPORTED = ("nested_strided", "nested_jagged")
 def test_random_programs_are_called_exactly_when_the_engine_raises(
     count: int, on_device: Callable[..., None]
 ) -> None:
-    """Programs that end the process on the device without a watch, too, say nothing."""
+    """Programs say nothing that end the process on the device without a watch, too, or that run otherwise a second time:
+    the engine orders nodes of several threads by their numbers, and its own threads go on counting.
+    """
     first = 0 if count < LONG else SEED
     for seed in range(first, first + count):
         program = [s for s in random_program(seed) if s[0].rpartition(":")[2] not in UNSUPPORTED]
 
         def plainly(program: Program = program) -> None:
             device.make_on("sim")
-            run(program)
+            once, again = ([(o.error, o.seen) for o in run(program)] for _ in range(2))
+            assert once == again
 
         def watched(program: Program = program, seed: int = seed) -> None:
             device.make_on("sim")

@@ -19,7 +19,7 @@ LATE = "the engine's thread lets go of the last graph a little after the call, s
 DIFFERENT = {
     "local_variables": LATE,
     "hooks_on_leaves": TAIL,
-    "dataloader_spawn": "its processes have other numbers in each run",
+    **dict.fromkeys(("threads", "processes_fork"), "who does what varies from run to run"),
     **dict.fromkeys(
         (
             *("002_rnn_state_in_module_attr", "035_soft_prompt_shared_by_microbatches"),

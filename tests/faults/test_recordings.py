@@ -336,13 +336,13 @@ LIMITS = (5.0, 300 << 10)
 @fault(
     "The recording",
     "it was made to do harm: to unpack to gigabytes, to nest, to have no end, to name files of others",
-    "`report` shows what is sound in less than 5 s and 300 MB, and no line of a file that is not in it",
+    "`report --html` shows what is sound in less than 5 s and 300 MB, and no line of a file that is not in it",
     few=4,
     many=18,
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit")
 def test_harmful_files(tries: Tries, whole: Path, tmp_path: Path) -> None:
-    secret, file = tmp_path / "secret.py", tmp_path / "harmful.gscope"
+    secret, file, page = (tmp_path / name for name in ("secret.py", "harmful.gscope", "page.html"))
     secret.write_text(f"{SECRET}\n" * 20)
     head = bytearray(whole.read_bytes()[:PAGE])
     HEAD.pack_into(head, 0, MAGIC, FORMAT, 1, 1, 1, PAGE, 0)
@@ -351,10 +351,11 @@ def test_harmful_files(tries: Tries, whole: Path, tmp_path: Path) -> None:
     for number, _ in enumerate(tries):
         what = names[number * (len(names) // tries.times)]
         file.write_bytes(bytes(head) + makers[what]())
-        command = [sys.executable, "-c", MEASURED, "report", str(file)]
+        command = [sys.executable, "-c", MEASURED, "report", str(file), "--html", str(page)]
         shown = subprocess.run(command, capture_output=True, text=True, check=False)
         assert shown.returncode == 0, (what, shown.stdout[-500:])
-        assert (what, "Traceback" in shown.stdout, SECRET in shown.stdout) == (what, False, False)
+        texts = shown.stdout + page.read_text(encoding="utf-8")
+        assert (what, "Traceback" in shown.stdout, SECRET in texts) == (what, False, False)
         took = tuple(map(float, shown.stderr.split()[-2:]))
         assert all(map(lt, took, LIMITS)), (what, took)
         tries.came("shown")

@@ -32,7 +32,7 @@ from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Site
 from gradscope.program.drivers import is_driven
 from gradscope.program.sites import ENTRANCE, override_below, place_in, site_of, user_frame
-from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled
+from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled, unseen
 from gradscope.torch_private import (
     DisableTorchFunction,
     hidden_from_compiler,
@@ -404,6 +404,7 @@ def _with_override(findings: Sequence[Finding]) -> Iterator[Finding]:
 # is_internal_filename): so the program's stacklevel holds.
 Backward.run.__code__ = Backward.run.__code__.replace(co_filename=f"{__file__}{ENTRANCE}")
 itself_hidden_from_compiler(Backward.run)
+hidden_from_compiler(unseen)
 
 _OURS = frozenset(
     {

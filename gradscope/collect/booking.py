@@ -93,7 +93,7 @@ class Books:
     def _end(self, call: Call) -> None:
         """Note what there was when a call ended, and begin to count anew."""
         state, ledger = self._state, self._state.ledger
-        built, destroyed = state.nodes_built, state.census.destroyed
+        built, destroyed = state.generations.built, state.census.destroyed
         call.ended = state.elapsed()
         call.live_bytes, call.peak_bytes = ledger.live_bytes, ledger.peak_bytes
         call.nodes_built = built - self._built_before

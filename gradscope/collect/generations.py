@@ -75,11 +75,17 @@ class Generations:
     @property
     def own_next(self) -> int:
         """The number of the next node of the watch's own thread, as far as it is known."""
-        return self.see() if self.is_own else self._threads[0].next
+        return self.see() if self.is_own else self.own_seen
+
+    @property
+    def own_seen(self) -> int:
+        """The same, as it was when a call last began or ended."""
+        return self._threads[0].next
 
     def see(self) -> int:
         """Return the number of this thread's next node, and take note of it."""
-        bits = self.bits_of(this_thread.number)
+        thread = this_thread.number
+        bits = 0 if thread == self._own else thread * OTHER
         number = bits + next_sequence_nr()
         known = self._threads.get(bits)
         if known is None:
@@ -120,6 +126,8 @@ class Generations:
     @property
     def built(self) -> int:
         """How many nodes were built since the watch began."""
+        if len(self._threads) == 1:  # nearly always, and asked at every call
+            return self._threads[0].next - self._threads[0].first
         return sum(t.next - t.first for t in self._threads.values() if t.counts)
 
     @property

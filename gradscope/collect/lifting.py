@@ -146,7 +146,8 @@ class Lifting:
             nodes, (tensors, nbytes) = repeat.nodes or 1, repeat.saved
             new = nodes - self._counted_before(repeat)
             counts = (tensors * new // nodes, nbytes * new // nodes, *freed, 0, 0)
-        self._release(counts)
+        if self._holding or counts[2] > counts[0] or counts[3] > counts[1]:
+            self._release(counts)
         if call.keep and repeat.weight is not None:
             self._holding.append(weakref.ref(repeat.weight))
         self._ledger.add(_without_held(call, repeat, counts))

@@ -59,7 +59,7 @@ class Past:
         self._calls.append(call.number)
         self._steps.append(call.steps)
         self._roots.append(root)
-        self._ends.append(self._generations.own_next)
+        self._ends.append(self._generations.own_seen)
         self._exact.append(repeat.estimate is None)
         self._keeps.append(call.keep)
         self._lows.append(repeat.lowest)

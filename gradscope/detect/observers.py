@@ -128,10 +128,8 @@ class Observers(Listener):
 
     def _call(self, point: str, *event: Any) -> None:
         listening = self._listening[point]
-        if listening:
-            unprofiled(self._listen)(listening, event)
-
-    def _listen(self, listening: tuple[tuple[Observer, Any], ...], event: tuple[Any, ...]) -> None:
+        if not listening:
+            return
         findings: list[Finding] = []
         try:
             with DisableTorchFunction():  # nor may a subclass of the program's see what we do
@@ -180,19 +178,19 @@ class Observers(Listener):
 
     def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> None:
         """Call every observer after an optimizer's step."""
-        self._call("after_step", optimizer, place, frame)
+        unprofiled(self._call)("after_step", optimizer, place, frame)
 
     def after_program(self, main: ModuleType) -> None:
         """Call every observer when the program's code has ended."""
-        self._call("after_program", main)
+        unprofiled(self._call)("after_program", main)
 
     def at_line(self, frame: FrameType) -> None:
         """Call every observer before a line of the user's code runs."""
-        self._call("at_line", frame)
+        unprofiled(self._call)("at_line", frame)
 
     def at_end(self) -> None:
         """Call every observer when the watch ends."""
-        self._call("at_end")
+        unprofiled(self._call)("at_end")
 
     def saved(self, packed: Packed) -> None:
         """Call those who take note of saved tensors."""
@@ -200,7 +198,7 @@ class Observers(Listener):
 
     def grown(self, frame: FrameType) -> None:
         """Call every observer when the ledger has grown."""
-        self._call("grown", frame)
+        unprofiled(self._call)("grown", frame)
 
     def dropped(self, packed: Packed, nbytes: int) -> None:
         """Call every observer when a saved tensor was dropped."""

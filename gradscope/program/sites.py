@@ -174,7 +174,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
             library = frame
         if user is not None and (owner == ENGINE or code.co_name == "<module>"):
             break
-        frame = caller_of(frame)
+        frame = frame.f_back or caller_of(frame)
     return user or library or overriding
 
 

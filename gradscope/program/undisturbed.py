@@ -9,10 +9,9 @@ import ctypes
 import gc
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, ParamSpec, TypeVar
-
-from gradscope.torch_private import hidden_from_compiler
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -95,24 +94,25 @@ class Allowance:
 def unprofiled(work: Callable[P, T]) -> Callable[P, T]:
     """Return what does ``work`` and keeps a profiler that is written in C from seeing it.
 
-    Torch's keeps each call that it sees: gigabytes for one finding. It sees a call of ours and its
-    return, or it would lose count. A profile function in Python is not suspended: one of ours
-    stands guard over what we read of the program's (``slots``).
+    Torch's keeps each call that it sees: gigabytes for one finding. A profile function in Python is
+    not suspended: one of ours stands guard over what we read of the program's (``slots``).
     """
     profile = sys.getprofile()
     if profile is None or isinstance(profile, _IN_PYTHON):
         return work
+    return partial(unseen, work)
 
-    @hidden_from_compiler
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        thread = _this_thread()
-        _suspend(thread)
-        try:
-            return work(*args, **kwargs)
-        finally:
-            _resume(thread)
 
-    return run
+def unseen(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do ``work`` while this thread's profiler is suspended: it sees this call and its return, or
+    it would lose count.
+    """
+    thread = _this_thread()
+    _suspend(thread)
+    try:
+        return work(*args, **kwargs)
+    finally:
+        _resume(thread)
 
 
 class Untraced:

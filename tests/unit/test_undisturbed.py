@@ -52,7 +52,7 @@ def test_a_profiler_sees_the_call_and_nothing_in_it(function: Callable[[bool], N
     }
     assert seen == {
         "program": (1, []),
-        "run": (3, ["program"]),
+        "unseen": (3, ["program"]),
         "unprofiled": (3, ["program"]),
         "theirs": (3, ["program"]),
     }

@@ -25,8 +25,8 @@ from gradscope.detect.meanwhile import explain
 from gradscope.detect.needs import needs_saved
 from gradscope.detect.proposing import proposed
 from gradscope.detect.stale import as_foretold, stale_tensor
-from gradscope.fixing.donated import fixes_for_donated
 from gradscope.fixing.gs101 import fixes_for_freed, fixes_for_read
+from gradscope.fixing.gs104 import fixes_for_donated
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import (
     USER,

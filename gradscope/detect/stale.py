@@ -11,7 +11,7 @@ from gradscope.collect.evidence import Evidence
 from gradscope.collect.marks import Stale
 from gradscope.detect.built import node_at
 from gradscope.detect.proposing import proposed
-from gradscope.fixing.stepped import Stepped, fixes_for_step
+from gradscope.fixing.gs201 import Stepped, fixes_for_step
 from gradscope.model import Finding, SavedState, SavedTensor
 from gradscope.program.sites import site_of, user_frames
 from gradscope.program.tensors import describe, shape_of, storage_of, version_of

@@ -28,7 +28,7 @@ from gradscope.detect.foresight.turning import next_turn
 from gradscope.detect.observers import Observer
 from gradscope.detect.proposing import proposed
 from gradscope.fixing.gs102 import fixes_for
-from gradscope.fixing.stepped import fixes_for_step
+from gradscope.fixing.gs201 import fixes_for_step
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.drivers import runs_on
 from gradscope.program.sites import Place, user_frames

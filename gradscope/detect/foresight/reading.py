@@ -34,7 +34,7 @@ from gradscope.detect.foresight.objects import (
     names_that_change,
     takes_no_arguments,
 )
-from gradscope.fixing.once import Holder
+from gradscope.fixing.gs102 import Holder
 from gradscope.model import Site
 from gradscope.model.paths import Path
 from gradscope.program.drivers import is_run_again

@@ -13,7 +13,7 @@ from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.evidence import is_carried, link_of
 from gradscope.detect.foresight.stale import Needed
 from gradscope.detect.foresight.training import reason_for_a_constant
-from gradscope.fixing.stepped import Stepped
+from gradscope.fixing.gs201 import Stepped
 from gradscope.program.sites import place_in
 from gradscope.program.tensors import held_node
 from gradscope.rules.gs202 import StaleSoon

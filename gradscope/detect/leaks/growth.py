@@ -20,7 +20,7 @@ from gradscope.detect.leaks.suspects import Mark, Scanned, Suspect, scan
 from gradscope.detect.leaks.told import Told, carried, has_grown, is_kept_between_calls, kept_alive
 from gradscope.detect.observers import Observer
 from gradscope.detect.proposing import proposed
-from gradscope.fixing.cycles import fixes_for_cycle
+from gradscope.fixing.leaks import fixes_for_cycle
 from gradscope.model import BackwardCall, Finding
 from gradscope.model.paths import Path
 from gradscope.program.sites import Place, user_frame, user_frames

@@ -10,8 +10,12 @@ from gradscope.code.through_data import writes_data
 from gradscope.collect.state import State
 from gradscope.detect.leaks.loops import Sightings
 from gradscope.detect.leaks.suspects import Suspect
-from gradscope.fixing.held import fixes_for_carried, fixes_for_kept
-from gradscope.fixing.leaks import detached_after, detached_where_stored
+from gradscope.fixing.leaks import (
+    detached_after,
+    detached_where_stored,
+    fixes_for_carried,
+    fixes_for_kept,
+)
 from gradscope.model import BackwardCall, Finding, Fix
 from gradscope.model.paths import Path
 from gradscope.rules import gs301, gs302

@@ -18,8 +18,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.schedule import Schedule
-from gradscope.detect.foresight.stale import Needed, StaleGraphs
-from gradscope.detect.foresight.stepping import stepped
+from gradscope.detect.foresight.stale import Needed, StaleGraphs, stepped
 from gradscope.detect.observers import Observer
 from gradscope.detect.proposing import proposed
 from gradscope.fixing.gs201 import fixes_for_step

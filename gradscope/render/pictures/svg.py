@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from gradscope.render.pictures.font import FAMILY
-from gradscope.render.pictures.placed import Point
+from gradscope.render.pictures.picture import Point
 from gradscope.render.pictures.scene import Scene, Shape, Text
 from gradscope.units import escaped
 

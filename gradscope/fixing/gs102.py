@@ -52,9 +52,9 @@ def _candidates(facts: SharedGraph, holders: Sequence[Holder]) -> Iterator[Fix]:
     elif facts.again and facts.carried:
         yield from _of_state(facts, holders)
     elif facts.again:
-        yield from of_made_once(facts, holders)
+        yield from _of_made_once(facts, holders)
     else:
-        yield from of_siblings(facts)
+        yield from _of_siblings(facts)
 
 
 def _of_total(facts: SharedGraph) -> Iterator[Fix]:
@@ -185,12 +185,12 @@ def _detach_after(holders: Sequence[Holder]) -> tuple[Edit, ...]:
 def _detach_for_the_next_run(facts: SharedGraph) -> tuple[Edit, ...]:
     """Detach what is stored, where this run of the function does not read it any more."""
     link = facts.link
-    if link is None or facts.holder.endswith("]") or not is_read_first(link, facts.holder):
+    if link is None or facts.holder.endswith("]") or not _is_read_first(link, facts.holder):
         return ()
     return detach_where_stored(facts)
 
 
-def is_read_first(link: Site, holder: str) -> bool:
+def _is_read_first(link: Site, holder: str) -> bool:
     """Return whether the store at a site may put something else in place for the next run: this
     run does not read the attribute any more.
     """
@@ -214,7 +214,7 @@ def _comes_first(node: ast.expr, store: ast.stmt, link: Site) -> bool:
     return source.spans(around, node.lineno) and node.lineno < store.lineno
 
 
-def of_siblings(facts: SharedGraph) -> Iterator[Fix]:
+def _of_siblings(facts: SharedGraph) -> Iterator[Fix]:
     """Two losses over one forward pass."""
     roles = facts.roles
     cuts = {link.cut for link in roles.links}
@@ -370,7 +370,7 @@ class Holder:
     in_tuple: bool = False
 
 
-def of_made_once(facts: SharedGraph, holders: Sequence[Holder]) -> Iterator[Fix]:
+def _of_made_once(facts: SharedGraph, holders: Sequence[Holder]) -> Iterator[Fix]:
     """What was made once, and is used by every iteration: a constant, or a cache to be trained."""
     roles = facts.roles
     if facts.holder.startswith("<cached "):

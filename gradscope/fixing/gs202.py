@@ -43,7 +43,7 @@ def fix_for(
     return cloned(f"save a clone(){where}, or at {place(site)} {form}", ())
 
 
-def fix_for_hidden(change: Statement, made: Sequence[Site]) -> Fix | None:
+def _fix_for_hidden(change: Statement, made: Sequence[Site]) -> Fix | None:
     """Return the fix of a write through ``.data`` to a buffer or an activation: its graph saves a
     clone.
 
@@ -86,7 +86,7 @@ def fixes_for_change(
     later = _later(change.site, facts, trained=trained)
     hidden = facts.by is By.DATA
     if hidden:
-        cure = fix_for_hidden(change, facts.made)
+        cure = _fix_for_hidden(change, facts.made)
         cures = tuple(each for each in (cure,) if each is not None)
     else:
         cures = tuple(

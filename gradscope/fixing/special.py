@@ -22,11 +22,11 @@ _SAVED = "saved_tensors"
 @written
 def not_reentrant(file: str) -> tuple[Edit, ...]:
     """Have the one checkpoint of a file run its backward without a backward call inside."""
-    call = checkpoint_in(file)
+    call = _checkpoint_in(file)
     return calls.with_keyword(places.of_node(call, file), "use_reentrant", "False")
 
 
-def checkpoint_in(file: str) -> ast.Call:
+def _checkpoint_in(file: str) -> ast.Call:
     """Return the one call of a checkpoint in a file."""
     found = [c for c in source.calls_in(source.tree(file)) if source.called_name(c) == "checkpoint"]
     if len(found) != 1:
@@ -37,7 +37,7 @@ def checkpoint_in(file: str) -> ast.Call:
 @written
 def handed_to_checkpoint(file: str, names: Iterable[str]) -> tuple[Edit, ...]:
     """Hand a checkpointed function what it takes from around it as an argument."""
-    call, draft = checkpoint_in(file), Draft(file)
+    call, draft = _checkpoint_in(file), Draft(file)
     function = _checkpointed(call, file)
     given = syntax.arguments_of(function)
     taken = [n for n in names if n.isidentifier() and n in syntax.read_names(function)]
@@ -67,7 +67,7 @@ def handed_to_checkpoint(file: str, names: Iterable[str]) -> tuple[Edit, ...]:
 @written
 def without_checkpoint(file: str) -> tuple[Edit, ...]:
     """Call a checkpointed function itself."""
-    call, draft = checkpoint_in(file), Draft(file)
+    call, draft = _checkpoint_in(file), Draft(file)
     if any(isinstance(each, ast.Starred) for each in call.args[:1]):
         raise CannotBeWrittenError
 

@@ -24,25 +24,13 @@ def detach_reads(at: Site, text: str) -> tuple[Edit, ...]:
 
     Where ``text`` may be None or a number as well, it is detached only if it is a tensor.
     """
-    return read_with(at, text, ".detach()")
+    return _read_with(at, text, ".detach()")
 
 
 @written
 def clone_reads(at: Site, text: str) -> tuple[Edit, ...]:
     """Write ``text.clone()`` wherever the statement at a place reads ``text``."""
-    return read_with(at, text, ".clone()")
-
-
-@written
-def detach_returned(function: Site) -> tuple[Edit, ...]:
-    """Detach what a function returns."""
-    return returned_with(function, ".detach()")
-
-
-@written
-def detach_carried(at: Site, text: str) -> tuple[Edit, ...]:
-    """Detach what a statement reads of what it stores: ``h = f(x, h.detach())``."""
-    return carried_with(at, text, ".detach()")
+    return _read_with(at, text, ".clone()")
 
 
 @written
@@ -58,24 +46,18 @@ def item_stored(at: Site, text: str = "") -> tuple[Edit, ...]:
 
 
 @written
-def stored_as(at: Site, function: str, text: str = "") -> tuple[Edit, ...]:
-    """Store ``function(value)``: ``failures.append(str(error))``."""
-    return called_with(at, function, text)
-
-
-@written
 def item_added(at: Site, total: str) -> tuple[Edit, ...]:
     """Add ``value.item()`` to a total where the statement at a place adds a tensor."""
-    return added_with(at, total, ".item()")
+    return _added_with(at, total, ".item()")
 
 
 @written
 def detach_added(at: Site, total: str) -> tuple[Edit, ...]:
     """Add ``value.detach()`` to a total where the statement at a place adds a tensor."""
-    return added_with(at, total, ".detach()")
+    return _added_with(at, total, ".detach()")
 
 
-def suffixed(node: cst.BaseExpression, suffix: str) -> cst.BaseExpression:
+def _suffixed(node: cst.BaseExpression, suffix: str) -> cst.BaseExpression:
     """Return ``node.suffix``, with parentheses if it needs them; ``.a().b()`` are two calls."""
     if not isinstance(node, _SAFE) and not node.lpar:
         node = node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
@@ -95,7 +77,7 @@ def statement(at: Site) -> ast.stmt:
     return found
 
 
-def read_with(at: Site, text: str, suffix: str) -> tuple[Edit, ...]:
+def _read_with(at: Site, text: str, suffix: str) -> tuple[Edit, ...]:
     """Put a suffix after every read of an expression in a statement."""
     draft = Draft(at.file)
     found = syntax.reads(statement(at), text)
@@ -106,8 +88,9 @@ def read_with(at: Site, text: str, suffix: str) -> tuple[Edit, ...]:
     return draft.edits()
 
 
-def returned_with(function: Site, suffix: str) -> tuple[Edit, ...]:
-    """Put a suffix after what a function returns, in the one place where it does."""
+@written
+def detach_returned(function: Site) -> tuple[Edit, ...]:
+    """Detach what a function returns, in the one place where it does."""
     draft = Draft(function.file)
     found = [*source.statements_of(statement(function))]
     returns = [each for each in found if isinstance(each, ast.Return)]
@@ -115,25 +98,26 @@ def returned_with(function: Site, suffix: str) -> tuple[Edit, ...]:
         raise CannotBeWrittenError
     if isinstance(returns[0].value, ast.Tuple | ast.List | ast.Dict | ast.Constant):
         raise CannotBeWrittenError
-    _put(draft, returns[0].value, suffix, set())
+    _put(draft, returns[0].value, ".detach()", set())
     return draft.edits()
 
 
-def carried_with(at: Site, text: str, suffix: str) -> tuple[Edit, ...]:
-    """Put a suffix after the reads of what a statement computes from itself and stores again."""
+@written
+def detach_carried(at: Site, text: str) -> tuple[Edit, ...]:
+    """Detach what a statement reads of what it stores: ``h = f(x, h.detach())``."""
     found = statement(at)
     targets = found.targets if isinstance(found, ast.Assign) else []
     meant = meant_by(text, [part for each in targets for part in changes.unpacked(each)])
     if meant is None:
         raise CannotBeWrittenError
-    return read_with(at, ast.unparse(meant), suffix)
+    return _read_with(at, ast.unparse(meant), ".detach()")
 
 
 def _put(draft: Draft, node: ast.expr, suffix: str, other: set[str]) -> None:
     """Put a suffix after a read; where it may be no tensor, only if it is one."""
 
     def make(updated: cst.BaseExpression) -> cst.BaseExpression:
-        with_suffix = suffixed(updated, suffix)
+        with_suffix = _suffixed(updated, suffix)
         if not other:
             return with_suffix
         text = cst.Module([]).code_for_node(updated).strip()
@@ -161,7 +145,7 @@ def stored_with(
 ) -> tuple[Edit, ...]:
     """Put a suffix after what the statement or the call at a place stores, or its elements."""
     draft = Draft(at.file)
-    for value in stored_values(at, text):
+    for value in _stored_values(at, text):
         is_display = isinstance(value, ast.Tuple | ast.List | ast.ListComp | ast.GeneratorExp)
         if elements and not is_display:
             _put_around(draft, value, f"tuple(each{suffix} for each in x)")
@@ -231,7 +215,7 @@ def _has_branch(value: ast.expr) -> bool:
     return False
 
 
-def stored_values(at: Site, text: str) -> list[ast.expr]:
+def _stored_values(at: Site, text: str) -> list[ast.expr]:
     """Return the values that are stored at a place: of the target, or of the reads, ``text``."""
     found = statement(at)
     is_plain = isinstance(found, ast.Assign | ast.AugAssign | ast.AnnAssign)
@@ -348,15 +332,16 @@ def _added_element(value: ast.expr) -> ast.expr | None:
     return None
 
 
-def called_with(at: Site, function: str, text: str = "") -> tuple[Edit, ...]:
-    """Store ``function(value)`` instead of the value."""
+@written
+def stored_as(at: Site, function: str, text: str = "") -> tuple[Edit, ...]:
+    """Store ``function(value)``: ``failures.append(str(error))``."""
     draft = Draft(at.file)
-    for value in stored_values(at, text):
+    for value in _stored_values(at, text):
         _put_around(draft, value, f"{function}(x)")
     return draft.edits()
 
 
-def added_with(at: Site, total: str, suffix: str) -> tuple[Edit, ...]:
+def _added_with(at: Site, total: str, suffix: str) -> tuple[Edit, ...]:
     """Put a suffix after what is added to a total: ``total += loss.item()``."""
     draft, wanted = Draft(at.file), syntax.same_text(total)
     match statement(at):

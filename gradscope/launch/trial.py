@@ -34,7 +34,7 @@ def main(job_file: str) -> int:
     job: Job = pickle.loads(Path(job_file).read_bytes())
     target = _target(job)
     header = header_of(target, job.hooks)
-    overlay(job.sources)
+    _overlay(job.sources)
     with job.notes.open("w", buffering=1, encoding="utf-8") as notes:
 
         def start() -> AbstractContextManager[Scope]:
@@ -65,7 +65,7 @@ def _target(job: Job) -> Target:
     return Module(name, job.argv) if kind == "-m" and name else Script(job.script, job.argv)
 
 
-def overlay(sources: Mapping[str, bytes]) -> None:
+def _overlay(sources: Mapping[str, bytes]) -> None:
     """Load these files, by their absolute paths, with this content for the rest of the process.
 
     All Python source, the script's too, comes through one loader; tracebacks and ``inspect`` ask

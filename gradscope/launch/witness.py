@@ -174,7 +174,7 @@ class Witness:
             elif not asked.accumulates and is_asked(parameter.tensor(), asked):
                 parameter.asked.append(self._calls)
         if failed or not self._optimizers:
-            found = (self._parameters.get(id(leaf)) for leaf in leaves_of(asked))
+            found = (self._parameters.get(id(leaf)) for leaf in _leaves_of(asked))
             reached = sorted({p.number for p in found if p is not None} - carried)
         value = _value_of(asked.outputs) if asked.accumulates else None
         at = round(time.perf_counter(), 6)
@@ -249,7 +249,7 @@ class Witness:
 
     def _meet_leaves(self, asked: EngineCall) -> None:
         """Know the leaves of a program that has no optimizer, in the order of the first meeting."""
-        for leaf in leaves_of(asked):
+        for leaf in _leaves_of(asked):
             known = self._parameters.get(id(leaf))
             if known is None or known.tensor() is not leaf:
                 self._know(leaf, WITHOUT_OPTIMIZER, 0, self._numbers)
@@ -262,7 +262,7 @@ class Witness:
         ends = self._ends.get(line)
         if not ends or not self._reference:
             return set()
-        found = map(self._parameters.get, leaves_through_state(asked, ends))
+        found = map(self._parameters.get, _leaves_through_state(asked, ends))
         return {parameter.number for parameter in found if parameter is not None}
 
     # the file
@@ -365,7 +365,7 @@ def _value_of(outputs: Sequence[Any]) -> float | None:
     return float(outputs[0]) if outputs[0].numel() == 1 else None
 
 
-def leaves_of(asked: EngineCall) -> list[Any]:
+def _leaves_of(asked: EngineCall) -> list[Any]:
     """Return the leaves that a call reaches, or those that it was asked for."""
     inputs = [_tensor_of(one) for one in asked.inputs]
     if inputs:
@@ -378,7 +378,7 @@ def is_asked(tensor: Any, asked: EngineCall) -> bool:
     return any(_tensor_of(one) is tensor for one in asked.inputs)
 
 
-def leaves_through_state(asked: EngineCall, ends: Sequence[int]) -> list[int]:
+def _leaves_through_state(asked: EngineCall, ends: Sequence[int]) -> list[int]:
     """Return the ids of the leaves that a call reaches only through a state that is carried from
     one run of its line to the next.
 

@@ -140,7 +140,7 @@ class Foresight(Observer):
             if outlook is not None and not may_stop_before(outlook.reading, held, freeing):
                 outlooks.append((held, outlook))
         self._set_alarm(call, decided)
-        outlooks += cached_over_loops(freeing, frames, record)
+        outlooks += _cached_over_loops(freeing, frames, record)
         coming = _nearest([entry for entry in outlooks if entry[1].comes])
         for chosen in (coming, outlooks):  # what comes in any case matters more
             found = [(held, outlook.reading) for held, outlook in chosen]
@@ -193,7 +193,7 @@ def retains_if_computed(frame: FrameType) -> bool:
     return call is not None and bool(call.computed & {"retain_graph", "create_graph"})
 
 
-def cached_over_loops(
+def _cached_over_loops(
     freeing: Freeing, frames: Sequence[FrameType], record: BackwardCall
 ) -> Iterator[tuple[Held, Outlook]]:
     """Yield what a call will free of the cache, under the condition that its loop goes on.

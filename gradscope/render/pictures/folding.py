@@ -83,7 +83,7 @@ def fold(merged: Merged, options: Options, marks: Marks) -> Folded:
         kept = {root.node for root in merged.roots} | set(marks.highlight) | {marks.failing}
         # A leaf that everything uses would draw its links across even a small picture.
         users = 4 if full else 1
-        inlined, absorbed = absorb_leaves(merged, kept, users=users, views=not full)
+        inlined, absorbed = _absorb_leaves(merged, kept, users=users, views=not full)
     gone = set(absorbed) | {leaf for leaves in inlined.values() for leaf in leaves}
     heads = _linear_order(merged, gone, generations)
     folding = _Folding(merged, options, marks, generations)
@@ -375,7 +375,7 @@ def _joined(parts: list[Part]) -> list[Part]:
     return parts if len(parts) < 2 else [Part(_heads(parts), "rest")]
 
 
-def absorb_leaves(
+def _absorb_leaves(
     merged: Merged, kept: Set[int | None], *, users: int, views: bool
 ) -> tuple[dict[int, list[int]], dict[int, int]]:
     """Write each leaf of at least ``users`` users into their boxes, with the views in between.

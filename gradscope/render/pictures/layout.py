@@ -50,11 +50,11 @@ def lay_out(
     """
     chosen = available_engine(engine)
     if chosen == "simple" or not picture.boxes:
-        return place_in_rows(picture, sizes)
+        return _place_in_rows(picture, sizes)
     cost = span(picture)
     if cost > _HOPELESS:
         note = "too large for a careful layout: placed in simple rows"
-        return place_in_rows(picture, sizes, (note,))
+        return _place_in_rows(picture, sizes, (note,))
     source = to_bare_dot(picture, sizes, cost=cost)
     try:
         if chosen == "dot":
@@ -68,7 +68,7 @@ def lay_out(
                     raise
                 chosen, answer = "dot", _system_dot(source, limit_seconds)
     except wasm.LayoutError as problem:
-        return place_in_rows(picture, sizes, (f"{problem}: placed in simple rows",))
+        return _place_in_rows(picture, sizes, (f"{problem}: placed in simple rows",))
     return _read(picture, sizes, json.loads(answer), chosen)
 
 
@@ -136,7 +136,7 @@ def _route(position: str, height: float) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def place_in_rows(picture: Picture, sizes: Sequence[Size], notes: tuple[str, ...] = ()) -> Placed:
+def _place_in_rows(picture: Picture, sizes: Sequence[Size], notes: tuple[str, ...] = ()) -> Placed:
     """Place boxes in rows by their longest paths.
 
     A new frame begins below the one before it, so that frames never overlap.

@@ -75,7 +75,7 @@ def _details(verdict: Verdict, console: Console) -> None:
         _row("new", what, console)
     before, after = _end(verdict.before, verdict), _end(verdict.after, verdict)
     _row("ends", f"{after} (before, {before})", console)
-    trained = who_trains_what(verdict)
+    trained = _who_trains_what(verdict)
     if trained:
         _row("trains", "; ".join(trained), console)
     _losses(verdict, console)
@@ -146,7 +146,7 @@ def _new_cell(tried: Tried) -> str:
 
 
 def _trains_cell(tried: Tried, console: Console) -> Text:
-    lines = who_trains_what(tried.verdict) if tried.verdict else ()
+    lines = _who_trains_what(tried.verdict) if tried.verdict else ()
     return Text("\n").join(prose(line, console) for line in lines or ("not known",))
 
 
@@ -345,7 +345,7 @@ def refusal(difference: Difference, verdict: Verdict) -> str:
             )
 
 
-def who_trains_what(verdict: Verdict) -> tuple[str, ...]:
+def _who_trains_what(verdict: Verdict) -> tuple[str, ...]:
     """Return for the parameters that the same losses train a line with their names and those."""
     known = _known_lines(verdict)
     groups: dict[tuple[int, frozenset[Line]], list[Key]] = {}

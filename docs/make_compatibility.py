@@ -81,6 +81,15 @@ failed then run again on a later one, and programs of another.
 {before}
 {lacks}
 
+## Accelerators
+
+There, autograd's engine runs backward nodes in threads of its own, one for each device. No GPU was
+at hand for this table: `tests/device` builds a simulated accelerator (with g++, else its tests are
+skipped), on which the engine does the same, and `python -m tests.device.running` compares what is
+said of each annotated program there and on the CPU. Off the CPU torch chooses other operators
+for some modules (recurrent cells, for one), so that graphs and figures differ and both are right.
+Nothing that gradscope does in a steady loop waits for the device.
+
 ## Differences
 
 {differences}

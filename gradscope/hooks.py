@@ -24,8 +24,11 @@ from gradscope.torch_private import (
     KnownStack,
     has_default_hooks,
     hidden_from_compiler,
+    is_carried,
     is_compiling,
     itself_hidden_from_compiler,
+    remove_carried,
+    stash_carried,
 )
 
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
@@ -118,6 +121,14 @@ def erase(error: BaseException, codes: frozenset[Any]) -> None:
             entry.tb_next = following
         entry = following
     error.__traceback__ = first
+
+
+def carry(key: str, value: object) -> None:
+    """Have torch carry a value into the threads that work for this one; None for nothing."""
+    if value is not None:
+        stash_carried(key, value)
+    elif is_carried(key):
+        remove_carried(key)
 
 
 def wrap_engine(run: Callable[..., Any]) -> Handle:

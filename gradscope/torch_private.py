@@ -110,6 +110,47 @@ dispatch_modes: Callable[[], int] = _find("_C._len_torch_dispatch_stack", lambda
 next_sequence_nr: Callable[[], int] = _find("_C._autograd._get_sequence_nr", lambda: 0)
 """The sequence number that the next node of this thread will have."""
 
+_by_thread = threading.local()
+CALL = "gradscope.call"
+"""Under this name torch carries the backward call that is open into the threads that run it."""
+is_carried: Callable[[str], bool] = _find("_C._is_key_in_tls", lambda key: hasattr(_by_thread, key))
+read_carried: Callable[[str], Any] = _find(
+    "_C._get_obj_in_tls", lambda key: getattr(_by_thread, key)
+)
+stash_carried: Callable[[str, Any], None] = _find(
+    "_C._stash_obj_in_tls", lambda key, value: setattr(_by_thread, key, value)
+)
+remove_carried: Callable[[str], object] = getattr(
+    torch._C, "_remove_obj_from_tls", lambda key: stash_carried(key, None)
+)
+
+
+def carried(key: str) -> Any:
+    """Return what this thread has under a name, or the thread that it works for; else None.
+
+    Torch captures it with the stack of default hooks, and gives both to the threads of the engine,
+    where no Python frame tells for whom they run. What one of them sets there is its own, and goes
+    with the node that it runs.
+    """
+    return read_carried(key) if is_carried(key) else None
+
+
+def device_peaks() -> list[str]:
+    """Return for each device that the program has used how many bytes its tensors have taken at the
+    most: torch's own statistics, which it keeps on the host.
+    """
+    find: Any = getattr(getattr(torch, "accelerator", None), "current_accelerator", None)
+    accelerator = None if find is None else find()
+    module: Any = None if accelerator is None else getattr(torch, accelerator.type, None)
+    peak = getattr(module, "max_memory_allocated", None)
+    is_used = getattr(module, "is_initialized", lambda: False)
+    if accelerator is None or peak is None or not is_used():
+        return []
+    sizes = {f"{accelerator.type}:{i}": peak(i) for i in range(module.device_count())}
+    told = {name: size for name, size in sizes.items() if size}
+    return [f"all tensors on {name} took {size:,} bytes at the peak" for name, size in told.items()]
+
+
 # tensors
 
 storage_use_count: Callable[[int], int] = _find("_C._storage_Use_Count", lambda storage: 2**31)

@@ -13,6 +13,7 @@ from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
 from gradscope.collect.default_hooks import DefaultHooks
 from gradscope.collect.facts import Part
+from gradscope.collect.generations import Generations
 from gradscope.collect.identity import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.interruptions import take
 from gradscope.collect.ledger import Ledger
@@ -51,6 +52,7 @@ from gradscope.program.variables import turn_off
 from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
+    device_peaks,
     has_default_hooks,
     hide_package_from_compiler,
 )
@@ -95,7 +97,7 @@ class Session:
         self.process = os.getpid()
         notes, names = Notes(), Names()
         self.observers = Observers(self.report, notes)
-        saving = Saving(Ledger(self.observers, notes), names)
+        saving = Saving(Ledger(self.observers, notes), names, Generations())
         self._hooks = DefaultHooks(
             *(saving.pack, readable(saving.unpack), saving.compose),
             before_theirs=lambda: self.state.lifting.before_theirs(),
@@ -189,7 +191,7 @@ class Session:
         """Take every hook out."""
         self.state.active = False
         self._handles.remove()
-        self.state.saving.leave_late = self._hooks.leave_late
+        self.state.saving.leave_late = self._hooks.sweep
         self.state.restore_stack()
         forget_codes()
         forget_flows()
@@ -301,7 +303,7 @@ class Session:
         """Announce what is known of an exception that ended the program outside of a backward
         call.
         """
-        if id(error) != self.state.thread.explained:
+        if id(error) != self.state.explained:
             finding = hazards.explain_read(error, self.state.calls)
             if finding is not None:
                 self.report(finding)
@@ -320,8 +322,10 @@ class Session:
             returned_bytes=ledger.returned_bytes,
             dropped_tensors=ledger.dropped_tensors + census.dropped[0],
             dropped_bytes=ledger.dropped_bytes + census.dropped[1],
-            live_bytes=ledger.live_bytes + census.held[1],
+            live_bytes=self.state.live_bytes,
             peak_saved_bytes=self.state.peak_bytes,
             left_out=len(self.state.left_out),
-            notes=tuple(self.state.notes),
+            estimated_calls=ledger.estimated_calls,
+            uncounted_nodes=self.state.generations.built_since if self.state.lifting.on else 0,
+            notes=(*self.state.notes, *device_peaks()),
         )

@@ -5,7 +5,6 @@ afterwards.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
@@ -27,6 +26,7 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.shapes import Repeat, Shapes
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.state import State
+from gradscope.collect.thread_numbers import OTHER, name_of_thread
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Site
@@ -114,15 +114,14 @@ class Backward:
     @hidden_from_compiler
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Begin a call; None if that failed, which must not become the program's failure."""
-        calls = self._state.thread.calls
-        depth = len(calls)
+        around = self._state.call
         try:
             return self._begin(EngineCall.of(*args, **kwargs))
         except BaseException as failure:
-            for call in calls[depth:]:
-                call.end_allowance()
-                self._state.running[:] = [c for c in self._state.running if c is not call]
-            del calls[depth:]
+            call = self._state.call
+            if call is not None and call is not around:
+                self._state.running.remove(call)
+                call.end(completed=False)
             if not isinstance(failure, Exception) or raised_by_program(failure):
                 raise
             self._state.notes.failed("looking at a backward call failed in gradscope", failure)
@@ -153,25 +152,24 @@ class Backward:
 
     def _begin(self, asked: EngineCall) -> Call:
         state = self._state
-        frame = user_frame(sys._getframe(2))
+        entrance = sys._getframe(2)
+        frame = user_frame(entrance)
         place = None if frame is None else place_in(frame)
         state.calls += 1
         call = Call(state.calls, place, asked.keep_graph)
-        calls = state.thread.calls
-        call.parent = calls[-1] if calls else None
-        if not calls:
-            state.thread.explained = 0  # the number of an error that is gone may be another's
+        above = state.call
+        call.own = state.generations.is_own if above is None else above.own
+        if above is None and call.own:
+            state.explained = 0  # the number of an error that is gone may be another's
         call.steps = state.steps
-        calls.append(call)
         for other in tuple(state.running):
-            if other.thread != call.thread:
+            if above is None or not above.is_in(other):
                 call.beside, other.beside = other, call
         state.running.append(call)
         call.word = asked.word
+        call.begin(above, entrance)
         self._sink.begins()
-        if state.hooks is not None:
-            call.pushed = state.hooks.pushed()
-        if state.saving.other_thread:
+        if state.saving.is_shared:
             state.lifting.block()
         if not state.looks:
             call.record = self._record(call, asked)
@@ -181,10 +179,9 @@ class Backward:
             state.lifting.leave()
         with DisableTorchFunction():
             roots = [n for n in map(root_node, asked.outputs) if n is not None]
-            call.sequence_nr = next_sequence_nr()
-            call.built = call.sequence_nr - state.generations.newest
-            above = call.parent
-            call.plain = call.thread == state.generations.thread and (above is None or above.plain)
+            call.sequence_nr = state.generations.see() if call.own else next_sequence_nr()
+            call.built = state.generations.built_since
+            call.plain = call.own and (above is None or above.plain)
             call.habit = state.recognizer.habits.of((place, asked.kind, above is not None))
             while call.plain and above is not None:
                 above.within += 1
@@ -208,13 +205,15 @@ class Backward:
                     # Torch keeps a Python object for each node and tensor that was read.
                     call.allowance = Allowance(2 * len(repeat.numbers))
         if repeat is None:
-            if call.thread != state.generations.thread:
+            if not call.own:
                 lifting.block()
             elif not (call.plain and state.recognizer.is_mixed):
                 lifting.leave()
             return False
         call.repeat, call.shape, call.exact = repeat, repeat.shape, False
         call.roots = tuple([root._sequence_nr() for root in roots])
+        if repeat.numbers[0] >= OTHER:
+            call.roots = (repeat.numbers[0], *call.roots[1:])
         call.started = state.elapsed()
         lifting.begin(repeat, roots)
         state.listener.before_repeat(call, repeat)
@@ -257,7 +256,7 @@ class Backward:
         new = not (habit.is_measured and habit.reads.keys() >= set(look.kinds))
         call.exact = shape.returned is None and new
         call.plain = call.plain and not (look.is_wrong or look.left)
-        call.fresh = look.count_fresh(state.generations.newest)
+        call.fresh = look.count_fresh(state.generations.latest)
         if look.unhooked:
             call.unhooked = look.count_unhooked()
         call.record = replace(
@@ -284,7 +283,7 @@ class Backward:
             create_graph=asked.create_graph,
             inputs=tuple(name_of_input(t, self._state.names) for t in asked.inputs) or None,
             parent=call.parent.number if call.parent else None,
-            thread=threading.current_thread().name,
+            thread=name_of_thread() or (call.parent.record.thread if call.parent else ""),
             started=call.started,
         )
 
@@ -317,25 +316,26 @@ class Backward:
             alike = call.known and call.completed and last and not call.exact
             state.lifting.after_hooked(call, shape, alike)
         self._go_on(call)
-        if error is not None and id(error) != state.thread.explained:
-            state.thread.explained = id(error)
+        if error is not None and id(error) != call.explained:
             missed = self._judge.missed(str(error), call, lambda: self._look_again(call, args))
             if missed is not None:
                 self._sink.report(missed)
+        if error is not None and call.parent is not None:
+            call.parent.explained = id(error)
+        elif error is not None and call.own:
+            state.explained = id(error)
         state.listener.after_call(call, record, user_frame(sys._getframe(2)))
 
     def _end(self, call: Call, *, completed: bool) -> None:
         """End a call."""
         state = self._state
-        if state.hooks is not None:
-            state.hooks.restore(call.pushed)
-        call.open, call.completed = False, completed
-        call.end_allowance()
-        if call in state.running:
-            state.running.remove(call)
-        if state.thread.calls and state.thread.calls[-1] is call:
-            state.thread.calls.pop()
-        if state.saving.other_thread:
+        call.end(completed=completed)
+        state.running.remove(call)
+        if state.hooks is not None and not state.lifting.on:
+            state.hooks.lower()  # what was done to its stack of hooks the engine has forgotten
+        if call.own:
+            state.generations.see()
+        if state.saving.is_shared:
             state.lifting.block()
 
     def _end_repeat(self, call: Call, repeat: Repeat) -> None:
@@ -349,7 +349,8 @@ class Backward:
     def _go_on(self, call: Call) -> None:
         """Take it that what is built from now on is built after the call."""
         state = self._state
-        state.generations.end(call.number, call.place)
+        if call.own:
+            state.generations.end(call.number, call.place)
         call.habit.ended = state.generations.newest
         state.restore_stack()
 
@@ -365,6 +366,8 @@ class Backward:
         """Count the memory that came back, and what was freed that the ledger does not know."""
         ledger, shape = self._state.ledger, call.shape
         tensors, nbytes = call.unhooked
+        is_share = not call.exact and shape.returned is None and call.freed_bytes
+        ledger.estimated_calls += bool(tensors or is_share)
         if tensors and call.completed and not call.keep:
             # As large a share returned as of all before.
             returned = nbytes * ledger.returned_bytes // (ledger.freed_bytes or 1)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 from gradscope.collect.habits import Habit
 from gradscope.collect.shapes import NO_SHAPE, Repeat, Shape
-from gradscope.collect.thread_numbers import this_thread
-from gradscope.hooks import Pair
+from gradscope.hooks import carry
 from gradscope.model import FIGURES, BackwardCall, Finding
 from gradscope.program.sites import Place
 from gradscope.program.undisturbed import Allowance
+from gradscope.torch_private import CALL
 
 NO_HABIT = Habit()
 
@@ -20,16 +21,20 @@ NO_HABIT = Habit()
 class Call:
     """A backward call, numbered from 1.
 
-    A call is ``plain`` when it is in the watch's own thread with nothing wrong with its graph,
-    ``known`` when nothing in that is new to calls of its ``habit``; a call within a plain one may
-    be plain too, and ``within`` counts those. ``built`` counts the nodes that were built since the
-    call before, ``fresh`` those of them that are in its graph. ``exact`` calls ask of every freed
-    tensor whether its memory returned; calls on a known shape do not. ``unhooked`` counts the
-    tensors and bytes that the graph saved while the hooks were lifted; ``repeat`` is what the look
-    at a graph without hooks has recognized, and ``figures`` the sizes in its record; ``pushed`` are
-    the program's own default hooks when the call began; ``met`` is another call that ran on the
-    same nodes meanwhile, and ``beside`` one in another thread. ``woken``: an alarm asks for a close
-    look. ``word`` is its kind in the recording.
+    All threads that the engine runs it in have it in common, as torch carries it into them: it is
+    the ``parent`` of a call that any of them makes, and ``frame``, as long as it is open, is where
+    their stacks go on. ``own`` is told of the calls of the watch's own thread, and of those within
+    them, ``explained`` which error of a call within it was explained.
+
+    A call is ``plain`` when it is ``own`` with nothing wrong with its graph, ``known`` when nothing
+    in that is new to calls of its ``habit``; a call within a plain one may be plain too, and
+    ``within`` counts those. ``built`` counts the nodes that were built since the call before,
+    ``fresh`` those of them that are in its graph. ``exact`` calls ask of every freed tensor whether
+    its memory returned; calls on a known shape do not. ``unhooked`` counts the tensors and bytes
+    that the graph saved while the hooks were lifted; ``repeat`` is what the look at a graph without
+    hooks has recognized, and ``figures`` the sizes in its record; ``met`` is another call that ran
+    on the same nodes meanwhile, and ``beside`` one that is not around it. ``woken``: an alarm asks
+    for a close look. ``word`` is its kind in the recording.
     """
 
     # Most calls differ from these in few points; what is not set costs nothing.
@@ -39,7 +44,10 @@ class Call:
     plain: bool = False
     known: bool = False
     woken: bool = False
+    own: bool = True
     parent: Call | None = None
+    frame: FrameType | None = None
+    explained: int = 0
     met: Call | None = None
     beside: Call | None = None
     roots: tuple[int, ...] = ()
@@ -55,7 +63,6 @@ class Call:
     shape: Shape = NO_SHAPE
     habit: Habit = NO_HABIT
     repeat: Repeat | None = None
-    pushed: tuple[Pair, ...] = ()
     findings: Sequence[Finding] = ()
     started: float = 0.0
     ended: float = 0.0
@@ -72,7 +79,25 @@ class Call:
         self.number = number
         self.place = place
         self.keep = keep
-        self.thread = this_thread.number
+
+    def begin(self, parent: Call | None, frame: FrameType) -> None:
+        """Have torch carry the call into the threads that run it."""
+        self.parent, self.frame = parent, frame
+        carry(CALL, self)
+
+    def end(self, *, completed: bool) -> None:
+        """Leave this thread to the call around."""
+        self.open, self.completed, self.frame = False, completed, None
+        carry(CALL, self.parent)
+        if self.allowance is not None:
+            self.allowance.end()
+
+    def is_in(self, other: Call) -> bool:
+        """Return whether this is another call, or within it."""
+        call: Call | None = self
+        while call is not None and call is not other:
+            call = call.parent
+        return call is not None
 
     @property
     def record(self) -> BackwardCall:
@@ -91,11 +116,6 @@ class Call:
     @record.setter
     def record(self, record: BackwardCall) -> None:
         self._record = record
-
-    def end_allowance(self) -> None:
-        """Have Python's collector come as the program has set it again."""
-        if self.allowance is not None:
-            self.allowance.end()
 
     @property
     def announced(self) -> set[str]:

@@ -22,7 +22,7 @@ class Census:
 class Weight:
     """Counts the nodes of a graph of which only the root is marked, and what a call left in it."""
 
-    __slots__ = ("_census", "_nodes", "_saved")
+    __slots__ = ("__weakref__", "_census", "_nodes", "_saved")
     KEY = "gradscope.graph"
 
     def __init__(self, census: Census, nodes: int) -> None:
@@ -37,6 +37,13 @@ class Weight:
         (before, bytes_before), (held, bytes_held) = self._saved, self._census.held
         self._census.held = held + tensors - before, bytes_held + nbytes - bytes_before
         self._saved = (tensors, nbytes)
+
+    def release(self, tensors: int, nbytes: int) -> tuple[int, int]:
+        """Let go of up to so many tensors and bytes; return how many others are left to find."""
+        held, bytes_held = self._saved
+        gone, bytes_gone = min(held, tensors), min(bytes_held, nbytes)
+        self.hold(held - gone, bytes_held - bytes_gone)
+        return tensors - gone, nbytes - bytes_gone
 
     def recount(self) -> tuple[int, int]:
         """Leave the nodes to marks of their own; return what the graph holds, which is saved

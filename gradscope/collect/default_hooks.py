@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gradscope.collect.notes import Notes
 from gradscope.collect.slots import foreign
@@ -17,13 +16,21 @@ from gradscope.hooks import (
     Pair,
     Unpack,
     around_dispatch_modes,
+    carry,
     on_compiled_autograd,
     on_thread_start,
     replace_default_hook_functions,
 )
-from gradscope.torch_private import default_hooks_are_enabled, dispatch_modes, hidden_from_compiler
+from gradscope.torch_private import (
+    carried,
+    default_hooks_are_enabled,
+    dispatch_modes,
+    hidden_from_compiler,
+)
 
 T = TypeVar("T")
+
+_KEY = "gradscope.hooks"
 
 _UNKNOWN_HOOKS = (
     "saved-tensor hooks were in force when the watch began; this torch does not show them, so the "
@@ -31,18 +38,21 @@ _UNKNOWN_HOOKS = (
 )
 
 
-class _ThreadState(threading.local):
-    """What one thread has on its stack of default hooks, as far as it went through us."""
+class _Stack(NamedTuple):
+    """What is on a stack of default hooks, as far as it went through us.
 
-    def __init__(self) -> None:
-        self.entered = False
-        self.aside = False
-        self.lifted = False
-        self.compiling = False
-        self.base: Pair | None = None
-        self.left: Pair | None = None
-        self.beneath: Pair | None = None
-        self.pushed: list[Pair] = []
+    ``base`` is our pair, made one with ``beneath``, which was in force before; ``pushed`` are the
+    program's own since, the innermost last. It is never changed, as torch carries it into other
+    threads along with the stack itself.
+    """
+
+    owner: DefaultHooks
+    base: Pair
+    beneath: Pair | None
+    pushed: tuple[Pair, ...] = ()
+    aside: bool = False
+    lifted: bool = False
+    compiling: bool = False
 
 
 class DefaultHooks:
@@ -67,7 +77,7 @@ class DefaultHooks:
         self._compose = compose
         self._before_theirs = before_theirs
         self._notes = notes
-        self._local = _ThreadState()
+        self._ours = [pack]
         self._torch = DefaultHookFunctions.now()
 
     def install(self) -> Handle:
@@ -112,109 +122,92 @@ class DefaultHooks:
             "keeping saved-tensor hooks in force failed in gradscope", work, otherwise
         )
 
+    @property
+    def _stack(self) -> _Stack | None:
+        """What is in force in this thread; None where we have not entered."""
+        stack = carried(_KEY)
+        return stack if stack is not None and stack.owner is self else None
+
+    def _change(self, stack: _Stack, **values: Any) -> _Stack:
+        stack = stack._replace(**values)
+        carry(_KEY, stack)
+        return stack
+
     def lift(self) -> bool:
         """Take our hooks out in this thread until they are lowered; False where the program's are
         on top.
         """
-        state = self._local
-        state.lifted = self._step_aside()
-        return state.lifted
+        stepped = self._step_aside()
+        if stepped and (stack := self._stack) is not None:
+            self._change(stack, lifted=True)
+        return stepped
 
     def lower(self) -> None:
         """Put lifted hooks back, unless something else still wants them aside."""
-        state = self._local
-        state.lifted = False
-        self._step_back_if_wanted()
-
-    def pushed(self) -> tuple[Pair, ...]:
-        """Return the program's own pairs in this thread, the innermost last."""
-        return tuple(self._local.pushed)
-
-    def restore(self, pushed: tuple[Pair, ...]) -> None:
-        """Know only these pairs of the program's again, and have ours in force.
-
-        What is entered inside a backward call and not left, by the program or by us, the engine
-        forgets when the call ends: it works with a stack of its own.
-        """
-        self._local.pushed[:] = pushed
-        if not self._local.aside:
+        stack = self._stack
+        if stack is not None and stack.lifted:
+            self._change(stack, lifted=False)
             self._step_back_if_wanted()
 
     @hidden_from_compiler
     def sweep(self) -> None:
-        """Take our pair out once more, after a backward call in which the watch has ended.
-
-        The engine works with a copy of the stack, and brings back the one that it found.
-        """
-        if not self._local.entered and self._is_on_top(self._local.left):
-            self._torch.pop()
-
-    @hidden_from_compiler
-    def leave_late(self) -> None:
-        """Take our pair out of this thread, after the watch has ended in another one.
+        """Take our pair out once more, after the watch has ended in another thread, or within a
+        backward call: the engine brings back the stack that it found.
 
         What the program has entered since is not known here, so only a pair on top is taken out.
         """
-        self._attempt(self._leave_late, None)
+        self._attempt(self._sweep, None)
 
-    def _leave_late(self) -> None:
-        state = self._local
-        pair = state.base if state.entered else state.left
-        if pair is not None and self._is_on_top(pair):
+    def _sweep(self) -> None:
+        top = self._torch.top(True)
+        if top is not None and top[0] in self._ours:
             self._torch.pop()
-            state.left = pair
-            state.entered = state.aside = state.lifted = False
-            state.base = state.beneath = None
-            state.pushed.clear()
+        if self._stack is not None:
+            carry(_KEY, None)
 
     def _step_back_if_wanted(self) -> None:
         if dispatch_modes() == 0 and default_hooks_are_enabled():
             self._step_back()
 
     def _enter(self) -> None:
-        state = self._local
-        if state.entered or not default_hooks_are_enabled():
+        if self._stack is not None or not default_hooks_are_enabled():
             return
         if self._torch.hide_pairs():  # ours on top of them would take them out of force
             self._notes.add(_UNKNOWN_HOOKS)
             return
-        state.beneath = self._torch.top(False)
-        state.base = self._pair if state.beneath is None else self._compose(*state.beneath)
-        state.entered, state.aside = True, False
-        if dispatch_modes():
-            state.aside = True
-        else:
-            self._torch.push(*state.base)
+        base, beneath = self._pair, self._torch.top(False)
+        if beneath is not None:
+            base = self._compose(*beneath)
+            self._ours.append(base[0])
+        carry(_KEY, _Stack(self, base, beneath, aside=bool(dispatch_modes())))
+        if not dispatch_modes():
+            self._torch.push(*base)
 
     def _leave(self) -> None:
-        state = self._local
-        if not state.entered:
+        stack = self._stack
+        if stack is None:
             return
-        for _ in state.pushed:
+        for _ in stack.pushed:
             self._torch.pop()
-        if not state.aside and self._is_on_top(state.base):
+        if not stack.aside and self._is_on_top(stack.base):
             self._torch.pop()
-        for pair in state.pushed:  # what the program pushed stays in force, as it pushed it
+        for pair in stack.pushed:  # what the program pushed stays in force, as it pushed it
             self._torch.push(*pair)
-        state.left = state.base
-        state.entered = state.aside = state.lifted = False
-        state.base = state.beneath = None
-        state.pushed.clear()
+        carry(_KEY, None)
 
     @hidden_from_compiler
     def _step_aside(self) -> bool:
-        state = self._local
-        if not state.entered or state.aside or state.pushed or not self._is_on_top(state.base):
+        stack = self._stack
+        if stack is None or stack.aside or stack.pushed or not self._is_on_top(stack.base):
             return False
         self._torch.pop()
-        state.aside = True
+        self._change(stack, aside=True)
         return True
 
     def _is_on_top(self, pair: Pair | None) -> bool:
         """Return whether a pair is the innermost now; None is on top where there is none.
 
-        Inside the engine torch has a stack of its own, and where a compiler traces, it puts back
-        the stack of an earlier moment.
+        Where a compiler traces, it puts back the stack of an earlier moment.
         """
         top = self._torch.top(True)
         return (top and top[0]) == (pair and pair[0])
@@ -222,54 +215,62 @@ class DefaultHooks:
     @hidden_from_compiler
     def _begin_compiling(self) -> None:
         """Step aside while backward calls are compiled: the compiler would trace our hooks."""
-        self._local.compiling = True
-        self._step_aside()
+        stack = self._stack
+        if stack is not None:
+            self._change(stack, compiling=True)
+            self._step_aside()
 
     @hidden_from_compiler
     def _end_compiling(self) -> None:
-        self._local.compiling = False
-        self._step_back_if_wanted()
+        stack = self._stack
+        if stack is not None:
+            self._change(stack, compiling=False)
+            self._step_back_if_wanted()
 
     def _step_back(self) -> None:
-        state = self._local
-        wanted = state.entered and not (state.lifted or state.compiling or state.pushed)
-        if not wanted or state.base is None:
+        stack = self._stack
+        if stack is None or stack.lifted or stack.compiling or stack.pushed:
             return
-        on_top = self._is_on_top(state.base)
-        if not on_top and (state.aside or self._is_on_top(state.beneath)):
-            self._torch.push(*state.base)
-        state.aside = False
+        on_top = self._is_on_top(stack.base)
+        if not on_top and (stack.aside or self._is_on_top(stack.beneath)):
+            self._torch.push(*stack.base)
+        if stack.aside:
+            self._change(stack, aside=False)
 
     @hidden_from_compiler
     def _push_theirs(self, pack: Pack, unpack: Unpack) -> None:
         self._torch.push(*self._attempt(partial(self._pair_for, pack, unpack), (pack, unpack)))
-        if self._local.entered:
-            self._local.pushed.append((pack, unpack))
+        stack = self._stack
+        if stack is not None:
+            self._change(stack, pushed=(*stack.pushed, (pack, unpack)))
 
     def _pair_for(self, pack: Pack, unpack: Unpack) -> Pair:
         """Return the pair to be put in force where the program enters its own."""
-        state = self._local
-        if not state.entered:
+        stack = self._stack
+        if stack is None:
             return pack, unpack
-        if state.lifted:
+        if stack.lifted:
             self._before_theirs()
-        return (pack, foreign(unpack)) if state.aside else self._compose(pack, unpack)
+            stack = self._stack or stack
+        return (pack, foreign(unpack)) if stack.aside else self._compose(pack, unpack)
 
     @hidden_from_compiler
     def _pop_theirs(self) -> None:
         self._torch.pop()
-        state = self._local
-        if state.pushed:
-            state.pushed.pop()
-        if state.aside and not state.pushed:  # what kept ours aside may have ended meanwhile
+        stack = self._stack
+        if stack is None:
+            return
+        if stack.pushed:
+            stack = self._change(stack, pushed=stack.pushed[:-1])
+        if stack.aside and not stack.pushed:  # what kept ours aside may have ended meanwhile
             self._attempt(self._step_back_if_wanted, None)
 
     @hidden_from_compiler
     def _top_theirs(self, ignore_is_tracing: bool) -> Pair | None:
-        state = self._local
-        if not state.entered or self._torch.top(ignore_is_tracing) is None:
-            return self._torch.top(ignore_is_tracing)
-        return state.pushed[-1] if state.pushed else state.beneath
+        top, stack = self._torch.top(ignore_is_tracing), self._stack
+        if stack is None or top is None:
+            return top
+        return stack.pushed[-1] if stack.pushed else stack.beneath
 
     @hidden_from_compiler
     def _disable_for_them(self, *args: Any, **kwargs: Any) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +13,10 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import DETACHED_TEXT, held, kind_of
 from gradscope.collect.slots import MODIFIED
 from gradscope.program.tensors import node_of, shape_of, version_of
+from gradscope.program.undisturbed import apart
 from gradscope.torch_private import SAVED, current_node
+
+_MOST_SECONDS = 2.0  # to wait for torch, which takes some microseconds
 
 DETACHED = (
     f"{DETACHED_TEXT}, i.e. with .detach_()."
@@ -109,36 +111,38 @@ def _type_and_sizes(tensor: torch.Tensor) -> str:
 
 def _error_of_a_changed_result() -> str:
     """Return what the engine says when the result that a node saved was changed in place."""
-    with _asking():
+
+    def ask() -> None:
         result = torch.ones((), requires_grad=True, device="cpu").tanh()
         node: Any = result.grad_fn
         result.add_(0)
+        node._saved_result  # noqa: B018 - asked for the sake of its error
+
+    return _error_of(ask)
+
+
+def _error_of(ask: Callable[[], None]) -> str:
+    """Return the error that torch raises where no hooks are, and where no node is counted."""
+    errors: list[str] = []
+
+    def run() -> None:
         try:
-            node._saved_result  # noqa: B018 - asked for the sake of its error
+            ask()
         except RuntimeError as error:
-            return str(error)
-    return ""
+            errors.append(str(error))
 
-
-@contextmanager
-def _asking() -> Iterator[None]:
-    with (
-        torch.enable_grad(),
-        torch.autograd.graph.disable_saved_tensors_hooks("gradscope asks torch for its words"),
-    ):
-        yield
+    apart(run, _MOST_SECONDS)
+    return errors[0] if errors else ""
 
 
 def _spelled(tensor: torch.Tensor) -> str:
     """Return what the engine's error has in brackets for this tensor, which is changed for that."""
-    with _asking():
-        try:
-            product = tensor * torch.ones((), requires_grad=True, device=tensor.device)
-            node: Any = product.grad_fn
-            tensor.add_(0) if tensor.dtype is not torch.bool else tensor.logical_not_()
-            node._saved_self  # noqa: B018 - asked for the sake of its error
-        except RuntimeError as error:
-            found = re.search(r"inplace operation: \[(.*)\] is at version", str(error), re.DOTALL)
-            if found:
-                return found.group(1)
-    return ""
+
+    def ask() -> None:
+        product = tensor * torch.ones((), requires_grad=True, device=tensor.device)
+        node: Any = product.grad_fn
+        tensor.add_(0) if tensor.dtype is not torch.bool else tensor.logical_not_()
+        node._saved_self  # noqa: B018 - asked for the sake of its error
+
+    found = re.search(r"inplace operation: \[(.*)\] is at version", _error_of(ask), re.DOTALL)
+    return found.group(1) if found else ""

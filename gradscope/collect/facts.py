@@ -8,9 +8,7 @@ that neither the program's numbering of nodes nor its modes and hooks are touche
 
 from __future__ import annotations
 
-import _thread
 import functools
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +16,7 @@ from enum import StrEnum
 import torch
 
 from gradscope.collect import probes
+from gradscope.program.undisturbed import apart
 
 _TORCH, _PYTHON = "torch", "CPython"
 _MOST_SECONDS = 2.0  # to wait for the probes, which take a few milliseconds
@@ -112,6 +111,14 @@ FACTS = (
     ),
     _fact(
         _TORCH,
+        probes.torch_keeps_objects_for_a_thread,
+        _HOOKS,
+        "hooks.py",
+        "collect/calls.py",
+        "collect/default_hooks.py",
+    ),
+    _fact(
+        _TORCH,
         probes.pack_result_dies_with_the_saved_tensor,
         _HOOKS,
         "collect/marks.py",
@@ -149,23 +156,11 @@ FACTS = (
 
 @functools.cache
 def failing() -> tuple[Fact, ...]:
-    """Return the facts that do not hold in this process, probed once.
-
-    A thread that starts now must not wait for an import that this one is in the middle of: if the
-    probes do not come back, none is taken to fail, as nothing is known.
+    """Return the facts that do not hold in this process, probed once; none where the probes do not
+    come back, as nothing is known then.
     """
-    done = threading.Lock()
     found: list[Fact] = []
-
-    def probe() -> None:
-        try:
-            found.extend(fact for fact in FACTS if not fact.holds())
-        finally:
-            done.release()
-
-    done.acquire()
-    _thread.start_new_thread(probe, ())
-    done.acquire(timeout=_MOST_SECONDS)
+    apart(lambda: found.extend(fact for fact in FACTS if not fact.holds()), _MOST_SECONDS)
     return tuple(found)
 
 

@@ -1,5 +1,5 @@
-"""When backward calls ended, in sequence numbers: that tells for every node between which calls it
-was built.
+"""When backward calls ended, in numbers of nodes: so it is told of each between which calls it was
+built.
 """
 
 from __future__ import annotations
@@ -7,52 +7,134 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 
-from gradscope.collect.thread_numbers import this_thread
+from gradscope.collect.thread_numbers import OTHER, this_thread
 from gradscope.program.sites import Place
 from gradscope.torch_private import next_sequence_nr
 
 _MOST = 100_000  # calls; of the older half of more every second one is forgotten
 
 Boundary = tuple[int, Place | None]
-"""The sequence number at which a backward call ended, and the call's place."""
+"""The number at which a backward call ended, and the call's place."""
+
+
+class _Thread:
+    """The numbers that one thread has given to nodes, as far as they are known."""
+
+    def __init__(self, first: int, next_one: int, *, counts: bool = True) -> None:
+        self.first, self.next, self.counts = first, next_one, counts
+        self.ended_at = array("Q")
+        self.calls = array("Q")
+        self.places: list[Place | None] = []
+
+    def end(self, number: int, place: Place | None) -> None:
+        self.ended_at.append(self.next)
+        self.calls.append(number)
+        self.places.append(place)
+        if len(self.calls) > _MOST:
+            half = _MOST // 2
+            for numbers in (self.ended_at, self.calls):
+                numbers[:half] = numbers[:half:2]
+            self.places[:half] = self.places[:half:2]
 
 
 class Generations:
-    """The backward calls of the thread that began the watch; torch numbers the nodes of each thread
-    apart.
+    """The backward calls of the thread that began the watch, and those made within them by threads
+    of the engine.
+
+    Each thread counts the nodes that it builds from zero, so a node's number has in its upper bits
+    which thread that was: none for the watch's own. Of the engine's threads the last number is
+    known when a hook or a call runs there.
     """
 
     def __init__(self) -> None:
-        self.thread = this_thread.number
+        self._own = this_thread.number
         self.newest = next_sequence_nr()
-        """The sequence number at which the last call ended, or the watch began: every node with a
-        smaller one was built before that.
+        """The number at which the last call ended, or the watch began: every node of the watch's
+        own thread with a smaller one was built before that.
         """
         self.latest = 0
         """The number of that call."""
+        self._threads = {0: _Thread(self.newest, self.newest)}
+        self._built_before = 0
         self._stepped: tuple[int, int] | None = None
         self._steps = 0
-        self._ended_at = array("Q")
-        self._calls = array("Q")
-        self._places: list[Place | None] = []
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this is the thread that began the watch."""
+        return this_thread.number == self._own
+
+    def bits_of(self, thread: int) -> int:
+        """Return the upper bits of the numbers of a thread's nodes."""
+        return 0 if thread == self._own else thread * OTHER
+
+    def alike(self, number: int) -> list[int]:
+        """Return the numbers of nodes that torch has numbered alike, in all known threads."""
+        return [bits + number for bits in self._threads]
+
+    @property
+    def own_next(self) -> int:
+        """The number of the next node of the watch's own thread, as far as it is known."""
+        return self.see() if self.is_own else self._threads[0].next
+
+    def see(self) -> int:
+        """Return the number of this thread's next node, and take note of it."""
+        bits = self.bits_of(this_thread.number)
+        number = bits + next_sequence_nr()
+        known = self._threads.get(bits)
+        if known is None:
+            # Nobody has built a node before a watch that begins with none, so no engine has run.
+            first = bits if self._threads[0].first == 0 else number
+            self._threads[bits] = _Thread(first, number)
+        elif number > known.next:
+            known.next = number
+        return number
+
+    def see_built(self, number: int, *, counts: bool) -> None:
+        """Take note of a node that another thread has built; it ``counts`` if that is one of the
+        engine's, for a call of the watch's own thread.
+        """
+        bits = number - number % OTHER
+        if bits not in self._threads:
+            first = bits if counts and self._threads[0].first == 0 else number
+            self._threads[bits] = _Thread(first, first, counts=counts)
+        self._threads[bits].next = max(self._threads[bits].next, number + 1)
+
+    @property
+    def others(self) -> list[int]:
+        """The upper bits of the numbers of the engine's threads that have built nodes."""
+        return [bits for bits, thread in self._threads.items() if bits and thread.counts]
+
+    def is_of_last_call(self, number: int) -> bool:
+        """Return whether one of the engine's threads has built a node that torch has numbered so in
+        the last call.
+        """
+        threads = [(bits, self._threads[bits]) for bits in self.others]
+        return any(
+            (thread.ended_at[-2] if len(thread.ended_at) > 1 else thread.first)
+            <= bits + number
+            < thread.next
+            for bits, thread in threads
+        )
+
+    @property
+    def built(self) -> int:
+        """How many nodes were built since the watch began."""
+        return sum(t.next - t.first for t in self._threads.values() if t.counts)
+
+    @property
+    def built_since(self) -> int:
+        """How many were built since the last call ended."""
+        return self.built - self._built_before
 
     def end(self, number: int, place: Place | None) -> None:
-        """A backward call has ended."""
-        if this_thread.number != self.thread:
-            return
-        self.newest = max(next_sequence_nr(), self.newest)
+        """A backward call of the watch's own thread has ended, or one within such a call."""
+        self.see()
+        for thread in self._threads.values():
+            thread.end(number, place)
+        self.newest = self._threads[0].next
         self.latest = number
-        self._ended_at.append(self.newest)
-        self._calls.append(number)
-        self._places.append(place)
-        if len(self._calls) > _MOST:
-            self._thin()
-
-    def _thin(self) -> None:
-        half = _MOST // 2
-        for numbers in (self._ended_at, self._calls):
-            numbers[:half] = numbers[:half:2]
-        self._places[:half] = self._places[:half:2]
+        self._built_before = self.built
 
     @property
     def has_built(self) -> bool:
@@ -61,7 +143,7 @@ class Generations:
 
     def stepped(self) -> None:
         """An optimizer has stepped."""
-        if this_thread.number == self.thread:
+        if self.is_own:
             now = next_sequence_nr()
             self._steps += 1
             self._stepped = (now if self._stepped is None else self._stepped[1], now)
@@ -76,22 +158,46 @@ class Generations:
             return ended
         return min(ended, self._stepped[0])
 
-    def of(self, sequence_nr: int) -> int:
+    def of(self, number: int) -> int:
         """Return the last backward call that had ended when the node with this number was built; of
         those long ago, the last that is remembered.
         """
-        ended = bisect_right(self._ended_at, sequence_nr)
-        return self._calls[ended - 1] if ended else 0
+        thread = self._threads.get(number - number % OTHER)
+        if thread is None:
+            return self.latest
+        ended = self._ended(thread, number)
+        return thread.calls[ended - 1] if ended else 0
 
-    def around(self, sequence_nr: int) -> tuple[Boundary | None, Boundary | None]:
+    def _ended(self, thread: _Thread, number: int) -> int:
+        """Return how many calls had ended when this thread built the node with this number.
+
+        The engine builds nodes in calls only: seen from outside of them, all before the last end.
+        """
+        ended = bisect_right(thread.ended_at, number)
+        is_in_call = thread is not self._threads[0] and thread.counts and self.is_own
+        return min(ended, max(0, len(thread.ended_at) - 1)) if is_in_call else ended
+
+    def as_own(self, number: int) -> int:
+        """Return a number that a node of the watch's own thread had that was built at about the
+        time.
+        """
+        thread, own = self._threads.get(number - number % OTHER), self._threads[0]
+        if thread is None or thread is own:
+            return number
+        later = len(thread.ended_at) - self._ended(thread, number)
+        return own.ended_at[-later] - 1 if 0 < later <= len(own.ended_at) else own.next
+
+    def around(self, number: int) -> tuple[Boundary | None, Boundary | None]:
         """Return the last backward call before a node was built, and the first after it."""
-        i = bisect_right(self._ended_at, sequence_nr)
-        boundaries = list(
-            zip(
-                self._ended_at[max(i - 1, 0) : i + 1],
-                self._places[max(i - 1, 0) : i + 1],
-                strict=True,
-            )
+        thread = self._threads.get(number - number % OTHER)
+        if thread is None:
+            return None, None
+        i = bisect_right(thread.ended_at, number)
+        found = zip(
+            thread.ended_at[max(i - 1, 0) : i + 1],
+            thread.places[max(i - 1, 0) : i + 1],
+            strict=True,
         )
+        boundaries = list(found)
         earlier = boundaries.pop(0) if i else None
         return earlier, boundaries[0] if boundaries else None

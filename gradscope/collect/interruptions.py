@@ -41,5 +41,5 @@ def take(unraisable: Any) -> bool:
 @hidden_from_compiler
 def raise_postponed() -> None:
     """Raise what is kept, in the main thread: only there do handlers run."""
-    if postponed and threading.current_thread() is threading.main_thread():
+    if postponed and threading.get_ident() == threading.main_thread().ident:
         raise postponed.pop()

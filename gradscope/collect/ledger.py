@@ -15,7 +15,6 @@ import torch
 from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes
 from gradscope.collect.owners import owned_alone
-from gradscope.collect.thread_numbers import this_thread
 from gradscope.program.variables import AS_ARGUMENT
 from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
@@ -63,13 +62,13 @@ class Ledger:
     def __init__(self, listener: SavedTensorListener, notes: Notes) -> None:
         self.listener = listener
         self.notes = notes
-        self.thread = this_thread.number
         self.pending: dict[int, list[weakref.ref[Packed]]] = {}
-        """Saved tensors of nodes that no look at a graph has met yet, by sequence number."""
+        """Saved tensors of nodes that no look at a graph has met yet, by the node's number."""
         self.loose = Loose()
         self.storages: dict[int, int] = {}
         self.saved_tensors = self.saved_bytes = 0
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
+        self.estimated_calls = 0
         self.dropped_tensors = self.dropped_bytes = 0
         self.live_tensors = self.live_bytes = self.peak_bytes = self.highest_bytes = 0
         self.look_at = sys.maxsize

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -10,12 +11,12 @@ from torch.autograd.graph import Node
 from gradscope.collect.calls import Call
 from gradscope.collect.census import Census, Weight
 from gradscope.collect.engine_call import INPUTS
+from gradscope.collect.generations import Generations
 from gradscope.collect.habits import Habit
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.past import Past
 from gradscope.collect.shapes import Repeat, Shape
-from gradscope.hooks import Pair
-from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE, next_sequence_nr
+from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE
 
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shapes
 _FEWER, _FEWER_WITHOUT_STEPS = 3, 9  # the same, where hooks have cost much:
@@ -35,12 +36,6 @@ class Liftable(Protocol):
 
     def lower(self) -> None:
         """Put the hooks back."""
-
-    def pushed(self) -> tuple[Pair, ...]:
-        """Return the pairs that the program itself has entered in this thread."""
-
-    def restore(self, pushed: tuple[Pair, ...]) -> None:
-        """Forget the pairs that were entered since."""
 
     def sweep(self) -> None:
         """Take the hooks out after a backward call in which the watch has ended."""
@@ -63,6 +58,7 @@ class Lifting:
         past: Past,
         hooks: Liftable | None,
         outgrown: Callable[[], None],
+        generations: Generations,
     ) -> None:
         self.on = False
         self.leaves = False
@@ -73,9 +69,11 @@ class Lifting:
         self._past = past
         self._hooks = hooks
         self._outgrown = outgrown
+        self._generations = generations
         self.since = 0
         self.theirs_entered = False
         self._alive: dict[Habit, tuple[int, int]] = {}
+        self._holding: list[weakref.ref[Weight]] = []
         self._kept: set[int] = set()  # nodes of recognized graphs that were kept and are counted
         self._counted = ledger.counts()
         self._alike = self._alike_nodes = 0
@@ -117,7 +115,7 @@ class Lifting:
             return
         if self._hooks is not None and self._hooks.lift():
             self.on = True
-            self.since = next_sequence_nr()
+            self.since = self._generations.own_next
             self.theirs_entered = False
             self._alive.clear()
             self._kept.clear()
@@ -138,18 +136,25 @@ class Lifting:
         """Count what earlier calls of the same shape have counted, and remember the call."""
         habit, shape = call.habit, repeat.shape
         counts = shape.intervals.get(call.built)
-        if repeat.estimate is not None or counts is None:
+        is_told = repeat.estimate is None and counts is not None
+        extra = call.built - repeat.fresh
+        # Others may free a part of a graph that is kept: two losses on one trunk. What was built
+        # and is in no graph that was called may live or not: ``actions.append(policy(state))``.
+        self._ledger.estimated_calls += bool(call.keep or extra or not is_told)
+        if counts is None or not is_told:
             freed = (call.freed_tensors, call.freed_bytes, call.returned_bytes)
             nodes, (tensors, nbytes) = repeat.nodes or 1, repeat.saved
             new = nodes - self._counted_before(repeat)
             counts = (tensors * new // nodes, nbytes * new // nodes, *freed, 0, 0)
+        self._release(counts)
+        if call.keep and repeat.weight is not None:
+            self._holding.append(weakref.ref(repeat.weight))
         self._ledger.add(_without_held(call, repeat, counts))
         self._counted = self._ledger.counts()
         self._past.add(call, repeat)
         self._keep(call, repeat)
-        extra = call.built - repeat.fresh
         all_run = call.completed and not (call.keep or shape.signature[-1] & INPUTS)
-        if extra or not all_run or next_sequence_nr() != call.sequence_nr:
+        if extra or not all_run or self._generations.see() != call.sequence_nr:
             self.leaves = True
         if self._has_outgrown(habit, repeat):
             self.leave()
@@ -158,6 +163,19 @@ class Lifting:
             self.leave()
         elif extra > habit.extra * _TOLERANCE:
             self._odd(call, extra)
+
+    def _release(self, counts: Sequence[int]) -> None:
+        """Take what a call has freed and its graph has not saved anew from graphs that were kept,
+        or from those whose root alone has died: ``f(h).sum().backward(retain_graph=True)``.
+        """
+        saved, saved_bytes, freed, freed_bytes, *_ = counts
+        left = max(0, freed - saved), max(0, freed_bytes - saved_bytes)
+        alive = [weight for reference in self._holding if (weight := reference()) is not None]
+        for weight in alive:
+            left = weight.release(*left)
+        dropped, dropped_bytes = self._census.dropped
+        self._census.dropped = max(0, dropped - left[0]), max(0, dropped_bytes - left[1])
+        self._holding = [weakref.ref(weight) for weight in alive]
 
     def _keep(self, call: Call, repeat: Repeat) -> None:
         """Remember the nodes of a graph that the call keeps, so that they are counted once."""
@@ -206,7 +224,7 @@ class Lifting:
         self._alike = self._alike_nodes = 0
         self._hooks.lower()
         self._past.toggle()
-        number = next_sequence_nr()
+        number = self._generations.own_next
         for shape in self._past.shapes:
             for place in shape.places:
                 if place is not None:  # it ran in every iteration, so it has by now

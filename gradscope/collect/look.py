@@ -80,9 +80,9 @@ class Look:
         ]
         return len(saved), sum(dict(saved).values())
 
-    def count_fresh(self, newest: int) -> int:
-        """Count the nodes, leaves not among them, that have this number or a higher one."""
-        return sum(newest <= t.sequence_nr != NO_SEQUENCE_NR for t in self.tokens)
+    def count_fresh(self, latest: int) -> int:
+        """Count the nodes, leaves not among them, that were built since this call, the latest."""
+        return sum(t.generation == latest and t.sequence_nr != NO_SEQUENCE_NR for t in self.tokens)
 
     def sequence_nrs(self) -> Iterable[int]:
         """Yield the sequence numbers of the nodes."""

@@ -31,7 +31,7 @@ from gradscope.collect.nodes import (
     was_freed,
 )
 from gradscope.collect.state import State
-from gradscope.collect.thread_numbers import this_thread
+from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import dependencies_last, root_node, will_run
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_leaf, is_parameter
@@ -70,6 +70,7 @@ class Looker:
         room = self._stack_limit.room_for(0)
         storages: dict[int, int] = {}
         slices: list[int] = []
+        marked: set[int] = set()
         stack = list(roots)[::-1]
         while stack:
             node = stack.pop()
@@ -91,6 +92,7 @@ class Looker:
                 if Weight.KEY in metadata:
                     self._recount(metadata[Weight.KEY])
                 token = metadata[KEY] = self._mark(look, node, slices)
+                marked.add(i)
             else:
                 asked = token.unseen or token.is_function or token.probed
                 if asked and token.freed_by is None:
@@ -123,6 +125,8 @@ class Looker:
                     if target is not None and target not in index:
                         stack.append(target)
         look.nbytes += sum(storages.values())
+        if self._generations.others:
+            self._tell_threads(look, marked)
         if slices:
             self._claim_slices(look, slices)
         if look.unhooked:
@@ -149,11 +153,13 @@ class Looker:
             token = self._token()
             self._census.alive += 1
         token.generation = self._generations.latest
-        sequence_nr = token.sequence_nr = node._sequence_nr()
-        pending = self._ledger.pending
-        packs = pending.pop(sequence_nr, _NOTHING) if known.saves else _NOTHING
-        if packs:
-            token.packs = packs
+        token.sequence_nr = node._sequence_nr()
+        packs = _NOTHING
+        if self._saving.other_thread and not known.is_leaf:
+            packs = self._claim_own(token, node, known)
+        elif known.saves:
+            packs = self._ledger.pending.pop(token.sequence_nr, _NOTHING)
+        number = token.sequence_nr
         if known.is_function:
             token.is_function = True
             if known.is_compiled:
@@ -161,23 +167,19 @@ class Looker:
             self._tie(look, token, node, known)
         elif known.is_slices:
             if packs:  # claimed with those of its inner node, once the other nodes have theirs
-                pending[sequence_nr] = packs
-            token.packs = ()
+                self._ledger.pending[number] = packs
             token.unseen = OPAQUE
-            if sequence_nr < self._generations.newest and slices_were_freed(node):
+            if number < self._generations.newest and slices_were_freed(node):
                 token.freed_by = BEFORE_WATCH
             slices.append(look.index[node])
         elif packs:
-            if self._saving.other_thread:
-                self._claim_own(look, token, node, known, packs)
-            else:
-                self._claim(token, packs)
+            token.packs = self._claim(token, packs)
         elif known.names:
             self._tie(look, token, node, known)
         elif is_foreach(node, known):  # the hooks saw nothing of it: it may have saved nothing
             token.probed = True
-        if sequence_nr < self._generations.newest:
-            token.generation = self._generations.of(sequence_nr)
+        if number < self._generations.newest or (number >= OTHER and not known.is_leaf):
+            token.generation = self._generations.of(number)
         return token
 
     def _check(self, look: Look, i: int, token: Token, storages: dict[int, int]) -> None:
@@ -225,6 +227,7 @@ class Looker:
                 token.place = token.place or data.place
                 token.route = token.route or data.route
                 token.module = token.module or data.module
+                token.differentiates = data.differentiates
                 packs.append(weakref.ref(data))
             else:
                 unseen.append((name.split("[", 1)[0], data))
@@ -260,33 +263,94 @@ class Looker:
                 packed.token = token
                 if token.place is None:
                     token.place, token.module = packed.place, packed.module
-                    token.route = packed.route
+                    token.route, token.differentiates = packed.route, packed.differentiates
         return packs
 
-    def _claim_own(
-        self,
-        look: Look,
-        token: Token,
-        node: Node,
-        kind: Kind,
-        packs: list[weakref.ref[Packed]],
-    ) -> None:
-        """Tie those saved tensors of this number that are the node's own, and leave the others.
+    def _claim_own(self, token: Token, node: Node, kind: Kind) -> list[weakref.ref[Packed]]:
+        """Find out which thread built a node, by what it saved; return this where the node itself
+        cannot be asked for it.
 
-        Each thread counts its nodes from zero, so they may be those of another thread's node.
+        Nodes of several threads have torch's number: so the saved tensors that wait for that one
+        may be another's.
         """
+        pending = self._ledger.pending
+        waiting = [n for n in self._generations.alike(token.sequence_nr) if n in pending]
         if kind.names:
-            token.packs = ()
-            self._tie(look, token, node, kind)
+            own = [data for _, data in held(node, kind) if isinstance(data, Packed)]
         elif is_foreach(node, kind):
+            packs = [reference for number in waiting for reference in pending[number]]
             met = self._saving.unpacked_by(lambda: foreach_was_freed(node), packs)
-            token.packs = self._claim(token, met)
+            own = [packed for packed in (r() for r in met) if packed is not None]
         else:
-            token.packs = packs if kind.is_unnamed and not _of_other_threads(packs) else ()
-            self._claim(token, token.packs)
-        left = [r for r in packs if (packed := r()) is not None and packed.token is None]
-        if left:
-            self._ledger.pending[token.sequence_nr] = left
+            own = []
+            if len(waiting) == 1 and (kind.is_unnamed or kind.is_slices):
+                token.sequence_nr = waiting[0]
+                return pending.pop(waiting[0])
+        if own:
+            token.sequence_nr += self._generations.bits_of(own[0].thread)
+        mine = {id(packed) for packed in own}
+        left = pending.pop(token.sequence_nr, ()) if own else ()
+        if left := [r for r in left if r() is not None and id(r()) not in mine]:
+            pending[token.sequence_nr] = left
+        return [] if kind.names else [weakref.ref(packed) for packed in own]
+
+    def _tell_threads(self, look: Look, marked: set[int]) -> None:
+        """Tell by their numbers which nodes another thread has built of those that saved nothing.
+
+        A node is younger than those that its edges lead to, and older than those whose edges lead
+        to it: in its own thread its number lies between theirs.
+        """
+        tokens, targets, generations = look.tokens, look.targets, self._generations
+        least, below = [0] * len(tokens), [generations.own_next] * len(tokens)
+        taken = {t.sequence_nr for t in tokens if t.packs}
+        order = dependencies_last(targets)
+
+        def is_other(i: int) -> bool:
+            number = tokens[i].sequence_nr
+            if tokens[i].packs or number >= OTHER:
+                return False
+            if number in taken or not least[i] <= number < below[i]:
+                return True
+            is_older = number < generations.newest
+            return is_older and i in marked and generations.is_of_last_call(number)
+
+        def note_other(i: int) -> None:
+            near = [tokens[target].sequence_nr for target in targets[i]]
+            others = [n - n % OTHER for n in near if OTHER < n < NO_SEQUENCE_NR]
+            tokens[i].sequence_nr += max(others, default=generations.others[0])
+            tokens[i].generation = generations.of(tokens[i].sequence_nr)
+            generations.see_built(tokens[i].sequence_nr, counts=True)
+
+        def time_of(i: int) -> int | None:
+            """Return a number of a node that was built at the time, None where none is known."""
+            number = tokens[i].sequence_nr
+            is_known = bool(tokens[i].packs) or OTHER <= number < NO_SEQUENCE_NR
+            return generations.as_own(number) if is_known else None
+
+        for i in reversed(order):
+            if is_other(i):
+                note_other(i)
+            time = time_of(i)
+            if time is None:
+                time = below[i]
+            elif tokens[i].sequence_nr >= OTHER:
+                time += 1  # what was built just before the call
+            for target in targets[i]:
+                below[target] = min(below[target], below[i], time)
+        met: dict[int, int] = {}
+        for i in order:
+            other = met.setdefault(tokens[i].sequence_nr, i)
+            if other != i and tokens[i].sequence_nr < OTHER:  # one of the two leads to such nodes
+                leads = any(OTHER <= tokens[t].sequence_nr < NO_SEQUENCE_NR for t in targets[other])
+                note_other(other if leads and not tokens[other].packs else i)
+            least[i] = max([least[target] for target in targets[i]], default=0)
+            if is_other(i):
+                note_other(i)
+            time = time_of(i)
+            if time is not None:
+                least[i] = max(least[i], time + 1)
+        ages = [t.generation for t in tokens if t.sequence_nr != NO_SEQUENCE_NR]
+        look.oldest = min([age for age in ages if age != generations.latest], default=None)
 
     def _claim_slices(self, look: Look, slices: list[int]) -> None:
         """Tie to new CopySlices nodes what the nodes that they wrap have saved.
@@ -310,9 +374,8 @@ class Looker:
                     continue
                 place = packs[0].place
                 token.packs = [*token.packs, *self._claim(token, pending.pop(number))]
-            if not self._saving.other_thread:
-                hidden = self._ledger.loose.of_slices(token.sequence_nr)
-                token.packs = [*token.packs, *self._claim(token, hidden)]
+            hidden = self._ledger.loose.of_slices(token.sequence_nr)
+            token.packs = [*token.packs, *self._claim(token, hidden)]
             previous = token.sequence_nr
             pending.pop(token.sequence_nr, None)
             for packed in (r() for r in token.packs):
@@ -360,12 +423,6 @@ class Looker:
                 wanted.add(look.index[node])
         order = dependencies_last(look.targets)
         return will_run(look.targets, order, wanted, captured_only)
-
-
-def _of_other_threads(packs: Sequence[weakref.ref[Packed]]) -> bool:
-    """Return whether another thread saved one of these: each thread counts its nodes from zero."""
-    own = this_thread.number
-    return any(packed is not None and packed.thread != own for packed in (r() for r in packs))
 
 
 def _weight(tensor: torch.Tensor) -> tuple[int, int]:

@@ -16,12 +16,11 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
 from gradscope.collect.census import Census
-from gradscope.collect.thread_numbers import this_thread
 from gradscope.model import Graph
 from gradscope.program.routes import Route
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_leaf, version_of
-from gradscope.torch_private import hidden_from_compiler
+from gradscope.torch_private import CALL, carried, hidden_from_compiler
 
 KEY = "gradscope"
 """The key of our mark in ``node.metadata``."""
@@ -78,6 +77,7 @@ class Packed:
     place: Place | None = None
     route: Route | None = None
     module: tuple[str, str] | None = None
+    differentiates: tuple[str, Place | None] | None = None
     sequence_nr: int = UNKNOWN
     thread: int = 0
     storage: int = 0
@@ -108,7 +108,8 @@ class Token:
     ``call`` is the last backward call that ran the node, ``freed_by`` the one in which the graph
     let go of what the node saved. ``packs`` are the saved tensors that our hooks saw, ``unseen``
     the names of those that they did not see (wrapped Python scalars, or all of them without hooks).
-    ``graph`` and ``index`` tell where the node was first pictured, ``generation`` is the number of
+    ``sequence_nr`` is torch's with the thread in it, see ``thread_numbers.OTHER``. ``graph`` and
+    ``index`` tell where the node was first pictured, ``generation`` is the number of
     the last backward call that had run when the node was built; ``probed`` nodes are checked by
     asking torch, as our hooks did not see what they saved.
     """
@@ -123,6 +124,7 @@ class Token:
     place: Place | None = None
     route: Route | None = None
     module: tuple[str, str] | None = None
+    differentiates: tuple[str, Place | None] | None = None
     packs: Sequence[weakref.ref[Packed]] = ()
     unseen: tuple[str, ...] = ()
     probed: bool = False
@@ -143,11 +145,11 @@ class Token:
 
     @property
     def is_run_elsewhere(self) -> bool:
-        """Whether a call of another thread runs the node now: torch may free what it saved just
-        while that is read.
+        """Whether a call runs the node now that this thread does not: torch may free what it saved
+        just while that is read.
         """
-        call = self.call
-        return call is not None and call.open and call.thread != this_thread.number
+        call, here = self.call, carried(CALL)
+        return call is not None and call.open and not (here is not None and here.is_in(call))
 
 
 class LeafToken(Token):

@@ -10,9 +10,10 @@ from collections import deque
 from dataclasses import replace
 
 from gradscope.collect.calls import Call
+from gradscope.collect.generations import Generations
 from gradscope.collect.marks import Token
 from gradscope.collect.shapes import Repeat, Shape
-from gradscope.torch_private import next_sequence_nr
+from gradscope.collect.thread_numbers import OTHER
 
 _MOST_KNOWN = 200
 _MOST_REMEMBERED = 100_000  # calls
@@ -23,7 +24,8 @@ _MOST_ASKED = 256  # calls that may have run one node
 class Past:
     """When the hooks were lifted, and the calls of recognized graphs, in the order of time."""
 
-    def __init__(self) -> None:
+    def __init__(self, generations: Generations) -> None:
+        self._generations = generations
         self._calls = array("Q")
         self._steps = array("Q")
         self._roots = array("Q")
@@ -39,10 +41,12 @@ class Past:
 
     def toggle(self) -> None:
         """Note that the hooks are lifted now, or put back."""
-        self._toggles.append(next_sequence_nr())
+        self._toggles.append(self._generations.own_next)
 
     def was_lifted(self, sequence_nr: int) -> bool:
         """Return whether the node with this number was built while the hooks were lifted."""
+        if sequence_nr >= OTHER:  # what it saved tells that
+            return False
         return bool(self._toggles) and bisect_right(self._toggles, sequence_nr) % 2 == 1
 
     def add(self, call: Call, repeat: Repeat) -> None:
@@ -55,7 +59,7 @@ class Past:
         self._calls.append(call.number)
         self._steps.append(call.steps)
         self._roots.append(root)
-        self._ends.append(next_sequence_nr())
+        self._ends.append(self._generations.own_next)
         self._exact.append(repeat.estimate is None)
         self._keeps.append(call.keep)
         self._lows.append(repeat.lowest)
@@ -84,6 +88,9 @@ class Past:
         if shape.record is not None:
             call.record = replace(shape.record, number=call.number)
         index = shape.offsets.get(self._roots[at] - token.sequence_nr)
+        known = len(self._shapes) - len(self._numbers)
+        if token.sequence_nr >= OTHER and at >= known:
+            index = self._numbers[at - known].index(token.sequence_nr)
         if index is None or not self._exact[at]:
             return
         token.place = shape.places[index]
@@ -102,6 +109,8 @@ class Past:
         """
         found = None
         first = bisect_right(self._ends, sequence_nr)
+        if sequence_nr >= OTHER:  # of another thread it is not known when that was
+            first = max(0, len(self._ends) - _MOST_ASKED)
         known = len(self._shapes) - len(self._numbers)
         for at in range(first, min(len(self._ends), first + _MOST_ASKED)):
             if sequence_nr < self._lows[at]:

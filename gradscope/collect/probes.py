@@ -204,6 +204,16 @@ def current_node_and_modes_are_told() -> bool:
         )
 
 
+def torch_keeps_objects_for_a_thread() -> bool:
+    """Check that torch keeps objects by name with what a thread hands on to those of the engine."""
+    # That they arrive there would show only in a backward call.
+    key, mark = "gradscope.probe", object()
+    hooks.carry(key, mark)
+    kept = private.carried(key) is mark
+    hooks.carry(key, None)
+    return kept and private.carried(key) is None
+
+
 def steps_have_global_hooks() -> bool:
     """Check that every optimizer's step runs the global hooks."""
     handle = hooks.on_optimizer_step(lambda optimizer: None, lambda optimizer: None)

@@ -5,7 +5,7 @@ marks.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from gradscope.collect.nodes import (
 )
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.collect.stack_limit import StackLimit
+from gradscope.collect.thread_numbers import OTHER
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN
 from gradscope.torch_private import (
@@ -61,17 +62,28 @@ class Reading:
     __slots__ = ("fresh", "kinds", "leaves", "lowest", "nbytes", "numbers", "tensors")
 
     def __init__(
-        self, kinds: list[type], numbers: list[int], tensors: int, nbytes: int, newest: int
+        self,
+        kinds: list[type],
+        numbers: list[int],
+        elsewhere: Mapping[int, int],
+        saved: tuple[int, int],
+        generations: Generations,
     ) -> None:
+        newest = generations.newest
         self.kinds = tuple(kinds)
-        self.numbers = array("Q", numbers)
-        self.tensors, self.nbytes = tensors, nbytes
+        self.tensors, self.nbytes = saved
         self.leaves = numbers.count(0)
+        for i, bits in elsewhere.items():
+            numbers[i] += bits
+            generations.see_built(numbers[i], counts=True)
+        self.numbers = array("Q", numbers)
         self.fresh = len(numbers) - self.leaves
         self.lowest = min(filter(None, numbers), default=NO_SEQUENCE_NR)
-        if self.lowest < newest:
-            self.fresh = sum(number >= newest for number in numbers)
-        else:
+        if self.lowest < newest or elsewhere:
+            self.fresh = sum(newest <= number < OTHER for number in numbers)
+            others = (numbers[i] for i in elsewhere)
+            self.fresh += sum(generations.of(number) == generations.latest for number in others)
+        if self.lowest >= newest:
             self.lowest = NO_SEQUENCE_NR
 
 
@@ -132,6 +144,9 @@ class Recognizer:
                 return False
             self.habits.learn(habit, reads)
         habit.shape = shape
+        if self._generations.others:
+            numbers = enumerate(token.sequence_nr for token in look.tokens)
+            shape.elsewhere = {i: n - n % OTHER for i, n in numbers if OTHER <= n < NO_SEQUENCE_NR}
         oldest = self._generations.oldest_of(habit.ended)
         known = known and all(t.sequence_nr >= oldest for t in look.tokens if t.has_buffers)
         if shape.recognizable is None and (not measured or habit.scale is None):
@@ -175,11 +190,11 @@ class Recognizer:
     ) -> Reading | None:
         """Walk a graph as the full look does, and read all that it saved.
 
-        None if a node that saves something is older than ``oldest`` or ``lifted``, if one cannot be
-        read, or if its like was not met. Reading what was saved without hooks runs torch's own
-        check of its version, and no code of the program's; what hooks of the program's have packed
-        is only asked whether it is there. This runs at every call of a steady loop, so it walks by
-        itself, with local names.
+        None if a node of this thread that saves something is older than ``oldest`` or ``lifted``,
+        if one cannot be read, or if its like was not met. Reading what was saved without hooks runs
+        torch's own check of its version, and no code of the program's; what hooks of the program's
+        have packed is only asked whether it is there. This runs at every call of a steady loop, so
+        it walks by itself, with local names.
         """
         reads_of, youngest = habit.reads.get, max(oldest, lifted)
         kinds: list[type] = []
@@ -189,6 +204,8 @@ class Recognizer:
         nbytes = tensors = 0
         most, tells = _FEW_NODES, SAVED_TENSORS_ARE_READABLE
         met: set[int] = set()
+        late: list[int] = []
+        others = bool(self._generations.others)
         stack = list(roots)[::-1]
         pop, push = stack.pop, stack.append
         try:
@@ -223,8 +240,10 @@ class Recognizer:
                 if not reads:
                     continue
                 if number < youngest:
-                    self.is_mixed = number >= oldest
-                    return None
+                    if not others:
+                        self.is_mixed = number >= oldest
+                        return None
+                    late.append(len(kinds) - 1)
                 if reads is _FUNCTION:
                     sizes = _sizes_by_function(node)
                     tensors += len(sizes)
@@ -258,7 +277,13 @@ class Recognizer:
                         return None  # a tensor subclass, whose code is not to run
         except (RuntimeError, TypeError):  # freed, stale, or not a list of tensors
             return None
-        return Reading(kinds, numbers, tensors, nbytes, self._generations.newest)
+        shape = self._by_kinds.get(tuple(kinds)) if others else None
+        elsewhere = {} if shape is None else shape.elsewhere
+        older = [numbers[i] for i in late if i not in elsewhere]
+        if older:
+            self.is_mixed = min(older) >= oldest
+            return None
+        return Reading(kinds, numbers, elsewhere, (tensors, nbytes), self._generations)
 
 
 def _unpacked(node: Node, name: str) -> Any:

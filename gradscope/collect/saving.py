@@ -17,24 +17,27 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import engine_words
+from gradscope.collect.generations import Generations
 from gradscope.collect.interruptions import postponed, raise_postponed
 from gradscope.collect.ledger import LOOKS, Ledger
-from gradscope.collect.marks import UNKNOWN, UNTIED, Packed
+from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
 from gradscope.collect.nodes import CLONE
 from gradscope.collect.notes import raised_by_program
 from gradscope.collect.slots import MODIFIED, readable
-from gradscope.collect.thread_numbers import this_thread
+from gradscope.collect.thread_numbers import OTHER, this_thread
 from gradscope.program.names import Names
 from gradscope.program.routes import Route, Routes
-from gradscope.program.sites import Place, place_of
+from gradscope.program.sites import Place, caller_of, place_of
 from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
 from gradscope.program.variables import AS_ARGUMENT, Variable
 from gradscope.torch_private import (
+    CALL,
     CHECKPOINT_FILE,
     FUNCTION_APPLY,
     SAVED_TENSORS_ARE_READABLE,
     BackwardCFunction,
     DisableTorchFunction,
+    carried,
     current_node,
     function_modes,
     hidden_from_compiler,
@@ -57,8 +60,9 @@ _FRESH_REFERENCES = 3 + AS_ARGUMENT
 class Saving:
     """The pair of hooks of a watch, and what composes it with the program's own."""
 
-    def __init__(self, ledger: Ledger, names: Names) -> None:
+    def __init__(self, ledger: Ledger, names: Names, generations: Generations) -> None:
         self.ledger = ledger
+        self.generations = generations
         self.routes = Routes()
         self._names = names
         # A class of its own for each watch spares each object one attribute.
@@ -69,15 +73,19 @@ class Saving:
         self.detailed = True
         """Note the module of each node: for a picture, so not once such graphs were pictured."""
         self.looks_left = LOOKS
-        self.other_thread = False
-        """Whether another thread than the watch's own has saved a tensor."""
+        self.other_thread = self.is_shared = False
+        """Whether another thread than the watch's own has saved a tensor, and whether one has that
+        ran no call of it.
+        """
+        self._own = this_thread.number
         self.leave_late: Callable[[], None] | None = None
         """Set when the watch has ended: takes our pair out of a thread out of its reach."""
         self._checking = True
-        self._last_sequence_nr = self._last_thread = -1
+        self._last_sequence_nr = -1
         self._last_place: Place | None = None
         self._last_route: Route | None = None
         self._last_module: tuple[str, str] | None = None
+        self._last_differentiates: tuple[str, Place | None] | None = None
         self._last_untied = False
         self._last_code: CodeType | None = None
 
@@ -90,7 +98,7 @@ class Saving:
             self.leave_late()
         try:
             # No frame lies below ours in a thread of C++ (the engine's, or that of torch.jit.fork).
-            frame = sys._getframe().f_back
+            frame = sys._getframe().f_back or caller_of(None)
             if type(tensor) not in PLAIN or function_modes():
                 with DisableTorchFunction():
                     return self._pack(tensor, frame)
@@ -172,26 +180,25 @@ class Saving:
         if self.detailed:
             self.ledger.listener.saved(packed)
         sequence_nr = next_sequence_nr() - 1
-        thread = packed.thread = this_thread.number
         if packed.sequence_nr == UNKNOWN:
             packed.sequence_nr = sequence_nr
+        thread = packed.thread = this_thread.number
+        if thread != self._own:
+            packed.sequence_nr += thread * OTHER
+            sequence_nr += thread * OTHER
         code = None if caller is None else caller.f_code
-        if (
-            sequence_nr == self._last_sequence_nr
-            and thread == self._last_thread
-            and code is self._last_code
-        ):
+        if sequence_nr == self._last_sequence_nr and code is self._last_code:
             packed.place = self._last_place
             packed.route = self._last_route
             packed.module = self._last_module
+            packed.differentiates = self._last_differentiates
             untied = self._last_untied
         else:
-            if self.detailed and code is not None and code.co_name != "<module>":
-                self._last_module = packed.module = self._names.module_of(caller)
-            else:
-                self._last_module = None
-            if thread != self.ledger.thread:
-                self.other_thread = True
+            self._last_module = self._last_differentiates = None
+            if self.detailed:
+                self._note_context(packed, caller)
+            if thread != self._own:
+                self._note_other(sequence_nr)
             # A Function saves after its forward, which may have built nodes; a checkpoint's inputs
             # are in no node.
             untied = self._last_untied = code is not None and (
@@ -203,8 +210,7 @@ class Saving:
             )
             if place is not None:
                 place.last_sequence_nr = sequence_nr
-            self._last_sequence_nr, self._last_thread = sequence_nr, thread
-            self._last_code = code
+            self._last_sequence_nr, self._last_code = sequence_nr, code
         if untied:
             packed.sequence_nr = UNTIED
             if code is FUNCTION_APPLY:
@@ -218,6 +224,30 @@ class Saving:
             pending[number] = [_reference(packed)]
         else:
             waiting.append(_reference(packed))
+
+    def _note_context(self, packed: Packed, caller: FrameType | None) -> None:
+        """Note in which module's call a node is built, and by which node that a call runs."""
+        if caller is None:
+            return
+        if caller.f_code.co_name != "<module>":
+            packed.module = self._names.module_of(caller)
+        call = carried(CALL)
+        # By the engine itself: only torch's function that calls it may lie between.
+        if call is not None and (caller is call.frame or caller.f_back is call.frame):
+            node = current_node()
+            token = None if node is None else token_of(node)
+            if token is not None:
+                packed.module = packed.module or token.module
+                packed.differentiates = node.name(), token.place
+        self._last_module, self._last_differentiates = packed.module, packed.differentiates
+
+    def _note_other(self, number: int) -> None:
+        """Note that another thread builds nodes: one of the engine's for a call, or of its own."""
+        self.other_thread = True
+        call = carried(CALL)
+        by_engine = call is not None and call.own
+        self.generations.see_built(number, counts=by_engine)
+        self.is_shared = self.is_shared or not by_engine
 
     def _is_input(self, packed: Packed, tensor: torch.Tensor, frame: FrameType | None) -> bool:
         """Ask the tensor's own node whether it is another than the one being built.
@@ -349,7 +379,7 @@ class Saving:
             ledger.saved_tensors += 1
             ledger.live_tensors += 1
             try:
-                self._tie(packed, sys._getframe().f_back)
+                self._tie(packed, sys._getframe().f_back or caller_of(None))
             except Exception as failure:  # the program's forward pass must go on
                 if raised_by_program(failure):
                     raise

@@ -51,6 +51,8 @@ class Shape:
     """Bytes alive at the most before this call, over those alive after it."""
     recognizable: bool | None = None
     """Whether a bare walk tells that a graph has this shape; None until that was tried."""
+    elsewhere: dict[int, int] = field(default_factory=dict)
+    """Which nodes threads of the engine have built: the upper bits of their numbers."""
     offsets: dict[int, int] = field(default_factory=dict)
     """Which node it is, by how much less its sequence number is than that of the root."""
     intervals: dict[int, tuple[int, ...]] = field(default_factory=dict)

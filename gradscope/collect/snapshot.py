@@ -130,8 +130,8 @@ def _node(
     ):
         saved = [_with_state(s, SavedState.FREED) for s in token.graph.nodes[token.index].saved]
     unneeded = () if state is NodeState.FREED else _unneeded(kind, saved)
-    number = node._sequence_nr()
     if token is None:
+        number = node._sequence_nr()
         return model.Node(
             i, name, state, number, tuple(saved), will_run=will_run, unneeded=unneeded
         )
@@ -140,7 +140,7 @@ def _node(
         i,
         name,
         state,
-        number,
+        token.sequence_nr,
         tuple(saved),
         site_of(token.place),
         module,
@@ -149,7 +149,16 @@ def _node(
         built_after=token.generation,
         will_run=will_run,
         unneeded=unneeded,
+        differentiates=_differentiates(token),
     )
+
+
+def _differentiates(token: Token) -> str:
+    """Return ``TanhBackward0 of train.py:12`` if a call that ran that node built this one."""
+    if token.differentiates is None:
+        return ""
+    name, site = token.differentiates[0], site_of(token.differentiates[1])
+    return f"{name} of {site.place}" if site else name
 
 
 def _unneeded(kind: Kind, saved: Sequence[model.SavedTensor]) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class StackLimit:
         """
         if sys.platform != "linux":
             return self.OTHER_THREAD_NODES
-        if threading.current_thread() is not threading.main_thread():
+        if threading.get_ident() != threading.main_thread().ident:
             return self.OTHER_THREAD_NODES
         soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
         if soft == resource.RLIM_INFINITY:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
+
+from torch.autograd.graph import Node
 
 from gradscope.collect.alarms import Alarm
 from gradscope.collect.calls import Call
@@ -13,31 +14,22 @@ from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.lifting import Liftable, Lifting
 from gradscope.collect.listener import Listener
+from gradscope.collect.marks import Packed, token_of
 from gradscope.collect.mutations import Mutations
+from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.notes import Notes
 from gradscope.collect.past import Past
 from gradscope.collect.recognition import Recognizer
 from gradscope.collect.saving import Saving
 from gradscope.collect.stack_limit import StackLimit
-from gradscope.collect.thread_numbers import this_thread
 from gradscope.model import Finding, Site
 from gradscope.program.names import Names
 from gradscope.program.sites import Place
-from gradscope.torch_private import next_sequence_nr
+from gradscope.torch_private import CALL, NO_SEQUENCE_NR, carried
 
 _MOST_FORETOLD = 100
 _LEAST_TOLD, _LEAST_SHARE = 1_000_000, 0.01
 """Waste of fewer bytes, and of less of what graphs held at the peak, is counted and not told."""
-
-
-class _Thread(threading.local):
-    """The backward calls in progress in one thread, outermost first, and the last error
-    explained.
-    """
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.explained = 0
 
 
 class State:
@@ -68,38 +60,72 @@ class State:
         self.saving = saving
         self.ledger = saving.ledger
         self.census = Census()
-        self.generations = Generations()
+        self.generations = saving.generations
         self.mutations = Mutations()
         self.stack_limit = StackLimit()
         self.recognizer = Recognizer(self.generations, self.stack_limit.room_for)
-        self.past = Past()
-        self.lifting = Lifting(self.ledger, self.census, self.past, hooks, listener.outgrown)
+        self.past = Past(self.generations)
+        self.lifting = Lifting(
+            self.ledger, self.census, self.past, hooks, listener.outgrown, self.generations
+        )
         self.foreseen: dict[int, Finding] = {}
         self.left_out: set[Site | None] = set()
         self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
         self.running: list[Call] = []
+        self.explained = 0  # the last error that was explained, by its id
         self.alarms: dict[Place, Alarm] = {}
         self.calls = self.steps = 0
         self.started, self.clock = time.perf_counter(), time.time()
-        self.thread = _Thread()
-        self._first_number = self._last_number = next_sequence_nr()
+
+    @property
+    def call(self) -> Call | None:
+        """The innermost backward call that this thread runs, be it one of the engine's."""
+        call = carried(CALL)
+        return call if call in self.running else None
 
     @property
     def is_running(self) -> bool:
-        """Whether a backward call runs in this thread."""
-        return bool(self.thread.calls)
+        """Whether this thread runs a backward call."""
+        return self.call is not None
 
     @property
     def nodes_built(self) -> int:
-        """Nodes built since the watch began, in the thread that began it."""
-        if this_thread.number == self.generations.thread:
-            self._last_number = next_sequence_nr()
-        return self._last_number - self._first_number
+        """Nodes built since the watch began, in its own thread and in the engine's for it."""
+        if self.generations.is_own:
+            self.generations.see()
+        return self.generations.built
+
+    def saved_by(self, node: Node) -> list[Packed]:
+        """Return what a node saved that no look has met. Torch may number those of two threads
+        alike: then the node is asked.
+        """
+        if self.saving.other_thread:
+            saved = (data for _, data in held(node, kind_of(type(node))))
+            return [data for data in saved if isinstance(data, Packed)]
+        waiting = self.ledger.pending.get(node._sequence_nr(), ())
+        return [packed for reference in waiting if (packed := reference()) is not None]
+
+    def number_of(self, node: Node) -> int:
+        """Return the number of a node, with the thread in it as far as that is known."""
+        token = token_of(node)
+        if token is not None:
+            return token.sequence_nr
+        number = node._sequence_nr()
+        if self.saving.other_thread and number != NO_SEQUENCE_NR:
+            number += max(
+                [self.generations.bits_of(p.thread) for p in self.saved_by(node)], default=0
+            )
+        return number
 
     @property
     def peak_bytes(self) -> int:
         """The most bytes that graphs have held at once."""
-        return max(self.ledger.highest_bytes, self.ledger.peak_bytes)
+        return max(self.ledger.highest_bytes, self.ledger.peak_bytes, self.live_bytes)
+
+    @property
+    def live_bytes(self) -> int:
+        """The bytes that graphs hold now."""
+        return self.ledger.live_bytes + self.census.held[1]
 
     def is_worth_telling(self, site: Site | None, nbytes: int) -> bool:
         """Return whether waste of so many bytes matters; where it does not, count its place."""
@@ -122,4 +148,5 @@ class State:
 def bystander() -> State:
     """Return the state of a watch that no call goes through, for looks outside of a watch."""
     names, listener, notes = Names(), Listener(), Notes()
-    return State(Saving(Ledger(listener, notes), names), names, listener, notes, None)
+    saving = Saving(Ledger(listener, notes), names, Generations())
+    return State(saving, names, listener, notes, None)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from gradscope.collect.generations import Generations
 from gradscope.collect.look import Look
 from gradscope.collect.mutations import node_site
+from gradscope.collect.thread_numbers import OTHER
 from gradscope.model import Graph, Node, NodeState, Site
 from gradscope.program.sites import site_of
 
@@ -31,7 +32,8 @@ def built_at(look: Look, generations: Generations, i: int) -> Site | None:
     if token.place is not None:
         return site_of(token.place)
     number = token.sequence_nr
-    known = [other for other in look.tokens if other.place is not None]
+    by = number // OTHER  # the thread
+    known = [t for t in look.tokens if t.place is not None and t.sequence_nr // OTHER == by]
     earlier_ones = [other for other in known if other.sequence_nr < number]
     later_ones = [other for other in known if other.sequence_nr > number]
     before = max(earlier_ones, key=lambda other: other.sequence_nr, default=None)

@@ -22,6 +22,7 @@ from gradscope.collect.marks import Stale, token_of
 from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
+from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import root_node
 from gradscope.detect.built import built_at, node_at
 from gradscope.detect.needs import needs_saved
@@ -138,7 +139,7 @@ def run_order(look: Look) -> list[int]:
 
     def push(i: int) -> None:
         if look.will_run(i):
-            heapq.heappush(ready, _Ready(i, look.tokens[i].sequence_nr))
+            heapq.heappush(ready, _Ready(i, look.tokens[i].sequence_nr % OTHER))
 
     for i, count in enumerate(waiting):
         if not count:

@@ -136,7 +136,9 @@ class Summary(Printed):
     """Totals of a run; bytes are of saved activations, each storage once, no parameters.
 
     ``predicted`` failures are the warnings that a backward call will fail, of which ``came_true``
-    did. ``left_out`` findings were about too few bytes to be told.
+    did. ``left_out`` findings were about too few bytes to be told. ``estimated_calls`` are those of
+    which tensors and bytes are not counted, but reckoned by what earlier ones saved and freed;
+    ``uncounted_nodes`` were built after the last call, and what they saved is in no figure.
     """
 
     backward_calls: int = 0
@@ -154,6 +156,8 @@ class Summary(Printed):
     predicted: int = 0
     came_true: int = 0
     left_out: int = 0
+    estimated_calls: int = 0
+    uncounted_nodes: int = 0
     notes: tuple[str, ...] = ()
 
 

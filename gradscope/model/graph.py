@@ -117,7 +117,8 @@ class Node:
     ``variable`` is the qualified name of the leaf that an AccumulateGrad node feeds. ``freed_by``
     is the number of the backward call that freed the node, ``built_after`` that of the last
     backward call before the node was built. ``unneeded`` names the tensors that such a derivative
-    may save, and that this one did not need for its inputs.
+    may save, and that this one did not need for its inputs. ``differentiates`` names the node,
+    with its place, that a backward call ran when it built this one (``create_graph=True``).
     """
 
     index: int
@@ -134,6 +135,7 @@ class Node:
     built_after: int = 0
     will_run: bool = True
     unneeded: tuple[str, ...] = ()
+    differentiates: str = ""
 
     @property
     def is_leaf(self) -> bool:

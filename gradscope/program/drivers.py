@@ -18,7 +18,7 @@ from typing import Any
 from gradscope.code.liveness import call_at, calls_after, iterators_at
 from gradscope.code.liveness.flow import Loop, flow_of
 from gradscope.program.iterators import coming, on_stack
-from gradscope.program.sites import LIBRARY, USER, owner_of
+from gradscope.program.sites import LIBRARY, USER, caller_of, owner_of
 from gradscope.program.variables import local_variables
 
 _PASSES_ON = frozenset({"func", "fn", "self", "super().__call__", "forward_call"})
@@ -68,7 +68,7 @@ def _libraries_below(user: FrameType | None) -> list[FrameType]:
     while frame is not None and frame is not user:
         if owner_of(frame.f_code) == LIBRARY:
             found.append(frame)
-        frame = frame.f_back
+        frame = frame.f_back or caller_of(frame)
     return found if frame is not None else []
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn import Module
 
 from gradscope.program.containers import layout_of
-from gradscope.program.sites import USER, owner_of
+from gradscope.program.sites import USER, caller_of, owner_of
 from gradscope.program.tensors import is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
@@ -51,7 +51,7 @@ class Names:
                 return None if known is None else known[1:]
             if code.co_name == "<module>":
                 return None
-            frame = frame.f_back
+            frame = frame.f_back or caller_of(frame)
             depth += 1
         return None
 
@@ -104,19 +104,19 @@ class Names:
 
     def _learn(self, frame: FrameType, module: Module) -> None:
         """Learn the modules of the outermost call in progress, named by the variable it is in."""
-        outermost, caller = module, frame.f_back
+        outermost, caller = module, caller_of(frame)
         above: FrameType | None = frame
         depth = 0
         while above is not None and depth < _DEEPEST:
             if above.f_code is MODULE_CALL:
-                outermost, caller = _module_in(above) or outermost, above.f_back
-            above = above.f_back
+                outermost, caller = _module_in(above) or outermost, caller_of(above)
+            above = caller_of(above)
             depth += 1
         name = None
         while caller is not None and name is None:
             if owner_of(caller.f_code) == USER:
                 name = _variable(caller, outermost)
-            caller = caller.f_back
+            caller = caller_of(caller)
         self._learn_module(outermost, name or self._unnamed(outermost))
         if id(module) not in self._modules:  # called from a module that does not list it as its own
             self._learn_module(module, self._unnamed(module))

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from types import FrameType
 
-from gradscope.program.sites import ENGINE, USER, Place, known_codes, learn_code, place_at
+from gradscope.program.sites import (
+    ENGINE,
+    USER,
+    Place,
+    caller_of,
+    known_codes,
+    learn_code,
+    place_at,
+)
 
 _MOST = 10_000
 _DEEPEST = 200  # frames of the user's
@@ -59,7 +67,7 @@ class Routes:
                 del places[1:]
                 if places:
                     break
-            frame = frame.f_back
+            frame = frame.f_back or caller_of(frame)
         key = tuple(places)
         routes = self._in_calls if in_call else self._known
         route = routes.get(key)

@@ -13,6 +13,7 @@ import torch
 from gradscope.code import places
 from gradscope.code.cells import cell_of
 from gradscope.model import Site
+from gradscope.torch_private import CALL, carried
 
 OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
@@ -133,6 +134,28 @@ def classify(filename: str) -> int:
     return HIDDEN if path.startswith(_STANDARD) or _INDUCTOR in path else USER
 
 
+def caller_of(frame: FrameType | None) -> FrameType | None:
+    """Return the frame that called a frame; None at the end of the stack.
+
+    The stack of a thread that runs a backward call for another one goes on where that made it:
+    ``loss.backward()`` called what runs on a device. It may be empty, and ``frame`` None.
+    """
+    if frame is not None and frame.f_back is not None:
+        return frame.f_back
+    call = around = carried(CALL)
+    while around is not None:
+        if _lowest(around.frame) is frame:  # made in this very thread, so the next is around it
+            call = around.parent
+        around = around.parent
+    return None if call is None else call.frame
+
+
+def _lowest(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the user's code from ``frame`` up, or else of a library's, that
     no override of an operation stands above.
@@ -151,7 +174,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
             library = frame
         if user is not None and (owner == ENGINE or code.co_name == "<module>"):
             break
-        frame = frame.f_back
+        frame = caller_of(frame)
     return user or library or overriding
 
 
@@ -194,7 +217,7 @@ def user_frames(frame: FrameType | None) -> list[FrameType]:
             frames.append(frame)
         elif owner == ENGINE:
             beneath = len(frames)
-        frame = frame.f_back
+        frame = caller_of(frame)
     return frames or ([first] if first is not None and owner_of(first.f_code) == USER else [])
 
 

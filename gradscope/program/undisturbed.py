@@ -4,6 +4,7 @@ does, or for objects of ours.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import gc
 import sys
@@ -26,6 +27,25 @@ _resume = ctypes.pythonapi.PyThreadState_LeaveTracing
 _suspend.argtypes = _resume.argtypes = [ctypes.c_void_p]
 _suspend.restype = _resume.restype = None
 _IN_PYTHON = (FunctionType, MethodType)
+
+
+def apart(work: Callable[[], object], seconds: float) -> None:
+    """Do some work in a thread of its own, where no mode, no hook and no numbering of nodes of the
+    program's is; do not wait for longer than that.
+
+    A thread that starts now must not wait for an import that this one is in the middle of.
+    """
+    done = _thread.allocate_lock()
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            done.release()
+
+    done.acquire()
+    _thread.start_new_thread(run, ())
+    done.acquire(timeout=seconds)
 
 
 class Uncollected:

@@ -32,6 +32,9 @@ LAYOUT: Layout = {
 _LARGEST = 1 << 63
 """Numbers are no larger, so that those who show them can reckon with them."""
 
+_MOST_LINES = 10_000
+"""No place has more: those who show one go through its lines."""
+
 _JSON = json.JSONEncoder(check_circular=False, separators=(",", ":"))
 
 
@@ -159,7 +162,17 @@ class Decoder:
             known = zip(written, readers, plain, strict=True)
             return kind(**{name: reader(item) for name, reader, item in known if name in hints})
 
-        return read
+        return _place_reader(read) if {"line", "end_line"} <= hints.keys() else read
+
+
+def _place_reader(read: Convert) -> Convert:
+    def read_place(plain: Any) -> Any:
+        place = read(plain)
+        if place.end_line - place.line > _MOST_LINES:
+            raise ValueError("a place of so many lines")
+        return place
+
+    return read_place
 
 
 def _scalar_reader(kind: type) -> Convert:

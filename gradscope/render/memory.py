@@ -35,6 +35,7 @@ class Saved:
     operation: str
     source: str
     alone: bool | None
+    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ def _saved(graph: Graph) -> Iterable[Saved]:
             node.name,
             sources.get(number, ""),
             tensor.alone,
+            tensor.device,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from canned import canned_recording, clean_recording, empty_recording, unfinishe
 
 from gradscope.model import (
     Edge,
+    Edit,
     Graph,
     Node,
     NodeState,
@@ -85,6 +87,19 @@ def test_opening_a_finding_selects_its_call_and_marks_its_nodes(show: Show) -> N
     assert report.page.locator("#details .marked li").all_text_contents() == [
         "AddmmBackward0 ≠stale"
     ]
+
+
+def test_an_edit_keeps_its_indentation(show: Show, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("if True:\n    for x in xs:\n        pass\n", encoding="utf-8")
+    first, *others = canned().findings
+    assert first.fix is not None
+    new = "    for x in xs:\n        y = 2 * x"
+    fix = replace(first.fix, edits=(Edit(str(file), 2, new),))
+    report = show(replace(canned(), findings=(replace(first, fix=fix), *others)))
+    report.open_finding(first.code)
+    shown = report.page.locator(".finding .plus").all_text_contents()
+    assert shown == ["+ for x in xs:", "+     y = 2 * x"]
 
 
 @pytest.mark.parametrize("predicted", [0, 3])

@@ -19,7 +19,8 @@ def test_old_calls_are_told_less_exactly_and_new_ones_exactly(
         ends.end(call, None)
         assert ends.newest == 10 * call
         assert ends.latest == call
-        assert len(ends._calls) == len(ends._ended_at) == len(ends._places) <= 100
+        own = ends._threads[0]
+        assert len(own.calls) == len(own.ended_at) == len(own.places) <= 100
     for call in range(1, 1_001):
         assert ends.of(10 * call + 3) <= call
         earlier, later = ends.around(10 * call + 3)

@@ -225,6 +225,23 @@ def test_the_totals_are_those_of_a_watch_with_hooks(
     assert lifted.recording().summary == hooked.recording().summary
 
 
+def test_totals_that_are_no_counts_say_so() -> None:
+    loop = Loop()
+    with gradscope.watch() as scope:
+        loop.iterate()
+        assert (scope.summary.estimated_calls, scope.summary.uncounted_nodes) == (0, 0)
+        loop.net(torch.randn(2, 4))  # may live or not when the next call comes
+        assert scope.summary.uncounted_nodes == 5
+        loop.iterate(1)
+        assert (scope.summary.estimated_calls, scope.summary.uncounted_nodes) == (1, 0)
+    with gradscope.watch() as scope:
+        for _ in range(30):  # the second frees what the first has kept of the trunk
+            trunk = loop.net[0](torch.randn(2, 4)).tanh()
+            loop.net[2](trunk).mean().backward(retain_graph=True)
+            loop.net[2](trunk).abs().mean().backward()
+        assert 0 < scope.summary.estimated_calls < 30
+
+
 class Loop:
     """Iterations that are all alike, in a watch of its own."""
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gradscope.code.through_data import ThroughData, data_lines
+from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.listener import Listener
 from gradscope.collect.marks import Packed
@@ -22,7 +23,7 @@ CODE = data_lines.__code__
 
 
 def saved(tensor: torch.Tensor) -> Packed:
-    return Saving(Ledger(Listener(), Notes()), Names()).pack(tensor)
+    return Saving(Ledger(Listener(), Notes()), Names(), Generations()).pack(tensor)
 
 
 def changed(tensor: torch.Tensor, write: object) -> bool:

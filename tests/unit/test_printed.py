@@ -46,6 +46,27 @@ def test_what_is_not_needed_is_not_said_of_a_freed_node() -> None:
     assert gradscope.snapshot(loss).nodes[1].unneeded == ()
 
 
+def test_what_a_backward_call_built_names_the_node_that_it_differentiates() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh())
+    with gradscope.watch() as scope:
+        x = torch.rand(4, 2, requires_grad=True)
+        x.register_hook(lambda grad: grad * grad.exp())
+        y = net(x)
+        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        slope.sum().backward()
+        graph = scope.recording().graphs[2]
+    first = test_what_a_backward_call_built_names_the_node_that_it_differentiates.__code__
+    forward = f"{__file__.rpartition('/')[2]}:{first.co_firstlineno + 5}"
+    found = {(n.name, n.module, n.differentiates) for n in graph.nodes if n.saved}
+    assert {
+        ("TanhBackward0", "net.1", ""),
+        ("TanhBackwardBackward0", "net.1", f"TanhBackward0 of {forward}"),
+        ("MmBackward0", "net.0", f"AddmmBackward0 of {forward}"),
+        ("ExpBackward0", None, ""),  # the program's own, in a hook
+    } <= found
+    assert f"TanhBackward0 of {forward}" in str(graph)
+
+
 def test_saved_tensors() -> None:
     a = torch.rand(2, requires_grad=True)
     loss = (a * a).exp().sum()

@@ -139,7 +139,7 @@ class StaleGraphs:
             near = (pending.get(n, _NOTHING) for n in range(number - _SLICES, number + 1))
             references = chain.from_iterable(near)
         else:
-            references = pending.get(node._sequence_nr(), _NOTHING)
+            return self._watch.saved_by(node)
         return [packed for reference in references if (packed := reference()) is not None]
 
 

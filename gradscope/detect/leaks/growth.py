@@ -189,7 +189,7 @@ class Growth(Observer):
         waiting = [place for place, loop in self._loops.items() if loop.waits]
         if not waiting:
             return
-        run = list(numbers)
+        run = [self.watch.generations.as_own(number) for number in numbers]
         for place in waiting:
             if any(map(self._loops[place].built, run)):
                 del self._loops[place]

@@ -22,16 +22,14 @@ _OLDEST = 127  # iterations told apart in one graph
 
 @dataclass(slots=True)
 class Extent:
-    """What tensors keep alive: nodes by sequence number, saved bytes, the lines that saved them."""
+    """What tensors keep alive: how many nodes, leaves not counted, and their numbers; saved bytes,
+    and the lines that saved them.
+    """
 
     numbers: set[int] = field(default_factory=set)
+    nodes: int = 0
     nbytes: int = 0
     places: set[Place] = field(default_factory=set)
-
-    @property
-    def nodes(self) -> int:
-        """How many nodes, those of leaves not counted."""
-        return len(self.numbers)
 
 
 class Spans:
@@ -61,7 +59,8 @@ class Spans:
 
     def iteration(self, node: Node) -> int:
         """Return how many iterations ago the node was built; 0 is after the last one ended."""
-        return len(self._ticks) - bisect_right(self._ticks, node._sequence_nr())
+        built = self._watch.generations.as_own(self._watch.number_of(node))
+        return len(self._ticks) - bisect_right(self._ticks, built)
 
     def iterations(self, root: Node) -> int:
         """Return how many iterations the graph has nodes of."""
@@ -69,7 +68,8 @@ class Spans:
 
     def told_apart(self, numbers: Iterable[int]) -> int:
         """Return how many iterations the nodes with these numbers were built in."""
-        return len({bisect_right(self._ticks, number) for number in numbers})
+        as_own = self._watch.generations.as_own
+        return len({bisect_right(self._ticks, as_own(number)) for number in numbers})
 
     def extent(self, roots: Iterable[Node]) -> Extent:
         """Return what these graphs hold together."""
@@ -82,20 +82,21 @@ class Spans:
             if node in seen:
                 continue
             seen.add(node)
-            number = node._sequence_nr()
+            number = self._watch.number_of(node)
             if number == NO_SEQUENCE_NR:
                 continue
             found.numbers.add(number)
+            found.nodes += 1
             token = token_of(node)
-            for reference in (
-                self._watch.ledger.pending.get(number, ()) if token is None else token.packs
-            ):
-                packed = reference()
-                if packed is not None:
-                    if packed.storage:
-                        storages[packed.storage] = packed.nbytes
-                    if packed.place is not None:
-                        found.places.add(packed.place)
+            if token is None:
+                packs = self._watch.saved_by(node)
+            else:
+                packs = [packed for reference in token.packs if (packed := reference()) is not None]
+            for packed in packs:
+                if packed.storage:
+                    storages[packed.storage] = packed.nbytes
+                if packed.place is not None:
+                    found.places.add(packed.place)
             if token is None and self._watch.past.was_lifted(number):
                 for _, data in held(node, kind_of(type(node))):
                     if isinstance(data, torch.Tensor) and not is_parameter(data):

@@ -168,11 +168,16 @@ function markedLine(text, site) {
   ];
 }
 
+/** By how much all of these lines are indented. */
+function indentOf(lines) {
+  return Math.min(...lines.filter((text) => text.trim()).map((text) => text.search(/\S/)));
+}
+
 /** The lines around a site; without source the place alone. */
 function snippet(at) {
   const site = siteOf(at.site);
   const head = el("figcaption", {}, el("b", {}, site.where), ` in ${site.func}`);
-  const indent = Math.min(...at.lines.filter(([, text]) => text.trim()).map(([, text]) => text.search(/\S/)));
+  const indent = indentOf(at.lines.map(([, text]) => text));
   const rows = at.lines.map(([number, text]) => {
     const here = number === site.line;
     const shown = { ...site, column: site.column - indent, endColumn: site.endColumn - indent };

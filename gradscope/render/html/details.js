@@ -152,6 +152,9 @@ function nodeDetails(graph, node) {
     facts(
       graph.isLeaf(node) ? ["Node", graph.nameOf(node)] : null,
       graph.module[node] >= 0 ? ["Module", el("code", {}, graph.modules[graph.module[node]])] : null,
+      graph.differentiates[node] < 0 || !graph.names[graph.differentiates[node]]
+        ? null
+        : ["Differentiates", el("code", {}, graph.names[graph.differentiates[node]])],
       graph.freedBy[node] ? ["Freed by", freedByLink(graph.freedBy[node])] : null,
       graph.isLeaf(node)
         ? null

@@ -245,11 +245,15 @@ function alternative(fix) {
 }
 
 function editsOf(fix) {
-  const edits = fix.edits.flatMap(([file, line, before, after]) => [
-    el("span", { class: "row where" }, `${shortFile(file)}:${line}`),
-    ...(before ? before.split("\n") : []).map((text) => el("span", { class: "row minus" }, `- ${text.trim()}`)),
-    ...(after ? after.split("\n") : []).map((text) => el("span", { class: "row plus" }, `+ ${text.trim()}`)),
-  ]);
+  const edits = fix.edits.flatMap(([file, line, before, after]) => {
+    const [old, now] = [before, after].map((text) => (text ? text.split("\n") : []));
+    const indent = indentOf([...old, ...now]);
+    return [
+      el("span", { class: "row where" }, `${shortFile(file)}:${line}`),
+      ...old.map((text) => el("span", { class: "row minus" }, `- ${text.slice(indent)}`)),
+      ...now.map((text) => el("span", { class: "row plus" }, `+ ${text.slice(indent)}`)),
+    ];
+  });
   return edits.length ? el("pre", { tabindex: "0" }, edits) : "";
 }
 

@@ -248,6 +248,7 @@ def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
         "module": [modules[n.module] for n in nodes],
         "variable": [n.variable for n in nodes],
         "variableLabel": [n.variable_label for n in nodes],
+        "differentiates": [names[n.differentiates] for n in nodes],
         "freedBy": [n.freed_by for n in nodes],
         "builtAfter": [n.built_after for n in nodes],
         "willRun": [int(n.will_run) for n in nodes],

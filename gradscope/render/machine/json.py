@@ -61,6 +61,9 @@ def _memory(recording: Recording) -> dict[str, Any] | None:
         "process": graph.call.process,
         **sizes(graph.nbytes, graph.alone),
         **{f"by_{kind}": rows(kind) for kind in Kind},
+        "by_device": {
+            name: size.nbytes for name, size in by(lambda one: one.device, graph.saved).items()
+        },
     }
 
 

@@ -93,6 +93,10 @@ def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
     if summary.peak_saved_bytes > graph.nbytes:
         peak = nbytes(summary.peak_saved_bytes)
         print_message(indent, f"all graphs together held {peak} at the peak of the run", console)
+    devices = by(lambda one: one.device, graph.saved)
+    if devices.keys() - {"cpu"}:
+        sizes = listed(f"{nbytes(size.nbytes)} on {name}" for name, size in devices.items())
+        print_message(indent, f"of that {sizes}", console)
     if graph.alone is not None:
         others = graph.nbytes - graph.alone
         rest = f"{nbytes(others)} was held by something else too, the rest by the graph alone"

@@ -59,9 +59,11 @@ def graph_text(graph: Graph) -> str:
         ahead = " ".join(dict.fromkeys(following.get(node.index, ())))
         arrow = f"→ {ahead}" if ahead else ""
         root, number, where = roots.get(node.index, ""), f"[{node.index}]", _where(node.site)
-        rows.append((root, number, node.name, _state(node), first, arrow, where, node.module or ""))
-        rows += [("", "", "", "", saved, "", "", "") for saved in rest]
-    lines = [table(("", "", "node", "state", "saved", "next", "made at", "module"), rows)]
+        made = where, node.differentiates, node.module or ""
+        rows.append((root, number, node.name, _state(node), first, arrow, *made))
+        rows += [("", "", "", "", saved, "", "", "", "") for saved in rest]
+    header = "", "", "node", "state", "saved", "next", "made at", "differentiates", "module"
+    lines = [table(header, rows)]
     if len(graph.nodes) > _MOST_NODES:
         lines.append(f"… and {counted(len(graph.nodes) - _MOST_NODES, 'more node')}")
     if graph.not_looked_at:

@@ -78,6 +78,11 @@ def _totals(s: Summary, console: Console) -> None:
     }
     if not s.dropped_tensors:
         del rows["dropped"]
+    if s.estimated_calls:
+        told = counted(s.estimated_calls, "call")
+        rows["estimated"] = f"what {told} saved and freed, by earlier ones that were counted"
+    if s.uncounted_nodes:
+        rows["not counted"] = f"what the last {counted(s.uncounted_nodes, 'node')} may have saved"
     if s.predicted:
         rows["predictions"] = f"predicted {s.predicted:,}, came true {s.came_true:,}"
     if s.left_out:

@@ -1,0 +1,110 @@
+"""What is said of a program is the same on the CPU and on a device, and a watch changes nothing on either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import device
+from tests.device.running import annotated, compare
+from tests.property.agreement import compare as compare_with_engine
+from tests.property.programs import Program, random_program, run
+from tests.property.rounds import LONG, SEED
+
+OPERATORS = "off the CPU torch chooses other operators, so the graph is another"
+TAIL = "which nodes that save nothing a device's thread built last is not known"
+LATE = "the engine's thread lets go of the last graph a little after the call, so it counts at the next peak"
+DIFFERENT = {
+    "local_variables": LATE,
+    "hooks_on_leaves": TAIL,
+    **dict.fromkeys(("threads", "processes_fork"), "who does what varies from run to run"),
+    **dict.fromkeys(
+        (
+            *("002_rnn_state_in_module_attr", "035_soft_prompt_shared_by_microbatches"),
+            *("083_list_of_loss_tensors", "131_amp_scaler_cpu", "both_states_of_an_lstm"),
+            *("checkpointing", "a_checkpointed_part", "repackaged_by_a_function"),
+            *("state_in_a_trainer", "state_in_a_trainer_detached", "long_unrolled_recurrence_once"),
+            *("state_reset_at_the_end_of_the_step", "recurrent_state_with_retain_graph"),
+            *("state_of_an_lstm_next_to_its_output", "truncated_backpropagation"),
+            *("unrolled_recurrence", "window_of_retained_graphs", "amp", "optimizers"),
+        ),
+        OPERATORS,
+    ),
+    **dict.fromkeys(
+        (
+            *("accumulating_grads_with_create_graph", "inner_loop_of_meta_learning"),
+            *("inner_loops_of_many_steps", "higher_derivatives"),
+        ),
+        TAIL,
+    ),
+}
+"""Programs of which something else is said on a device, and why; their findings are the same."""
+PROGRAMS = annotated()
+SAMPLE = {
+    *("033_reentrant_checkpoint_closure", "063_relu_then_inplace_residual"),
+    *("087_ctx_attribute_output_cycle", "112_nested_saved_tensor_hooks"),
+    *("create_graph_and_grads_set_to_none", "double_backward_for_a_penalty", "reentrant"),
+    *("two_losses", "a_custom_function", "hooks_of_one_tensor"),
+}
+
+
+def cases() -> list[object]:
+    """The sample in each run, the others in long ones."""
+    return [
+        pytest.param(
+            path,
+            id=f"{path.parent.name}-{path.stem}",
+            marks=() if path.stem in SAMPLE else pytest.mark.long,
+        )
+        for path in PROGRAMS
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", cases())
+def test_said_alike(program: Path) -> None:
+    device.library()
+    comparison = compare(program)
+    if isinstance(comparison, str):
+        pytest.skip(comparison)
+    assert comparison.changed == []
+    assert comparison.findings == []
+    if program.stem in DIFFERENT:
+        pytest.xfail(DIFFERENT[program.stem])
+    assert (comparison.details, comparison.tables) == ([], [])
+
+
+UNSUPPORTED = ("nested_strided", "nested_jagged")
+"""Steps whose operators the simulated device lacks."""
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(4, id="some"), pytest.param(LONG, id="long", marks=pytest.mark.long)]
+)
+def test_random_programs_are_called_exactly_when_the_engine_raises(
+    count: int, on_device: Callable[..., None]
+) -> None:
+    """Programs say nothing that end the process on the device without a watch, too, or that run otherwise a second time:
+    the engine orders nodes of several threads by their numbers, and its own threads go on counting.
+    """
+    first = 0 if count < LONG else SEED
+    for seed in range(first, first + count):
+        program = [s for s in random_program(seed) if s[0].rpartition(":")[2] not in UNSUPPORTED]
+
+        def plainly(program: Program = program) -> None:
+            device.make_on("sim")
+            once, again = ([(o.error, o.seen) for o in run(program)] for _ in range(2))
+            assert once == again
+
+        def watched(program: Program = program, seed: int = seed) -> None:
+            device.make_on("sim")
+            faults = list(compare_with_engine(program, hooks=True).faults())
+            assert not faults, f"program {seed}: {program}\n" + "\n".join(faults)
+
+        try:
+            on_device(plainly)
+        except AssertionError:
+            continue
+        on_device(watched)

@@ -87,7 +87,7 @@ def contracts(session: nox.Session) -> None:
 
 @nox.session
 def house(session: nox.Session) -> None:
-    """Print the measures of the house: entries, circles of imports, sizes of files."""
+    """Print the measures of the house: the budget, entries, circles of imports, sizes of files."""
     session.run("python", "-m", "tests.repository.house")
 
 

@@ -1,13 +1,15 @@
-"""Says which findings a user has suppressed, and which suppressions were of no use."""
+"""Says which findings a user's comments and settings suppress, and which suppress nothing."""
 
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+import re
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 
-from gradscope.code.comments import Comment, comments, suppressing
 from gradscope.errors import GradscopeError
 from gradscope.model import Finding, Recording, Suppression, SuppressionKind
 from gradscope.rules import by_code
@@ -16,6 +18,10 @@ from gradscope.rules.settings import Settings
 from gradscope.units import counted, short_path
 
 Sources = Mapping[str, str]
+_COMMENT = re.compile(r"#\s*gradscope:\s*ignore\b(?:\[(?P<codes>[^\]]*)\])?")
+_LIKE_ONE = re.compile(
+    r"#\s*(?P<tool>[Gg]\w+)\s*[:;,=]?\s*(?P<word>[A-Za-z][\w-]*)(?P<codes>\[[^\]]*\])?"
+)
 
 
 class Suppressor:
@@ -140,3 +146,50 @@ def _lines(file: str, sources: Sources | None) -> list[str]:
         return linecache.getlines(file)
     except ValueError:  # no file can have such a name
         return []
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A comment at a line, with the codes or names that it suppresses; without one, with all.
+
+    Of a misspelt one, which suppresses nothing, ``meant`` is what it should read.
+    """
+
+    line: int
+    codes: tuple[str, ...]
+    text: str
+    meant: str = ""
+
+
+def suppressing(lines: Sequence[str]) -> Iterator[Comment]:
+    """Yield the suppressing comments of a source, given as lines with their ends."""
+    return (comment for comment in comments(lines) if not comment.meant)
+
+
+def comments(lines: Sequence[str]) -> Iterator[Comment]:
+    """Yield the suppressing comments of a source, and those that were meant to be."""
+    if not any(map(_LIKE_ONE.search, lines)):
+        return
+    try:
+        for token in tokenize.generate_tokens(iter([*lines, ""]).__next__):
+            found = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
+            if found:
+                codes = re.split(r"[,\s]+", found["codes"] or "")
+                yield Comment(token.start[0], tuple(filter(None, codes)), found[0])
+            elif token.type == tokenize.COMMENT and (like := _misspelt(token.string)):
+                meant = f"# gradscope: ignore{like['codes'] or ''}"
+                yield Comment(token.start[0], (), like[0], meant)
+    except (tokenize.TokenError, SyntaxError, StopIteration):
+        return  # no Python from here on
+
+
+def _misspelt(comment: str) -> re.Match[str] | None:
+    """Return the part of a comment that was meant to suppress: `# gradscope: ingore[GS303]`."""
+    found = _LIKE_ONE.search(comment)
+    if found is None or not _is_like(found["tool"], "gradscope"):
+        return None
+    return found if found["codes"] or _is_like(found["word"], "ignore") else None
+
+
+def _is_like(word: str, known: str) -> bool:
+    return SequenceMatcher(None, word.lower(), known).ratio() > 0.7

@@ -89,8 +89,8 @@ def _suppressed(findings: Sequence[Finding]) -> str:
 
 
 def _write_fix(plan: Plan, console: Console) -> int:
+    from gradscope.fixing.patch import write
     from gradscope.fixing.proposals import CODE
-    from gradscope.fixing.write import write
 
     if any(change.file == CODE for change in plan.changes):
         print_line(console, "nothing written: the program was given with -c, and is in no file")

@@ -73,6 +73,4 @@ def _memory(format: Format) -> Callable[[Recording, Console, str | None], None]:
             return lambda recording, console, _: print_memory(recording, console)
         case Format.JSON:
             return lambda recording, console, _: write_text(memory_to_json(recording), console)
-    raise GradscopeError(
-        "--memory prints text or json; --format speedscope has the same for speedscope"
-    )
+    raise GradscopeError("--memory prints text or json")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from rich.console import Console
 
-import gradscope.fixing.primitives  # noqa: F401 - now, while the import path is not the program's
+import gradscope.fixing.in_place
+import gradscope.fixing.recompute  # noqa: F401 - now, while the import path is not the program's
 from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.commands.outputs import (
     ErrorStream,

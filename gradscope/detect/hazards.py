@@ -5,10 +5,13 @@ findings.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
+import torch
 from torch.autograd.graph import Node as AutogradNode
 
 from gradscope.collect.calls import Call
@@ -22,13 +25,12 @@ from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import root_node
 from gradscope.detect.built import built_at, node_at
-from gradscope.detect.meanwhile import explain
 from gradscope.detect.needs import needs_saved
 from gradscope.detect.proposing import proposed
-from gradscope.detect.stale import as_foretold, stale_tensor
-from gradscope.fixing.donated import fixes_for_donated
 from gradscope.fixing.gs101 import fixes_for_freed, fixes_for_read
-from gradscope.model import BackwardCall, Finding
+from gradscope.fixing.gs104 import fixes_for_donated
+from gradscope.fixing.gs201 import Stepped, fixes_for_step
+from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
 from gradscope.program.sites import (
     USER,
     Place,
@@ -36,9 +38,11 @@ from gradscope.program.sites import (
     place_in,
     site_of,
     user_frame,
+    user_frames,
 )
+from gradscope.program.tensors import describe, shape_of, storage_of, version_of
 from gradscope.program.variables import variables
-from gradscope.rules import base, gs101, gs104
+from gradscope.rules import base, gs101, gs104, gs201
 from gradscope.torch_private import (
     DisableTorchFunction,
     FunctionNode,
@@ -46,6 +50,7 @@ from gradscope.torch_private import (
 )
 
 _MOST_NODES_NAMED = 50
+_WARNINGS = {"GS101": ("GS102", "GS103"), "GS201": ("GS202",)}
 
 
 def examine(evidence: Evidence) -> list[Finding]:
@@ -77,7 +82,7 @@ def examine(evidence: Evidence) -> list[Finding]:
         fixes = proposed(evidence.state.notes, lambda: fixes_for_freed(facts))
         return [gs101.finding(facts, fixes)]
     if first in stale:
-        return [as_foretold(evidence, stale_tensor(evidence, first, stale))]
+        return [_as_foretold(evidence, _stale_tensor(evidence, first, stale))]
     nodes = tuple(node_at(look, evidence.graph, i) for i in order if i in donated)
     kept = gs104.DonatedGraph(evidence.record, nodes)
     return [gs104.finding(kept, proposed(evidence.state.notes, lambda: fixes_for_donated(kept)))]
@@ -210,3 +215,124 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
             read = gs101.FreedRead(site, value.name(), site_of(token.place), by, calls, fixes)
             return gs101.finding_of_read(read)
     return gs101.finding_of_read(gs101.FreedRead(site, after=calls))
+
+
+def explain(evidence: Evidence, unexpected: Finding) -> Finding:
+    """Return what is known of an error that was not announced, from a look after it.
+
+    Another call may have freed a part of the graph meanwhile, or a hook or another thread may have
+    modified what it saved: no look before the call can see that. If a prediction was made of this
+    line, the error is what it warned of. All else is ``unexpected``, a fault of gradscope.
+    """
+    seen = None
+    if unexpected.code == "GS101":
+        seen = _freed_meanwhile(evidence)
+    elif unexpected.code == "GS201":
+        seen = _modified_meanwhile(evidence)
+    return seen or _as_predicted(evidence.state.foretold, unexpected) or unexpected
+
+
+def _freed_meanwhile(evidence: Evidence) -> Finding | None:
+    look, call = evidence.look, evidence.call
+    freed = [i for i in look.freed if _is_another(look.tokens[i].freed_by, call)]
+    by = look.tokens[freed[0]].freed_by if freed else call.met or call.beside
+    if by is None:
+        return None
+    made = built_at(look, evidence.state.generations, freed[0]) if freed else None
+    return gs101.finding_meanwhile(
+        gs101.FreedGraph(
+            call=evidence.record,
+            nodes=tuple(node_at(look, None, i) for i in freed[:1]),
+            made=(made,) if made is not None else (),
+            freed_by=by.record,
+        )
+    )
+
+
+def _is_another(by: Call | None, call: Call) -> bool:
+    """Return whether a call has freed something while ``call`` ran."""
+    return by is not None and by is not call and (by.number > call.number or call.met is by)
+
+
+def _modified_meanwhile(evidence: Evidence) -> Finding | None:
+    stale_in_run = [each for each in evidence.look.stale if evidence.look.will_run(each[0])]
+    if not stale_in_run:
+        return None
+    first, stale = stale_in_run[0]
+    facts = _stale_tensor(evidence, first, {first: [stale]})
+    return gs201.finding_meanwhile(facts)
+
+
+def _as_predicted(foretold: Iterable[Finding], unexpected: Finding) -> Finding | None:
+    """Return the error as the one that a prediction for its line warned of."""
+    for finding in foretold:
+        if finding.code in _WARNINGS.get(unexpected.code, ()) and finding.expects(unexpected.site):
+            return replace(
+                base.as_announced(unexpected, finding.code),
+                related=(*finding.related, *unexpected.related),
+                fix=finding.fix,
+            )
+    return None
+
+
+def _stale_tensor(
+    evidence: Evidence, first: int, stale: dict[int, list[Stale]]
+) -> gs201.StaleTensor:
+    """Return what is known of the stale tensors of a call, the first being at node ``first``."""
+    state, token = evidence.state, evidence.look.tokens[first]
+    found = stale[first][0]
+    tensor = found.tensor
+    node = node_at(evidence.look, evidence.graph, first)
+    saved = next((s for s in node.saved if s.state is SavedState.STALE), None)
+    if saved is None:
+        shape, dtype = shape_of(tensor) or (), describe(tensor).split("[")[0]
+        saved = SavedTensor(found.name, shape, dtype, str(tensor.device), tensor.nbytes)
+    name = state.names.of_tensor(tensor)
+    saved = replace(saved, version=found.version, site=site_of(token.place), source=name)
+    names = _names_of(tensor, name)
+    return gs201.StaleTensor(
+        call=evidence.record,
+        node=node,
+        saved=saved,
+        version_now=version_of(tensor),
+        modified=state.mutations.who_modified(found, token, evidence.record, names),
+        more=sum(map(len, stale.values())) - 1,
+    )
+
+
+def _as_foretold(evidence: Evidence, facts: gs201.StaleTensor) -> Finding:
+    """Return the finding, with the fixes that were proposed when the tensor was changed."""
+    found = gs201.finding(facts)
+    for earlier in reversed(evidence.state.foretold):
+        if earlier.code == "GS202" and earlier.announces(found):
+            return replace(found, fix=earlier.fix, alternatives=earlier.alternatives)
+    call = evidence.record.site
+    if not isinstance(facts.modified, gs201.ModifiedByStep) or call is None:
+        return found
+    step, made = facts.modified.site, facts.saved.site or facts.node.site
+    before = step.function == call.function and call.line < step.line
+    root = facts.call.roots[0].name if len(facts.call.roots) == 1 else None
+    known = Stepped(
+        step=step,
+        next_call=call,
+        holder="" if before else root or "the loss",
+        tensors=(facts.saved.source or "a parameter",),
+        made=() if made is None else (made,),
+        carried=before,
+    )
+    fixes = proposed(evidence.state.notes, lambda: fixes_for_step(known))
+    return replace(found, fix=fixes[0], alternatives=fixes[1:]) if fixes else found
+
+
+def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:
+    """Return the program's names for a tensor or for others that share its memory."""
+    found = set()
+    if known:
+        last = known.rsplit(".", 1)[-1]
+        found = {known, last, f"self.{last}"}
+    storage = storage_of(tensor)
+    for frame in user_frames(sys._getframe(1)):
+        for name, value in variables(frame):
+            if issubclass(type(value), torch.Tensor) and storage and storage_of(value) == storage:
+                found.add(name)
+    return frozenset(name for name in found if name)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import libcst as cst
 
 from gradscope.code import changes, source
-from gradscope.fixing import spots
+from gradscope.fixing import syntax
 from gradscope.fixing.drafts import Draft
-from gradscope.fixing.edits import CannotBeWrittenError
+from gradscope.fixing.edits import CannotBeWrittenError, written
 from gradscope.fixing.values import statement
 from gradscope.model import Edit, Site
 
@@ -28,12 +28,13 @@ _READS_GRADIENTS = frozenset(
 
 def call_at(site: Site) -> ast.Call:
     """Return the call at a place."""
-    found = spots.call_at(site)
+    found = syntax.call_at(site)
     if found is None:
         raise CannotBeWrittenError
     return found
 
 
+@written
 def with_keyword(site: Site, name: str, value: str) -> tuple[Edit, ...]:
     """Pass ``name=value`` in a call, in the place of what it passes now."""
     draft, call = Draft(site.file), _call_with(site, name)
@@ -54,11 +55,16 @@ def with_keyword(site: Site, name: str, value: str) -> tuple[Edit, ...]:
     return draft.edits()
 
 
+def with_flag(site: Site, flag: str) -> tuple[Edit, ...]:
+    """Pass ``retain_graph=True`` or ``create_graph=True``, in the place of what is passed now."""
+    return with_keyword(site, flag, "True")
+
+
 def _call_with(site: Site, name: str) -> ast.Call:
     """Return the call at a place, or the only one there that passes an argument of this name."""
-    calls = [n for n in spots.own_nodes(statement(site)) if isinstance(n, ast.Call)]
+    calls = [n for n in syntax.own_nodes(statement(site)) if isinstance(n, ast.Call)]
     named = [call for call in calls if any(each.arg == name for each in call.keywords)]
-    if spots.call_at(site) is None and len(named) == 1:
+    if syntax.call_at(site) is None and len(named) == 1:
         return named[0]
     return call_at(site)
 
@@ -113,8 +119,9 @@ def _index(call: ast.Call, name: str) -> int | None:
     return at if at < len(call.args) else None
 
 
+@written
 def without_flag(site: Site, flag: str) -> tuple[Edit, ...]:
-    """Leave ``retain_graph=True`` out of a call."""
+    """Leave ``retain_graph=True`` or ``create_graph=True`` out of a call."""
     draft, call = Draft(site.file), call_at(site)
     drop_flag(draft, call, flag, required=True)
     return draft.edits()
@@ -180,6 +187,7 @@ def _scaled(owner: ast.expr) -> ast.expr:
     return owner
 
 
+@written
 def backward_of(site: Site, loss: str) -> tuple[Edit, ...]:
     """Have a backward call start from another loss."""
     draft, call = Draft(site.file), call_at(site)
@@ -195,6 +203,7 @@ def _start_from(draft: Draft, call: ast.Call, loss: str) -> None:
     draft.change(old, lambda updated: new)
 
 
+@written
 def sum_losses(first: Site, second: Site) -> tuple[Edit, ...]:
     """Make one backward call of two in a block, at the first place where both losses are known."""
     draft = Draft(first.file)
@@ -203,11 +212,11 @@ def sum_losses(first: Site, second: Site) -> tuple[Edit, ...]:
     _check_pair(draft, statements, calls)
     losses = [loss_of(call) for call in calls]
     total = " + ".join(_summand(loss, draft) for loss in losses)
-    block = spots.block_with(first.file, statements[0])
+    block = syntax.block_with(first.file, statements[0])
     between = block[block.index(statements[0]) + 1 : block.index(statements[1])]
-    made = {name for each in between for name in spots.stored_names(each)}
-    late = bool(spots.read_names(losses[1]) & made) or any(map(_changes_data, between))
-    if late and (spots.read_names(losses[0]) & made or any(map(_uses_gradients, between))):
+    made = {name for each in between for name in syntax.stored_names(each)}
+    late = bool(syntax.read_names(losses[1]) & made) or any(map(_changes_data, between))
+    if late and (syntax.read_names(losses[0]) & made or any(map(_uses_gradients, between))):
         raise CannotBeWrittenError
     stays, goes = (1, 0) if late else (0, 1)
     _start_from(draft, calls[stays], total)
@@ -221,7 +230,7 @@ def _check_pair(
 ) -> None:
     """See that two backward calls differ in their losses alone, and are made one after another."""
     first, second = statements
-    block = spots.block_with(draft.file.file, first)
+    block = syntax.block_with(draft.file.file, first)
     if second not in block or block.index(first) >= block.index(second):
         raise CannotBeWrittenError
     for each, call in zip(statements, calls, strict=True):
@@ -261,10 +270,11 @@ def _summand(loss: ast.expr, draft: Draft) -> str:
     return f"({text.strip()})"
 
 
+@written
 def sum_of_loop(site: Site, elements: str) -> tuple[Edit, ...]:
     """Make one backward call of the sum of what a loop runs over."""
     draft, loop = Draft(site.file), source.loop_around(site)
-    wanted = spots.same_text(elements)
+    wanted = syntax.same_text(elements)
     if not isinstance(loop, ast.For) or not wanted or loop.orelse:
         raise CannotBeWrittenError
     if not isinstance(loop.target, ast.Name) or ast.unparse(loop.iter) != wanted:

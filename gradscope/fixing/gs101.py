@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gradscope.code import changes, source
-from gradscope.fixing import primitives as edit
-from gradscope.fixing import special
+from gradscope.fixing import calls, moves, recompute, special
 from gradscope.fixing.choosing import SAME_GRADIENTS, chosen
 from gradscope.model import Applicability, Edit, Fix, FixKind, Site
 from gradscope.rules.base import place
@@ -48,7 +47,7 @@ def _of_cache(facts: FreedGraph, made: Site | None) -> Fix | None:
     if made is not None and not edits:
         function = source.function_around(made)
         line = Site(made.file, getattr(function, "lineno", 0))
-        edits = edit.rebuild_cache(made) or edit.without_decorator(line)
+        edits = recompute.rebuilt(made) or recompute.uncached(line)
         what = f"compute what {place(made)} caches again for each backward call"
     if not edits:
         return None
@@ -67,7 +66,7 @@ def _others(first: FixKind, facts: FreedGraph, made: Site | None) -> Iterator[Fi
         yield Fix(
             FixKind.DETACH,
             f"detach() what {place(made)} computes, if it should not be trained",
-            edit.detach_stored(made),
+            moves.detach_stored(made),
             _CHANGES,
             ("what it was computed from would get no gradient through it",),
         )
@@ -76,7 +75,7 @@ def _others(first: FixKind, facts: FreedGraph, made: Site | None) -> Iterator[Fi
     if call is None or by is None or in_loop or facts.call.driven:
         return
     if first is not FixKind.RECOMPUTE:
-        again = edit.forward_again(call)
+        again = recompute.forward_again(call)
         message = f"run the forward pass again for the call at {place(call)}"
         yield Fix(FixKind.RECOMPUTE, message, again, _CHANGES, ("that forward pass runs twice",))
     if first is not FixKind.RETAIN_GRAPH and facts.freed_by is not None:
@@ -116,7 +115,7 @@ def fixes_for_read(advice: str, readers: Iterable[Site], freed_by: Site | None) 
     edits: tuple[Edit, ...] = ()
     if freed_by is not None:
         inside = (site for site in readers if _comes_after(site, freed_by))
-        edits = next(filter(None, (edit.move_before(site, freed_by) for site in inside)), ())
+        edits = next(filter(None, (moves.move_before(site, freed_by) for site in inside)), ())
     safe = _SAFE if edits else _CHANGES
     earlier = Fix(FixKind.REORDER, advice, edits, safe, (SAME_GRADIENTS,))
     if freed_by is None:
@@ -127,7 +126,7 @@ def fixes_for_read(advice: str, readers: Iterable[Site], freed_by: Site | None) 
 
 def _retained(freed_by: Site, safe: Applicability, effects: tuple[str, ...]) -> Fix:
     """Return the fix that keeps a graph which a call frees."""
-    edits = edit.with_flag(freed_by, "retain_graph")
+    edits = calls.with_flag(freed_by, "retain_graph")
     message = f"pass retain_graph=True to the call at {place(freed_by)}"
     return Fix(FixKind.RETAIN_GRAPH, message, edits, safe, effects)
 
@@ -145,13 +144,13 @@ def _edits(kind: FixKind, facts: FreedGraph, made: Site | None) -> tuple[Edit, .
     if kind is FixKind.REORDER:
         return special.not_reentrant(call.file)
     if kind is FixKind.RECOMPUTE and (facts.same_root or made is None):
-        return edit.forward_again(call)
+        return recompute.forward_again(call)
     if kind is FixKind.RECOMPUTE and made is not None:
         statement = source.statement_at(made)
         names = sorted(changes.targets_of(statement)) if statement is not None else []
-        return edit.rebuild_cache(made) or edit.recompute(call, names)
+        return recompute.rebuilt(made) or recompute.recomputed(call, names)
     if kind is FixKind.SUM_LOSSES and by is not None:
-        return edit.sum_losses(by, call)
+        return calls.sum_losses(by, call)
     if kind is FixKind.RETAIN_GRAPH and by is not None:
-        return edit.with_flag(by, "retain_graph")
+        return calls.with_flag(by, "retain_graph")
     return ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gradscope.code import changes, source
-from gradscope.fixing import primitives as edit
+from gradscope.fixing import calls, moves, recompute, values
 from gradscope.fixing.choosing import chosen
 from gradscope.model import Applicability, Edit, Fix, FixKind
 from gradscope.rules.base import place
@@ -29,7 +29,7 @@ def _candidates(facts: ForwardOnFreed) -> Iterator[Fix]:
     yield Fix(
         FixKind.DETACH,
         f"detach() `{facts.holder}` where it is read here",
-        edit.detach_reads(facts.read, facts.holder),
+        values.detach_reads(facts.read, facts.holder),
         _CHANGES,
         (f"the call at {place(facts.next_call)} would not train what `{facts.holder}` comes from",),
     )
@@ -45,13 +45,13 @@ def _edits(kind: FixKind, facts: ForwardOnFreed) -> tuple[Edit, ...]:
     if kind is FixKind.RECOMPUTE:
         return _computed_again(facts).edits
     if kind is FixKind.DETACH and by.site is not None and not by.driven:
-        return edit.detach_after(by.site, [facts.holder])
+        return moves.detach_after(by.site, [facts.holder])
     return ()
 
 
 def _summed(facts: ForwardOnFreed) -> Fix:
     by = facts.freed_by.site
-    edits = edit.sum_losses(by, facts.next_call) if by is not None else ()
+    edits = calls.sum_losses(by, facts.next_call) if by is not None else ()
     message = f"add this loss to that of the call at {place(by)}"
     return Fix(FixKind.SUM_LOSSES, message, edits, _CHANGES, ("all is trained as before, at once",))
 
@@ -62,13 +62,13 @@ def _computed_again(facts: ForwardOnFreed) -> Fix:
     if facts.made:
         made = source.statement_at(facts.made[0])
         names = sorted(changes.targets_of(made)) if made is not None else []
-        edits = edit.rebuild_cache(facts.made[0]) or edit.recompute(facts.next_call, names)
+        edits = recompute.rebuilt(facts.made[0]) or recompute.recomputed(facts.next_call, names)
     return Fix(FixKind.RECOMPUTE, message, edits, _CHANGES, ("all is trained in each iteration",))
 
 
 def _retained(facts: ForwardOnFreed) -> Fix:
     by = facts.freed_by
-    edits = edit.with_flag(by.site, "retain_graph") if by.site is not None else ()
+    edits = calls.with_flag(by.site, "retain_graph") if by.site is not None else ()
     keeps = (f"keeps {nbytes(by.saved_bytes)} until the graph is dropped",)
     message = f"pass retain_graph=True to the call at {place(by.site)}"
     return Fix(FixKind.RETAIN_GRAPH, message, edits, _CHANGES, keeps if by.saved_bytes else ())

@@ -9,10 +9,10 @@ from typing import Any
 import libcst as cst
 
 from gradscope.code import changes, source
-from gradscope.fixing import spots
+from gradscope.fixing import syntax
 from gradscope.fixing.calls import drop_flag
 from gradscope.fixing.drafts import Draft
-from gradscope.fixing.edits import CannotBeWrittenError
+from gradscope.fixing.edits import CannotBeWrittenError, written
 from gradscope.fixing.moves import put_before
 from gradscope.fixing.values import statement
 from gradscope.model import Edit, Site
@@ -28,6 +28,7 @@ _OPERATORS: dict[type[cst.BaseAugOp], cst.BaseBinaryOp] = {
 _TIGHT = cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.Integer | cst.Float
 
 
+@written
 def out_of_place(at: Site, methods: Container[str]) -> tuple[Edit, ...]:
     """Write ``x += y`` as ``x = x + y`` and ``x.relu_()`` as ``x = x.relu()``, for a variable that
     nothing else knows.
@@ -142,6 +143,7 @@ def _is_named(name: str, region: ast.AST) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(region))
 
 
+@written
 def assigned_instead(at: Site) -> tuple[Edit, ...]:
     """Write ``x.copy_(y)`` as ``x = y``: what was saved of the old tensor stays."""
     draft, found = Draft(at.file), statement(at)
@@ -167,22 +169,24 @@ def assigned_instead(at: Site) -> tuple[Edit, ...]:
     return draft.edits()
 
 
+@written
 def clone_before(at: Site, name: str) -> tuple[Edit, ...]:
     """Put ``x = x.clone()`` before the statement that changes ``x``."""
     draft = Draft(at.file)
-    text = spots.same_text(name)
+    text = syntax.same_text(name)
     if not text.replace(".", "").isidentifier():
         raise CannotBeWrittenError
     put_before(draft, statement(at), [f"{text} = {text}.clone()"])
     return draft.edits()
 
 
+@written
 def not_in_place(at: Site) -> tuple[Edit, ...]:
     """Leave ``inplace=True`` out of the call at a place."""
     draft, found = Draft(at.file), statement(at)
     calls = [
         node
-        for node in spots.own_nodes(found)
+        for node in syntax.own_nodes(found)
         if isinstance(node, ast.Call) and any(k.arg == "inplace" for k in node.keywords)
     ]
     if len(calls) != 1:

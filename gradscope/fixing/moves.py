@@ -1,4 +1,4 @@
-"""Puts statements in, moves them, and has what was computed once computed again."""
+"""Puts statements in, moves them, and puts them under a context of torch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from collections.abc import Iterable, Sequence
 import libcst as cst
 
 from gradscope.code import changes, source
-from gradscope.fixing import spots
+from gradscope.fixing import syntax
 from gradscope.fixing.blocks import Line
 from gradscope.fixing.calls import call_at, drop_flag
 from gradscope.fixing.drafts import Draft
-from gradscope.fixing.edits import CannotBeWrittenError
-from gradscope.fixing.values import statement, torch_name
+from gradscope.fixing.edits import CannotBeWrittenError, written
+from gradscope.fixing.values import (
+    one_of_several,
+    owner_of_element,
+    statement,
+    stored_with,
+    torch_name,
+)
 from gradscope.model import Edit, Site
 
 LEAVES = (ast.Return, ast.Raise, ast.Break, ast.Continue, ast.Await, ast.Yield, ast.YieldFrom)
@@ -25,7 +31,7 @@ def put_after(draft: Draft, at: Site, lines: Sequence[str], names: Iterable[str]
     found = statement(at)
     if isinstance(found, ast.Return | ast.Raise | ast.Break | ast.Continue):
         raise CannotBeWrittenError
-    if isinstance(found, (*source.LOOPS, *spots.SCOPES)):
+    if isinstance(found, (*source.LOOPS, *syntax.SCOPES)):
         raise CannotBeWrittenError
     if not all(_may_store(name, at) for name in names):
         raise CannotBeWrittenError
@@ -37,7 +43,7 @@ def _may_store(name: str, at: Site) -> bool:
     function = source.function_around(at)
     if not name.isidentifier() or isinstance(function, ast.Module):
         return True
-    if isinstance(function, spots.FUNCTIONS) and name in spots.arguments_of(function):
+    if isinstance(function, syntax.FUNCTIONS) and name in syntax.arguments_of(function):
         return True
     own = list(source.statements_of(function))
     declared = any(isinstance(each, DECLARES) and name in each.names for each in own)
@@ -48,7 +54,7 @@ def _walrus(statements: Sequence[ast.stmt], name: str) -> bool:
     return any(
         isinstance(node, ast.NamedExpr) and node.target.id == name
         for each in statements
-        for node in spots.own_nodes(each)
+        for node in syntax.own_nodes(each)
     )
 
 
@@ -64,10 +70,15 @@ def detaching(names: Sequence[str], *, elements: bool) -> list[str]:
     return list(lines)
 
 
+@written
 def detach_after(
-    at: Site, names: Sequence[str], *, elements: bool, without: str
+    at: Site, names: Sequence[str], *, elements: bool = False, without: str = ""
 ) -> tuple[Edit, ...]:
-    """Detach variables after the statement at a place; its call goes ``without`` a flag."""
+    """Put ``name = name.detach()`` after the statement at a place, for each name.
+
+    ``elements``: what the names hold is a tuple of tensors. ``without``: a flag that is left out of
+    the call at the place, as ``retain_graph``.
+    """
     draft = Draft(at.file)
     lines = detaching(names, elements=elements)
     put_after(draft, at, lines, [line.partition(" = ")[0] for line in lines])
@@ -76,9 +87,28 @@ def detach_after(
     return draft.edits()
 
 
+@written
+def detach_stored(at: Site, text: str = "", *, elements: bool = False) -> tuple[Edit, ...]:
+    """Store the value detached: of an assignment, ``append(x)``, a walrus, an argument, a return.
+
+    ``text`` is the target or the part of the value that is meant. A branch that is a number stays
+    as it is; one of several that a call gives is detached after the statement. ``elements``: the
+    value is a tuple or a list of tensors, as it is where ``text`` is one of them: ``h[0]``.
+    """
+    owner = owner_of_element(at, text)
+    text, elements = owner or text, elements or bool(owner)
+    try:
+        return stored_with(at, ".detach()", text, elements=elements)
+    except CannotBeWrittenError:
+        name = one_of_several(at, text)
+        if not name:
+            raise
+        return detach_after(at, [name], elements=elements)
+
+
 def loop_at(at: Site) -> source.Loop:
     """Return the loop that begins at a place, or that is around it."""
-    found = spots.statement_at(at)
+    found = syntax.statement_at(at)
     loop = found if isinstance(found, source.LOOPS) else source.loop_around(at)
     if loop is None:
         raise CannotBeWrittenError
@@ -99,6 +129,7 @@ def put_at_head(draft: Draft, body: list[ast.stmt], lines: Iterable[str | Line])
         draft.before(body[at], *lines)
 
 
+@written
 def put_at_end(at: Site, line: str) -> tuple[Edit, ...]:
     """Put a statement at the end of the loop around a place."""
     draft, last = Draft(at.file), loop_at(at).body[-1]
@@ -121,7 +152,7 @@ def put_before(draft: Draft, at: ast.stmt, lines: Iterable[str | Line]) -> None:
     ]
     if not late:
         draft.before(at, *made)
-    elif late[-1] in spots.block_with(draft.file.file, at):
+    elif late[-1] in syntax.block_with(draft.file.file, at):
         draft.after(late[-1], *made)
     else:
         raise CannotBeWrittenError
@@ -132,14 +163,19 @@ def _names_in(line: Line) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-def under(context: str, first: Site, last: Site | None) -> tuple[Edit, ...]:
-    """Put statements of one block under a context of torch's; of a function, its decorator."""
+@written
+def no_grad(first: Site, last: Site | None = None, *, context: str = "no_grad") -> tuple[Edit, ...]:
+    """Put a statement, or all from the first to the last of a block, under ``torch.no_grad()``, or
+    another ``context`` of torch's.
+
+    A function at ``first`` gets ``torch.no_grad()`` as its decorator.
+    """
     begin = statement(first)
     end = statement(last) if last is not None else begin
     draft = Draft(first.file, begin.lineno, end.lineno)
-    if begin is end and isinstance(begin, spots.FUNCTIONS):
+    if begin is end and isinstance(begin, syntax.FUNCTIONS):
         return _decorated(draft, begin, context)
-    block = spots.block_with(first.file, begin)
+    block = syntax.block_with(first.file, begin)
     if end not in block or block.index(end) < block.index(begin):
         raise CannotBeWrittenError
     region = block[block.index(begin) : block.index(end) + 1]
@@ -186,7 +222,19 @@ def _torch(draft: Draft) -> str:
         raise
 
 
-def moved(at: Site, target: Site, *, after: bool) -> tuple[Edit, ...]:
+@written
+def move_before(at: Site, target: Site) -> tuple[Edit, ...]:
+    """Move the statement at a place before another, with the comments above it."""
+    return _moved(at, target, after=False)
+
+
+@written
+def move_after(at: Site, target: Site) -> tuple[Edit, ...]:
+    """Move the statement at a place after another, with the comments above it."""
+    return _moved(at, target, after=True)
+
+
+def _moved(at: Site, target: Site, *, after: bool) -> tuple[Edit, ...]:
     """Move a statement before or after another, with the comments above it."""
     draft, found, goal = Draft(at.file), statement(at), statement(target)
     if at.file != target.file or found is goal or _contains(found, goal):
@@ -214,9 +262,9 @@ def _check_data(found: ast.stmt, goal: ast.stmt, at: Site) -> None:
     function = source.function_around(at)
     between = [s for s in source.statements_of(function) if low <= s.lineno <= high]
     between = [s for s in between if not _contains(found, s) and not _contains(s, found)]
-    stored, read = spots.stored_names(found), spots.read_names(found)
+    stored, read = syntax.stored_names(found), syntax.read_names(found)
     for each in between:
         if stored & (
-            spots.read_names(each) | spots.stored_names(each)
-        ) or read & spots.stored_names(each):
+            syntax.read_names(each) | syntax.stored_names(each)
+        ) or read & syntax.stored_names(each):
             raise CannotBeWrittenError

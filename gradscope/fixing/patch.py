@@ -8,10 +8,14 @@ import errno
 import io
 import os
 import re
+import shutil
+import tempfile
 import tokenize
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+from gradscope.errors import GradscopeError
 from gradscope.model import Edit
 
 CONTEXT = 3
@@ -149,3 +153,63 @@ def unified_diff(change: Change, name: str) -> list[str]:
 def same_lines(first: Sequence[str], second: Sequence[str], numbers: Iterable[int]) -> bool:
     """Return whether both texts have the same at these line numbers, or both nothing."""
     return all(first[n - 1 : n] == second[n - 1 : n] for n in numbers)
+
+
+def write(changes: Sequence[Change]) -> None:
+    """Write the changes; raise GradscopeError if a file differs from what they were made for."""
+    for change in changes:
+        if _content(change.file) != change.before.data:
+            raise GradscopeError(
+                f"{change.file} was changed while the fix was tried out: "
+                "nothing was written, try again"
+            )
+    written: list[Change] = []
+    waiting: list[tuple[Change, str, str]] = []
+    try:
+        for change in changes:
+            file = os.path.realpath(change.file)
+            waiting.append((change, file, _beside(file, change.after.data)))
+        while waiting:
+            change, file, temporary = waiting[0]
+            os.replace(temporary, file)
+            written.append(waiting.pop(0)[0])
+    except BaseException as error:
+        for _, _, temporary in waiting:
+            with suppress(OSError):
+                os.unlink(temporary)
+        for done in written:
+            file = os.path.realpath(done.file)
+            with suppress(OSError):
+                os.replace(_beside(file, done.before.data), file)
+        if not isinstance(error, OSError):
+            raise
+        raise GradscopeError(
+            f"cannot write {change.file}: {error.strerror}; nothing was changed: make the file and"
+            " its folder writable, or make the change that the diff shows yourself"
+        ) from None
+
+
+def _content(file: str) -> bytes | None:
+    try:
+        with open(file, "rb") as stream:
+            return stream.read()
+    except OSError:
+        return None
+
+
+def _beside(file: str, content: bytes) -> str:
+    """Write a new file that can take the place of an old one in one step; return its path."""
+    if not os.access(file, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(file), prefix=".gradscope-")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        shutil.copymode(file, temporary)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return temporary

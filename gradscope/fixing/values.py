@@ -8,9 +8,9 @@ import re
 import libcst as cst
 
 from gradscope.code import changes, places, source
-from gradscope.fixing import spots
+from gradscope.fixing import syntax
 from gradscope.fixing.drafts import Draft
-from gradscope.fixing.edits import CannotBeWrittenError
+from gradscope.fixing.edits import CannotBeWrittenError, written
 from gradscope.model import Edit, Site
 
 _SAFE = cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.List | cst.Dict | cst.SimpleString
@@ -18,7 +18,46 @@ _ELEMENT = re.compile(r"(.+)\[-?\d+\]")
 _STORES = changes.ADDS | {"add", "update", "push"}
 
 
-def suffixed(node: cst.BaseExpression, suffix: str) -> cst.BaseExpression:
+@written
+def detach_reads(at: Site, text: str) -> tuple[Edit, ...]:
+    """Write ``text.detach()`` wherever the statement at a place reads ``text``.
+
+    Where ``text`` may be None or a number as well, it is detached only if it is a tensor.
+    """
+    return _read_with(at, text, ".detach()")
+
+
+@written
+def clone_reads(at: Site, text: str) -> tuple[Edit, ...]:
+    """Write ``text.clone()`` wherever the statement at a place reads ``text``."""
+    return _read_with(at, text, ".clone()")
+
+
+@written
+def detach_to_leaf(at: Site, text: str = "") -> tuple[Edit, ...]:
+    """Store ``value.detach().requires_grad_()``: a leaf that is trained."""
+    return stored_with(at, ".detach().requires_grad_()", text)
+
+
+@written
+def item_stored(at: Site, text: str = "") -> tuple[Edit, ...]:
+    """Store ``value.item()``: of an assignment, ``append(x)``, a value in a dict."""
+    return stored_with(at, ".item()", text)
+
+
+@written
+def item_added(at: Site, total: str) -> tuple[Edit, ...]:
+    """Add ``value.item()`` to a total where the statement at a place adds a tensor."""
+    return _added_with(at, total, ".item()")
+
+
+@written
+def detach_added(at: Site, total: str) -> tuple[Edit, ...]:
+    """Add ``value.detach()`` to a total where the statement at a place adds a tensor."""
+    return _added_with(at, total, ".detach()")
+
+
+def _suffixed(node: cst.BaseExpression, suffix: str) -> cst.BaseExpression:
     """Return ``node.suffix``, with parentheses if it needs them; ``.a().b()`` are two calls."""
     if not isinstance(node, _SAFE) and not node.lpar:
         node = node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
@@ -32,25 +71,26 @@ def suffixed(node: cst.BaseExpression, suffix: str) -> cst.BaseExpression:
 
 def statement(at: Site) -> ast.stmt:
     """Return the statement at a place."""
-    found = spots.statement_at(at)
+    found = syntax.statement_at(at)
     if found is None:
         raise CannotBeWrittenError
     return found
 
 
-def read_with(at: Site, text: str, suffix: str) -> tuple[Edit, ...]:
+def _read_with(at: Site, text: str, suffix: str) -> tuple[Edit, ...]:
     """Put a suffix after every read of an expression in a statement."""
     draft = Draft(at.file)
-    found = spots.reads(statement(at), text)
+    found = syntax.reads(statement(at), text)
     if not found:
         raise CannotBeWrittenError
     for node in found:
-        _put(draft, node, suffix, spots.alternatives(text, at))
+        _put(draft, node, suffix, syntax.alternatives(text, at))
     return draft.edits()
 
 
-def returned_with(function: Site, suffix: str) -> tuple[Edit, ...]:
-    """Put a suffix after what a function returns, in the one place where it does."""
+@written
+def detach_returned(function: Site) -> tuple[Edit, ...]:
+    """Detach what a function returns, in the one place where it does."""
     draft = Draft(function.file)
     found = [*source.statements_of(statement(function))]
     returns = [each for each in found if isinstance(each, ast.Return)]
@@ -58,25 +98,26 @@ def returned_with(function: Site, suffix: str) -> tuple[Edit, ...]:
         raise CannotBeWrittenError
     if isinstance(returns[0].value, ast.Tuple | ast.List | ast.Dict | ast.Constant):
         raise CannotBeWrittenError
-    _put(draft, returns[0].value, suffix, set())
+    _put(draft, returns[0].value, ".detach()", set())
     return draft.edits()
 
 
-def carried_with(at: Site, text: str, suffix: str) -> tuple[Edit, ...]:
-    """Put a suffix after the reads of what a statement computes from itself and stores again."""
+@written
+def detach_carried(at: Site, text: str) -> tuple[Edit, ...]:
+    """Detach what a statement reads of what it stores: ``h = f(x, h.detach())``."""
     found = statement(at)
     targets = found.targets if isinstance(found, ast.Assign) else []
     meant = meant_by(text, [part for each in targets for part in changes.unpacked(each)])
     if meant is None:
         raise CannotBeWrittenError
-    return read_with(at, ast.unparse(meant), suffix)
+    return _read_with(at, ast.unparse(meant), ".detach()")
 
 
 def _put(draft: Draft, node: ast.expr, suffix: str, other: set[str]) -> None:
     """Put a suffix after a read; where it may be no tensor, only if it is one."""
 
     def make(updated: cst.BaseExpression) -> cst.BaseExpression:
-        with_suffix = suffixed(updated, suffix)
+        with_suffix = _suffixed(updated, suffix)
         if not other:
             return with_suffix
         text = cst.Module([]).code_for_node(updated).strip()
@@ -104,7 +145,7 @@ def stored_with(
 ) -> tuple[Edit, ...]:
     """Put a suffix after what the statement or the call at a place stores, or its elements."""
     draft = Draft(at.file)
-    for value in stored_values(at, text):
+    for value in _stored_values(at, text):
         is_display = isinstance(value, ast.Tuple | ast.List | ast.ListComp | ast.GeneratorExp)
         if elements and not is_display:
             _put_around(draft, value, f"tuple(each{suffix} for each in x)")
@@ -158,7 +199,7 @@ def _put_in(draft: Draft, value: ast.expr, suffix: str) -> None:
                 raise CannotBeWrittenError
             site = Site(draft.file.file, value.lineno)
             is_read = isinstance(value, ast.Name | ast.Attribute | ast.Subscript)
-            other_kinds = spots.alternatives(ast.unparse(value), site) if is_read else set()
+            other_kinds = syntax.alternatives(ast.unparse(value), site) if is_read else set()
             _put(draft, value, suffix, other_kinds)
 
 
@@ -174,7 +215,7 @@ def _has_branch(value: ast.expr) -> bool:
     return False
 
 
-def stored_values(at: Site, text: str) -> list[ast.expr]:
+def _stored_values(at: Site, text: str) -> list[ast.expr]:
     """Return the values that are stored at a place: of the target, or of the reads, ``text``."""
     found = statement(at)
     is_plain = isinstance(found, ast.Assign | ast.AugAssign | ast.AnnAssign)
@@ -195,14 +236,14 @@ def stored_values(at: Site, text: str) -> list[ast.expr]:
 
 def _walrus(found: ast.stmt, text: str) -> ast.NamedExpr | None:
     """Return the walrus of a statement that stores to the name, or its only one."""
-    named = [n for n in spots.own_nodes(found) if isinstance(n, ast.NamedExpr)]
+    named = [n for n in syntax.own_nodes(found) if isinstance(n, ast.NamedExpr)]
     named = [each for each in named if each.target.id == text or not text]
     return named[0] if len(named) == 1 else None
 
 
 def _given_to_a_container(found: ast.stmt, at: Site) -> list[ast.expr] | None:
     """Return what the one call in a statement that adds to a container gives it."""
-    calls = [n for n in spots.own_nodes(found) if isinstance(n, ast.Call) and _adds(n)]
+    calls = [n for n in syntax.own_nodes(found) if isinstance(n, ast.Call) and _adds(n)]
     if at.end_column:
         calls = [n for n in calls if places.is_at(n, at)] or calls
     if len(calls) != 1:
@@ -220,14 +261,14 @@ def _with_text(values: list[ast.expr], text: str) -> list[ast.expr]:
         if any(isinstance(each, ast.Tuple | ast.List | ast.Dict | ast.Starred) for each in values):
             raise CannotBeWrittenError
         return values
-    found = [node for value in values for node in spots.reads(ast.Expr(value), text)]
+    found = [node for value in values for node in syntax.reads(ast.Expr(value), text)]
     if not found:
         raise CannotBeWrittenError
     return found
 
 
 def _assigned(targets: list[ast.expr], value: ast.expr, text: str) -> list[ast.expr]:
-    wanted = spots.same_text(text)
+    wanted = syntax.same_text(text)
     for target in targets:
         if isinstance(target, ast.Tuple | ast.List):
             meant = meant_by(text, target.elts)
@@ -250,14 +291,14 @@ def _assigned(targets: list[ast.expr], value: ast.expr, text: str) -> list[ast.e
 
 def owner_of_element(at: Site, text: str) -> str:
     """Return ``h`` for ``h[0]``, where the statement at a place stores the whole of it."""
-    found = _ELEMENT.fullmatch(spots.same_text(text))
+    found = _ELEMENT.fullmatch(syntax.same_text(text))
     stored = changes.targets_of(statement(at))
     return "" if found is None or found[0] in stored else found[1]
 
 
 def one_of_several(at: Site, text: str) -> str:
     """Return the target that a text means beside others of the assignment at a place."""
-    found = spots.statement_at(at)
+    found = syntax.statement_at(at)
     for target in found.targets if isinstance(found, ast.Assign) else ():
         if isinstance(target, ast.Tuple | ast.List):
             meant = meant_by(text, target.elts)
@@ -267,7 +308,7 @@ def one_of_several(at: Site, text: str) -> str:
 
 def meant_by(text: str, targets: list[ast.expr]) -> ast.expr | None:
     """Return the target that a text means: also by its attribute, as ``net.h`` is ``self.h``."""
-    wanted = spots.same_text(text)
+    wanted = syntax.same_text(text)
     exact = [each for each in targets if ast.unparse(each) == wanted]
     attribute = wanted.rpartition(".")[2] if "." in wanted else ""
     like = [each for each in targets if isinstance(each, ast.Attribute) and each.attr == attribute]
@@ -291,17 +332,18 @@ def _added_element(value: ast.expr) -> ast.expr | None:
     return None
 
 
-def called_with(at: Site, function: str, text: str = "") -> tuple[Edit, ...]:
-    """Store ``function(value)`` instead of the value."""
+@written
+def stored_as(at: Site, function: str, text: str = "") -> tuple[Edit, ...]:
+    """Store ``function(value)``: ``failures.append(str(error))``."""
     draft = Draft(at.file)
-    for value in stored_values(at, text):
+    for value in _stored_values(at, text):
         _put_around(draft, value, f"{function}(x)")
     return draft.edits()
 
 
-def added_with(at: Site, total: str, suffix: str) -> tuple[Edit, ...]:
+def _added_with(at: Site, total: str, suffix: str) -> tuple[Edit, ...]:
     """Put a suffix after what is added to a total: ``total += loss.item()``."""
-    draft, wanted = Draft(at.file), spots.same_text(total)
+    draft, wanted = Draft(at.file), syntax.same_text(total)
     match statement(at):
         case ast.AugAssign(target=target, op=ast.Add() | ast.Sub(), value=value) if (
             ast.unparse(target) == wanted

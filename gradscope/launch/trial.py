@@ -5,17 +5,23 @@ What it sees goes into files, which are complete up to then if the process is ki
 
 from __future__ import annotations
 
+import linecache
+import os
 import pickle
 import random
 import sys
+import traceback
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import GradscopeError
+from gradscope.fixing.patch import decoded
 from gradscope.fixing.runs import Job
 from gradscope.launch.ending import die_of_interrupt
-from gradscope.launch.overlay import overlay
 from gradscope.launch.runner import run_program
 from gradscope.launch.target import Code, Module, Script, Target, header_of
 
@@ -28,7 +34,7 @@ def main(job_file: str) -> int:
     job: Job = pickle.loads(Path(job_file).read_bytes())
     target = _target(job)
     header = header_of(target, job.hooks)
-    overlay(job.sources)
+    _overlay(job.sources)
     with job.notes.open("w", buffering=1, encoding="utf-8") as notes:
 
         def start() -> AbstractContextManager[Scope]:
@@ -57,3 +63,37 @@ def _target(job: Job) -> Target:
         return Code(job.code, job.argv)
     kind, _, name = job.script.partition(" ")
     return Module(name, job.argv) if kind == "-m" and name else Script(job.script, job.argv)
+
+
+def _overlay(sources: Mapping[str, bytes]) -> None:
+    """Load these files, by their absolute paths, with this content for the rest of the process.
+
+    All Python source, the script's too, comes through one loader; tracebacks and ``inspect`` ask
+    ``linecache``, and so does the hook for uncaught exceptions, as printing them would read the
+    files. Compiled copies are neither read nor written.
+    """
+    loader: Any = SourceFileLoader
+    read_file, stat_file = loader.get_data, loader.path_stats
+
+    def get_data(self: SourceFileLoader, path: str) -> bytes:
+        content = sources.get(os.path.abspath(path))
+        if content is None:
+            return read_file(self, path)  # type: ignore[no-any-return]
+        lines = [line.rstrip("\r\n") + "\n" for line in decoded(path, content).lines]
+        no_date = None  # which keeps linecache from looking at the file
+        linecache.cache[path] = (len(content), no_date, lines, path)
+        return content
+
+    def path_stats(self: SourceFileLoader, path: str) -> Any:
+        if os.path.abspath(path) in sources:
+            raise OSError(f"{path} is not taken from its file")
+        return stat_file(self, path)
+
+    def print_exception(
+        kind: type[BaseException], error: BaseException, entry: TracebackType | None
+    ) -> None:
+        traceback.print_exception(kind, error, entry)
+
+    loader.get_data, loader.path_stats = get_data, path_stats
+    if sources:
+        sys.excepthook = print_exception

@@ -12,12 +12,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any, TextIO, TypeAlias
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from gradscope.collect.engine_call import EngineCall
 from gradscope.hooks import (
@@ -27,10 +29,11 @@ from gradscope.hooks import (
     replace_default_hook_functions,
     wrap_engine,
 )
-from gradscope.launch.leaves import is_asked, leaves_of, leaves_through_state
 from gradscope.program.names import Names
 from gradscope.program.sites import USER, owner_of, place_in, place_of, site_of, user_frames
+from gradscope.program.tensors import node_of
 from gradscope.torch_private import (
+    NO_SEQUENCE_NR,
     DisableTorchDispatch,
     DisableTorchFunction,
     default_hooks_are_enabled,
@@ -49,6 +52,7 @@ _MOST_SEARCHES = 50  # for names
 _Places: TypeAlias = tuple[tuple[str, int], ...]
 
 _DEEPEST = 40  # frames that are looked at for names
+_MOST_NODES = 20_000  # of a graph, in one walk
 
 
 class _Parameter:
@@ -170,7 +174,7 @@ class Witness:
             elif not asked.accumulates and is_asked(parameter.tensor(), asked):
                 parameter.asked.append(self._calls)
         if failed or not self._optimizers:
-            found = (self._parameters.get(id(leaf)) for leaf in leaves_of(asked))
+            found = (self._parameters.get(id(leaf)) for leaf in _leaves_of(asked))
             reached = sorted({p.number for p in found if p is not None} - carried)
         value = _value_of(asked.outputs) if asked.accumulates else None
         at = round(time.perf_counter(), 6)
@@ -245,7 +249,7 @@ class Witness:
 
     def _meet_leaves(self, asked: EngineCall) -> None:
         """Know the leaves of a program that has no optimizer, in the order of the first meeting."""
-        for leaf in leaves_of(asked):
+        for leaf in _leaves_of(asked):
             known = self._parameters.get(id(leaf))
             if known is None or known.tensor() is not leaf:
                 self._know(leaf, WITHOUT_OPTIMIZER, 0, self._numbers)
@@ -258,7 +262,7 @@ class Witness:
         ends = self._ends.get(line)
         if not ends or not self._reference:
             return set()
-        found = map(self._parameters.get, leaves_through_state(asked, ends))
+        found = map(self._parameters.get, _leaves_through_state(asked, ends))
         return {parameter.number for parameter in found if parameter is not None}
 
     # the file
@@ -359,3 +363,68 @@ def _value_of(outputs: Sequence[Any]) -> float | None:
     if len(outputs) != 1 or not isinstance(outputs[0], torch.Tensor):
         return None
     return float(outputs[0]) if outputs[0].numel() == 1 else None
+
+
+def _leaves_of(asked: EngineCall) -> list[Any]:
+    """Return the leaves that a call reaches, or those that it was asked for."""
+    inputs = [_tensor_of(one) for one in asked.inputs]
+    if inputs:
+        return [one for one in inputs if isinstance(one, torch.Tensor) and one.is_leaf]
+    return list(_reached(map(_node_of, asked.outputs), lambda node, following: True).values())
+
+
+def is_asked(tensor: Any, asked: EngineCall) -> bool:
+    """Return whether a call was asked for this leaf."""
+    return any(_tensor_of(one) is tensor for one in asked.inputs)
+
+
+def _leaves_through_state(asked: EngineCall, ends: Sequence[int]) -> list[int]:
+    """Return the ids of the leaves that a call reaches only through a state that is carried from
+    one run of its line to the next.
+
+    ``ends`` are the sequence numbers at the ends of the runs before.
+    """
+
+    def run_of(node: Any) -> int:
+        number = node._sequence_nr()
+        return len(ends) if number == NO_SEQUENCE_NR else bisect_right(ends, number)
+
+    def in_this_run(node: Any, following: Any) -> bool:
+        return _is_leaf(following) or run_of(following) >= len(ends)
+
+    def from_run_to_run(node: Any, following: Any) -> bool:
+        return _is_leaf(following) or run_of(node) - run_of(following) <= 1
+
+    roots = [node for node in map(_node_of, asked.outputs) if node is not None]
+    fresh, carried = _reached(roots, in_this_run), _reached(roots, from_run_to_run)
+    return [key for key in carried if key not in fresh]
+
+
+def _tensor_of(one: Any) -> Any:
+    """Return the leaf that an input of a call names."""
+    return getattr(one.node, "variable", None) if isinstance(one, GradientEdge) else one
+
+
+def _node_of(output: Any) -> Any:
+    return output.node if isinstance(output, GradientEdge) else node_of(output)
+
+
+def _is_leaf(node: Any) -> bool:
+    return getattr(node, "variable", None) is not None
+
+
+def _reached(roots: Iterable[Any], follow: Callable[[Any, Any], bool]) -> dict[int, Any]:
+    """Return by id the leaves that lie behind nodes, over the edges that ``follow`` takes."""
+    leaves: dict[int, Any] = {}
+    stack = [root for root in roots if root is not None]
+    met = set(stack)
+    while stack and len(met) < _MOST_NODES:
+        node = stack.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            leaves[id(leaf)] = leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in met and follow(node, following):
+                met.add(following)
+                stack.append(following)
+    return leaves

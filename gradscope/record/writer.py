@@ -31,9 +31,8 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record import codec
-from gradscope.record.bounds import CallFolder, Curve, Row
+from gradscope.record.bounds import CallFolder, Curve, Graphs, Row
 from gradscope.record.file import create, pack
-from gradscope.record.graphs import Graphs
 from gradscope.record.log import Key, Memory, Store
 from gradscope.record.reading import Reading
 

@@ -31,7 +31,7 @@ import pytest
 import torch
 
 import gradscope
-from gradscope.fixing.merging import merged
+from gradscope.fixing.edits import merged
 from gradscope.fixing.patch import apply, decoded
 from gradscope.model import Applicability, Certainty, Edit, Finding, Severity, Site
 from tests.needs import since

@@ -48,7 +48,7 @@ def test_a_shell_completes_commands_options_and_values(shell: str) -> None:
 
     assert {"run", "report", "rules"} <= completed("r")
     assert "draw" not in completed("r")
-    assert {"sarif", "junit"} <= completed("report --format ")
+    assert {"sarif", "github"} <= completed("report --format ")
 
 
 @pytest.mark.parametrize(

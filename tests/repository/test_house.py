@@ -15,6 +15,11 @@ def gradscope() -> House:
     return House()
 
 
+def test_the_package_stays_within_its_budget(gradscope: House) -> None:
+    assert gradscope.lines_of_code() <= house.CODE
+    assert len(gradscope.modules) <= house.FILES
+
+
 def test_few_entries_lie_at_the_top(gradscope: House) -> None:
     assert len(gradscope.entries()) <= house.ENTRIES, gradscope.entries()
 
@@ -47,6 +52,70 @@ def built(root: Path, files: dict[str, str]) -> House:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return House(root)
+
+
+SOME = """\
+'''Docstring.
+
+Of two paragraphs.
+'''
+
+import os  # a comment behind code
+
+# A comment.
+
+class A:
+    "A docstring."
+
+    x = 1
+    "No docstring: it counts."
+
+    def f(self):
+        '''One more.'''
+        return (
+            os.sep,
+
+            "a"
+            "b",
+        )
+"""
+
+
+def test_code_is_counted_without_blanks_comments_and_docstrings(tmp_path: Path) -> None:
+    assert (
+        built(tmp_path, {"__init__.py": "", "a.py": SOME, "b.py": "x = 1\n"}).lines_of_code() == 11
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "files", "status", "says"),
+    [
+        (3, 2, 0, []),
+        (5, 3, 0, ["lines of code can be lowered by 2", "files can be lowered by 1"]),
+        (2, 2, 1, []),
+        (3, 1, 1, []),
+    ],
+)
+def test_the_budget_is_a_limit_and_can_be_lowered(
+    code: int,
+    files: int,
+    status: int,
+    says: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = '"""One sentence."""\nx = 1\n'
+    small = built(tmp_path, {"a.py": text, "b.py": f"{text}y = 2\n"})
+    monkeypatch.setattr(House, "contract_faults", lambda self: [])
+    monkeypatch.setattr(house, "House", lambda: small)
+    monkeypatch.setattr(house, "CODE", code)
+    monkeypatch.setattr(house, "FILES", files)
+    assert house.main() == status
+    lines = capsys.readouterr().out.splitlines()
+    told = [line.removeprefix("the budget of ") for line in lines if line.startswith("the budget")]
+    assert told == says
+    assert any(line.endswith("over") for line in lines) == bool(status)
 
 
 def test_circles_are_found_wherever_the_import_stands(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradscope.fixing.donated import fixes_for_donated
+from gradscope.fixing.gs104 import fixes_for_donated
 from gradscope.model import (
     BackwardCall,
     Certainty,

@@ -120,7 +120,7 @@ def test_the_other_commands() -> None:
         ["run", "--nonsense", "a.py"],
         ["run", "--stop-after", "0", "a.py"],
         ["run", "--stop-after", "many", "a.py"],
-        ["run", "--format", "xml", "a.py"],
+        ["run", "--format", "junit", "a.py"],
         ["run", "--fail-on", "sometimes", "a.py"],
         ["report"],
         ["draw"],

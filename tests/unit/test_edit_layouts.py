@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from edited import At, edited, is_part, run, tokens
 
-from gradscope.fixing import primitives
+from gradscope.fixing import moves, values
 from gradscope.model import Site
 
 START = """\
@@ -112,7 +112,7 @@ def test_a_state_is_cut_where_it_is_read(
     data = STYLES[style](text)
     reads = (f"x + {holder}", f"x+{holder}", f"    {holder}))", f"    {holder}\n")
     read = next(each for each in reads if each in text.partition("# above")[2])
-    new = edited(data, lambda at: primitives.detach_reads(within(at, read), holder), tmp_path)
+    new = edited(data, lambda at: values.detach_reads(within(at, read), holder), tmp_path)
     assert run(data) == "freed"
     assert run(new) == "nothing"
     assert is_part(tokens(data), tokens(new))
@@ -123,9 +123,7 @@ def test_a_state_is_cut_after_the_call(
     layout: str, holder: str, style: str, tmp_path: Path
 ) -> None:
     data = STYLES[style](program(layout, holder))
-    new = edited(
-        data, lambda at: primitives.detach_after(at("loss.backward()"), [holder]), tmp_path
-    )
+    new = edited(data, lambda at: moves.detach_after(at("loss.backward()"), [holder]), tmp_path)
     assert run(new) == "nothing"
     assert is_part(tokens(data), tokens(new))
 
@@ -137,6 +135,6 @@ def test_a_state_is_cut_where_it_is_stored(layout: str, tmp_path: Path) -> None:
     stores = ("h := ", "h: ", "h = ", "h   =", "h] = ", "h) = ")
     store = next(each for each in stores if each in text.partition("# above")[2])
     data = text.encode()
-    new = edited(data, lambda at: primitives.detach_stored(within(at, store), "h"), tmp_path)
+    new = edited(data, lambda at: moves.detach_stored(within(at, store), "h"), tmp_path)
     assert is_part(tokens(data), tokens(new))
     assert run(new.replace(b"loss.backward()", b"keep(h.requires_grad and 1 / 0)")) == "nothing"

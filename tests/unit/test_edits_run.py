@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from edited import Write, edited, run
 
-from gradscope.fixing import primitives as p
+from gradscope.fixing import calls, in_place, moves, recompute, values
+from gradscope.fixing.edits import joined
 
 LOSSES = """\
 import torch
@@ -48,10 +49,10 @@ PAIRS = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_two_losses_are_summed(name: str, tmp_path: Path) -> None:
     data = LOSSES.format(textwrap.indent(PAIRS[name], "    ")).encode()
-    calls = [line for line in PAIRS[name].replace(";", "\n").split("\n") if "backward" in line]
-    first, second = (call.partition(":")[2] if "if " in call else call for call in calls[:2])
+    lines = [line for line in PAIRS[name].replace(";", "\n").split("\n") if "backward" in line]
+    first, second = (call.partition(":")[2] if "if " in call else call for call in lines[:2])
 
-    new = edited(data, lambda at: p.sum_losses(at(first.strip()), at(second.strip())), tmp_path)
+    new = edited(data, lambda at: calls.sum_losses(at(first.strip()), at(second.strip())), tmp_path)
     assert run(data) == "freed"
     if name == "in a lambda":
         assert new == b""  # the first call may be made anywhere
@@ -81,10 +82,10 @@ def test_a_graph_is_retained_and_let_go_again(name: str, tmp_path: Path) -> None
     text = LOSSES.format(textwrap.indent(f"{FLAGS[name]}\nb.backward()", "    "))
     call = next(s for s in ("a.backward", "torch.autograd.") if s in FLAGS[name])
     data = text.encode()
-    new = edited(data, lambda at: p.with_flag(at(call), "retain_graph"), tmp_path)
+    new = edited(data, lambda at: calls.with_flag(at(call), "retain_graph"), tmp_path)
     assert run(data) == "freed"
     assert run(new) == "nothing"
-    back = edited(new, lambda at: p.without_flag(at(call), "retain_graph"), tmp_path)
+    back = edited(new, lambda at: calls.without_flag(at(call), "retain_graph"), tmp_path)
     assert run(back) == "freed"
 
 
@@ -123,10 +124,10 @@ def test_nothing_that_is_saved_is_changed(name: str, way: str, tmp_path: Path) -
     data = SAVED.format(CHANGES[name]).encode()
     start = CHANGES[name].split("\n")[0].removeprefix("if True: ")
     writes: dict[str, Write] = {
-        "out of place": lambda at: p.out_of_place(at(start), METHODS),
-        "a copy": lambda at: p.clone_before(at(start), "x"),
-        "what was saved": lambda at: p.joined(
-            p.clone_reads(at("y = x"), "x"), p.stored_as(at("x = net"), "torch.clone")
+        "out of place": lambda at: in_place.out_of_place(at(start), METHODS),
+        "a copy": lambda at: in_place.clone_before(at(start), "x"),
+        "what was saved": lambda at: joined(
+            values.clone_reads(at("y = x"), "x"), values.stored_as(at("x = net"), "torch.clone")
         ),
     }
     new = edited(data, writes[way], tmp_path)
@@ -172,17 +173,26 @@ for step in range(2):
 """
 
 USES: dict[str, tuple[str, Write]] = {
-    "a variable": ("loss = z.sum()", lambda at: p.recompute(at("loss"), ["z"])),
-    "two of a tuple": ("loss = (a + b).sum()", lambda at: p.recompute(at("loss"), ["z", "a", "b"])),
-    "before the next": ("loss = a.sum()", lambda at: p.recompute(at("for"), ["z", "a", "b"])),
+    "a variable": ("loss = z.sum()", lambda at: recompute.recomputed(at("loss"), ["z"])),
+    "two of a tuple": (
+        "loss = (a + b).sum()",
+        lambda at: recompute.recomputed(at("loss"), ["z", "a", "b"]),
+    ),
+    "before the next": (
+        "loss = a.sum()",
+        lambda at: recompute.recomputed(at("for"), ["z", "a", "b"]),
+    ),
     "an attribute": (
         "loss = holder.head(torch.ones(4, 3)).sum()",
-        lambda at: p.recompute_in(at("return x"), at("self.w =")),
+        lambda at: recompute.recomputed_in(at("return x"), at("self.w =")),
     ),
-    "if it is None": ("loss = holder.kept().sum()", lambda at: p.rebuild_cache(at("self.z ="))),
-    "an early return": ("loss = holder.early().sum()", lambda at: p.rebuild_cache(at("self.e ="))),
-    "a table": ("loss = filled(1).sum()", lambda at: p.rebuild_cache(at("memo[key]"))),
-    "a decorator": ("loss = cached().sum()", lambda at: p.without_decorator(at("def cached"))),
+    "if it is None": ("loss = holder.kept().sum()", lambda at: recompute.rebuilt(at("self.z ="))),
+    "an early return": (
+        "loss = holder.early().sum()",
+        lambda at: recompute.rebuilt(at("self.e =")),
+    ),
+    "a table": ("loss = filled(1).sum()", lambda at: recompute.rebuilt(at("memo[key]"))),
+    "a decorator": ("loss = cached().sum()", lambda at: recompute.uncached(at("def cached"))),
 }
 
 
@@ -226,9 +236,9 @@ assert G.weight.grad is not None
 def test_a_step_between_two_losses(losses: str, way: str, tmp_path: Path) -> None:
     data = TWO_OPTIMIZERS.format(losses).encode()
     writes: dict[str, Write] = {
-        "again": lambda at: p.forward_again(at("g_loss.backward()"), ["score"]),
-        "move the step": lambda at: p.move_after(at("oD.step()"), at("g_loss.backward()")),
-        "move the call": lambda at: p.move_before(at("g_loss.backward()"), at("oD.step()")),
+        "again": lambda at: recompute.forward_again(at("g_loss.backward()"), ["score"]),
+        "move the step": lambda at: moves.move_after(at("oD.step()"), at("g_loss.backward()")),
+        "move the call": lambda at: moves.move_before(at("g_loss.backward()"), at("oD.step()")),
     }
     assert run(data) == "stale"
     new = edited(data, writes[way], tmp_path)
@@ -269,13 +279,14 @@ def test_a_total_is_a_number_or_begins_anew(add: str, total: str, tmp_path: Path
     first = add.split("\n")[0].removeprefix("if step >= 0: ")
     new = edited(
         data,
-        lambda at: p.joined(
-            p.item_added(at(first), total), p.backward_of(at(f"{total}.backward()"), "loss")
+        lambda at: joined(
+            values.item_added(at(first), total),
+            calls.backward_of(at(f"{total}.backward()"), "loss"),
         ),
         tmp_path,
     )
     assert run(new) == "nothing"
     again = edited(
-        data, lambda at: p.reset_at_head(at(f"{total}.backward()"), total, "0.0"), tmp_path
+        data, lambda at: recompute.reset_at_head(at(f"{total}.backward()"), total, "0.0"), tmp_path
     )
     assert run(again) == "nothing"

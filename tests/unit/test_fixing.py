@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.patch import Source, apply, bare, decoded, read, split, unified_diff
+from gradscope.fixing.patch import Source, apply, bare, decoded, read, split, unified_diff, write
 from gradscope.fixing.proposals import Plan, plan
-from gradscope.fixing.write import write
 from gradscope.model import (
     Certainty,
     Edit,

@@ -18,8 +18,7 @@ from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import draw_graphs, place
 from gradscope.render.pictures.layout import lay_out
 from gradscope.render.pictures.options import Options
-from gradscope.render.pictures.picture import BoxKind, Picture, span
-from gradscope.render.pictures.placed import Placed, Rect
+from gradscope.render.pictures.picture import BoxKind, Picture, Placed, Rect, span
 from gradscope.render.pictures.scene import size_of
 from gradscope.render.pictures.wrapping import wrap
 

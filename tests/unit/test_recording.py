@@ -33,8 +33,8 @@ from gradscope.model import (
     Severity,
     Summary,
 )
+from gradscope.record import bounds as graphs_module
 from gradscope.record import codec
-from gradscope.record import graphs as graphs_module
 from gradscope.record import writer as writer_module
 from gradscope.record.file import create, load, load_from
 from gradscope.record.log import Store

@@ -11,11 +11,11 @@ import pytest
 
 from gradscope.fixing import verify
 from gradscope.fixing.gradients import Line, Training, read_training
-from gradscope.fixing.lines import units_of
 from gradscope.fixing.patch import Change, Source, apply, split
 from gradscope.fixing.proposals import Plan, plan
 from gradscope.fixing.runs import Bounds, Run, told_place
 from gradscope.fixing.training import Comparison, owners
+from gradscope.fixing.verify import units_of
 from gradscope.model import (
     Certainty,
     Edit,

@@ -31,7 +31,6 @@ from gradscope.model import (
 )
 from gradscope.record.processes import merged
 from gradscope.render.machine.json import memory_to_json
-from gradscope.render.machine.speedscope import to_speedscope
 from gradscope.render.memory import Branch, Kind, by, largest, tree
 from gradscope.render.text.memory import print_diff, print_memory
 
@@ -336,8 +335,6 @@ def test_tables_fit_the_terminal(width: int) -> None:
 def test_a_run_without_graphs_has_nothing_to_show() -> None:
     says = "no graph was recorded, so there is nothing to show"
     assert printed(lambda console: print_memory(empty_recording(), console)) == [says]
-    profiles = json.loads(to_speedscope(empty_recording()))["profiles"]
-    assert [profile["samples"] for profile in profiles] == [[], []]
 
 
 def test_a_difference_has_signs_and_only_what_changed() -> None:
@@ -355,29 +352,6 @@ def test_a_difference_tells_what_the_graphs_alone_held_if_both_know() -> None:
     assert "  held by it alone             4 KiB  4 KiB" in lines
     lines = printed(lambda console: print_diff(recording(), told(), console))
     assert not [line for line in lines if "alone" in line]
-
-
-def test_speedscope_gets_frames_and_bytes() -> None:
-    whole = json.loads(to_speedscope(recording()))
-    assert whole["$schema"] == "https://www.speedscope.app/file-format-schema.json"
-    frames = whole["shared"]["frames"]
-    modules, lines = whole["profiles"]
-    for profile in (modules, lines):
-        assert profile["type"] == "sampled"
-        assert profile["unit"] == "bytes"
-        assert len(profile["samples"]) == len(profile["weights"])
-        assert profile["endValue"] == sum(profile["weights"]) == 5120
-
-    def stacks(profile: dict[str, list[list[int]]]) -> list[list[str]]:
-        return [[frames[number]["name"] for number in sample] for sample in profile["samples"]]
-
-    assert stacks(modules) == [
-        ["net", "net.0", "AddmmBackward0"],
-        ["net", "net.0", "net.0.act", "ReluBackward0"],
-    ]
-    place = "<module> (/src/train.py:3)"
-    assert stacks(lines) == [[place, "AddmmBackward0"], [place, "ReluBackward0"]]
-    assert {"name": place, "file": "/src/train.py", "line": 3} in frames
 
 
 def large(layers: int) -> Recording:

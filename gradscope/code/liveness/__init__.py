@@ -12,11 +12,10 @@ from gradscope.code.liveness.calls import (
 from gradscope.code.liveness.flow import MISSING, forget_flows
 from gradscope.code.liveness.forecast import Forecaster, let_go, ways_after
 from gradscope.code.liveness.known import Facts, Opaque, is_plain
-from gradscope.code.liveness.leaving import left_after
 from gradscope.code.liveness.loops import Loops, iterators_at, loops_at
 from gradscope.code.liveness.notes import Effect, Notes
 from gradscope.code.liveness.parts import ANYWHERE
-from gradscope.code.liveness.reads import RESULT, Read, all_reads, read_of
+from gradscope.code.liveness.reads import RESULT, Read, all_reads, left_after, read_of
 from gradscope.code.liveness.ways import Coming, Condition, Exploration, Returned
 from gradscope.code.liveness.words import CallKind
 

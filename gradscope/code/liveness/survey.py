@@ -7,7 +7,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from gradscope.code.liveness.flow import MISSING, flow_of
-from gradscope.code.liveness.machine import Machine
+from gradscope.code.liveness.rules import Machine
 from gradscope.code.liveness.values import (
     NO_MARKS,
     UNKNOWN,

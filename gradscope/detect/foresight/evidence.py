@@ -14,8 +14,8 @@ from gradscope.collect.look import Look
 from gradscope.collect.marks import token_of
 from gradscope.collect.state import State
 from gradscope.detect.built import built_at, node_at
-from gradscope.detect.foresight.held import Freeing, Held, is_root_of
 from gradscope.detect.foresight.reading import Reading
+from gradscope.detect.foresight.shared_graphs import Freeing, Held, is_root_of
 from gradscope.detect.foresight.training import roles_of
 from gradscope.model import BackwardCall, Site
 from gradscope.program.layouts import derives

@@ -19,13 +19,13 @@ from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
-from gradscope.detect.foresight.held import Freeing, Held, tensors_of
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.observer import retains_if_computed
 from gradscope.detect.foresight.outlook import foretell
 from gradscope.detect.foresight.reading import Reading, possible_read
 from gradscope.detect.foresight.schedule import Schedule
+from gradscope.detect.foresight.shared_graphs import Freeing, Held, tensors_of
 from gradscope.detect.observers import Observer
 from gradscope.detect.proposing import proposed
 from gradscope.fixing.gs103 import fixes_for

@@ -18,12 +18,11 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.schedule import Schedule
-from gradscope.detect.foresight.stale import Needed, StaleGraphs
-from gradscope.detect.foresight.stepping import stepped
+from gradscope.detect.foresight.stale import Needed, StaleGraphs, stepped
 from gradscope.detect.observers import Observer
 from gradscope.detect.proposing import proposed
-from gradscope.fixing.changed import fixes_for_change
-from gradscope.fixing.stepped import fixes_for_step
+from gradscope.fixing.gs201 import fixes_for_step
+from gradscope.fixing.gs202 import fixes_for_change
 from gradscope.model import Finding, Fix, Site
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import is_held_leaf, is_parameter, requires_grad

@@ -18,8 +18,13 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.notes import raised_by_program
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
-from gradscope.detect.foresight.memory import MemoryBefore, checksum, checksums, memory_before
-from gradscope.detect.foresight.versions import Versions
+from gradscope.detect.foresight.versions import (
+    MemoryBefore,
+    Versions,
+    checksum,
+    checksums,
+    memory_before,
+)
 from gradscope.detect.observers import Observer, Observers
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding

@@ -4,36 +4,39 @@ backward.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import ast
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from gradscope.code.liveness import call_at
+from gradscope.code import places, source
+from gradscope.code.liveness import Effect, Read, call_at, iterators_at
+from gradscope.code.statements import with_cached
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
-from gradscope.detect.foresight.cached import cached_over_loops
 from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.evidence import shared_graph
-from gradscope.detect.foresight.held import Freeing, Held, tensors_of
-from gradscope.detect.foresight.inputs import may_stop_before
 from gradscope.detect.foresight.loops import Loops
-from gradscope.detect.foresight.outlook import Outlook, foretell
+from gradscope.detect.foresight.objects import Objects
+from gradscope.detect.foresight.outlook import Outlook, foretell, next_turn
+from gradscope.detect.foresight.reading import Reading, may_stop_before
 from gradscope.detect.foresight.schedule import Schedule
-from gradscope.detect.foresight.stale import StaleGraphs
-from gradscope.detect.foresight.stepping import stepped
-from gradscope.detect.foresight.turning import next_turn
+from gradscope.detect.foresight.shared_graphs import Freeing, Held, tensors_of
+from gradscope.detect.foresight.stale import StaleGraphs, stepped
 from gradscope.detect.observers import Observer
 from gradscope.detect.proposing import proposed
 from gradscope.fixing.gs102 import fixes_for
-from gradscope.fixing.stepped import fixes_for_step
-from gradscope.model import BackwardCall, Finding
+from gradscope.fixing.gs201 import fixes_for_step
+from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.drivers import runs_on
-from gradscope.program.sites import Place, user_frames
+from gradscope.program.sites import Place, place_in, user_frames
 from gradscope.program.tensors import storage_of
 from gradscope.rules import gs102, gs202
+from gradscope.rules.base import place
+from gradscope.torch_private import cached_parametrizations
 
 _MOST_FORESEEN = 10_000
 _MOST_TURNS = 3  # of branches that are waited for at one call
@@ -137,7 +140,7 @@ class Foresight(Observer):
             if outlook is not None and not may_stop_before(outlook.reading, held, freeing):
                 outlooks.append((held, outlook))
         self._set_alarm(call, decided)
-        outlooks += cached_over_loops(freeing, frames, record)
+        outlooks += _cached_over_loops(freeing, frames, record)
         coming = _nearest([entry for entry in outlooks if entry[1].comes])
         for chosen in (coming, outlooks):  # what comes in any case matters more
             found = [(held, outlook.reading) for held, outlook in chosen]
@@ -188,3 +191,39 @@ def retains_if_computed(frame: FrameType) -> bool:
     """
     call = call_at(frame.f_code, frame.f_lasti)
     return call is not None and bool(call.computed & {"retain_graph", "create_graph"})
+
+
+def _cached_over_loops(
+    freeing: Freeing, frames: Sequence[FrameType], record: BackwardCall
+) -> Iterator[tuple[Held, Outlook]]:
+    """Yield what a call will free of the cache, under the condition that its loop goes on.
+
+    Which modules the loop runs is not read: the cache keeps what they share until it is closed.
+    """
+    for name, tensor in cached_parametrizations():
+        held = Held(tensor)
+        if record.site is None or not freeing.trace(held):
+            continue
+        for frame in frames:
+            here = place_in(frame).site
+            loop = source.loop_around(here) if with_cached(here) is not None else None
+            if loop is not None and not _is_over(frame, loop, held):
+                yield held, _outlook(f"<cached {name}>", frame, loop, record.site)
+                break
+
+
+def _is_over(frame: FrameType, loop: source.Loop, held: Held) -> bool:
+    """Return whether the innermost loop of a frame has no element left."""
+    depths = iterators_at(frame.f_code, frame.f_lasti)
+    if not depths or not isinstance(loop, ast.For):
+        return False
+    return Loops().of(frame, Objects(frame), held.tensor, ()).is_spent(max(depths))
+
+
+def _outlook(name: str, frame: FrameType, loop: source.Loop, call: Site) -> Outlook:
+    here = place_in(frame).site
+    head = loop.test if isinstance(loop, ast.While) else loop.iter
+    site = places.of_node(head, here.file, here.function)
+    read = Read(name, site, Effect.FEEDS, name, call, after_back_edge=True)
+    again = f"the loop at {place(site)} runs its module again"
+    return Outlook(Reading(name, read, frame, again=True), comes=False, conditions=(again,))

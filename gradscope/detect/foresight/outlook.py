@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FrameType, GeneratorType
+from functools import cache
+from types import CodeType, FrameType, GeneratorType
 from typing import Any, NamedTuple
 
 from gradscope.code import source
@@ -19,15 +20,17 @@ from gradscope.code.liveness import (
     Notes,
     Returned,
     instruction_at,
+    is_plain,
     let_go,
     read_of,
     site_of,
     ways_after,
 )
 from gradscope.code.names import root_of
+from gradscope.collect.alarms import Alarm
 from gradscope.detect.foresight.facts import FrameFacts
-from gradscope.detect.foresight.held import Held
 from gradscope.detect.foresight.loops import Loops
+from gradscope.detect.foresight.objects import MISSING as NOT_FOUND
 from gradscope.detect.foresight.objects import Objects, Resolver
 from gradscope.detect.foresight.reading import (
     MOST_FRAMES,
@@ -41,11 +44,16 @@ from gradscope.detect.foresight.reading import (
     possible_read,
     shown_name,
 )
+from gradscope.detect.foresight.shared_graphs import Held
 from gradscope.program.sites import place_in
 from gradscope.program.standing import standing
 
 _MOST_STARTS = 6  # ways to return from inner functions that are followed in outer ones
 _MOST_CONDITIONS = 2
+_FARTHEST = 4_096
+_KNOWN = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant, ast.Name, ast.Attribute)
+_PARTS = (*_KNOWN, ast.cmpop, ast.boolop, ast.unaryop, ast.operator, ast.expr_context)
+_COSTLY = (ast.Pow, ast.LShift, ast.MatMult, ast.In, ast.NotIn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,3 +295,56 @@ def in_words(condition: Condition) -> str:
     if "NONE" in name:
         return f"`{text}` is {'None' if taken != ('NOT_NONE' in name) else 'not None'}"
     return f"`{text}` is {'true' if taken == ('IF_TRUE' in name) else 'false'}"
+
+
+def next_turn(decided: Iterable[tuple[FrameType, int]]) -> Alarm | None:
+    """Return when the first of these branches, by frame and instruction, will turn."""
+    alarms = [alarm for frame, at in dict.fromkeys(decided) if (alarm := _turn(frame, at))]
+    return min(alarms, key=lambda alarm: alarm.at, default=None)
+
+
+def _turn(frame: FrameType, at: int) -> Alarm | None:
+    site = site_of(standing(frame).code, at)
+    statement, loop = source.statement_at(site), source.loop_around(site)
+    if not isinstance(statement, ast.If) or not isinstance(loop, ast.For):
+        return None
+    counters = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    names = {node.id for node in ast.walk(statement.test) if isinstance(node, ast.Name)}
+    nodes = [*ast.walk(statement.test)]
+    if len(names & counters) != 1 or not all(isinstance(node, _PARTS) for node in nodes):
+        return None
+    if any(isinstance(node, _COSTLY) for node in nodes):
+        return None
+    name = (names & counters).pop()
+    objects = Objects(frame)
+    value = objects.find(name)
+    test = _compiled(ast.unparse(statement.test))
+    read = {text: objects.find(text) for text in test.co_names if text != name}
+    if type(value) is not int or not all(map(_is_known, read.values())):
+        return None
+    try:
+        holds = bool(eval(test, {"__builtins__": {}, **read, name: value}))
+        for later in range(value + 1, value + _FARTHEST):
+            if bool(eval(test, {"__builtins__": {}, **read, name: later})) != holds:
+                return Alarm(frame.f_code, name, later)
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+    return None
+
+
+def _is_known(value: object) -> bool:
+    return value is not NOT_FOUND and value is not MISSING and is_plain(value)
+
+
+@cache
+def _compiled(test: str) -> CodeType:
+    """Return a test, compiled, that reads ``self.every`` as a variable of that name.
+
+    It is kept for good: torch's profiler reads the names of code that ran only when it ends.
+    """
+
+    class Reads(ast.NodeTransformer):
+        def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+            return ast.copy_location(ast.Name(ast.unparse(node), ast.Load()), node)
+
+    return compile(Reads().visit(ast.parse(test, mode="eval")), "<test>", "eval")

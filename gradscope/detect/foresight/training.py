@@ -11,14 +11,13 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.code import changes, source
-from gradscope.code.losses import Way, way_to
-from gradscope.code.probing import use_of
+from gradscope.code.losses import Way, use_of, way_to
 from gradscope.code.stepping import What, events_after
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.held import Freeing, Held
 from gradscope.detect.foresight.optimizers import Optimizer, Optimizers, chain_from
 from gradscope.detect.foresight.reading import Reading
+from gradscope.detect.foresight.shared_graphs import Freeing, Held
 from gradscope.model import BackwardCall, Site
 from gradscope.program.sites import place_in
 from gradscope.program.tensors import describe, held_node

@@ -1,33 +1,45 @@
-"""Finds what grows from iteration to iteration: carried graphs, holders of old ones, cycles."""
+"""Announces what grows from iteration to iteration: carried graphs, holders of old ones, cycles."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from types import FrameType, FunctionType, ModuleType
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
 
+from torch import Tensor
+
+from gradscope.code.stores import Bound, bound_of, find_calls, find_store
+from gradscope.code.through_data import writes_data
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
-from gradscope.detect.leaks.cycles import find_cycle
 from gradscope.detect.leaks.loops import Key, Loop, Sightings
 from gradscope.detect.leaks.spans import Room, Spans
 from gradscope.detect.leaks.suspects import Mark, Scanned, Suspect, scan
-from gradscope.detect.leaks.told import Told, carried, has_grown, is_kept_between_calls, kept_alive
 from gradscope.detect.observers import Observer
 from gradscope.detect.proposing import proposed
-from gradscope.fixing.cycles import fixes_for_cycle
-from gradscope.model import BackwardCall, Finding
+from gradscope.fixing.leaks import (
+    detached_after,
+    detached_where_stored,
+    fixes_for_carried,
+    fixes_for_cycle,
+    fixes_for_kept,
+)
+from gradscope.model import BackwardCall, Finding, Fix, Site
 from gradscope.model.paths import Path
 from gradscope.program.sites import Place, user_frame, user_frames
+from gradscope.program.tensors import held_node, is_held_leaf
+from gradscope.program.tracked import contexts, tracked
 from gradscope.program.undisturbed import Untraced
-from gradscope.rules import gs304
+from gradscope.rules import gs301, gs302, gs304
 from gradscope.rules.base import NOW, Seen
-from gradscope.torch_private import next_sequence_nr
+from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
 
 _FREE_SCANS, _FREE_SECONDS = 8, 0.3  # spent whatever the run takes; later scans have to be cheap
 _SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05  # of the run's time
@@ -37,6 +49,8 @@ _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)
 _ENOUGH_AT_ONCE = 4  # iterations seen in a single look
 _MOST_LOOPS = 1_000
 _MOST_LOOKS_BACK = 8
+_ENOUGH_KEYS = 100  # iterations held by a dict, whose keys may come again
+_FEWEST = 3  # tensors in the same kind of cycle
 
 
 class Growth(Observer):
@@ -167,7 +181,7 @@ class Growth(Observer):
             kept = is_kept_between_calls(sightings, self._looks, _ENOUGH_AT_ONCE)
             if kept and key not in self._told:
                 self.told_between_calls = True
-                self._told[key] = told = kept_alive(self.watch, sightings, None)
+                self._told[key] = told = _kept_alive(self.watch, sightings, None)
                 yield told.finding
 
     def _go_on(self, numbers: Iterable[int]) -> None:
@@ -199,7 +213,7 @@ class Growth(Observer):
         grown = [
             (key, sightings)
             for key, sightings in loop.holders.items()
-            if key not in self._told and has_grown(sightings, ended=ended)
+            if key not in self._told and _has_grown(sightings, ended=ended)
         ]
         grads = [
             (key, s) for key, s in grown if self._creates and s.newest.names[0].attribute == "grad"
@@ -219,12 +233,12 @@ class Growth(Observer):
             if suspect.in_graph and not suspect.is_container:
                 told = carried(self.watch, sightings, loop.record, steps=loop.waits)
             else:
-                told = kept_alive(self.watch, sightings, loop.record)
+                told = _kept_alive(self.watch, sightings, loop.record)
             self._told[key] = told
             yield told.finding
         if not loop.done and not loop.holders and loop.grows(ended=ended):
             loop.done = True
-            cycle = find_cycle(creates=self._creates)
+            cycle = _find_cycle(creates=self._creates)
             if cycle is not None:
                 (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
                 each = (now - before) / (last - first_seen)
@@ -355,3 +369,199 @@ def _frame_in(module: ModuleType) -> FrameType:
         return get()
 
     return FunctionType(frame.__code__, vars(module), argdefs=frame.__defaults__)()  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was said of a holder."""
+
+    facts: gs301.Carried | gs302.KeptAlive
+    fixes: tuple[Fix, ...]
+
+    @property
+    def finding(self) -> Finding:
+        """What was said, in words."""
+        if isinstance(self.facts, gs301.Carried):
+            return gs301.finding(self.facts, self.fixes)
+        return gs302.finding(self.facts, self.fixes)
+
+    def again(self, sightings: Sightings, seen: Seen) -> Told:
+        """Return the same with the newest figures."""
+        suspect, (nodes, nbytes) = sightings.newest, sightings.rates
+        facts = replace(
+            self.facts,
+            iterations=suspect.iterations,
+            nodes=suspect.nodes,
+            nbytes=suspect.nbytes,
+            nodes_each=nodes,
+            nbytes_each=nbytes,
+            seen=replace(seen, cut=suspect.cut),
+        )
+        return replace(self, facts=facts)
+
+
+def carried(
+    watch: State, sightings: Sightings, record: BackwardCall | None, *, steps: bool
+) -> Told:
+    """Return what is said of a tensor whose graph goes back over the iterations."""
+    suspect = sightings.newest
+    site = record.site if record is not None else None
+    nodes, nbytes = sightings.rates
+    names = suspect.names if suspect.is_direct else suspect.names[: suspect.is_tuple]
+    facts = gs301.Carried(
+        call=record,
+        holder=suspect.names[0].text,
+        stored=find_store(suspect.names, container=False, files=suspect.files),
+        iterations=suspect.iterations,
+        nodes=suspect.nodes,
+        nbytes=suspect.nbytes,
+        nodes_each=nodes,
+        nbytes_each=nbytes,
+        silent=site is not None and writes_data(site.file),
+        counts_bytes=watch.hooked,
+        seen=Seen(cut=suspect.cut),
+        steps=steps,
+    )
+    edits = detached_after(site, names, in_tuple=not suspect.is_direct)
+    words, in_tuple = gs301.words_for(facts), not suspect.is_direct
+    return Told(facts, fixes_for_carried(facts, edits, words, in_tuple=in_tuple))
+
+
+def _kept_alive(watch: State, sightings: Sightings, record: BackwardCall | None) -> Told:
+    """Return what is said of a holder of the graphs of earlier iterations."""
+    suspect = sightings.newest
+    container = suspect.is_container
+    store = find_store(suspect.names, container=container, files=suspect.files)
+    nodes, nbytes = sightings.rates
+    name = suspect.names[0]
+    facts = gs302.KeptAlive(
+        call=record,
+        holder=name.text,
+        stored=store,
+        is_container=container,
+        is_scalar=suspect.is_scalar,
+        through_frame=name.through_frame,
+        iterations=suspect.iterations,
+        nodes=suspect.nodes,
+        nbytes=suspect.nbytes,
+        nodes_each=nodes,
+        nbytes_each=nbytes,
+        after=watch.calls,
+        counts_bytes=watch.hooked,
+        seen=Seen(cut=suspect.cut),
+        parts=suspect.parts or _part_named(name),
+    )
+    writable = suspect.is_direct and not name.through_frame
+    edits = detached_where_stored(store, in_container=container) if writable else ()
+    return Told(facts, fixes_for_kept(facts, edits, gs302.words_for(facts)))
+
+
+def _part_named(name: Path) -> tuple[object, ...]:
+    """Return the index of a part whose name this is: ``memory[3][1]``."""
+    ends = name.steps[-2:]
+    if len(ends) == 2 and all(step.kind == "item" for step in ends):
+        return (ends[1].key,)
+    return ()
+
+
+def _has_grown(sightings: Sightings, *, ended: bool) -> bool:
+    """Return whether a holder was seen to grow, and nothing in the code says that it will stop.
+
+    ``ended``: it has held nearly every iteration to the end.
+    """
+    if not sightings.grows:
+        return False
+    suspect = sightings.newest
+    if ended and sightings.holds_all:
+        return True
+    if not sightings.is_enough:
+        return False
+    bound = _bound(suspect)
+    return bound is Bound.NONE or (
+        bound is Bound.KEYED and not ended and suspect.iterations >= _ENOUGH_KEYS
+    )
+
+
+def is_kept_between_calls(sightings: Sightings, looks: int, at_once: int) -> bool:
+    """Return the same where no backward call marks the iterations, after so many looks."""
+    suspect = sightings.newest
+    often = len(sightings.seen) > 1 or suspect.iterations >= at_once
+    grown = sightings.count == looks and sightings.grows and often
+    return grown and _bound(suspect) is not Bound.EMPTIED
+
+
+def _bound(suspect: Suspect) -> Bound:
+    if not suspect.is_container:
+        return Bound.NONE
+    store = find_store(suspect.names, container=True, files=suspect.files)
+    return bound_of(suspect.names, store)
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A kind of cycle: what closes it (``ctx``, ``hook``, ``grad``), a name, its line, how many."""
+
+    kind: str
+    name: str
+    site: Site | None
+    count: int
+
+
+def _find_cycle(*, creates: bool) -> Cycle | None:
+    """Return the kind of cycle that keeps most graphs alive, of all that the collector tracks.
+
+    ``creates``: the program has called ``backward(create_graph=True)``.
+    """
+    cycles = (_through_ctx(), _through_hooks(), _through_grad() if creates else None)
+    found = (cycle for cycle in cycles if cycle is not None and cycle.count >= _FEWEST)
+    return max(found, key=lambda cycle: cycle.count, default=None)
+
+
+def _through_ctx() -> Cycle | None:
+    counts = Counter(path for path, tensor in contexts() if _made_by_ctx(path, tensor))
+    if not counts:
+        return None
+    ((name, count),) = counts.most_common(1)
+    return Cycle("ctx", name.text, find_store((name,), container=False), count)
+
+
+def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
+    """True when the tensor is an output of the very Function on whose ctx it was stored."""
+    name = type(held_node(tensor)).__name__.removesuffix("Backward")
+    return bool(name) and name in path.origin.function.split(".")
+
+
+def _through_hooks() -> Cycle | None:
+    counts: Counter[CodeType] = Counter()
+    for each in tracked(Tensor):
+        with DisableTorchFunction():
+            installed = None if is_held_leaf(each) else each._backward_hooks
+        for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
+            if isinstance(hook, FunctionType) and _closes_over(hook, each):
+                counts[hook.__code__] += 1
+    if not counts:
+        return None
+    ((code, count),) = counts.most_common(1)
+    calls = find_calls(code.co_filename, "register_hook")
+    around = [site for site in calls if site.line <= code.co_firstlineno <= site.end_line]
+    candidates = around or (calls if len(calls) == 1 else ())
+    site = candidates[0] if candidates else Site(code.co_filename, code.co_firstlineno)
+    return Cycle("hook", code.co_name, site, count)
+
+
+def _closes_over(hook: FunctionType, tensor: Any) -> bool:
+    for cell in hook.__closure__ or ():
+        try:
+            if cell.cell_contents is tensor:
+                return True
+        except ValueError:  # an empty cell
+            continue
+    return any(default is tensor for default in hook.__defaults__ or ())
+
+
+def _through_grad() -> Cycle | None:
+    count = 0
+    for each in tracked(Tensor):
+        with DisableTorchFunction():
+            count += is_held_leaf(each) and each.grad is not None and each.grad.requires_grad
+    return Cycle("grad", ".grad", None, count) if count else None

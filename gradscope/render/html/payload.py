@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, fields, replace
 from typing import Any
 
@@ -20,9 +20,9 @@ from gradscope.model import (
     Site,
     Suppression,
 )
-from gradscope.render.html.flames import flames
 from gradscope.render.html.placing import place
 from gradscope.render.lifetimes import by_process, lifetimes, run_end
+from gradscope.render.memory import Branch, Kind, Largest, by, largest, name_of, tree
 from gradscope.units import counted
 
 MAX_NODES = 25_000
@@ -32,6 +32,14 @@ CONTEXT_LINES = 2
 
 Json = Any
 """What the json module takes; Python's types cannot express it."""
+
+_NAMES = {"site": "at", "backward_call": "call"}
+_LEFT_OUT = {Header: {"schema", "cwd", "code"}}
+_NOUNS = {
+    Severity.ERROR: ("error",),
+    Severity.WARNING: ("warning",),
+    Severity.ADVICE: ("piece of advice", "pieces of advice"),
+}
 
 
 class Table(dict[Any, int]):
@@ -112,10 +120,6 @@ def _process(process: Process) -> list[Json]:
     return [process.name, *figures, ended, process.differs]
 
 
-_NAMES = {"site": "at", "backward_call": "call"}
-_LEFT_OUT = {Header: {"schema", "cwd", "code"}}
-
-
 def _key(name: str) -> str:
     """Return a field's name as JavaScript spells it: ``graph_nodes`` is ``graphNodes``."""
     first, *rest = name.split("_")
@@ -178,13 +182,6 @@ def verdict(recording: Recording) -> dict[str, str]:
         calls = counted(summary.backward_calls, "backward call")
         detail = f"{calls}, and nothing seen that will crash or leak."
     return {"level": level, "headline": headline, "detail": detail}
-
-
-_NOUNS = {
-    Severity.ERROR: ("error",),
-    Severity.WARNING: ("warning",),
-    Severity.ADVICE: ("piece of advice", "pieces of advice"),
-}
 
 
 def thinned(samples: tuple[Sample, ...]) -> list[Sample]:
@@ -274,3 +271,33 @@ def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
     columns["names"], columns["kinds"] = list(names), list(kinds)
     columns["modules"], columns["states"] = list(modules), list(states)
     return columns
+
+
+def flames(recording: Recording, line: Callable[[str, int], str]) -> dict[str, Json] | None:
+    """Return trees and rows for each kind; ``line`` gives the text of a line of a file."""
+    graph = largest(recording)
+    if graph is None or not graph.saved:
+        return None
+
+    def branch(one: Branch) -> Json:
+        step = one.step
+        parts = [branch(part) for part in one.parts.values()]
+        text = line(step.file, step.line).strip() if step.file else ""
+        return [step.kind, step.name, step.place, text, one.nbytes, one.alone, parts]
+
+    call = graph.call
+    return {
+        "call": call.number,
+        "last": max(call.number, call.last_number),
+        "process": call.process,
+        "nbytes": graph.nbytes,
+        "alone": graph.alone,
+        "classes": {one.module: one.module_class for one in graph.saved if one.module},
+        "trees": {kind: branch(tree(kind, graph.saved)) for kind in Kind},
+        "rows": {kind: _rows(kind, graph) for kind in Kind},
+    }
+
+
+def _rows(kind: Kind, graph: Largest) -> list[Json]:
+    sums = by(lambda one: name_of(kind, one), graph.saved)
+    return [[name, *size] for name, size in sums.items()]

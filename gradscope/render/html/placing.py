@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gradscope.model import Graph, Node
-from gradscope.render.html.folds import Folds
 from gradscope.render.html.scopes import (
     ERA,
     STRETCH,
+    Folds,
     Scope,
     cut_long_levels,
     module_calls,

@@ -15,8 +15,6 @@ class Format(StrEnum):
     JSON = "json"
     SARIF = "sarif"
     GITHUB = "github"
-    JUNIT = "junit"
-    SPEEDSCOPE = "speedscope"
     TRACE = "trace"
 
 
@@ -29,10 +27,6 @@ def writer(form: Format) -> Callable[[Recording], str]:
             from gradscope.render.machine.sarif import to_sarif as write
         case Format.GITHUB:
             from gradscope.render.machine.github import to_github as write
-        case Format.JUNIT:
-            from gradscope.render.machine.junit import to_junit as write
-        case Format.SPEEDSCOPE:
-            from gradscope.render.machine.speedscope import to_speedscope as write
         case Format.TRACE:
             from gradscope.render.machine.trace import to_trace as write
         case Format.TEXT:

@@ -16,8 +16,7 @@ from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.formats import ENCODERS, check_suffix
 from gradscope.render.pictures.layout import available_engine, lay_out
 from gradscope.render.pictures.options import DEFAULTS, Options, Theme
-from gradscope.render.pictures.picture import UNMARKED, BoxKind, Marks, Picture
-from gradscope.render.pictures.placed import Placed
+from gradscope.render.pictures.picture import UNMARKED, BoxKind, Marks, Picture, Placed
 from gradscope.render.pictures.scene import draw_scene, size_of
 from gradscope.render.pictures.selection import Selection, select
 from gradscope.render.pictures.tree import picture_tree

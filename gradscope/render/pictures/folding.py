@@ -10,16 +10,15 @@ before what several share; then by age.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
 from gradscope.errors import GradscopeError, meant
-from gradscope.render.pictures.leaves import absorb_leaves
+from gradscope.model import NodeState
 from gradscope.render.pictures.merging import Merged
 from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import Marks
-from gradscope.render.pictures.repeats import find_runs
 from gradscope.units import listed
 
 SMALL = 30
@@ -33,6 +32,15 @@ MOST = 150
 
 _PINNED = 20
 """So many roots, and so many nodes of a finding, have a box of their own in any case."""
+
+_VIEW = re.compile(
+    r"(T|View|UnsafeView|ReshapeAlias|Transpose|Permute|Expand|ToCopy|Squeeze|Unsqueeze|Alias"
+    r"|Slice|Select)Backward\d+"
+)
+"""What commonly stands between a parameter and the node that computes with it."""
+
+_LONGEST = 4096
+_CANDIDATES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,7 @@ def fold(merged: Merged, options: Options, marks: Marks) -> Folded:
         kept = {root.node for root in merged.roots} | set(marks.highlight) | {marks.failing}
         # A leaf that everything uses would draw its links across even a small picture.
         users = 4 if full else 1
-        inlined, absorbed = absorb_leaves(merged, kept, users=users, views=not full)
+        inlined, absorbed = _absorb_leaves(merged, kept, users=users, views=not full)
     gone = set(absorbed) | {leaf for leaves in inlined.values() for leaf in leaves}
     heads = _linear_order(merged, gone, generations)
     folding = _Folding(merged, options, marks, generations)
@@ -365,3 +373,101 @@ def _split(parts: Sequence[Part], key: Callable[[Part], Hashable]) -> list[list[
 
 def _joined(parts: list[Part]) -> list[Part]:
     return parts if len(parts) < 2 else [Part(_heads(parts), "rest")]
+
+
+def _absorb_leaves(
+    merged: Merged, kept: Set[int | None], *, users: int, views: bool
+) -> tuple[dict[int, list[int]], dict[int, int]]:
+    """Write each leaf of at least ``users`` users into their boxes, with the views in between.
+
+    Return the leaves of each user, and for each view in between the node that it went into.
+    ``kept`` nodes stay.
+    """
+    inlined: dict[int, list[int]] = {}
+    absorbed: dict[int, int] = {}
+
+    def passes(user: int) -> bool:
+        node = merged.nodes[user]
+        return (
+            views
+            and _VIEW.fullmatch(node.name) is not None
+            and user not in kept
+            and node.state is NodeState.BUFFERLESS
+            and len(set(merged.targets[user])) == len(set(merged.sources[user])) == 1
+        )
+
+    for leaf, node in enumerate(merged.nodes):
+        if not node.is_leaf or leaf in kept or not merged.sources[leaf] or merged.targets[leaf]:
+            continue
+        if len(set(merged.sources[leaf])) < users:
+            continue
+        for user in merged.sources[leaf]:
+            between = []
+            while passes(user):
+                between.append(user)
+                user = merged.sources[user][0]
+            absorbed.update(dict.fromkeys(between, user))
+            leaves = inlined.setdefault(user, [])
+            if leaf not in leaves:
+                leaves.append(leaf)
+    return inlined, absorbed
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """From ``start`` on, the same ``period`` tokens follow each other ``times`` times."""
+
+    start: int
+    period: int
+    times: int
+
+    @property
+    def stop(self) -> int:
+        """The place after the run."""
+        return self.start + self.period * self.times
+
+
+def find_runs(tokens: Sequence[Hashable], least: int = 3, saving: int = 8) -> list[Run]:
+    """Return the longest runs, left to right, of ``least`` repeats that save ``saving`` tokens.
+
+    A period can only be the distance to another occurrence of the run's first token, so only the
+    next few of those are tried; whole blocks are compared at a time, which keeps 200,000 tokens
+    within a fraction of a second.
+    """
+    numbers: dict[Hashable, int] = {}
+    values = [numbers.setdefault(token, len(numbers)) for token in tokens]
+    following = [0] * len(values)
+    last: dict[int, int] = {}
+    for place in range(len(values) - 1, -1, -1):
+        following[place] = last.get(values[place], 0)
+        last[values[place]] = place
+    runs = []
+    place = 0
+    while place < len(values):
+        found = [
+            run
+            for run in _runs_at(values, following, place)
+            if run.times >= least and (run.times - 1) * run.period >= saving
+        ]
+        best = max(found, key=lambda run: run.stop, default=Run(place, 1, 1))
+        if found:
+            runs.append(best)
+        place = best.stop
+    return runs
+
+
+def _runs_at(values: list[int], following: list[int], start: int) -> Iterator[Run]:
+    """Yield the run of each period that the next occurrences of the first token allow."""
+    other = start
+    for _ in range(_CANDIDATES):
+        other = following[other]
+        period = other - start
+        if not 0 < period <= _LONGEST:
+            return
+        block = values[start:other]
+        times = 1
+        while values[start + times * period : start + (times + 1) * period] == block:
+            times += 1
+        yield Run(start, period, times)
+        if start + period * times == len(values):
+            return

@@ -15,9 +15,11 @@ from gradscope.render.pictures.picture import (
     GroupKind,
     LinkKind,
     Picture,
+    Placed,
+    Point,
+    Rect,
     Row,
 )
-from gradscope.render.pictures.placed import Placed, Point, Rect
 from gradscope.render.theme import NODE_STATES, SAVED_STATES, SEVERITIES, Look, Tone, page_of
 
 TITLE, TEXT, SMALL = 13.0, 11.0, 10.0

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradscope.render.pictures.picture import Box, BoxKind, Link, Picture, ranks
-from gradscope.render.pictures.placed import Size
+from gradscope.render.pictures.picture import Box, BoxKind, Link, Picture, Size, ranks
 
 _TALL = 1500.0
 """A picture up to so many points tall stays in one column."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gradscope.fixing.gradients import Key, Line
 from gradscope.fixing.proposals import Proposal
-from gradscope.fixing.runs import Loss, Run
+from gradscope.fixing.runs import Loss, Run, text_at, told_place
+from gradscope.fixing.training import Change, Difference, owners
 from gradscope.fixing.verify import NEVER_CAME, Trial, Tried, Verdict
 from gradscope.model import Finding
 from gradscope.render.choices import kind_of
@@ -25,12 +28,14 @@ from gradscope.render.text.terminal import (
     shorten,
     wrapped,
 )
-from gradscope.render.text.training import refusal, who_trains_what
 from gradscope.units import counted, nbytes, seconds, short_path
 
 _MOST_OUTPUT_LINES = 15
 _LEAST_COLUMN = 24
 _LABEL = 11
+_LOSS = re.compile(r"(.+?)\s*\.\s*backward\s*\(")
+_OPTIMIZER = re.compile(r"([\w.\[\]'\"]+)\s*\.\s*step\s*\(")
+_MOST_TEXT = 40
 
 
 def print_trial(trial: Trial, script: str, console: Console) -> None:
@@ -70,7 +75,7 @@ def _details(verdict: Verdict, console: Console) -> None:
         _row("new", what, console)
     before, after = _end(verdict.before, verdict), _end(verdict.after, verdict)
     _row("ends", f"{after} (before, {before})", console)
-    trained = who_trains_what(verdict)
+    trained = _who_trains_what(verdict)
     if trained:
         _row("trains", "; ".join(trained), console)
     _losses(verdict, console)
@@ -141,7 +146,7 @@ def _new_cell(tried: Tried) -> str:
 
 
 def _trains_cell(tried: Tried, console: Console) -> Text:
-    lines = who_trains_what(tried.verdict) if tried.verdict else ()
+    lines = _who_trains_what(tried.verdict) if tried.verdict else ()
     return Text("\n").join(prose(line, console) for line in lines or ("not known",))
 
 
@@ -315,3 +320,79 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
             " time (--timeout)"
         )
     return "with the fix there is another finding"
+
+
+def refusal(difference: Difference, verdict: Verdict) -> str:
+    """Return in one sentence what a fix would do to the training that it may not do."""
+    lines = _known_lines(verdict)
+    who = owners(difference.keys, verdict.comparison)
+    loss = f"{_loss(difference.loss, lines)} ({_short(told_place(difference.loss, lines))})"
+    step = _step(difference, verdict)
+    match difference.change:
+        case Change.UNTRAINED:
+            was, now = difference.times
+            but = f"only in {now} of {counted(was, 'step')}" if now else "not"
+            return f"{who} would {but} be trained by {loss} any more{step}"
+        case Change.LOST:
+            rest = ", ".join(_loss(line, lines) for line in difference.rest) or "other losses"
+            return f"{who} would get no gradient from {loss} any more, only from {rest},{step}"
+        case Change.GAINED:
+            return f"{who} would be trained by {loss}, which did not train it before,{step}"
+        case Change.OTHER:
+            return (
+                f"{who} would get another gradient from {loss} than without the fix, where that"
+                f" call works,{step}"
+            )
+
+
+def _who_trains_what(verdict: Verdict) -> tuple[str, ...]:
+    """Return for the parameters that the same losses train a line with their names and those."""
+    known = _known_lines(verdict)
+    groups: dict[tuple[int, frozenset[Line]], list[Key]] = {}
+    for key, lines in sorted(verdict.trained.items()):
+        groups.setdefault((key[0], lines), []).append(key)
+    return tuple(
+        f"{', '.join(dict.fromkeys(_loss(line, known) for line in sorted(lines)))} →"
+        f" {owners(keys, verdict.comparison)}"
+        for (_, lines), keys in groups.items()
+        if lines
+    )
+
+
+def _known_lines(verdict: Verdict) -> set[Line]:
+    """Return the lines of all backward calls of the unchanged program."""
+    runs = (verdict.before, verdict.reference)
+    return {call.line for run in runs if run is not None for call in run.training.calls}
+
+
+def _loss(line: Line, lines: Iterable[Line]) -> str:
+    """Return the loss that a line of the unchanged program runs backward, as written there; where
+    a function does that for several, the call of it.
+    """
+    file, number = told_place(line, lines)
+    text = text_at(file, number, {})
+    found = _LOSS.search(text)
+    shown = found[1] if found is not None else text
+    return f"`{shown}`" if 0 < len(shown) <= _MOST_TEXT else f"line {number}"
+
+
+def _step(difference: Difference, verdict: Verdict) -> str:
+    """Return `` at `oG.step()` (train.py:21, Adam)``."""
+    kinds = verdict.comparison.base.optimizers or verdict.after.training.optimizers
+    number = difference.optimizer
+    if number < 0 or number >= len(kinds):
+        return ""
+    if difference.step is None:
+        return f" for the {kinds[number]} that holds it"
+    steps = (step for step in verdict.comparison.base.steps if step.optimizer != number)
+    lines = {difference.step.line, *(step.line for step in steps)}
+    file, line = told_place(difference.step.line, lines)
+    text = text_at(file, line, {})
+    found = _OPTIMIZER.search(text)
+    name = found[0] + ")" if found is not None else text
+    shown = f"`{name}`" if 0 < len(name) <= _MOST_TEXT else "the step"
+    return f" at {shown} ({_short((file, line))}, {kinds[number]})"
+
+
+def _short(place: tuple[str, int]) -> str:
+    return f"{short_path(place[0])}:{place[1]}"

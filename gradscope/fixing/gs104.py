@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.fixing import primitives as edit
-from gradscope.fixing import special
+from gradscope.fixing import calls, special
 from gradscope.fixing.choosing import SAME_GRADIENTS, chosen
 from gradscope.model import Applicability, Fix, FixKind
 from gradscope.rules.base import place
@@ -35,7 +34,7 @@ def _candidates(facts: DonatedGraph) -> Iterator[Fix]:
     yield Fix(
         FixKind.OTHER if creates else FixKind.REMOVE_RETAIN,
         f"leave {flag}=True out of the call at {place(site)}",
-        () if site is None else edit.without_flag(site, flag),
+        () if site is None else calls.without_flag(site, flag),
         _CHANGES,
         (effect,),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gradscope.code import changes, source
 from gradscope.code.losses import Way, way_to
 from gradscope.code.stepping import What, events_before
-from gradscope.fixing import primitives as edit
+from gradscope.fixing import calls, moves, recompute
 from gradscope.fixing.choosing import chosen
 from gradscope.model import Applicability, Edit, Fix, FixKind, Site
 from gradscope.rules.base import place
@@ -61,9 +61,9 @@ def _of_state(facts: Stepped) -> Iterator[Fix]:
     """A graph that is kept over the step although only its value is carried on."""
     name, at = facts.holder, facts.kept or facts.next_call
     whole = name.rpartition("[")[0] if facts.in_tuple else name
-    drop = bool(edit.without_flag(at, "retain_graph"))
+    drop = bool(calls.without_flag(at, "retain_graph"))
     without = "retain_graph" if drop else ""
-    after = edit.detach_after(at, [whole], elements=facts.in_tuple, without=without)
+    after = moves.detach_after(at, [whole], elements=facts.in_tuple, without=without)
     effects = (
         "each loss trains through its own iteration, not through earlier ones",
         "each iteration's graph goes once its call is over",
@@ -83,7 +83,7 @@ def _of_state(facts: Stepped) -> Iterator[Fix]:
         yield Fix(
             FixKind.DETACH,
             f"detach() `{name}` at {place(facts.link)}, where it is stored",
-            edit.detach_stored(facts.link, name),
+            moves.detach_stored(facts.link, name),
             _CHANGES,
             effects,
         )
@@ -95,7 +95,7 @@ def _of_made_once(facts: Stepped) -> Iterator[Fix]:
     again = Fix(
         FixKind.RECOMPUTE,
         f"compute `{name}` again in each iteration: the step has changed what it is made from",
-        edit.recompute(facts.next_call, [name]),
+        recompute.recomputed(facts.next_call, [name]),
         _SAFE,
         (f"{grouped(facts.tensors)} would get gradient in each iteration, at its new value",),
         "" if facts.constant else "what it is computed from is trained",
@@ -103,7 +103,7 @@ def _of_made_once(facts: Stepped) -> Iterator[Fix]:
     detach = Fix(
         FixKind.DETACH,
         f"detach() `{name}` where it is stored",
-        edit.detach_stored(link, name) if link is not None else (),
+        moves.detach_stored(link, name) if link is not None else (),
         _SAFE if facts.constant else _CHANGES,
         (f"{grouped(facts.tensors)} would get no gradient through `{name}`",),
         facts.constant,
@@ -120,7 +120,7 @@ def _of_second_loss(facts: Stepped) -> Iterator[Fix]:
     shared = [each for each in stale if any(_leads_to(way, each) for way in others)]
     listed = ", ".join(f"`{name}`" for name in names) or f"`{facts.holder}`"
     after = f"after the step at {place(facts.step)}"
-    edits = edit.forward_again(facts.next_call, names)
+    edits = recompute.forward_again(facts.next_call, names)
     who = grouped(facts.tensors)
     if stale and not shared:
         reason = "no other loss needs what is moved"
@@ -183,4 +183,4 @@ def _moved(facts: Stepped) -> Fix:
 def _move_after(step: Site, call: Site) -> tuple[Edit, ...]:
     if step.file != call.file or step.function != call.function or step.line >= call.line:
         return ()
-    return edit.move_after(step, call)
+    return moves.move_after(step, call)

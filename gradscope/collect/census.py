@@ -39,9 +39,12 @@ class Weight:
         self._saved = (tensors, nbytes)
 
     def release(self, tensors: int, nbytes: int) -> tuple[int, int]:
-        """Let go of up to so many tensors and bytes; return how many others are left to find."""
+        """Let go of up to so many bytes, and as large a share of the tensors: of those that a call
+        has freed some may be its own; return how many others are left to find.
+        """
         held, bytes_held = self._saved
-        gone, bytes_gone = min(held, tensors), min(bytes_held, nbytes)
+        bytes_gone = min(bytes_held, nbytes)
+        gone = min(tensors, held * bytes_gone // bytes_held if bytes_held else held)
         self.hold(held - gone, bytes_held - bytes_gone)
         return tensors - gone, nbytes - bytes_gone
 
@@ -59,6 +62,6 @@ class Weight:
         census.alive -= self._nodes
         census.graphs -= 1
         census.destroyed += self._nodes
-        if tensors:
+        if tensors or nbytes:
             census.dropped = census.dropped[0] + tensors, census.dropped[1] + nbytes
             self.hold(0, 0)

@@ -19,7 +19,7 @@ import gradscope
 from gradscope.api.scope import Scope
 from gradscope.collect import booking, lifting
 from gradscope.collect.lifting import Lifting
-from gradscope.model import Finding
+from gradscope.model import Finding, Summary
 from gradscope.record.file import load
 from tests.needs import SAVED_IS_TOLD, has
 
@@ -223,6 +223,26 @@ def test_the_totals_are_those_of_a_watch_with_hooks(
     hooked, _ = run(PROGRAMS[name], False, monkeypatch)
     lifted, _ = run(PROGRAMS[name], True, monkeypatch)
     assert lifted.recording().summary == hooked.recording().summary
+
+
+def test_two_losses_on_one_trunk_hold_no_more_from_step_to_step() -> None:
+    trunk, first, second = (nn.Linear(64, 64) for _ in range(3))
+
+    def summary(steps: int) -> Summary:
+        with gradscope.watch() as scope:
+            for _ in range(steps):
+                h = trunk(torch.randn(32, 64)).tanh()
+                losses = [head(h).pow(2).mean() for head in (first, second)]
+                losses[0].backward(retain_graph=True)
+                losses[1].backward()
+                del h, losses
+        return scope.summary
+
+    few, many = summary(4), summary(200)
+    assert (few.estimated_calls, few.live_bytes) == (0, 0)
+    assert many.estimated_calls > 100
+    assert many.live_bytes == 0
+    assert many.peak_saved_bytes <= 2 * few.peak_saved_bytes
 
 
 def test_totals_that_are_no_counts_say_so() -> None:

@@ -46,12 +46,6 @@ def targets_of(statement: ast.AST) -> frozenset[str]:
     return frozenset(ast.unparse(each) for target in targets for each in unpacked(target))
 
 
-def targets_at(file: str, line: int) -> frozenset[str]:
-    """Return what the statement that begins at a line stores."""
-    around = source.enclosing(file, line)
-    return targets_of(around[-1]) if around and around[-1].lineno == line else frozenset()
-
-
 def unpacked(target: ast.expr) -> Iterator[ast.expr]:
     """Yield the single targets of an assignment to several."""
     if isinstance(target, ast.Tuple | ast.List):

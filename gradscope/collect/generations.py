@@ -84,8 +84,7 @@ class Generations:
 
     def see(self) -> int:
         """Return the number of this thread's next node, and take note of it."""
-        thread = this_thread.number
-        bits = 0 if thread == self._own else thread * OTHER
+        bits = self.bits_of(this_thread.number)
         number = bits + next_sequence_nr()
         known = self._threads.get(bits)
         if known is None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 33203
+CODE = 33197
 FILES = 269
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

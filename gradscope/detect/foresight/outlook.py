@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from types import CodeType, FrameType, GeneratorType
 from typing import Any, NamedTuple
 
@@ -336,12 +335,8 @@ def _is_known(value: object) -> bool:
     return value is not NOT_FOUND and value is not MISSING and is_plain(value)
 
 
-@cache
 def _compiled(test: str) -> CodeType:
-    """Return a test, compiled, that reads ``self.every`` as a variable of that name.
-
-    It is kept for good: torch's profiler reads the names of code that ran only when it ends.
-    """
+    """Return a test, compiled, that reads ``self.every`` as a variable of that name."""
 
     class Reads(ast.NodeTransformer):
         def visit_Attribute(self, node: ast.Attribute) -> ast.expr:

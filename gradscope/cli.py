@@ -163,6 +163,14 @@ def run(
     no_hooks: Annotated[
         bool, _option("Install no saved-tensor hooks, and see less.", "--no-hooks")
     ] = False,
+    no_rehearsal: Annotated[
+        bool,
+        typer.Option(
+            "--no-rehearsal",
+            envvar="GRADSCOPE_NO_REHEARSAL",
+            help="Do not run a short program again to find and try its fixes.",
+        ),
+    ] = False,
     fail_on: Annotated[
         FailOn | None,
         _option("Lowest severity that makes the exit status 1 (default: error)."),
@@ -188,7 +196,8 @@ def run(
         return partial(_run_again, target, len(args or ()))
     settings = settings_at().overridden(ignore, fail_on, baseline, write_baseline)
     options = command.RunOptions(
-        format, output, save, html, draw, stop_after, guard, not no_hooks, settings
+        *(format, output, save, html, draw, stop_after, guard, not no_hooks),
+        *(not no_rehearsal, settings),
     )
     return partial(command.run, target, options)
 

@@ -37,7 +37,7 @@ from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.runner import Ended, run_program
 from gradscope.launch.standby import is_possible, standing_by
 from gradscope.launch.target import Target, header_of
-from gradscope.model import BackwardCall, Finding, Header, Outcome, Recording
+from gradscope.model import BackwardCall, Finding, Header, Outcome, Recording, Severity
 from gradscope.record.processes import merged
 from gradscope.render.machine import Format
 from gradscope.rules.settings import DEFAULTS, Settings
@@ -45,6 +45,9 @@ from gradscope.rules.settings import DEFAULTS, Settings
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
     from gradscope.record.log import Store
+
+_SOON = 30.0
+"""A run that took more seconds is rehearsed only by `gradscope fix`."""
 
 USED_WRONGLY = 2
 """The exit status if the report is not where the user wants it, and the program has no other."""
@@ -62,6 +65,7 @@ class RunOptions:
     stop_after: int | None = None
     guard: bool = False
     hooks: bool = True
+    rehearse: bool = True
     settings: Settings = DEFAULTS
     given: Path | None = None
     """What ``--save`` was given: ``save`` is the file of this process."""
@@ -148,10 +152,28 @@ class _Report:
         """Report on a program that has ended; return what was seen."""
         own = ended.scope.recording() if ended.scope is not None else None
         recording, saved = _seen(own, ended.outcome, self._header, self._children, self._save)
+        recording = self._improved(recording, ended)
         shown = self._report(recording, saved, own is not None, ended.failure)
         if ended.failure is not None and (ended.scope is not None or not self.live):
             _tell(ended.failure, self._stderr)
         return shown
+
+    def _improved(self, recording: Recording, ended: Ended) -> Recording:
+        """Return the recording with its fixes rehearsed and tried, where that is soon done."""
+        took = time.time() - (self._header.started or 0)
+        findings = self._suppressor.applied(recording).findings
+        due = any(f.counts and f.severity is not Severity.ADVICE for f in findings)
+        if not (self._options.rehearse and due) or took > _SOON or ended.interrupted:
+            return recording
+        if recording.header.rank is not None or self._options.stop_after is not None:
+            return recording
+        progress = self.live.progress if self.live else lambda doing: None
+        try:
+            from gradscope.fixing.improving import improved
+
+            return improved(recording, 10 + 4 * took, progress)
+        except Exception:  # the program may have left no path to import from, or no folder
+            return recording
 
     def of_killed(self, exit_status: int | None) -> None:
         """Report, from another process, on a program whose process has died."""
@@ -321,12 +343,28 @@ class _Live:
         if os.getpid() == self._process:
             self._progress.update(call.number, call.live_bytes, time.monotonic() - self._started)
 
+    def progress(self, doing: str) -> None:
+        """Say what is done after the program's end."""
+        self._progress.show(f"gradscope {doing} (Ctrl-C leaves it)")
+
     def report(self, recording: Recording, console: Console, saved: str | None) -> None:
         """Print the report; what was printed before takes one line a finding."""
         self._begin()
         here = console.file is self._console.file
-        printed = {finding.cause for finding in self._printed if here}
+        printed = {finding.cause: finding for finding in self._printed if here}
+        better = [f for f in recording.findings if _is_better(f, printed.get(f.cause))]
         self._print_report(recording, console, saved, printed)
+        if better:
+            from gradscope.render.text.fixes import print_tried
+
+            print_tried(better, console)
+
+
+def _is_better(finding: Finding, printed: Finding | None) -> bool:
+    """Return whether a finding has another fix than it was printed with."""
+    if printed is None or finding.fix is None:
+        return False
+    return finding.fix != printed.fix and bool(finding.fix.edits)
 
 
 def _tell(failure: Exception, stream: SafeStream) -> None:

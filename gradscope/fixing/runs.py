@@ -20,6 +20,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.gradients import Line, Training, read_training
 from gradscope.fixing.patch import Change, bare, read
 from gradscope.fixing.proposals import CODE
+from gradscope.fixing.rehearsal import Record, read_record
 from gradscope.model import Finding, Header, Recording
 from gradscope.record.file import load
 
@@ -30,7 +31,7 @@ _PACKAGES = str(Path(__file__).resolve().parents[2])
 _START = """\
 import sys
 sys.path.insert(0, {0!r})
-from gradscope.launch.trial import main
+from gradscope.launch.{2} import main
 sys.path.remove({0!r})
 sys.exit(main({1!r}))
 """
@@ -50,7 +51,8 @@ class Bounds:
 class Job:
     """What the process of a run gets: the program, changed sources, files to write to.
 
-    ``reference``: calls that would fail go on, as far as they can.
+    ``reference``: calls that would fail go on, as far as they can. ``guarded``: the run ends
+    where the program would change anything outside its process.
     """
 
     script: str
@@ -62,6 +64,7 @@ class Job:
     notes: Path
     sources: dict[str, bytes]
     reference: bool = False
+    guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +164,14 @@ def check(recording: Recording) -> None:
 
 
 def run(
-    recording: Recording, changes: Sequence[Change], bounds: Bounds, *, reference: bool = False
+    recording: Recording,
+    changes: Sequence[Change],
+    bounds: Bounds,
+    *,
+    reference: bool = False,
+    guarded: bool = False,
 ) -> Run:
-    """Run the program of a recording with changes to its sources."""
+    """Run the program of a recording with changes to its sources; see Job for the flags."""
     header = recording.header
     sources = {change.file: change.after.data for change in changes if change.file != CODE}
     code = next(
@@ -181,10 +189,11 @@ def run(
             *files,
             sources,
             reference,
+            guarded,
         )
         (place / "job").write_bytes(pickle.dumps(job))
         with (place / "output").open("wb") as output:
-            start = _START.format(_PACKAGES, str(place / "job"))
+            start = _START.format(_PACKAGES, str(place / "job"), "trial")
             status = _call(start, header, output, bounds.seconds)
         text = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
         found = None
@@ -193,6 +202,33 @@ def run(
         training = read_training(files[1])
     losses = _losses(training, {change.file: change for change in changes})
     return Run(found, losses, status, text, training, bounds.seconds)
+
+
+def rehearse(recording: Recording, seconds: float, *, guarded: bool) -> Record:
+    """Run the program of a recording once more with its places marked; return what it showed.
+
+    ``guarded``: the run ends where it would change anything outside its process. Raise
+    GradscopeError if it cannot be run, or shows nothing.
+    """
+    check(recording)
+    header = recording.header
+    with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
+        place = Path(folder)
+        notes = place / "notes"
+        job = Job(
+            *(header.script, header.argv, header.code, False, 0, place / "none", notes, {}),
+            guarded=guarded,
+        )
+        (place / "job").write_bytes(pickle.dumps(job))
+        with (place / "output").open("wb") as output:
+            start = _START.format(_PACKAGES, str(place / "job"), "rehearsing")
+            _call(start, header, output, seconds)
+        try:
+            return read_record(notes)
+        except (OSError, ValueError):
+            said = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
+            last = (said.strip().splitlines() or ["it ran out of time"])[-1]
+            raise GradscopeError(f"the rehearsal of {header.script} failed: {last}") from None
 
 
 def _only_rank(header: Header) -> dict[str, str]:

@@ -29,18 +29,28 @@ if TYPE_CHECKING:
     from gradscope.api.scope import Scope
 
 
+REFUSED = 125
+"""The exit status of a run that ended where it would change something outside its process."""
+
+
 def main(job_file: str) -> int:
     """Do the job, and return the program's exit status."""
     job: Job = pickle.loads(Path(job_file).read_bytes())
-    target = _target(job)
+    target = target_of(job)
     header = header_of(target, job.hooks)
     _overlay(job.sources)
+    if job.guarded:
+        sys.dont_write_bytecode = True
     with job.notes.open("w", buffering=1, encoding="utf-8") as notes:
 
         def start() -> AbstractContextManager[Scope]:
             from gradscope.api.watch import watch
             from gradscope.launch.witness import Witness
 
+            if job.guarded:
+                from gradscope.launch.guard import keep_inside
+
+                keep_inside(os.path.dirname(job_file), lambda doing: os._exit(REFUSED))
             random.seed(0)  # where the program does not choose, all runs draw the same
             Witness(notes, job.reference).start()
             hooks = job.hooks and not job.reference
@@ -57,7 +67,7 @@ def main(job_file: str) -> int:
     return ended.outcome.exit_status or 0
 
 
-def _target(job: Job) -> Target:
+def target_of(job: Job) -> Target:
     """Return the program as the runner takes it."""
     if job.code is not None:
         return Code(job.code, job.argv)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.fixing.patch import Change, unified_diff
+from gradscope.fixing.patch import Change, apply, read, unified_diff
 from gradscope.fixing.proposals import Candidate, Plan, Proposal
 from gradscope.model import Finding
 from gradscope.render.choices import reasons, safety_of
@@ -38,6 +40,20 @@ def print_changes(plan: Plan, console: Console) -> None:
     for change in plan.changes:
         print_diff(change, console)
     if plan.changes:
+        console.print()
+
+
+def print_tried(findings: Iterable[Finding], console: Console) -> None:
+    """Print the fixes that a rehearsal has found, each with its diff."""
+    for fix in {each.fix.edits: each.fix for each in findings if each.fix}.values():
+        safety = f" ({safety_of(fix)})" if safety_of(fix) else ""
+        print_message(Text("help", style="bold green").append(": "), fix.message + safety, console)
+        for word, text in reasons(fix):
+            print_message(Text.assemble((word, "bold cyan"), ": "), text, console)
+        for file in dict.fromkeys(edit.file for edit in fix.edits):
+            own = [edit for edit in fix.edits if edit.file == file]
+            with suppress(OSError, SyntaxError, ValueError):
+                print_diff(apply(read(file), own), console)
         console.print()
 
 

@@ -42,6 +42,13 @@ class ProgressLine:
         self._write(f"{_ERASE}gradscope: {made}, {held}, {seconds(elapsed)}\r")
         self._drawn = True
 
+    def show(self, text: str) -> None:
+        """Draw what is done after the program's end; an erase takes it away."""
+        if _is_terminal(self._stream) and os.environ.get("TERM") != "dumb":
+            begin_line(self._stream)
+            self._write(f"{_ERASE}{text}\r")
+            self._drawn = True
+
     def erase(self) -> None:
         """Take the line away, before a finding and at the end; an update brings it back."""
         if self._drawn:

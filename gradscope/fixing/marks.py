@@ -1,0 +1,159 @@
+"""Marks every expression that a program reads, so that a run can say which place gave a tensor."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TypeVar
+
+MARK = "__gradscope_mark__"
+"""The builtin that a marked expression is handed to: ``MARK(number, value)`` returns the value."""
+
+ADD = "__gradscope_add__"
+"""The builtin that runs ``target += value``: ``ADD(number, operator, target, value)``."""
+
+_T = TypeVar("_T", bound=ast.AST)
+_LEFT = (
+    *(ast.JoinedStr, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.Constant),
+    *(ast.Compare, ast.Delete, ast.pattern),
+)
+"""What stays as it is: names, texts, and what asks for an object's identity."""
+_OF_TENSOR = frozenset({"data", "grad", "requires_grad", "grad_fn", "_version", "is_leaf", "shape"})
+_BY_OBJECT = frozenset({"retain_grad", "register_hook", "is_tensor", "id", "isinstance", "type"})
+"""Calls that mean the object that they are handed, not its value."""
+_STEPS: dict[type[ast.operator], str] = {
+    ast.Add: "iadd",
+    ast.Sub: "isub",
+    ast.Mult: "imul",
+    ast.Div: "itruediv",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An expression of the program; ``is_added`` marks the target of an ``x += y``.
+
+    Lines count from 1, columns are indices of UTF-8 bytes from 0, as in ``ast``.
+    """
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    is_added: bool = False
+
+
+class Marker(ast.NodeTransformer):
+    """Wraps the expressions of one file after the other, and numbers their places."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self._file = ""
+
+    def marked(self, tree: _T, file: str) -> _T:
+        """Return the tree with every expression that is read wrapped; positions stay."""
+        self._file = file
+        new: _T = self.visit(tree)
+        return ast.fix_missing_locations(new)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Return a node with all that is read in it wrapped."""
+        if isinstance(node, _LEFT):
+            return node
+        return super().visit(node)  # type: ignore[no-any-return]
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """Mark the body; defaults, annotations and decorators stay."""
+        node.body = [self.visit(each) for each in node.body]  # type: ignore[misc]
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+        """Mark the body; defaults, annotations and decorators stay."""
+        node.body = [self.visit(each) for each in node.body]  # type: ignore[misc]
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        """Mark the methods; what a class is made of stays."""
+        node.body = [
+            self.visit(each) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) else each  # type: ignore[misc]
+            for each in node.body
+        ]
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
+        """Mark the value alone."""
+        if node.value is not None:
+            node.value = self.visit(node.value)  # type: ignore[assignment]
+        return node
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.NamedExpr:
+        """Mark the value alone: the name is read where it is used."""
+        node.value = self.visit(node.value)  # type: ignore[assignment]
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        """Have ``x += y`` run by a function that can tell what became of ``x``."""
+        node.value = self.visit(node.value)  # type: ignore[assignment]
+        step = _STEPS.get(type(node.op))
+        if step is None or not isinstance(node.target, ast.Name):
+            return node
+        read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
+        number = self._number(node.target, is_added=True)
+        call = _call(node, ADD, ast.Constant(number), ast.Constant(step), read, node.value)
+        return ast.copy_location(ast.Assign([node.target], call), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Mark a call and its arguments, but for those that mean an object and not its value."""
+        function = node.func
+        name = getattr(function, "attr", getattr(function, "id", ""))
+        by_object = name in _BY_OBJECT or name.endswith("_")
+        if isinstance(function, ast.Attribute) and not by_object:
+            function.value = self.visit(function.value)  # type: ignore[assignment]
+        if not by_object or name not in _BY_OBJECT:
+            keep = 1 if name == "grad" else len(node.args)  # autograd.grad(loss, inputs)
+            node.args = [self.visit(a) if i < keep else a for i, a in enumerate(node.args)]  # type: ignore[misc]
+            for keyword in node.keywords:
+                if keyword.arg not in ("out", "inputs"):
+                    keyword.value = self.visit(keyword.value)  # type: ignore[assignment]
+        return self._mark(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """Mark a name that is read."""
+        return self._mark(node) if isinstance(node.ctx, ast.Load) else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Mark an attribute that is read; the object whose attribute is set stays."""
+        if not isinstance(node.ctx, ast.Load) or node.attr in _OF_TENSOR:
+            return node
+        self.generic_visit(node)
+        return self._mark(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """Mark an element that is read; of one that is set, the index."""
+        if not isinstance(node.ctx, ast.Load):
+            node.slice = self.visit(node.slice)  # type: ignore[assignment]
+            return node
+        self.generic_visit(node)
+        return self._mark(node)
+
+    def _computed(self, node: ast.expr) -> ast.AST:
+        self.generic_visit(node)
+        return self._mark(node)
+
+    visit_BinOp = visit_UnaryOp = visit_IfExp = _computed
+
+    def _number(self, node: ast.expr, *, is_added: bool = False) -> int:
+        end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        place = Place(self._file, node.lineno, node.col_offset, end_line, end, is_added)
+        self.places.append(place)
+        return len(self.places) - 1
+
+    def _mark(self, node: ast.expr) -> ast.AST:
+        return _call(node, MARK, ast.Constant(self._number(node)), node)
+
+
+def _call(at: ast.AST, function: str, *given: ast.expr) -> ast.Call:
+    name = ast.copy_location(ast.Name(function, ast.Load()), at)
+    arguments = [ast.copy_location(each, at) if not hasattr(each, "lineno") else each for each in given]
+    return ast.copy_location(ast.Call(name, arguments, []), at)

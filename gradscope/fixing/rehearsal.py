@@ -1,0 +1,248 @@
+"""What a rehearsal recorded, and what would happen there with places cut or graphs kept."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gradscope.fixing.marks import Place
+
+Spot: TypeAlias = tuple[str, int]
+"""A file and a line in it."""
+
+Flow: TypeAlias = tuple[object, ...]
+"""A way by which a call trains a leaf: in full, or only from which line to which leaf."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, in its order: a ``call`` of the engine, a ``step``, or a ``change``
+    of a tensor in place.
+
+    Of a call, ``roots`` and ``targets`` are the nodes that it starts from and asks for (None: all
+    leaves), ``stale`` the nodes whose saved tensors had been changed, each with the event that did
+    it, and ``cleared`` the leaves without a gradient when it began. ``leaves`` are those that a step
+    has used. ``nodes`` is how many nodes there were.
+    """
+
+    kind: str
+    site: Place
+    roots: tuple[int, ...] = ()
+    targets: tuple[int | None, ...] | None = None
+    keep: bool = False
+    create: bool = False
+    accumulate: bool = True
+    stale: tuple[tuple[int, int], ...] = ()
+    cleared: tuple[int, ...] = ()
+    leaves: tuple[int, ...] = ()
+    optimizer: int = 0
+    nodes: int = 0
+
+    @property
+    def spot(self) -> Spot:
+        """The file and the line."""
+        return self.site.file, self.site.line
+
+
+@dataclass(frozen=True)
+class Record:
+    """One graph over all iterations, with a node for each place that gave a tensor.
+
+    ``after``: the nodes that each node leads to. ``made``: the place that built it, -1 if unknown.
+    ``nbytes``: what it saved. ``leaf``: the leaf that a node accumulates into. ``identities``: the
+    place that a node stands for. ``added``: edges that an ``x += y`` made to the old ``x``, each
+    with its place. ``kinds``: what a place gave (tensor, number, tuple, mixed, none, other).
+    ``ended``: how the rehearsal did.
+    """
+
+    places: Sequence[Place]
+    kinds: dict[int, frozenset[str]]
+    after: Sequence[Sequence[int]]
+    made: Sequence[int]
+    nbytes: Sequence[int]
+    names: Sequence[str]
+    leaf: dict[int, int]
+    identities: dict[int, int]
+    added: dict[tuple[int, int], int]
+    events: Sequence[Event]
+    leaves: Sequence[str] = ()
+    ended: str = ""
+
+    def reached(
+        self,
+        starts: Iterable[int],
+        cuts: Collection[int] = (),
+        targets: Iterable[int | None] | None = None,
+    ) -> set[int]:
+        """Return the nodes that a call runs with some places detached."""
+        seen: set[int] = set()
+        waiting = [s for s in starts if self.identities.get(s) not in cuts]
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            for following in self.after[node]:
+                cut = self.identities.get(following) in cuts
+                if not cut and self.added.get((node, following)) not in cuts:
+                    waiting.append(following)
+        if targets is None:
+            return seen
+        return self.leading(seen, {t for t in targets if t is not None})
+
+    def leading(self, seen: set[int], targets: set[int]) -> set[int]:
+        """Return those of some nodes by which they lead to the targets."""
+        before: dict[int, list[int]] = defaultdict(list)
+        for node in seen:
+            for following in self.after[node]:
+                before[following].append(node)
+        leads: set[int] = set()
+        waiting = [t for t in targets if t in seen]
+        while waiting:
+            node = waiting.pop()
+            if node not in leads:
+                leads.add(node)
+                waiting += before[node]
+        return leads
+
+    @cached_property
+    def calls(self) -> tuple[int, ...]:
+        """The indices of the engine calls."""
+        return tuple(i for i, e in enumerate(self.events) if e.kind == "call")
+
+    @cached_property
+    def used_at_the_end(self) -> frozenset[int]:
+        """All leaves, where nothing steps them: then whoever reads their gradient does."""
+        stepped = any(e.leaves for e in self.events if e.kind != "call")
+        return frozenset() if stepped else frozenset(self.leaf.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is simulated: places detached, and calls, by their lines, that keep their graph."""
+
+    cuts: frozenset[int] = frozenset()
+    keeps: frozenset[Spot] = frozenset()
+
+
+@dataclass
+class Simulation:
+    """Goes through the events as they would be with a change.
+
+    ``hazards`` are the calls that would fail, by their events: through freed or stale nodes, or as
+    they would have nothing left to reach. ``flows`` are those that steps used, ``needed`` those
+    but for what goes through nodes that an earlier step's calls have freed: that is a state carried
+    from iteration to iteration, and each iteration has flows of its own. ``ran`` are the nodes of
+    each call.
+    """
+
+    record: Record
+    change: Change = field(default_factory=Change)
+    hazards: list[int] = field(default_factory=list)
+    fruitless: list[int] = field(default_factory=list)
+    flows: set[Flow] = field(default_factory=set)
+    needed: set[Flow] = field(default_factory=set)
+    ran: dict[int, set[int]] = field(default_factory=dict)
+
+    def run(self) -> Simulation:
+        """Go through all events once; return the simulation."""
+        self._freed: set[int] = set()
+        self._old: set[int] = set()
+        self._fresh: dict[int, set[int]] = {}
+        self._ends: dict[int, set[int]] = defaultdict(set)
+        self._since: dict[int, set[tuple[tuple[Spot, int, int], int, bool]]] = defaultdict(set)
+        self._window = 0
+        for index, event in enumerate(self.record.events):
+            if event.kind == "call":
+                self._call(index, event)
+            elif event.leaves:
+                self._step(event.leaves)
+        self._step(self.record.used_at_the_end)
+        return self
+
+    def _call(self, index: int, event: Event) -> None:
+        record, cuts = self.record, self.change.cuts
+        here = record.reached(event.roots, cuts, event.targets)
+        self.ran[index] = here
+        self._fresh[index] = here - self._old
+        stale = {node for node, _ in event.stale}
+        if any(n in self._freed and record.nbytes[n] for n in here) or here & stale:
+            self.hazards.append(index)
+        if self._is_fruitless(event, here):
+            self.fruitless.append(index)
+        if not event.keep and event.spot not in self.change.keeps:
+            self._freed |= here
+        for leaf in event.cleared:
+            self._since[leaf].clear()
+        if event.targets is not None and not event.accumulate:
+            asked = {(event.spot, index, "asked", t) for t in event.targets if t in here}
+            self.flows |= asked
+            self.needed |= asked
+            self._ends[index] |= {t for t in event.targets if t is not None}
+            return
+        for node in here:
+            for following in record.after[node]:
+                leaf = record.leaf.get(following)
+                if leaf is not None and following in here:
+                    flow = (event.spot, index, node)
+                    self._since[leaf].add((flow, self._window, node not in self._old))
+
+    def _is_fruitless(self, event: Event, here: set[int]) -> bool:
+        if event.targets is not None:
+            return any(t is not None and t not in here for t in event.targets)
+        return not any(n in self.record.leaf for n in here)
+
+    def _step(self, leaves: Iterable[int]) -> None:
+        for leaf in leaves:
+            for flow, window, is_fresh in self._since[leaf]:
+                rough = (flow[0], leaf)
+                self.flows |= {flow, rough}
+                if window == self._window:
+                    self._ends[flow[1]].add(flow[2])
+                    self.needed |= {flow, rough} if is_fresh else {rough}
+        self._window += 1
+        self._old |= self._freed
+
+
+    @cached_property
+    def needed_nodes(self) -> dict[int, set[int]]:
+        """The nodes by which each call makes the gradients that are needed of it."""
+        leading = self.record.leading
+        return {call: leading(self._fresh[call], ends) for call, ends in self._ends.items()}
+
+    def lost(self, changed: Simulation) -> int:
+        """Return how many of the nodes that are needed a changed program would not run."""
+        needed = self.needed_nodes.items()
+        return sum(len(nodes - changed.ran[call]) for call, nodes in needed)
+
+
+def read_record(file: Path) -> Record:
+    """Return the record in a file; raise OSError or ValueError if there is none."""
+    data = json.loads(file.read_text(encoding="utf-8"))
+    return Record(
+        places=[Place(*each) for each in data["places"]],
+        kinds={int(k): frozenset(v) for k, v in data["kinds"].items()},
+        after=data["after"],
+        made=data["made"],
+        nbytes=data["nbytes"],
+        names=data["names"],
+        leaf={int(k): v for k, v in data["leaf"].items()},
+        identities={int(k): v for k, v in data["identities"].items()},
+        added={(own, old): place for own, old, place in data["added"]},
+        events=[_event(each) for each in data["events"]],
+        leaves=data["leaves"],
+        ended=data["ended"],
+    )
+
+
+def _event(data: dict[str, Any]) -> Event:
+    site = Place(*data.pop("site"))
+    data["stale"] = tuple((node, by) for node, by in data.get("stale", ()))
+    data.pop("is_leaf", None)
+    given = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
+    return Event(site=site, **given)

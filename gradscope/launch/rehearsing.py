@@ -1,0 +1,446 @@
+"""Runs a program once more with every place marked and nothing freed, in a process of its own.
+
+What it writes down is described in ``fixing/rehearsal.py``, which reads it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import operator
+import os
+import pickle
+import sys
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NoReturn
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from gradscope.fixing.marks import ADD, MARK, Marker
+from gradscope.fixing.runs import Job
+from gradscope.hooks import on_optimizer_step, wrap_engine
+from gradscope.launch.guard import keep_inside
+from gradscope.launch.runner import prepare
+from gradscope.launch.trial import target_of
+from gradscope.program.sites import USER, classify
+from gradscope.torch_private import SAVED, DisableTorchFunction
+
+_CALLS_AFTER = 14
+"""Engine calls that are watched after the first one that would fail."""
+
+_IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
+
+class _Saved:
+    """A tensor that a node saved, with the version that it had."""
+
+    __slots__ = ("__weakref__", "tensor", "version")
+
+    def __init__(self, tensor: Any) -> None:
+        self.version = tensor._version
+        self.tensor = tensor.detach() if tensor.requires_grad and not tensor.is_leaf else tensor
+
+
+class _Graph:
+    """Numbers the nodes of all graphs in the order in which they are met, and holds none."""
+
+    def __init__(self) -> None:
+        self.after: list[list[int]] = []
+        self.place: list[int] = []
+        """The number of the expression that made the node."""
+        self.nbytes: list[int] = []
+        self.leaf: dict[int, int] = {}
+        self.names: list[str] = []
+        self.saved: list[list[weakref.ref[_Saved]]] = []
+        self.variables: list[weakref.ref[Any]] = []
+        self._leaves: dict[int, int] = {}
+        self._unpacked: list[_Saved] = []
+        self._fields: dict[type, list[str]] = {}
+
+    def pack(self, tensor: Any) -> _Saved:
+        return _Saved(tensor)
+
+    def unpack(self, saved: _Saved) -> Any:
+        self._unpacked.append(saved)
+        return saved.tensor
+
+    def number(self, node: Any, place: int) -> int:
+        """Return the number of a node, and give one to all that it leads to."""
+        known = node.metadata.get(MARK)
+        if known is not None:
+            return int(known)
+        fresh, found = [node], []
+        while fresh:
+            one = fresh.pop()
+            if one.metadata.get(MARK) is None:
+                one.metadata[MARK] = len(self.after)
+                self._add(one, place)
+                found.append(one)
+                fresh += [n for n, _ in one.next_functions if n is not None]
+        for one in found:
+            following = [n.metadata[MARK] for n, _ in one.next_functions if n is not None]
+            self.after[one.metadata[MARK]] = following
+        return int(node.metadata[MARK])
+
+    def _add(self, node: Any, place: int) -> None:
+        number = len(self.after)
+        self.after.append([])
+        self.place.append(place)
+        self.names.append(node.name())
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            self.leaf[number] = self.variable(variable)
+        seen = self._read_saved(node) if variable is None else []
+        self.nbytes.append(sum(t.untyped_storage().nbytes() or 1 for t in seen))
+        own, self._unpacked = self._unpacked, []
+        self.saved.append([weakref.ref(each) for each in own])
+
+    def _read_saved(self, node: Any) -> list[Any]:
+        self._unpacked = []
+        kind = type(node)
+        if kind not in self._fields:
+            names = [n for n in dir(kind) if n.startswith(SAVED) or n == "saved_tensors"]
+            self._fields[kind] = names
+        found: list[Any] = []
+        for name in self._fields[kind]:
+            try:
+                value = getattr(node, name)
+            except (RuntimeError, AttributeError):  # freed by a call that we have not seen
+                continue
+            several = value if isinstance(value, tuple | list) else (value,)
+            found += [each for each in several if isinstance(each, torch.Tensor)]
+        return found
+
+    def variable(self, tensor: Any) -> int:
+        """Return the number of a leaf."""
+        known = self._leaves.get(id(tensor))
+        if known is None or self.variables[known]() is not tensor:
+            known = self._leaves[id(tensor)] = len(self.variables)
+            self.variables.append(weakref.ref(tensor))
+        return known
+
+
+class Rehearsal(TorchFunctionMode):
+    """Follows a marked program: its graphs, engine calls, steps, and changes in place."""
+
+    def __init__(self, output: Path, files: set[str], marker: Marker) -> None:
+        super().__init__()
+        self._output = output
+        self._files = files
+        self._marker = marker
+        self._graph = _Graph()
+        self._identities: dict[int, int] = {}
+        self._added: list[tuple[int, int, int]] = []
+        self._kinds: dict[int, set[str]] = {}
+        self._events: list[dict[str, Any]] = []
+        self._changed: dict[int, int] = {}
+        self._freed: set[int] = set()
+        self._hazard: int | None = None
+        self._lock = threading.RLock()
+        self._busy = threading.local()
+
+    # what the marked program calls
+
+    def mark(self, number: int, value: Any) -> Any:
+        """Return a value; a tensor of a graph behind an identity node that stands for the place."""
+        kind = type(value)
+        if kind is tuple and value and any(isinstance(each, torch.Tensor) for each in value):
+            self._kinds.setdefault(number, set()).add(_kind_of(value))
+            return tuple(self._marked(number, each) for each in value)
+        if isinstance(value, torch.Tensor):
+            self._kinds.setdefault(number, set()).add("number" if value.numel() == 1 else "tensor")
+            return self._marked(number, value)
+        if value is None or kind in (int, float, bool, str):
+            self._kinds.setdefault(number, set()).add("none" if value is None else "other")
+        return value
+
+    def _marked(self, number: int, value: Any) -> Any:
+        kind = type(value)
+        if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+            return value
+        if value.grad_fn is None or not torch.is_grad_enabled():
+            return value
+        with self._lock:
+            self._graph.number(value.grad_fn, number)
+            with DisableTorchFunction():
+                marked = value.view_as(value)
+            self._identities[self._graph.number(marked.grad_fn, number)] = number
+        return marked
+
+    def add(self, number: int, step: str, target: Any, value: Any) -> Any:
+        """Run ``target += value``; note which edge the old value of the target is."""
+        old = target.grad_fn if isinstance(target, torch.Tensor) else None
+        if old is not None:
+            self._graph.number(old, number)
+        new = getattr(operator, step)(target, value)
+        node = new.grad_fn if isinstance(new, torch.Tensor) else None
+        if node is not None:
+            with self._lock:
+                own = self._graph.number(node, number)
+                kinds = self._kinds.setdefault(number, set())
+                kinds.add("number" if new.numel() == 1 else "tensor")
+                if old is not None:
+                    self._added.append((own, self._graph.number(old, number), number))
+        return new
+
+    # what it does in place
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+        if in_place and args and isinstance(args[0], torch.Tensor):
+            self._change(args[0])
+        elif kwargs and isinstance(kwargs.get("out"), torch.Tensor):
+            self._change(kwargs["out"])
+        return result
+
+    def _change(self, tensor: Any) -> None:
+        with self._lock, DisableTorchFunction():
+            storage = tensor.untyped_storage().data_ptr()
+            self._changed[storage] = len(self._events)
+            by_hand = tensor.is_leaf and tensor.requires_grad and tensor.grad is not None
+            leaves = [self._graph.variable(tensor)] if by_hand else []
+            self._note("change", leaves=leaves, is_leaf=tensor.is_leaf, nodes=len(self._graph.after))
+
+    # what the engine and the optimizers do
+
+    def run_engine(self, engine: Any, roots: Any, grads: Any, *given: Any, **named: Any) -> Any:
+        """Note a call, and run it with its graph kept."""
+        keep, create, inputs, *rest = given
+        accumulate = named.get("accumulate_grad", rest[1] if len(rest) > 1 else True)
+        with self._lock:
+            starts = [self._start(root) for root in roots]
+            targets = [self._start(each) for each in inputs] if inputs else None
+            here = self._reached([s for s in starts if s is not None], targets)
+            stale = self._stale(here)
+            cleared = [n for n, ref in enumerate(self._graph.variables) if _is_clear(ref())]
+            self._note(
+                "call",
+                roots=[s for s in starts if s is not None],
+                targets=targets,
+                keep=bool(keep),
+                create=bool(create),
+                accumulate=bool(accumulate),
+                stale=stale,
+                cleared=cleared,
+                nodes=len(self._graph.after),
+            )
+            bad = any(self._graph.nbytes[i] for i in here & self._freed)
+            if self._hazard is None and (bad or stale):
+                self._hazard = len(self._events) - 1
+            if not keep:
+                self._freed |= here
+            if self._hazard is not None:
+                later = [e for e in self._events[self._hazard :] if e["kind"] == "call"]
+                if len(later) > _CALLS_AFTER:
+                    self.finish("enough")
+        return engine(roots, grads, True, create, inputs, *rest, **named)
+
+    def _start(self, root: Any) -> int | None:
+        node = getattr(root, "node", None)  # a GradientEdge
+        if node is None:
+            node = root.grad_fn
+            if node is None and root.requires_grad:
+                with torch.enable_grad(), DisableTorchFunction():
+                    node = torch.autograd.graph.get_gradient_edge(root).node
+        return None if node is None else self._graph.number(node, -1)
+
+    def _reached(self, starts: list[int], targets: list[int | None] | None) -> set[int]:
+        seen: set[int] = set()
+        waiting = list(starts)
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                waiting += self._graph.after[node]
+        if targets is None:
+            return seen
+        wanted = {t for t in targets if t is not None}
+        leads = {n for n in seen if n in wanted}
+        before: dict[int, list[int]] = {}
+        for node in seen:
+            for following in self._graph.after[node]:
+                before.setdefault(following, []).append(node)
+        waiting = list(leads)
+        while waiting:
+            for node in before.get(waiting.pop(), ()):
+                if node not in leads:
+                    leads.add(node)
+                    waiting.append(node)
+        return leads
+
+    def _stale(self, here: Iterable[int]) -> list[list[int]]:
+        """Return the nodes whose saved tensors were changed, each with the event that did it."""
+        found = []
+        for node in here:
+            for ref in self._graph.saved[node]:
+                saved = ref()
+                if saved is not None and saved.tensor._version != saved.version:
+                    storage = saved.tensor.untyped_storage().data_ptr()
+                    found.append([node, self._changed.get(storage, -1)])
+        return found
+
+    def step(self, optimizer: Any) -> None:
+        """Note a step of an optimizer, with the parameters that have a gradient."""
+        with self._lock:
+            tensors = [p for group in optimizer.param_groups for p in group["params"]]
+            for tensor in tensors:
+                self._changed[tensor.untyped_storage().data_ptr()] = len(self._events)
+            leaves = [self._graph.variable(p) for p in tensors if p.grad is not None]
+            self._note("step", leaves=leaves, optimizer=id(optimizer))
+
+    # what is written down
+
+    def _note(self, kind: str, **facts: Any) -> None:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename not in self._files:
+            frame = frame.f_back
+        site = ["", 0, 0, 0, 0] if frame is None else _place(frame)
+        self._events.append({"kind": kind, "site": site, **facts})
+
+    def finish(self, ended: str) -> NoReturn:
+        """Write down what was seen, and end the process at once: no code of the program's runs."""
+        graph = self._graph
+        record = {
+            "ended": ended,
+            "places": [_plain(each) for each in self._marker.places],
+            "kinds": {number: sorted(kinds) for number, kinds in self._kinds.items()},
+            "after": graph.after,
+            "made": graph.place,
+            "nbytes": graph.nbytes,
+            "names": graph.names,
+            "leaf": graph.leaf,
+            "identities": self._identities,
+            "added": self._added,
+            "events": self._events,
+            "leaves": [_named(ref()) for ref in graph.variables],
+        }
+        self._output.write_text(json.dumps(record), encoding="utf-8")
+        os._exit(0)
+
+
+def _kind_of(values: tuple[Any, ...]) -> str:
+    return "tuple" if all(isinstance(each, torch.Tensor) for each in values) else "mixed"
+
+
+def _is_clear(tensor: Any) -> bool:
+    """Return whether a leaf has no gradient, or zeros."""
+    if tensor is None or tensor.grad is None:
+        return True
+    with torch.no_grad(), DisableTorchFunction():
+        return not bool((tensor.grad != 0).any())
+
+
+def _named(tensor: Any) -> str:
+    if tensor is None:
+        return ""
+    for name, module in vars(sys.modules["__main__"]).items():
+        if isinstance(module, torch.nn.Module):
+            for own, parameter in module.named_parameters():
+                if parameter is tensor:
+                    return f"{name}.{own}"
+        elif module is tensor:
+            return name
+    return ""
+
+
+def _place(frame: FrameType) -> list[Any]:
+    code, at = frame.f_code, frame.f_lasti
+    for index, position in enumerate(code.co_positions()):
+        if index == at // 2:
+            line, end_line, column, end = (each or 0 for each in position)
+            return [code.co_filename, line, column, end_line, end]
+    return [code.co_filename, frame.f_lineno, 0, 0, 0]
+
+
+def _plain(place: Any) -> list[Any]:
+    return [
+        *(place.file, place.line, place.column, place.end_line, place.end_column),
+        place.is_added,
+    ]
+
+
+def main(job_file: str) -> NoReturn:
+    """Do the job: the record goes where its notes would."""
+    job: Job = pickle.loads(Path(job_file).read_bytes())
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    sys.dont_write_bytecode = True
+    folder = os.path.dirname(job_file)
+    files: set[str] = set()
+    marker = Marker()
+    rehearsal = Rehearsal(job.notes, files, marker)
+    _mark_sources(marker, files)
+    _set(MARK, rehearsal.mark)
+    _set(ADD, rehearsal.add)
+    with ExitStack() as stack:
+        handles = [
+            wrap_engine(rehearsal.run_engine),
+            on_optimizer_step(rehearsal.step, lambda optimizer: None),
+        ]
+        for handle in handles:
+            stack.callback(handle.remove)
+        graph = rehearsal._graph
+        torch._C._autograd._saved_tensors_hooks_enable()
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(graph.pack, graph.unpack))
+        stack.enter_context(rehearsal)
+        if job.guarded:
+            keep_inside(folder, lambda doing: rehearsal.finish(f"stopped before {doing}"))
+        program = prepare(target_of(job))
+        ended = "end"
+        try:
+            program.run()
+        except BaseException as error:  # a program may end in any way
+            ended = f"{type(error).__name__}: {error}"
+        rehearsal.finish(ended)
+
+
+def _set(name: str, value: Any) -> None:
+    setattr(builtins, name, value)
+
+
+def _mark_sources(marker: Marker, files: set[str]) -> None:
+    """Have the user's files compiled with their marks: the script's, and what it imports."""
+    compiled: Any = builtins.compile
+    loader: Any = SourceFileLoader
+
+    def marked(content: Any, path: str) -> CodeType | None:
+        try:
+            tree = marker.marked(ast.parse(content), path)
+            code: CodeType = compiled(tree, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+        files.add(path)
+        return code
+
+    def source_to_code(self: Any, data: Any, path: str, *, _optimize: int = -1) -> Any:
+        code = marked(data, str(path)) if classify(str(path)) == USER else None
+        return code or compiled(data, path, "exec", dont_inherit=True, optimize=_optimize)
+
+    def compile_source(source: Any, filename: Any, mode: Any, *given: Any, **named: Any) -> Any:
+        is_program = mode == "exec" and isinstance(source, bytes | str)
+        if is_program and classify(str(filename)) == USER and sys._getframe(1).f_globals.get(
+            "__name__", ""
+        ).startswith(("gradscope.", "runpy")):
+            code = marked(source, str(filename))
+            if code is not None:
+                return code
+        return compiled(source, filename, mode, *given, **named)
+
+    def path_stats(self: Any, path: str) -> Any:
+        if classify(str(path)) == USER:
+            raise OSError(f"{path} has no compiled copy in a rehearsal")
+        return stat_file(self, path)
+
+    stat_file = loader.path_stats
+    loader.source_to_code, loader.path_stats = source_to_code, path_stats
+    _set("compile", compile_source)

@@ -126,6 +126,14 @@ BaselineOption = Annotated[Path | None, _file("Count only findings that this fil
 WriteBaselineOption = Annotated[
     Path | None, _file("Write a baseline of all findings that count, and count none of them.")
 ]
+NoRehearsalOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-rehearsal",
+        envvar="GRADSCOPE_NO_REHEARSAL",
+        help="Do not run the program once more to find its fixes.",
+    ),
+]
 RecordingArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")
 ]
@@ -163,14 +171,7 @@ def run(
     no_hooks: Annotated[
         bool, _option("Install no saved-tensor hooks, and see less.", "--no-hooks")
     ] = False,
-    no_rehearsal: Annotated[
-        bool,
-        typer.Option(
-            "--no-rehearsal",
-            envvar="GRADSCOPE_NO_REHEARSAL",
-            help="Do not run a short program again to find and try its fixes.",
-        ),
-    ] = False,
+    no_rehearsal: NoRehearsalOption = False,
     fail_on: Annotated[
         FailOn | None,
         _option("Lowest severity that makes the exit status 1 (default: error)."),
@@ -285,7 +286,13 @@ def draw(
 
 @app.command()
 def fix(
-    file: RecordingArgument,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A recording that `run --save` wrote, or a script."),
+    ],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="The script's own arguments.")
+    ] = None,
     finding: Annotated[
         str | None,
         _option("Only this finding: its number in the list, or its code.", metavar="WHICH"),
@@ -300,6 +307,10 @@ def fix(
     write: Annotated[
         bool, _option("Change the files if the recommended or picked fix holds.", "--write")
     ] = False,
+    no_rehearsal: NoRehearsalOption = False,
+    yes: Annotated[
+        bool, _option("Let a rehearsal write files and connect, as the program does.", "--yes")
+    ] = False,
     stop_after: Annotated[
         int | None,
         _count("End each run after N backward calls (default: 100, or as the findings need)."),
@@ -310,16 +321,20 @@ def fix(
     color: ColorOption = Color.AUTO,
 ) -> Job:
     """
-    Show what to do about the findings of a saved recording, in words and as a diff.
+    Show what to do about the findings of a recording or a script, in words and as a diff.
 
+    The program is run once more, to find what mends it; that ends before it would change a file.
     The exit status is 1 if --verify or --write was asked for and the fix did not hold.
     """
     from gradscope.commands import fix as command
 
     picks = tuple(pick or ())
     settings = settings_at().overridden(ignore, baseline=baseline)
-    options = command.FixOptions(finding, verify, write, stop_after, timeout, picks, settings)
-    return partial(command.fix, file, options)
+    options = command.FixOptions(
+        *(finding, verify, write, stop_after, timeout, picks),
+        *(not no_rehearsal, not yes, settings),
+    )
+    return partial(command.fix, file, tuple(args or ()), options)
 
 
 @app.command()

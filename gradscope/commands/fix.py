@@ -13,8 +13,9 @@ from rich.console import Console
 
 from gradscope.code.suppressing import Suppressor
 from gradscope.commands.outputs import console_on, print_line
+from gradscope.errors import GradscopeError
 from gradscope.launch.ending import die_of_interrupt
-from gradscope.model import Finding
+from gradscope.model import Finding, Recording
 from gradscope.rules.settings import DEFAULTS, Settings
 from gradscope.units import counted
 
@@ -32,20 +33,26 @@ class FixOptions:
     stop_after: int | None = None
     timeout: float = 600
     picks: tuple[int, ...] = ()
+    rehearse: bool = True
+    guarded: bool = True
     settings: Settings = DEFAULTS
 
 
-def fix(file: Path, options: FixOptions) -> int:
-    """Show the fixes of a recording as a diff, and try them out or write them if asked to."""
+def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
+    """Show the fixes of a recording, or of a script that is run for it, as a diff; try them out or
+    write them if asked to.
+    """
     from gradscope.fixing import proposals
     from gradscope.fixing.runs import Bounds
     from gradscope.fixing.verify import default_calls, try_out
-    from gradscope.record.processes import load_run
     from gradscope.render.text.fixes import print_changes, print_plan
     from gradscope.render.text.trials import print_trial
 
-    recording = Suppressor(options.settings).of_findings(load_run(file))
     console = console_on(sys.stdout, highlight=False)
+    tell = _telling(console)
+    recording = Suppressor(options.settings).of_findings(_recorded(file, args, options, tell))
+    if options.rehearse and recording.findings:
+        recording = _rehearsed(recording, options, console, tell)
     suppressed = [finding for finding in recording.findings if finding.suppression]
     by_name = options.finding is not None or options.picks
     if len(suppressed) == len(recording.findings) and not by_name:
@@ -72,7 +79,7 @@ def fix(file: Path, options: FixOptions) -> int:
             return 1
     bounds = Bounds(options.stop_after or default_calls(plan.proposals), options.timeout)
     try:
-        trial = try_out(plan, recording, bounds, _telling(console), options.picks)
+        trial = try_out(plan, recording, bounds, tell, options.picks)
     except KeyboardInterrupt:
         die_of_interrupt()
     print_changes(trial.verdict.plan, console)
@@ -80,6 +87,40 @@ def fix(file: Path, options: FixOptions) -> int:
     if not trial.verdict.holds:
         return 1
     return _write_fix(trial.verdict.plan, console) if options.write else 0
+
+
+def _recorded(
+    file: Path, args: tuple[str, ...], options: FixOptions, tell: Callable[[str], None]
+) -> Recording:
+    """Return the recording in a file, or that of a script, which is run for it."""
+    from gradscope.fixing.runs import recorded
+    from gradscope.launch.target import Script, header_of
+    from gradscope.record.processes import load_run
+
+    if file.suffix != ".py" or not file.exists():
+        if args:
+            raise GradscopeError(f"{file} is a recording, and takes no arguments: {' '.join(args)}")
+        return load_run(file)
+    tell(f"runs {file}")
+    return recorded(header_of(Script(str(file), args), hooks=True), options.timeout)
+
+
+def _rehearsed(
+    recording: Recording, options: FixOptions, console: Console, tell: Callable[[str], None]
+) -> Recording:
+    """Return the recording with what a rehearsal of its run finds among its fixes."""
+    from gradscope.fixing.options import with_options
+    from gradscope.fixing.runs import rehearse
+
+    tell("rehearses the run")
+    try:
+        record = rehearse(recording, options.timeout, guarded=options.guarded)
+    except GradscopeError as failure:
+        print_line(console, f"not rehearsed: {failure}")
+        return recording
+    if record.stopped:
+        print_line(console, f"the rehearsal {record.ended}; --yes lets it")
+    return with_options(recording, record)
 
 
 def _suppressed(findings: Sequence[Finding]) -> str:

@@ -34,6 +34,7 @@ from gradscope.commands.outputs import (
 from gradscope.errors import GradscopeError
 from gradscope.launch.children import Children, Plan, own_file
 from gradscope.launch.ending import die_of_interrupt
+from gradscope.launch.improvement import improved
 from gradscope.launch.runner import Ended, run_program
 from gradscope.launch.standby import is_possible, standing_by
 from gradscope.launch.target import Target, header_of
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 _SOON = 30.0
 """A run that took more seconds is rehearsed only by `gradscope fix`."""
+_LEAST_TIME = 15.0
+"""Seconds for a rehearsal and what is tried, besides a few times those of the run itself."""
 
 USED_WRONGLY = 2
 """The exit status if the report is not where the user wants it, and the program has no other."""
@@ -168,12 +171,7 @@ class _Report:
         if recording.header.rank is not None or self._options.stop_after is not None:
             return recording
         progress = self.live.progress if self.live else lambda doing: None
-        try:
-            from gradscope.fixing.improving import improved
-
-            return improved(recording, 10 + 4 * took, progress)
-        except Exception:  # the program may have left no path to import from, or no folder
-            return recording
+        return improved(recording, _LEAST_TIME + 4 * took, progress)
 
     def of_killed(self, exit_status: int | None) -> None:
         """Report, from another process, on a program whose process has died."""

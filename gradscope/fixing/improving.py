@@ -9,7 +9,7 @@ from dataclasses import replace
 from gradscope.errors import GradscopeError
 from gradscope.fixing.options import with_options
 from gradscope.fixing.proposals import Candidate, Plan, Proposal, plan, replanned
-from gradscope.fixing.runs import Bounds, Run, check, rehearse, run
+from gradscope.fixing.runs import Bounds, Run, Start, check, rehearse, run, start_process
 from gradscope.fixing.verify import Verdict, default_calls
 from gradscope.model import Applicability, Finding, Fix, Recording, Severity
 
@@ -17,7 +17,9 @@ _MOST_TRIED = 6
 _LEAST_SECONDS = 2.0
 
 
-def improved(recording: Recording, seconds: float, tell: Callable[[str], None]) -> Recording:
+def improved(
+    recording: Recording, seconds: float, tell: Callable[[str], None], start: Start = start_process
+) -> Recording:
     """Return the recording with fixes that a rehearsal has found, and those first that held when
     they were tried; all within so many seconds, and without a change outside the processes.
 
@@ -27,13 +29,15 @@ def improved(recording: Recording, seconds: float, tell: Callable[[str], None]) 
     end = time.monotonic() + seconds
     tell("rehearses the run, to find a fix")
     try:
-        recording = with_options(recording, rehearse(recording, seconds, guarded=True))
+        recording = with_options(recording, rehearse(recording, seconds, guarded=True, start=start))
     except GradscopeError as failure:
         tell(str(failure))
-    return _tried(recording, end, tell)
+    return _tried(recording, end, tell, start)
 
 
-def _tried(recording: Recording, end: float, tell: Callable[[str], None]) -> Recording:
+def _tried(
+    recording: Recording, end: float, tell: Callable[[str], None], start: Start
+) -> Recording:
     """Return the recording with the first fix of each finding that holds as its first one."""
     proposed = plan(recording)
     bounds = Bounds(default_calls(proposed.proposals), 0)
@@ -49,7 +53,9 @@ def _tried(recording: Recording, end: float, tell: Callable[[str], None]) -> Rec
                 break
             tell(f"tries fix {candidate.number}")
             with_it = _only(recording, proposed, proposal, candidate)
-            after = run(recording, with_it.changes, replace(bounds, seconds=left), guarded=True)
+            after = run(
+                recording, with_it.changes, replace(bounds, seconds=left), guarded=True, start=start
+            )
             verdict = Verdict(with_it, bounds, before, after)
             if after.exit_status is not None and _holds(verdict, proposal):
                 best[proposal.number] = candidate.fix, after.exit_status == 0
@@ -60,8 +66,10 @@ def _tried(recording: Recording, end: float, tell: Callable[[str], None]) -> Rec
         if proposal.number in best
         for finding in proposal.findings
     }
-    findings = tuple(_first(each, *chosen[id(each)]) if id(each) in chosen else each
-                     for each in recording.findings)
+    findings = tuple(
+        _first(each, *chosen[id(each)]) if id(each) in chosen else each
+        for each in recording.findings
+    )
     return replace(recording, findings=findings)
 
 

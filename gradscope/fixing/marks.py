@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TypeVar
 
 MARK = "__gradscope_mark__"
 """The builtin that a marked expression is handed to: ``MARK(number, value)`` returns the value."""
@@ -12,7 +11,6 @@ MARK = "__gradscope_mark__"
 ADD = "__gradscope_add__"
 """The builtin that runs ``target += value``: ``ADD(number, operator, target, value)``."""
 
-_T = TypeVar("_T", bound=ast.AST)
 _LEFT = (
     *(ast.JoinedStr, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.Constant),
     *(ast.Compare, ast.Delete, ast.pattern),
@@ -51,16 +49,19 @@ class Marker(ast.NodeTransformer):
         self.places: list[Place] = []
         self._file = ""
 
-    def marked(self, tree: _T, file: str) -> _T:
+    def marked(self, tree: ast.Module, file: str) -> ast.Module:
         """Return the tree with every expression that is read wrapped; positions stay."""
         self._file = file
-        new: _T = self.visit(tree)
-        return ast.fix_missing_locations(new)
+        self.generic_visit(tree)
+        return ast.fix_missing_locations(tree)
 
     def visit(self, node: ast.AST) -> ast.AST:
         """Return a node with all that is read in it wrapped."""
         if isinstance(node, _LEFT):
             return node
+        if isinstance(node, ast.BinOp | ast.UnaryOp | ast.IfExp):
+            self.generic_visit(node)
+            return self._mark(node)
         return super().visit(node)  # type: ignore[no-any-return]
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
@@ -137,12 +138,6 @@ class Marker(ast.NodeTransformer):
         self.generic_visit(node)
         return self._mark(node)
 
-    def _computed(self, node: ast.expr) -> ast.AST:
-        self.generic_visit(node)
-        return self._mark(node)
-
-    visit_BinOp = visit_UnaryOp = visit_IfExp = _computed
-
     def _number(self, node: ast.expr, *, is_added: bool = False) -> int:
         end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
         place = Place(self._file, node.lineno, node.col_offset, end_line, end, is_added)
@@ -155,5 +150,7 @@ class Marker(ast.NodeTransformer):
 
 def _call(at: ast.AST, function: str, *given: ast.expr) -> ast.Call:
     name = ast.copy_location(ast.Name(function, ast.Load()), at)
-    arguments = [ast.copy_location(each, at) if not hasattr(each, "lineno") else each for each in given]
+    arguments = [
+        ast.copy_location(each, at) if not hasattr(each, "lineno") else each for each in given
+    ]
     return ast.copy_location(ast.Call(name, arguments, []), at)

@@ -6,12 +6,13 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gradscope.code import places, source
+from gradscope.code import source
+from gradscope.code.places import of_node
 from gradscope.fixing import calls
 from gradscope.fixing.edits import checked, joined
 from gradscope.fixing.marks import Place
 from gradscope.fixing.rehearsal import Change, Flow, Record, Simulation, Spot
-from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording, Site
+from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
 from gradscope.units import counted, listed
 
 _MOST = 3
@@ -48,10 +49,10 @@ def _with(finding: Finding, record: Record) -> Finding:
 
 def _fails_at(finding: Finding) -> Spot | None:
     """Return the line of the call that fails, or will."""
-    later = (each.site for each in finding.related if each.role == "failing_node" and each.site)
-    read = (each.site for each in finding.related if each.role == "next_read" and each.site)
-    sites = [*later, *read] if finding.code in ("GS102", "GS202") else []
-    site = (sites or [finding.site])[0]
+    site = finding.site
+    if finding.code in ("GS102", "GS202"):
+        named = {each.role: each.site for each in finding.related}
+        site = named.get("failing_node") or named.get("next_read") or site
     return None if site is None else (site.file, site.line)
 
 
@@ -71,10 +72,10 @@ class _Search:
         harmless = {p: s for p in places if not self._harm(s := self._cut([p]))}
         single = [p for p, s in harmless.items() if self._mends(s)]
         if single:
-            best = sorted(single, key=self._awkwardness)
+            best = sorted(single, key=self._worth)
             fixes = (self._detach([each]) for each in best)
             return [fix for fix in fixes if fix is not None][:_MOST]
-        several = self._fewest(sorted(harmless, key=self._awkwardness))
+        several = self._fewest(sorted(harmless, key=self._worth))
         fix = self._detach(several) if several else None
         return [] if fix is None else [fix]
 
@@ -88,18 +89,22 @@ class _Search:
             if self._mends(self._keep(keeps - {spot})):
                 keeps.discard(spot)
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
-        parts = [calls.with_flag(_site(sites[spot]), "retain_graph") for spot in sorted(keeps)]
+        parts = [_kept(sites[spot]) for spot in sorted(keeps)]
         edits = joined(*parts) if parts else ()
         where = listed([f"line {line}" for _, line in sorted(keeps)])
-        return [
-            Fix(
-                FixKind.RETAIN_GRAPH,
-                f"pass retain_graph=True to the {counted(len(keeps), 'call')} at {where}",
-                edits,
-                _CHANGES,
-                ("each of these graphs is kept until nothing refers to it",),
-            )
-        ] if edits else []
+        return (
+            [
+                Fix(
+                    FixKind.RETAIN_GRAPH,
+                    f"pass retain_graph=True to the {counted(len(keeps), 'call')} at {where}",
+                    edits,
+                    _CHANGES,
+                    ("each of these graphs is kept until nothing refers to it",),
+                )
+            ]
+            if edits
+            else []
+        )
 
     def _places(self) -> list[int]:
         """Return the places on the way to what fails, of all calls up to it."""
@@ -121,7 +126,7 @@ class _Search:
         return not left & self._meant and left <= set(self._base.hazards)
 
     def _harm(self, changed: Simulation) -> bool:
-        """Return whether a gradient that is needed is made otherwise, or a call has none to make."""
+        """Return whether a gradient that is needed changes, or a call has none to make."""
         new = set(changed.fruitless) - set(self._base.fruitless)
         lost = not self._base.needed <= changed.flows
         return bool(new) or lost or self._base.lost(changed) > 0
@@ -140,13 +145,28 @@ class _Search:
                 cuts = rest
         return cuts
 
-    def _awkwardness(self, number: int) -> tuple[int, int, int]:
-        """Return how awkward a cut at a place is to read: the least for a plain tensor's name."""
+    def _worth(self, number: int) -> tuple[int, int, int, int]:
+        """Return what a cut at a place leaves to be wished: graphs of earlier iterations that hang
+        on the last one's, and an edit that is awkward to read, unlike that of a tensor's name.
+        """
         kinds = self._record.kinds.get(number, frozenset())
         node = _node(self._record.places[number])
         is_plain = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
         length = 0 if node is None else len(ast.unparse(node))
-        return len(kinds), not is_plain, length
+        return self._held(number), len(kinds), not is_plain, length
+
+    def _held(self, number: int) -> int:
+        """Return how many nodes of earlier iterations the last one's lead to, with a cut.
+
+        An iteration is what is built between two calls of the line that fails.
+        """
+        spot = self._record.events[self._fail].spot
+        counts = [e.nodes for e in self._record.events if e.kind == "call" and e.spot == spot]
+        if len(counts) < 2:
+            return 0
+        start, end = counts[-2:]
+        reached = self._record.reached(range(start, end), {number})
+        return sum(1 for node in reached if node < start and self._record.nbytes[node])
 
     def _detach(self, numbers: Sequence[int]) -> Fix | None:
         record = self._record
@@ -170,9 +190,7 @@ class _Search:
 
     def _effects(self, flows: set[Flow]) -> tuple[str, ...]:
         """Return what the training loses, in words."""
-        lost = {
-            (flow[0], flow[1]) for flow in self._base.flows - flows if len(flow) == 2
-        }
+        lost = {(flow[0], flow[1]) for flow in self._base.flows - flows if len(flow) == 2}
         names = self._record.leaves
         told = [
             f"{names[leaf]} would get no gradient from line {spot[1]}"
@@ -180,13 +198,6 @@ class _Search:
             if isinstance(leaf, int) and isinstance(spot, tuple) and names[leaf]
         ]
         return (*sorted(told)[:_MOST], "every gradient that a step needs stays as it is")
-
-
-def _site(place: Place) -> Site:
-    position = (place.line, place.column, place.end_line, place.end_column)
-    from gradscope.code.places import _site as made
-
-    return made(place.file, position, "<module>")
 
 
 def _node(place: Place) -> ast.expr | None:
@@ -199,6 +210,12 @@ def _node(place: Place) -> ast.expr | None:
         ):
             return node
     return None
+
+
+def _kept(place: Place) -> tuple[Edit, ...]:
+    """Return the edit that has a call keep its graph."""
+    node = _node(place)
+    return calls.with_flag(of_node(node, place.file), "retain_graph") if node is not None else ()
 
 
 def _text(place: Place) -> str:

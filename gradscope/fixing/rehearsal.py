@@ -26,8 +26,8 @@ class Event:
 
     Of a call, ``roots`` and ``targets`` are the nodes that it starts from and asks for (None: all
     leaves), ``stale`` the nodes whose saved tensors had been changed, each with the event that did
-    it, and ``cleared`` the leaves without a gradient when it began. ``leaves`` are those that a step
-    has used. ``nodes`` is how many nodes there were.
+    it, and ``cleared`` the leaves without a gradient when it began. ``leaves`` are those that a
+    step has used. ``nodes`` is how many nodes there were.
     """
 
     kind: str
@@ -72,6 +72,11 @@ class Record:
     events: Sequence[Event]
     leaves: Sequence[str] = ()
     ended: str = ""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before the program would have changed something outside."""
+        return self.ended.startswith("stopped")
 
     def reached(
         self,
@@ -187,8 +192,8 @@ class Simulation:
             return
         for node in here:
             for following in record.after[node]:
-                leaf = record.leaf.get(following)
-                if leaf is not None and following in here:
+                if following in record.leaf and following in here:
+                    leaf = record.leaf[following]
                     flow = (event.spot, index, node)
                     self._since[leaf].add((flow, self._window, node not in self._old))
 
@@ -207,7 +212,6 @@ class Simulation:
                     self.needed |= {flow, rough} if is_fresh else {rough}
         self._window += 1
         self._old |= self._freed
-
 
     @cached_property
     def needed_nodes(self) -> dict[int, set[int]]:
@@ -243,6 +247,5 @@ def read_record(file: Path) -> Record:
 def _event(data: dict[str, Any]) -> Event:
     site = Place(*data.pop("site"))
     data["stale"] = tuple((node, by) for node, by in data.get("stale", ()))
-    data.pop("is_leaf", None)
-    given = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
+    given: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
     return Event(site=site, **given)

@@ -10,18 +10,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.gradients import Line, Training, read_training
 from gradscope.fixing.patch import Change, bare, read
 from gradscope.fixing.proposals import CODE
 from gradscope.fixing.rehearsal import Record, read_record
-from gradscope.model import Finding, Header, Recording
+from gradscope.model import Finding, Header, Outcome, Recording
 from gradscope.record.file import load
 
 MEAN_OF = 10
@@ -37,6 +37,24 @@ sys.exit(main({1!r}))
 """
 _MOST_OUTPUT = 64 << 10
 _GRACE = 5  # seconds
+_MOST_CALLS = 10_000
+
+
+class Process(Protocol):
+    """What of ``subprocess.Popen`` is used here."""
+
+    pid: int
+
+    def wait(self, timeout: float | None = None) -> int: ...  # noqa: D102
+    def poll(self) -> int | None: ...  # noqa: D102
+    def send_signal(self, sig: int) -> None: ...  # noqa: D102
+    def kill(self) -> None: ...  # noqa: D102
+
+
+Start: TypeAlias = Callable[[str, Path, str, dict[str, str], Any], Process]
+"""Has a module of ``launch`` do a job: its name, the job's file, the folder to run in, the
+environment, and the open file for what is printed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +181,21 @@ def check(recording: Recording) -> None:
         )
 
 
+def start_process(
+    module: str, job: Path, folder: str, environment: dict[str, str], output: Any
+) -> subprocess.Popen[bytes]:
+    """Have a module of ``launch`` do a job in a new process."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _START.format(_PACKAGES, str(job), module)],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,  # so that what it started can be ended with it
+    )
+
+
 def run(
     recording: Recording,
     changes: Sequence[Change],
@@ -170,6 +203,7 @@ def run(
     *,
     reference: bool = False,
     guarded: bool = False,
+    start: Start = start_process,
 ) -> Run:
     """Run the program of a recording with changes to its sources; see Job for the flags."""
     header = recording.header
@@ -193,8 +227,9 @@ def run(
         )
         (place / "job").write_bytes(pickle.dumps(job))
         with (place / "output").open("wb") as output:
-            start = _START.format(_PACKAGES, str(place / "job"), "trial")
-            status = _call(start, header, output, bounds.seconds)
+            environment = os.environ | _only_rank(header)
+            process = start("trial", place / "job", header.cwd, environment, output)
+            status = _ended(process, bounds.seconds)
         text = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
         found = None
         with suppress(GradscopeError):  # a program that never imports torch leaves none
@@ -204,7 +239,21 @@ def run(
     return Run(found, losses, status, text, training, bounds.seconds)
 
 
-def rehearse(recording: Recording, seconds: float, *, guarded: bool) -> Record:
+def recorded(header: Header, seconds: float) -> Recording:
+    """Run a program under a watch; return what was seen of it.
+
+    Raise GradscopeError if it never imports torch.
+    """
+    ran = run(Recording(header, Outcome()), (), Bounds(_MOST_CALLS, seconds))
+    if ran.recording is None:
+        last = (ran.output.strip().splitlines() or ["it never imported torch"])[-1]
+        raise GradscopeError(f"{header.script} showed nothing to fix: {last}")
+    return ran.recording
+
+
+def rehearse(
+    recording: Recording, seconds: float, *, guarded: bool, start: Start = start_process
+) -> Record:
     """Run the program of a recording once more with its places marked; return what it showed.
 
     ``guarded``: the run ends where it would change anything outside its process. Raise
@@ -221,8 +270,11 @@ def rehearse(recording: Recording, seconds: float, *, guarded: bool) -> Record:
         )
         (place / "job").write_bytes(pickle.dumps(job))
         with (place / "output").open("wb") as output:
-            start = _START.format(_PACKAGES, str(place / "job"), "rehearsing")
-            _call(start, header, output, seconds)
+            environment = os.environ | _only_rank(header)
+            _ended(
+                start("rehearsing", place / "job", header.cwd, environment, output),
+                seconds,
+            )
         try:
             return read_record(notes)
         except (OSError, ValueError):
@@ -246,17 +298,7 @@ def _only_rank(header: Header) -> dict[str, str]:
     }
 
 
-def _call(code: str, header: Header, output: Any, seconds: float) -> int | None:
-    """Run Python code in a process; return its exit status, None where it was killed."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=header.cwd,
-        env=os.environ | _only_rank(header),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,  # so that what it started can be ended with it
-    )
+def _ended(process: Process, seconds: float) -> int | None:
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:

@@ -38,6 +38,7 @@ _CALLS_AFTER = 14
 
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 
+
 class _Saved:
     """A tensor that a node saved, with the version that it had."""
 
@@ -210,7 +211,7 @@ class Rehearsal(TorchFunctionMode):
             self._changed[storage] = len(self._events)
             by_hand = tensor.is_leaf and tensor.requires_grad and tensor.grad is not None
             leaves = [self._graph.variable(tensor)] if by_hand else []
-            self._note("change", leaves=leaves, is_leaf=tensor.is_leaf, nodes=len(self._graph.after))
+            self._note("change", leaves=leaves, nodes=len(self._graph.after))
 
     # what the engine and the optimizers do
 
@@ -428,9 +429,11 @@ def _mark_sources(marker: Marker, files: set[str]) -> None:
 
     def compile_source(source: Any, filename: Any, mode: Any, *given: Any, **named: Any) -> Any:
         is_program = mode == "exec" and isinstance(source, bytes | str)
-        if is_program and classify(str(filename)) == USER and sys._getframe(1).f_globals.get(
-            "__name__", ""
-        ).startswith(("gradscope.", "runpy")):
+        if (
+            is_program
+            and classify(str(filename)) == USER
+            and sys._getframe(1).f_globals.get("__name__", "").startswith(("gradscope.", "runpy"))
+        ):
             code = marked(source, str(filename))
             if code is not None:
                 return code

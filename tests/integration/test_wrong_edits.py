@@ -115,7 +115,7 @@ def command(
     monkeypatch.chdir(tmp_path)
 
     def run(**options: object) -> tuple[int, str]:
-        status = fix(Path("run.gscope"), FixOptions(stop_after=8, **options))  # type: ignore[arg-type]
+        status = fix(Path("run.gscope"), (), FixOptions(stop_after=8, rehearse=False, **options))  # type: ignore[arg-type]
         return status, capsys.readouterr().out
 
     return run

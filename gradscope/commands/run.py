@@ -170,6 +170,7 @@ class _Report:
             return recording
         if recording.header.rank is not None or self._options.stop_after is not None:
             return recording
+        self._children.leave()  # what is started now is ours
         progress = self.live.progress if self.live else lambda doing: None
         return improved(recording, _LEAST_TIME + 4 * took, progress)
 

@@ -248,6 +248,10 @@ class Children:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave what is started from now on alone; once is enough."""
         self._undo.close()
 
     def _replace(self, module: Any, name: str, by: Callable[..., Any]) -> None:

@@ -22,11 +22,16 @@ _REFUSED = frozenset(
 """What a program may not do (CPython's audit events)."""
 
 
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""Where torch makes folders as soon as its compiler is imported."""
+
+
 def keep_inside(folder: str, refuse: Callable[[str], object]) -> None:
     """Have ``refuse`` called with what the program is about to do outside ``folder``, where its
     temporary files go; it must not return.
     """
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    tempfile.tempdir = folder
+    os.environ |= dict.fromkeys(("TMPDIR", *_CACHES), folder)
 
     def look(event: str, given: tuple[Any, ...]) -> None:
         if event == "open":

@@ -29,7 +29,10 @@ def improved(
     end = time.monotonic() + seconds
     tell("rehearses the run, to find a fix")
     try:
-        recording = with_options(recording, rehearse(recording, seconds, guarded=True, start=start))
+        record = rehearse(recording, seconds, guarded=True, start=start)
+        recording = with_options(recording, record)
+        if record.stopped:
+            tell(f"the rehearsal {record.ended}")
     except GradscopeError as failure:
         tell(str(failure))
     return _tried(recording, end, tell, start)

@@ -52,5 +52,5 @@ def keep_inside(folder: str, refuse: Callable[[str], object]) -> None:
 def _is_outside(path: Any, folder: str) -> bool:
     if not isinstance(path, str | bytes | os.PathLike):
         return not isinstance(path, int)
-    text = os.path.abspath(os.fsdecode(path))
-    return not text.startswith((folder + os.sep, os.devnull))
+    text = os.path.join(os.path.abspath(os.fsdecode(path)), "")
+    return not text.startswith((os.path.join(folder, ""), os.path.join(os.devnull, "")))

@@ -27,6 +27,10 @@ _STEPS: dict[type[ast.operator], str] = {
 }
 
 
+HEAD = "__gradscope_head__"
+"""The builtin that is called at the head of each function and loop: ``HEAD(number)``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """An expression of the program; ``is_added`` marks the target of an ``x += y``.
@@ -47,6 +51,8 @@ class Marker(ast.NodeTransformer):
 
     def __init__(self) -> None:
         self.places: list[Place] = []
+        self.heads: list[Place] = []
+        """The first statement of each function and loop that is there to run: no declaration."""
         self._file = ""
 
     def marked(self, tree: ast.Module, file: str) -> ast.Module:
@@ -66,13 +72,40 @@ class Marker(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """Mark the body; defaults, annotations and decorators stay."""
-        node.body = [self.visit(each) for each in node.body]  # type: ignore[misc]
+        node.body = self._headed(node.body)
         return node
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
         """Mark the body; defaults, annotations and decorators stay."""
-        node.body = [self.visit(each) for each in node.body]  # type: ignore[misc]
+        node.body = self._headed(node.body)
         return node
+
+    def visit_For(self, node: ast.For) -> ast.For:
+        """Mark what is iterated over, and the body."""
+        node.iter = self.visit(node.iter)  # type: ignore[assignment]
+        node.body = self._headed(node.body)
+        node.orelse = [self.visit(each) for each in node.orelse]  # type: ignore[misc]
+        return node
+
+    def visit_While(self, node: ast.While) -> ast.While:
+        """Mark the condition and the body."""
+        node.test = self.visit(node.test)  # type: ignore[assignment]
+        node.body = self._headed(node.body)
+        node.orelse = [self.visit(each) for each in node.orelse]  # type: ignore[misc]
+        return node
+
+    def _headed(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Return a marked body that says when it begins."""
+        first = next((i for i, each in enumerate(body) if not _is_declaration(each)), None)
+        if first is None:
+            return body
+        at = body[first]
+        end_line, end = at.end_lineno or at.lineno, at.end_col_offset or at.col_offset
+        self.heads.append(Place(self._file, at.lineno, at.col_offset, end_line, end))
+        call = _call(at, HEAD, ast.Constant(len(self.heads) - 1))
+        begin: ast.stmt = ast.copy_location(ast.Expr(call), at)
+        marked: list[ast.stmt] = [self.visit(each) for each in body[first:]]  # type: ignore[misc]
+        return [*body[:first], begin, *marked]
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         """Mark the methods; what a class is made of stays."""
@@ -146,6 +179,11 @@ class Marker(ast.NodeTransformer):
 
     def _mark(self, node: ast.expr) -> ast.AST:
         return _call(node, MARK, ast.Constant(self._number(node)), node)
+
+
+def _is_declaration(each: ast.stmt) -> bool:
+    is_text = isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
+    return is_text or isinstance(each, ast.Global | ast.Nonlocal)
 
 
 def _call(at: ast.AST, function: str, *given: ast.expr) -> ast.Call:

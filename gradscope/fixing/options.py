@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+import textwrap
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from gradscope.code import source
 from gradscope.code.places import of_node
-from gradscope.fixing import calls
+from gradscope.fixing import calls, recompute, syntax
 from gradscope.fixing.edits import checked, joined
 from gradscope.fixing.marks import Place
 from gradscope.fixing.rehearsal import Change, Flow, Record, Simulation, Spot
-from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
+from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording, Site
 from gradscope.units import counted, listed
 
 _MOST = 3
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
+_LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
 _MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLONE})
 """What a cut would do as well, and these say better: a number is wanted, an average is computed, a
 step comes too early, a value is overwritten.
@@ -33,18 +38,37 @@ def with_options(recording: Recording, record: Record) -> Recording:
 
 
 def _with(finding: Finding, record: Record) -> Finding:
-    spot = _fails_at(finding)
-    if finding.code not in _HAZARDS or spot is None:
-        return finding
-    search = _Search(record, spot)
     known = finding.fixes
-    own = [*search.detached()]
-    kept = [*search.kept()]
     first = known[:1] if known and known[0].kind in _MEANT else ()
-    order = [*first, *own, *known[len(first) :], *kept]
+    if finding.code in _LEAKS:
+        order = [*known[:1], *_detached_at(finding, record), *known[1:]]
+    elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
+        search = _Search(record, spot)
+        detached = [*search.detached(), *search.rebound(), *search.detached_together()]
+        again = [*search.cloned(), *search.again()]
+        rest = known[len(first) :]
+        if search.is_built_once:  # what is meant to be trained must be built each time
+            order = [*first, *again, *rest, *detached, *search.kept()]
+        else:
+            order = [*first, *detached, *again, *rest, *search.kept()]
+    else:
+        return finding
     worded = {each.edits: each for each in known if each.edits}
     fixes = [*dict.fromkeys(worded.get(each.edits, each) for each in order)]
     return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
+
+
+def _detached_at(finding: Finding, record: Record) -> Iterator[Fix]:
+    """Yield the fixes that detach what the line of a leak stores."""
+    sites = [finding.site, *(each.site for each in finding.related if each.role == "held_by")]
+    lines = {(site.file, site.line) for site in sites if site is not None}
+    graphs = set(record.identities.values())
+    at = [n for n, p in enumerate(record.places) if n in graphs and (p.file, p.line) in lines]
+    for number in sorted(at, key=lambda n: len(_text(record.places[n])))[:_MOST]:
+        edits = _suffixed(record.places[number], record.kinds.get(number, frozenset()), "detach")
+        if edits:
+            message = f"store `{_text(record.places[number])}` detached"
+            yield Fix(FixKind.DETACH, message, edits, _CHANGES)
 
 
 def _fails_at(finding: Finding) -> Spot | None:
@@ -65,23 +89,45 @@ class _Search:
         at = [i for i in self._base.hazards if record.events[i].spot == spot]
         self._meant = frozenset(at or self._base.hazards)
         self._fail = min(self._meant, default=-1)
+        self._stale = tuple(e for i in sorted(self._meant) for e in record.events[i].stale)
+        self._freed = self._bad(self._meant)
 
     def detached(self) -> list[Fix]:
-        """Return the fixes that detach, in one place each if that is enough."""
-        places = self._places()
-        harmless = {p: s for p in places if not self._harm(s := self._cut([p]))}
-        single = [p for p, s in harmless.items() if self._mends(s)]
-        if single:
-            best = sorted(single, key=self._worth)
-            fixes = (self._detach([each]) for each in best)
-            return [fix for fix in fixes if fix is not None][:_MOST]
-        several = self._fewest(sorted(harmless, key=self._worth))
-        fix = self._detach(several) if several else None
+        """Return the fixes that detach in one place."""
+        single = [p for p in self._harmless if self._mends(self._cut([p]))]
+        fixes = (self._detach([each]) for each in sorted(single, key=self._worth))
+        return [fix for fix in fixes if fix is not None][:_MOST]
+
+    def detached_together(self) -> list[Fix]:
+        """Return the fix that detaches in the fewest places, where one is not enough."""
+        several = self._fewest(sorted(self._harmless, key=self._worth))
+        fix = self._detach(several) if len(several) > 1 else None
         return [] if fix is None else [fix]
+
+    @cached_property
+    def _harmless(self) -> list[int]:
+        """The places where a cut takes no gradient that a step needs."""
+        return [place for place in self._places() if not self._harm(self._cut([place]))]
+
+    @property
+    def is_built_once(self) -> bool:
+        """Whether calls of several iterations fail at the same part, and steps train what is
+        behind it.
+        """
+        record = self._record
+        parts = [self._bad([index]) for index in sorted(self._meant)[:2]]
+        if len(parts) < 2 or not parts[0] & parts[1]:
+            return False
+        first, second = sorted(self._meant)[:2]
+        between = {leaf for e in record.events[first:second] for leaf in e.leaves}
+        behind = record.reached(parts[0] & parts[1])
+        return any(record.leaf.get(node) in between for node in behind)
 
     def kept(self) -> list[Fix]:
         """Return the fix that keeps graphs, in as few calls as that takes."""
         spots = {self._record.events[i].spot for i in self._record.calls}
+        if not self._freed:
+            return []
         keeps = set(spots)
         if not self._mends(self._keep(keeps)):
             return []
@@ -105,6 +151,127 @@ class _Search:
             if edits
             else []
         )
+
+    def rebound(self) -> list[Fix]:
+        """Return the fixes that detach variables at the head of a function or loop."""
+        fixes = []
+        for head, place in enumerate(self._record.heads):
+            names = self._carried(head, place)
+            harmless = [n for n, at in names.items() if not self._harm(self._rebind(head, at))]
+            every = frozenset().union(*(names[n] for n in harmless)) if harmless else frozenset()
+            changed = self._rebind(head, every)
+            if not harmless or not self._mends(changed) or self._harm(changed):
+                continue
+            for name in harmless.copy():
+                rest = [other for other in harmless if other != name]
+                fewer = frozenset().union(*(names[n] for n in rest)) if rest else frozenset()
+                if self._mends(self._rebind(head, fewer)):
+                    harmless.remove(name)
+            kinds = {n: self._kinds(names[n]) for n in harmless}
+            is_leaf = bool(changed.rebound)
+            edits = _rebinding(place, kinds, is_leaf=is_leaf)
+            if edits:
+                told = listed([f"`{name}`" for name in harmless])
+                message = f"detach() {told} before line {place.line}: a state is carried on"
+                fixes.append(self._fix(FixKind.DETACH, message, edits, changed))
+        return fixes[:_MOST]
+
+    def cloned(self) -> list[Fix]:
+        """Return the fix that clones what is changed before backward needs it."""
+        places = sorted({place for _, _, place in self._stale})
+        if not places or min(places) < 0 or self._freed or len(places) > _MOST:
+            return []
+        changed = Simulation(self._record, Change(clones=frozenset(places))).run()
+        if not self._mends(changed):
+            return []
+        record = self._record
+        parts = [_suffixed(record.places[n], record.kinds[n], "clone") for n in places]
+        edits = joined(*parts) if all(parts) else ()
+        told = listed([f"`{_text(record.places[n])}`" for n in places])
+        lines = listed([f"line {record.places[n].line}" for n in places])
+        message = f"clone() {told} at {lines}: it is changed before backward needs it"
+        fix = Fix(FixKind.CLONE, message, edits, _CHANGES, ("every gradient stays as it is",))
+        return [fix] if edits else []
+
+    def again(self) -> list[Fix]:
+        """Return the fixes that build the freed part anew for the call that fails."""
+        record = self._record
+        made = {record.made[n] for n in self._freed if record.made[n] >= 0}
+        fixes = []
+        for function in {_function_of(record.places[n]) for n in made} - {None}:
+            assert function is not None
+            own = frozenset(n for n, p in enumerate(record.places) if _is_in(p, *function))
+            if self._mends(self._built_again(own, frozenset())):
+                edits = recompute.uncached(Site(function[0], function[1].lineno))
+                message = f"compute `{function[1].name}` anew each time: do not cache it"
+                if edits:
+                    fixes.append(Fix(FixKind.RECOMPUTE, message, edits, _CHANGES))
+        return [*fixes, *self._copied(made)]
+
+    def _copied(self, made: set[int]) -> Iterator[Fix]:
+        """Yield the fixes that run a statement again before the call that fails needs its value,
+        with what the first run of it need not train detached there.
+        """
+        record = self._record
+        spot = record.events[self._fail].spot
+        for statement in {_statement(record.places[n]) for n in made}:
+            own = frozenset(n for n, p in enumerate(record.places) if _is_in(p, *statement))
+            inside = sorted(own & set(record.identities.values()), key=self._worth)
+            for cuts in [(), *((n,) for n in inside)]:
+                changed = self._built_again(own, frozenset(cuts), spot)
+                if not self._mends(changed) or self._harm(changed):
+                    continue
+                edits = _copying(statement, spot, [record.places[n] for n in cuts], record)
+                if edits:
+                    also = "".join(f", and detach `{_text(record.places[n])}` before" for n in cuts)
+                    message = f"run line {statement[1].lineno} again for line {spot[1]}{also}"
+                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
+                    return
+
+    def _built_again(self, own: frozenset[int], cuts: frozenset[int], *spots: Spot) -> Simulation:
+        calls = frozenset(spots or {self._record.events[i].spot for i in self._record.calls})
+        return Simulation(self._record, Change(cuts, again=own, for_calls=calls)).run()
+
+    def _carried(self, head: int, place: Place) -> dict[str, frozenset[int]]:
+        """Return the variables whose values go on beyond a head, and the places that read them."""
+        record = self._record
+        begun = record.begun.get(head, [])
+        region = _region(place)
+        if len(begun) < 2 or region is None:
+            return {}
+        names: dict[str, set[int]] = defaultdict(set)
+        leading = record.reached(r for i in self._meant for r in record.events[i].roots)
+        for node, number in record.identities.items():
+            read = _node(record.places[number])
+            if node not in leading or not _is_in(record.places[number], place.file, region):
+                continue
+            source, at = record.after[node], bisect_right(begun, node) - 1
+            is_variable = isinstance(read, ast.Name | ast.Attribute)
+            if read and is_variable and source and at >= 0 and source[0] < begun[at]:
+                names[ast.unparse(read)].add(number)
+        return {name: frozenset(at) for name, at in names.items()}
+
+    def _rebind(self, head: int, names: frozenset[int]) -> Simulation:
+        return Simulation(self._record, Change(head=head, names=names)).run()
+
+    def _kinds(self, numbers: Iterable[int]) -> frozenset[str]:
+        return frozenset().union(*(self._record.kinds.get(n, frozenset()) for n in numbers))
+
+    def _bad(self, calls: Collection[int]) -> set[int]:
+        """Return the freed nodes that some calls need."""
+        record, freed, found = self._record, set[int](), set[int]()
+        for index in record.calls:
+            event, here = record.events[index], self._base.ran[index]
+            if index in calls:
+                found |= {n for n in here & freed if record.nbytes[n]}
+            if not event.keep:
+                freed |= here
+        return found
+
+    def _fix(
+        self, kind: FixKind, message: str, edits: tuple[Edit, ...], changed: Simulation
+    ) -> Fix:
+        return Fix(kind, message, edits, _CHANGES, self._effects(changed.flows))
 
     def _places(self) -> list[int]:
         """Return the places on the way to what fails, of all calls up to it."""
@@ -165,12 +332,22 @@ class _Search:
         if len(counts) < 2:
             return 0
         start, end = counts[-2:]
-        reached = self._record.reached(range(start, end), {number})
+        reached = self._record.reached(range(start, end), self._is_cut({number}))
         return sum(1 for node in reached if node < start and self._record.nbytes[node])
+
+    def _is_cut(self, numbers: set[int]) -> Callable[[int, int], bool]:
+        record = self._record
+        return lambda node, following: (
+            record.identities.get(following) in numbers
+            or record.added.get((node, following)) in numbers
+        )
 
     def _detach(self, numbers: Sequence[int]) -> Fix | None:
         record = self._record
-        parts = [_detached(record.places[n], record.kinds.get(n, frozenset())) for n in numbers]
+        kinds = [record.kinds.get(n, frozenset()) for n in numbers]
+        parts = [
+            _suffixed(record.places[n], k, "detach") for n, k in zip(numbers, kinds, strict=True)
+        ]
         edits = joined(*parts) if len(parts) > 1 else parts[0]
         if not edits:
             return None
@@ -223,46 +400,126 @@ def _text(place: Place) -> str:
     return "" if node is None else ast.unparse(node)
 
 
-def _detached(place: Place, kinds: frozenset[str]) -> tuple[Edit, ...]:
-    """Return the edit that detaches what a place gives."""
+def _suffixed(place: Place, kinds: frozenset[str], method: str) -> tuple[Edit, ...]:
+    """Return the edit that detaches or clones what a place gives."""
     node = _node(place)
+    if place.is_added:
+        return _total_cut(place) if method == "detach" else ()
     if node is None:
         return ()
     lines = [line.rstrip("\r\n") for line in source.parsed(place.file).lines]
     part = lines[place.line - 1 : place.end_line]
     data = "\n".join(part).encode()
-    start = place.column
     end = len("\n".join(part[:-1]).encode()) + (len(part) > 1) + place.end_column
-    text = data[start:end].decode()
-    if place.is_added:
-        return _total_cut(place, lines)
-    new = _cut_text(text, node, kinds)
-    whole = (data[:start] + new.encode() + data[end:]).decode() if new else ""
+    text = data[place.column : end].decode()
+    new = _with_suffix(text, node, kinds, method)
+    if not new:
+        return ()
+    whole = (data[: place.column] + new.encode() + data[end:]).decode()
     last = place.end_line if place.end_line > place.line else 0
-    return checked(Edit(place.file, place.line, whole, last)) if whole else ()
+    return checked(Edit(place.file, place.line, whole, last))
 
 
-def _cut_text(text: str, node: ast.expr, kinds: frozenset[str]) -> str:
+def _with_suffix(text: str, node: ast.expr, kinds: frozenset[str], method: str) -> str:
+    """Return ``text.detach()``, or what else detaches values of these kinds; empty if unknown."""
     shown = text if isinstance(node, _SIMPLE) else f"({text})"
-    if kinds & {"tuple", "mixed"}:
-        if "mixed" in kinds:
-            return ""
-        cut = f"tuple(t.detach() for t in {text})"
+    if "mixed" in kinds:
+        return ""
+    if "tuple" in kinds:
+        cut = f"tuple(t.{method}() for t in {text})"
         other = kinds - {"tuple"}
         if not other:
             return cut
         return f"({text} if {text} is None else {cut})" if other == {"none"} else ""
     other = kinds - {"tensor", "number"}
     if not other:
-        return f"{shown}.detach()"
+        return f"{shown}.{method}()"
     if isinstance(node, ast.Call):
         return ""
     is_other = f"{text} is None" if other == {"none"} else f"not torch.is_tensor({text})"
-    return f"({text} if {is_other} else {shown}.detach())"
+    return f"({text} if {is_other} else {shown}.{method}())"
 
 
-def _total_cut(place: Place, lines: Sequence[str]) -> tuple[Edit, ...]:
+def _rebinding(
+    place: Place, kinds: dict[str, frozenset[str]], *, is_leaf: bool
+) -> tuple[Edit, ...]:
+    """Return the edit that detaches variables before the statement at a place."""
+    lines = []
+    for name, own in kinds.items():
+        node = ast.parse(name, mode="eval").body
+        new = _with_suffix(name, node, own, "detach")
+        if not new or (is_leaf and own - {"tensor", "number"}):
+            return ()
+        lines.append(f"{name} = {new}{'.requires_grad_()' if is_leaf else ''}")
+    return _inserted(place.file, place.line, lines)
+
+
+def _inserted(file: str, line: int, statements: Sequence[str]) -> tuple[Edit, ...]:
+    """Return the edit that puts statements before the one that begins at a line."""
+    old = source.line_of(file, line)
+    indent = old[: len(old) - len(old.lstrip())]
+    text = "\n".join([*(f"{indent}{each}" for each in statements), old])
+    return checked(Edit(file, line, text))
+
+
+def _copying(
+    statement: tuple[str, ast.stmt], spot: Spot, cuts: Sequence[Place], record: Record
+) -> tuple[Edit, ...]:
+    """Return the edit that runs a statement again before what follows the step needs its value."""
+    file, node = statement
+    block = syntax.block_with(file, node)
+    names = syntax.stored_names(node)
+    ends = [i for i, each in enumerate(block) if source.spans(each, spot[1])]
+    if file != spot[0] or not ends or not names or _draws(node):
+        return ()
+    begin = block.index(node) + 1
+    readers = [e for e in block[begin : ends[0] + 1] if syntax.read_names(e) & names]
+    parts = [_suffixed(each, frozenset({"tensor"}), "detach") for each in cuts]
+    if len(readers) < 2 or not all(parts):
+        return ()
+    lines = source.parsed(file).lines[node.lineno - 1 : node.end_lineno]
+    copy = textwrap.dedent("".join(lines)).rstrip("\n").split("\n")
+    inserted = _inserted(file, readers[-1].lineno, copy)
+    return joined(*parts, inserted) if parts else inserted
+
+
+def _draws(node: ast.AST) -> bool:
+    """Return whether a statement draws or takes something: its copy would have another."""
+    words = ("rand", "sample", "drop", "next", "normal", "choice", "shuffle")
+    called = [source.called_name(call) for call in source.calls_in(node)]
+    return any(word in name for name in called if name for word in words)
+
+
+def _is_in(place: Place, file: str, node: ast.AST) -> bool:
+    """Return whether a place is within a node of a file."""
+    first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1 << 60)
+    return place.file == file and first <= place.line <= last
+
+
+def _statement(place: Place) -> tuple[str, ast.stmt]:
+    return place.file, source.enclosing(place.file, place.line)[-1]
+
+
+def _function_of(place: Place) -> tuple[str, ast.FunctionDef] | None:
+    """Return the function around a place that has a decorator."""
+    for each in reversed(source.enclosing(place.file, place.line)):
+        if isinstance(each, ast.FunctionDef):
+            return (place.file, each) if each.decorator_list else None
+    return None
+
+
+def _region(place: Place) -> ast.stmt | None:
+    """Return the function or loop that a statement begins."""
+    around = source.enclosing(place.file, place.line)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, *source.LOOPS)
+    return next(
+        (e for e in reversed(around) if isinstance(e, kinds) and e.lineno != place.line), None
+    )
+
+
+def _total_cut(place: Place) -> tuple[Edit, ...]:
     """Return ``x = x.detach() + y`` for ``x += y``."""
+    lines = [line.rstrip("\r\n") for line in source.parsed(place.file).lines]
     for found in source.parsed(place.file).nodes:
         node = found.node
         if isinstance(node, ast.AugAssign) and node.target.lineno == place.line:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,8 +27,8 @@ class Event:
 
     Of a call, ``roots`` and ``targets`` are the nodes that it starts from and asks for (None: all
     leaves), ``stale`` the nodes whose saved tensors had been changed, each with the event that did
-    it, and ``cleared`` the leaves without a gradient when it began. ``leaves`` are those that a
-    step has used. ``nodes`` is how many nodes there were.
+    it and the place that gave the tensor, and ``cleared`` the leaves without a gradient when it
+    began. ``leaves`` are those that a step has used. ``nodes`` is how many nodes there were.
     """
 
     kind: str
@@ -37,7 +38,7 @@ class Event:
     keep: bool = False
     create: bool = False
     accumulate: bool = True
-    stale: tuple[tuple[int, int], ...] = ()
+    stale: tuple[tuple[int, int, int], ...] = ()
     cleared: tuple[int, ...] = ()
     leaves: tuple[int, ...] = ()
     optimizer: int = 0
@@ -57,7 +58,8 @@ class Record:
     ``nbytes``: what it saved. ``leaf``: the leaf that a node accumulates into. ``identities``: the
     place that a node stands for. ``added``: edges that an ``x += y`` made to the old ``x``, each
     with its place. ``kinds``: what a place gave (tensor, number, tuple, mixed, none, other).
-    ``ended``: how the rehearsal did.
+    ``heads`` are the first statements of functions and loops, ``begun`` how many nodes there were
+    each time one began. ``ended``: how the rehearsal did.
     """
 
     places: Sequence[Place]
@@ -71,6 +73,8 @@ class Record:
     added: dict[tuple[int, int], int]
     events: Sequence[Event]
     leaves: Sequence[str] = ()
+    heads: Sequence[Place] = ()
+    begun: dict[int, list[int]] = field(default_factory=dict)
     ended: str = ""
 
     @property
@@ -81,21 +85,18 @@ class Record:
     def reached(
         self,
         starts: Iterable[int],
-        cuts: Collection[int] = (),
+        cut: Callable[[int, int], bool] = lambda node, following: False,
         targets: Iterable[int | None] | None = None,
     ) -> set[int]:
-        """Return the nodes that a call runs with some places detached."""
+        """Return the nodes that a call runs without the edges that are cut; -1 leads to a root."""
         seen: set[int] = set()
-        waiting = [s for s in starts if self.identities.get(s) not in cuts]
+        waiting = [s for s in starts if not cut(-1, s)]
         while waiting:
             node = waiting.pop()
             if node in seen:
                 continue
             seen.add(node)
-            for following in self.after[node]:
-                cut = self.identities.get(following) in cuts
-                if not cut and self.added.get((node, following)) not in cuts:
-                    waiting.append(following)
+            waiting += [n for n in self.after[node] if not cut(node, n)]
         if targets is None:
             return seen
         return self.leading(seen, {t for t in targets if t is not None})
@@ -129,10 +130,22 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is simulated: places detached, and calls, by their lines, that keep their graph."""
+    """What is simulated.
+
+    ``cuts``: places whose value is detached. ``head`` and ``names``: at the head of a function or
+    loop, the places that read some variables are detached the first time that they give what was
+    built before. ``keeps``: calls, by their lines, that keep their graph. ``again``: for calls of
+    some lines, what these places built is built anew, without the cuts in them. ``clones``: places
+    whose value is cloned.
+    """
 
     cuts: frozenset[int] = frozenset()
     keeps: frozenset[Spot] = frozenset()
+    head: int = -1
+    names: frozenset[int] = frozenset()
+    clones: frozenset[int] = frozenset()
+    again: frozenset[int] = frozenset()
+    for_calls: frozenset[Spot] = frozenset()
 
 
 @dataclass
@@ -143,7 +156,7 @@ class Simulation:
     they would have nothing left to reach. ``flows`` are those that steps used, ``needed`` those
     but for what goes through nodes that an earlier step's calls have freed: that is a state carried
     from iteration to iteration, and each iteration has flows of its own. ``ran`` are the nodes of
-    each call.
+    each call, ``rebound`` those that a call asks for and that a variable stands for no more.
     """
 
     record: Record
@@ -153,6 +166,7 @@ class Simulation:
     flows: set[Flow] = field(default_factory=set)
     needed: set[Flow] = field(default_factory=set)
     ran: dict[int, set[int]] = field(default_factory=dict)
+    rebound: set[int] = field(default_factory=set)
 
     def run(self) -> Simulation:
         """Go through all events once; return the simulation."""
@@ -170,25 +184,48 @@ class Simulation:
         self._step(self.record.used_at_the_end)
         return self
 
+    def _cuts(self, node: int, following: int) -> bool:
+        """Return whether an edge is gone: nothing is trained through it."""
+        change, record = self.change, self.record
+        place = record.identities.get(following)
+        if place is not None and place in change.names:
+            source = record.after[following]
+            begun = record.begun.get(change.head, ())
+            latest = bisect_right(begun, following) - 1
+            if source and latest >= 0 and source[0] < begun[latest]:
+                self._rebound[following] = source[0]
+                return True
+        if self._is_again and record.made[following] in change.again:
+            return False
+        added = record.added.get((node, following))
+        return place in change.cuts or added in change.cuts
+
     def _call(self, index: int, event: Event) -> None:
-        record, cuts = self.record, self.change.cuts
-        here = record.reached(event.roots, cuts, event.targets)
-        self.ran[index] = here
+        record, change = self.record, self.change
+        self._is_again = event.spot in change.for_calls
+        self._rebound: dict[int, int] = {}
+        here = record.reached(event.roots, self._cuts, event.targets)
+        targets = {t for t in event.targets or () if t is not None}
+        rebound = {(n, old) for n, old in self._rebound.items() if old in targets}
+        self.rebound |= {old for _, old in rebound}
+        self.ran[index] = here.union(*rebound)
         self._fresh[index] = here - self._old
-        stale = {node for node, _ in event.stale}
-        if any(n in self._freed and record.nbytes[n] for n in here) or here & stale:
+        new = {n for n in here if record.made[n] in change.again} if self._is_again else set()
+        stale = {node for node, _, place in event.stale if place not in change.clones}
+        freed = (n for n in here if n in self._freed and record.nbytes[n])
+        if any(n not in new for n in freed) or (here & stale) - new:
             self.hazards.append(index)
-        if self._is_fruitless(event, here):
+        if self._is_fruitless(event, self.ran[index]):
             self.fruitless.append(index)
-        if not event.keep and event.spot not in self.change.keeps:
-            self._freed |= here
+        if not event.keep and event.spot not in change.keeps:
+            self._freed |= here - new
         for leaf in event.cleared:
             self._since[leaf].clear()
         if event.targets is not None and not event.accumulate:
-            asked = {(event.spot, index, "asked", t) for t in event.targets if t in here}
+            asked = {(event.spot, index, "asked", t) for t in targets & self.ran[index]}
             self.flows |= asked
             self.needed |= asked
-            self._ends[index] |= {t for t in event.targets if t is not None}
+            self._ends[index] |= targets
             return
         for node in here:
             for following in record.after[node]:
@@ -240,12 +277,14 @@ def read_record(file: Path) -> Record:
         added={(own, old): place for own, old, place in data["added"]},
         events=[_event(each) for each in data["events"]],
         leaves=data["leaves"],
+        heads=[Place(*each) for each in data["heads"]],
+        begun={int(k): v for k, v in data["begun"].items()},
         ended=data["ended"],
     )
 
 
 def _event(data: dict[str, Any]) -> Event:
     site = Place(*data.pop("site"))
-    data["stale"] = tuple((node, by) for node, by in data.get("stale", ()))
+    data["stale"] = tuple(map(tuple, data.get("stale", ())))
     given: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
     return Event(site=site, **given)

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gradscope.fixing.marks import ADD, MARK, Marker
+from gradscope.fixing.marks import ADD, HEAD, MARK, Marker
 from gradscope.fixing.runs import Job
 from gradscope.hooks import on_optimizer_step, wrap_engine
 from gradscope.launch.guard import keep_inside
@@ -42,9 +42,11 @@ _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 class _Saved:
     """A tensor that a node saved, with the version that it had."""
 
-    __slots__ = ("__weakref__", "tensor", "version")
+    __slots__ = ("__weakref__", "place", "tensor", "version")
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, tensor: Any, place: int) -> None:
+        self.place = place
+        """The last place that gave a tensor of this memory; -1 if none did."""
         self.version = tensor._version
         self.tensor = tensor.detach() if tensor.requires_grad and not tensor.is_leaf else tensor
 
@@ -64,9 +66,11 @@ class _Graph:
         self._leaves: dict[int, int] = {}
         self._unpacked: list[_Saved] = []
         self._fields: dict[type, list[str]] = {}
+        self.gave: dict[int, int] = {}
+        """The last place that gave a tensor of some memory."""
 
     def pack(self, tensor: Any) -> _Saved:
-        return _Saved(tensor)
+        return _Saved(tensor, self.gave.get(_memory(tensor), -1))
 
     def unpack(self, saved: _Saved) -> Any:
         self._unpacked.append(saved)
@@ -142,6 +146,7 @@ class Rehearsal(TorchFunctionMode):
         self._kinds: dict[int, set[str]] = {}
         self._events: list[dict[str, Any]] = []
         self._changed: dict[int, int] = {}
+        self._heads: dict[int, list[int]] = {}
         self._freed: set[int] = set()
         self._hazard: int | None = None
         self._lock = threading.RLock()
@@ -152,28 +157,34 @@ class Rehearsal(TorchFunctionMode):
     def mark(self, number: int, value: Any) -> Any:
         """Return a value; a tensor of a graph behind an identity node that stands for the place."""
         kind = type(value)
-        if kind is tuple and value and any(isinstance(each, torch.Tensor) for each in value):
-            self._kinds.setdefault(number, set()).add(_kind_of(value))
-            return tuple(self._marked(number, each) for each in value)
         if isinstance(value, torch.Tensor):
-            self._kinds.setdefault(number, set()).add("number" if value.numel() == 1 else "tensor")
-            return self._marked(number, value)
+            with self._lock, DisableTorchFunction():
+                return self._marked(number, value, "number" if value.numel() == 1 else "tensor")
+        if kind is tuple and value and any(isinstance(each, torch.Tensor) for each in value):
+            told = _kind_of(value)
+            with self._lock, DisableTorchFunction():
+                return tuple(self._marked(number, each, told) for each in value)
         if value is None or kind in (int, float, bool, str):
             self._kinds.setdefault(number, set()).add("none" if value is None else "other")
         return value
 
-    def _marked(self, number: int, value: Any) -> Any:
-        kind = type(value)
-        if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+    def _marked(self, number: int, value: Any, told: str) -> Any:
+        self._kinds.setdefault(number, set()).add(told)
+        if not isinstance(value, torch.Tensor):
             return value
+        self._graph.gave[_memory(value)] = number
         if value.grad_fn is None or not torch.is_grad_enabled():
             return value
-        with self._lock:
-            self._graph.number(value.grad_fn, number)
-            with DisableTorchFunction():
-                marked = value.view_as(value)
-            self._identities[self._graph.number(marked.grad_fn, number)] = number
+        self._graph.number(value.grad_fn, number)
+        if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
+            return value  # a view of it would be of another class
+        marked = value.view_as(value)
+        self._identities[self._graph.number(marked.grad_fn, number)] = number
         return marked
+
+    def head(self, number: int) -> None:
+        """Note that a function or the body of a loop begins."""
+        self._heads.setdefault(number, []).append(len(self._graph.after))
 
     def add(self, number: int, step: str, target: Any, value: Any) -> Any:
         """Run ``target += value``; note which edge the old value of the target is."""
@@ -207,8 +218,7 @@ class Rehearsal(TorchFunctionMode):
 
     def _change(self, tensor: Any) -> None:
         with self._lock, DisableTorchFunction():
-            storage = tensor.untyped_storage().data_ptr()
-            self._changed[storage] = len(self._events)
+            self._changed[_memory(tensor)] = len(self._events)
             by_hand = tensor.is_leaf and tensor.requires_grad and tensor.grad is not None
             leaves = [self._graph.variable(tensor)] if by_hand else []
             self._note("change", leaves=leaves, nodes=len(self._graph.after))
@@ -287,8 +297,9 @@ class Rehearsal(TorchFunctionMode):
             for ref in self._graph.saved[node]:
                 saved = ref()
                 if saved is not None and saved.tensor._version != saved.version:
-                    storage = saved.tensor.untyped_storage().data_ptr()
-                    found.append([node, self._changed.get(storage, -1)])
+                    changed = self._changed.get(_memory(saved.tensor), -1)
+                    own = self._graph.place[node]
+                    found.append([node, changed, own if saved.place < 0 else saved.place])
         return found
 
     def step(self, optimizer: Any) -> None:
@@ -296,7 +307,7 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             tensors = [p for group in optimizer.param_groups for p in group["params"]]
             for tensor in tensors:
-                self._changed[tensor.untyped_storage().data_ptr()] = len(self._events)
+                self._changed[_memory(tensor)] = len(self._events)
             leaves = [self._graph.variable(p) for p in tensors if p.grad is not None]
             self._note("step", leaves=leaves, optimizer=id(optimizer))
 
@@ -315,6 +326,8 @@ class Rehearsal(TorchFunctionMode):
         record = {
             "ended": ended,
             "places": [_plain(each) for each in self._marker.places],
+            "heads": [_plain(each) for each in self._marker.heads],
+            "begun": self._heads,
             "kinds": {number: sorted(kinds) for number, kinds in self._kinds.items()},
             "after": graph.after,
             "made": graph.place,
@@ -328,6 +341,13 @@ class Rehearsal(TorchFunctionMode):
         }
         self._output.write_text(json.dumps(record), encoding="utf-8")
         os._exit(0)
+
+
+def _memory(tensor: Any) -> int:
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):  # a tensor without memory, as on meta
+        return 0
 
 
 def _kind_of(values: tuple[Any, ...]) -> str:
@@ -383,6 +403,7 @@ def main(job_file: str) -> NoReturn:
     _mark_sources(marker, files)
     _set(MARK, rehearsal.mark)
     _set(ADD, rehearsal.add)
+    _set(HEAD, rehearsal.head)
     with ExitStack() as stack:
         handles = [
             wrap_engine(rehearsal.run_engine),

@@ -126,11 +126,11 @@ class Lifting:
         metadata: Any = roots[0].metadata  # a property, though its stub says a method
         repeat.weight = metadata.get(Weight.KEY)
         if repeat.weight is None:
-            new = repeat.nodes - self._counted_before(repeat)
+            new = repeat.nodes - (self._counted_before(repeat) if self._kept else 0)
             repeat.weight = metadata[Weight.KEY] = Weight(self._census, new)
 
     def _counted_before(self, repeat: Repeat) -> int:
-        return sum(map(self._kept.__contains__, repeat.numbers)) if self._kept else 0
+        return sum(map(self._kept.__contains__, repeat.numbers))
 
     def after_repeat(self, call: Call, repeat: Repeat) -> None:
         """Count what earlier calls of the same shape have counted, and remember the call."""
@@ -150,12 +150,15 @@ class Lifting:
             self._release(counts)
         if call.keep and repeat.weight is not None:
             self._holding.append(weakref.ref(repeat.weight))
-        self._ledger.add(_without_held(call, repeat, counts))
-        self._counted = self._ledger.counts()
+        weight, repeat.weight = repeat.weight, None
+        if weight is not None and (call.keep or weight.holds):
+            counts = _without_held(call, repeat, weight, counts)
+        self._ledger.add(counts)
         self._past.add(call, repeat)
-        self._keep(call, repeat)
+        if call.keep or self._kept:
+            self._keep(call, repeat)
         all_run = call.completed and not (call.keep or shape.signature[-1] & INPUTS)
-        if extra or not all_run or self._generations.see() != call.sequence_nr:
+        if extra or not all_run or call.builds:
             self.leaves = True
         if self._has_outgrown(habit, repeat):
             self.leave()
@@ -221,6 +224,7 @@ class Lifting:
         if not self.on or self._hooks is None:
             return
         self.on = False
+        self._counted = self._ledger.counts()
         self.leaves = True  # what was built since the last call
         self._alike = self._alike_nodes = 0
         self._hooks.lower()
@@ -232,13 +236,12 @@ class Lifting:
                     place.last_sequence_nr = number
 
 
-def _without_held(call: Call, repeat: Repeat, counts: Sequence[int]) -> Sequence[int]:
+def _without_held(
+    call: Call, repeat: Repeat, weight: Weight, counts: Sequence[int]
+) -> Sequence[int]:
     """Note what a recognized graph holds after a call; return the counts without what is told when
     graphs that were kept die.
     """
-    weight, repeat.weight = repeat.weight, None
-    if weight is None:
-        return counts
     if not call.keep:
         weight.hold(0, 0)
         return counts

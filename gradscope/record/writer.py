@@ -326,7 +326,8 @@ class Like:
         with writer.lock:
             row.add(number, ended, live_bytes, figures)
             writer._calls.changed.add(row.index)
-            writer._counted(row)
+            if writer._store.is_shared:
+                writer._counted(row)
 
 
 def begun(kind: str, site: Site | None) -> str:

@@ -154,6 +154,7 @@ class Lifting:
         if weight is not None and (call.keep or weight.holds):
             counts = _without_held(call, repeat, weight, counts)
         self._ledger.add(counts)
+        self._counted = self._ledger.counts()
         self._past.add(call, repeat)
         if call.keep or self._kept:
             self._keep(call, repeat)
@@ -224,7 +225,6 @@ class Lifting:
         if not self.on or self._hooks is None:
             return
         self.on = False
-        self._counted = self._ledger.counts()
         self.leaves = True  # what was built since the last call
         self._alike = self._alike_nodes = 0
         self._hooks.lower()

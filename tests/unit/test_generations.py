@@ -16,6 +16,7 @@ def test_old_calls_are_told_less_exactly_and_new_ones_exactly(
     monkeypatch.setattr(generations, "_MOST", 100)
     ends = Generations()
     for call in range(1, 1_001):
+        ends.see()
         ends.end(call, None)
         assert ends.newest == 10 * call
         assert ends.latest == call

@@ -311,8 +311,9 @@ class Backward:
             self._count(call)
         record = self._books.call(call, error)
         if repeat is None and state.looks:
+            if shape.record is None or not call.unhooked[0]:
+                shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
             shape.record = record
-            shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
             shape.peak = record.peak_bytes - record.live_bytes
             last = call.number + call.within == state.calls and not call.findings
             alike = call.known and call.completed and last and not call.exact

@@ -42,12 +42,9 @@ class Weight:
         self.holds = bool(tensors or nbytes)
 
     def release(self, tensors: int, nbytes: int) -> tuple[int, int]:
-        """Let go of up to so many bytes, and as large a share of the tensors: of those that a call
-        has freed some may be its own; return how many others are left to find.
-        """
+        """Let go of up to so many; return how many others are left to find."""
         held, bytes_held = self._saved
-        bytes_gone = min(bytes_held, nbytes)
-        gone = min(tensors, held * bytes_gone // bytes_held if bytes_held else held)
+        gone, bytes_gone = min(held, tensors), min(bytes_held, nbytes)
         self.hold(held - gone, bytes_held - bytes_gone)
         return tensors - gone, nbytes - bytes_gone
 

@@ -110,22 +110,12 @@ class Generations:
             # Nobody has built a node before a watch that begins with none, so no engine has run.
             first = bits if counts and self._own_thread.first == 0 else first
             thread = self._threads[bits] = _Thread(first, counts=counts)
+            if self.latest:  # it is met in a call that runs: it builds after the last one
+                thread.end(self.latest, self._own_thread.places[-1])
             self.others += [bits] * counts
         if following > thread.next:
             self.built += thread.counts * (following - thread.next)
             thread.next = following
-
-    def is_of_last_call(self, number: int) -> bool:
-        """Return whether one of the engine's threads has built a node that torch has numbered so in
-        the last call.
-        """
-        threads = [(bits, self._threads[bits]) for bits in self.others]
-        return any(
-            (thread.ended_at[-2] if len(thread.ended_at) > 1 else thread.first)
-            <= bits + number
-            < thread.next
-            for bits, thread in threads
-        )
 
     @property
     def built_since(self) -> int:

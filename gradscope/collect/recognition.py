@@ -31,10 +31,7 @@ from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN
-from gradscope.torch_private import (
-    NO_SEQUENCE_NR,
-    SAVED_TENSORS_ARE_READABLE,
-)
+from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 
 _MOST_NODES = 50_000  # of one graph
 _FEW_NODES = StackLimit.OTHER_THREAD_NODES  # no stack is too small for them

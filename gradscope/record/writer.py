@@ -326,8 +326,7 @@ class Like:
         with writer.lock:
             row.add(number, ended, live_bytes, figures)
             writer._calls.changed.add(row.index)
-            if writer._store.is_shared:
-                writer._counted(row)
+            writer._counted(row)
 
 
 def begun(kind: str, site: Site | None) -> str:

@@ -142,12 +142,13 @@ class Lifting:
         extra = call.built - repeat.fresh
         # Others may free a part of a graph that is kept: two losses on one trunk. What was built
         # and is in no graph that was called may live or not: ``actions.append(policy(state))``.
-        self._ledger.estimated_calls += bool(call.keep or extra or not is_told)
         if counts is None or not is_told:
             freed = (call.freed_tensors, call.freed_bytes, call.returned_bytes)
             nodes, (tensors, nbytes) = repeat.nodes or 1, repeat.saved
             new = nodes - self._counted_before(repeat)
             counts = (tensors * new // nodes, nbytes * new // nodes, *freed, 0, 0)
+        # What was dropped unseen since may be other than what was before earlier calls.
+        self._ledger.estimated_calls += bool(call.keep or extra or not is_told or counts[5])
         if self._holding or call.keep or self._unmet != (0, 0) or counts[:2] != counts[2:4]:
             self._share_out(call, repeat, counts)
         repeat.weight = None

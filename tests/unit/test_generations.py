@@ -6,6 +6,7 @@ import pytest
 
 from gradscope.collect import generations
 from gradscope.collect.generations import Generations
+from gradscope.collect.thread_numbers import OTHER
 
 
 def test_old_calls_are_told_less_exactly_and_new_ones_exactly(
@@ -37,7 +38,7 @@ def test_what_a_thread_builds_that_is_first_met_in_a_call_is_younger_than_the_la
     ends = Generations()
     ends.see()
     ends.end(1, None)
-    first = 5 * generations.OTHER
+    first = 5 * OTHER
     ends.see_built(first, counts=True)
     ends.end(2, None)
     ends.see_built(first + 1, counts=True)

@@ -140,14 +140,14 @@ class Lifting:
         counts = shape.intervals.get(call.built)
         is_told = repeat.estimate is None and counts is not None
         extra = call.built - repeat.fresh
-        # Others may free a part of a graph that is kept: two losses on one trunk. What was built
-        # and is in no graph that was called may live or not: ``actions.append(policy(state))``.
         if counts is None or not is_told:
             freed = (call.freed_tensors, call.freed_bytes, call.returned_bytes)
             nodes, (tensors, nbytes) = repeat.nodes or 1, repeat.saved
             new = nodes - self._counted_before(repeat)
             counts = (tensors * new // nodes, nbytes * new // nodes, *freed, 0, 0)
-        # What was dropped unseen since may be other than what was before earlier calls.
+        # Others may free a part of a graph that is kept: two losses on one trunk. What was built
+        # and is in no graph that was called may live or not: ``actions.append(policy(state))``.
+        # What earlier calls tell was dropped since may be there: ``if i % 5: loss.backward()``.
         self._ledger.estimated_calls += bool(call.keep or extra or not is_told or counts[5])
         if self._holding or call.keep or self._unmet != (0, 0) or counts[:2] != counts[2:4]:
             self._share_out(call, repeat, counts)

@@ -50,14 +50,14 @@ Other tests of the same kind:
 PROMISES = {
     "The process": "Killed, interrupted or without a disk, the program ends as it would under "
     "`python`. The recording stays readable, with every call that had ended.",
-    "The program": "What it prints and raises, and its exit status, stay the same, whatever it does "
-    "to signals, threads, forks, hooks and the end of the interpreter.",
+    "The program": "What it prints and raises, and its exit status, stay the same, whatever it "
+    "does to signals, threads, forks, hooks and the end of the interpreter.",
     "The watch": "Dropped, interrupted or left in another thread, it leaves nothing behind, and "
     "gradients are the same bit for bit.",
     "What gradscope relies on, and gradscope itself": "Each fact and function fails once: output "
     "and exit status stay the same, and one line says what is lost.",
-    "The recording": "Cut, damaged, foreign or hostile, commands show what is sound and say what is "
-    "not, or refuse it in one line.",
+    "The recording": "Cut, damaged, foreign or hostile, commands show what is sound and say what "
+    "is not, or refuse it in one line.",
     "What is shown": "Every text of a program is shown as text: nothing runs.",
 }
 """What holds for all faults of a group."""

@@ -196,13 +196,16 @@ LOADER_ITERATORS: tuple[type, ...] = (
     torch.utils.data.dataloader._SingleProcessDataLoaderIter,
     torch.utils.data.dataloader._MultiProcessingDataLoaderIter,
 )
-COMPILER_FOLDER = torch.__path__[0] + "/_dynamo"
+_DYNAMO = torch.__path__[0] + "/_dynamo"
+_COMPILING = (f"{_DYNAMO}/eval_frame.py", f"{_DYNAMO}/convert_frame.py")
+"""Where compiling begins. What runs elsewhere in the compiler may be the end of an object of its
+own, whenever Python's collector comes: `model = torch.compile(model); …; del model`."""
 _NOT_COMPILING = frozenset(
     {
-        *("disable", "graph_break", "innermost_fn"),
-        *("_TorchDynamoContext.__init__", "DisableContext.__init__"),
+        *("innermost_fn", "_TorchDynamoContext.__init__", "DisableContext.__init__"),
         "DisableContext.__call__.<locals>._fn",
         *("_callback_from_stance", "_is_skip_guard_eval_unsafe_stance", "_maybe_set_eval_frame"),
+        "Tracker.add.<locals>.<lambda>",
     }
 )
 """What each step of an optimizer runs of the compiler: it keeps code from being compiled."""
@@ -210,7 +213,7 @@ _NOT_COMPILING = frozenset(
 
 def is_compiler(code: CodeType) -> bool:
     """Return whether code of the compiler is at work, or about to."""
-    if not code.co_filename.startswith(COMPILER_FOLDER):
+    if code.co_filename not in _COMPILING:
         return False
     return code.co_qualname not in _NOT_COMPILING or _compiles_frames()
 

@@ -38,15 +38,15 @@ from gradscope.program.sites import (
     user_frame,
     user_frames,
 )
+from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import hidden_from_compiler, is_compiler
 
 _MOST_EVENTS = 200_000
 _COMPARED = 256  # of the newest saved tensors, at every line
 _SOON, _COMPARED_LATER = 2_000, 64  # after so many events, of which each costs
 _MOST_SECONDS = 0.5
-_ENOUGH = (
-    5  # calls in a row on graphs that are known: what the next iteration does was seen by then
-)
+_ENOUGH = 5
+"""Calls in a row on graphs that are known: what the next iteration does was seen by then."""
 _BACKWARD = Backward.run.__code__
 
 
@@ -75,10 +75,8 @@ class LineWatch(Observer):
         super().__init__(watch)
         self._versions = Versions()
         self._thread = _Thread()
-        self._starts, self._inside = (
-            self._start,
-            self._event,
-        )  # one bound method each, to be recognised by identity
+        # One bound method each, to be recognised by identity.
+        self._starts, self._inside = self._start, self._event
         self._events = 0
         self._seconds = 0.0
         self._known = 0
@@ -206,7 +204,8 @@ class LineWatch(Observer):
         if event == "exception":
             return None
         try:
-            self._look(frame, event)
+            with Uncollected():  # or the budget goes to the program's garbage
+                self._look(frame, event)
         except RecursionError:  # the program is about to meet it
             return None
         except BaseException as error:
@@ -266,14 +265,8 @@ class LineWatch(Observer):
 _OURS = frozenset(
     function.__code__
     for function in (
-        *(
-            LineWatch._start,
-            LineWatch._event,
-            LineWatch._look,
-            LineWatch._move,
-            LineWatch._compare,
-            Versions.changed,
-        ),
-        *(memory_before, MemoryBefore.__init__, MemoryBefore.changed, checksums, checksum),
+        *(LineWatch._start, LineWatch._event, LineWatch._look, LineWatch._move, LineWatch._compare),
+        *(Uncollected.__enter__, Uncollected.__exit__, Versions.changed, memory_before),
+        *(MemoryBefore.__init__, MemoryBefore.changed, checksums, checksum),
     )
 )

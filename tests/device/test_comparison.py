@@ -62,7 +62,7 @@ def cases() -> list[object]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("program", cases())
 def test_said_alike(program: Path) -> None:
     device.library()

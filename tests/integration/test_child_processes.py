@@ -189,7 +189,7 @@ def test_ranks_of_fsdp(place: Place) -> None:
 
 
 @needs_gloo
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_ranks_that_begin_anew(place: Place, method: str) -> None:
     place.write("train.py", RANKS + f"\nif __name__ == '__main__':\n    start({method!r}, 2)\n")
@@ -201,7 +201,7 @@ def test_ranks_that_begin_anew(place: Place, method: str) -> None:
 
 
 @needs_gloo
-@pytest.mark.slow
+@pytest.mark.full
 def test_torchrun_around_gradscope_and_gradscope_around_torchrun(place: Place) -> None:
     begin = "dist.init_process_group('gloo')\ntrain(dist.get_rank(), 1, ())\ndist.destroy_process_group()"
     place.write("train.py", RANKS + "\n" + begin)
@@ -229,7 +229,7 @@ def test_torchrun_around_gradscope_and_gradscope_around_torchrun(place: Place) -
     assert (page.status, page.stdout) == (0, "page: page.html\n")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_script_that_is_started_by_the_program(place: Place) -> None:
     place.write("child.py", BROKEN)
     place.write(

@@ -171,6 +171,7 @@ def code_of(line: str) -> str:
     return COMMENT.split(line)[0].rstrip()
 
 
+@pytest.mark.full(but=40)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_the_comments_say_is_found_and_nothing_else(path: Path, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")

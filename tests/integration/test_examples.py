@@ -21,7 +21,7 @@ ERRORS = {
     "transformer": SECOND_TIME,
 }
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def run(script: Path) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,7 @@ from tests.integration.test_branches import HEAD, NOT_TAKEN
 
 CASES = ROOT / "tests" / "cases"
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 CARRIED = """\
 import sys

@@ -67,7 +67,7 @@ if not has(SAVED_IS_TOLD):
     LIMITS["saved_tensor_hooks", ()] = "what a SavedTensor that stands alone holds is not told"
 """What is known to differ, and why; the test fails if one of these no longer does."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full(but=12)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 FOLDER = DOCS / "questions"
 PAGES = sorted(path.name for path in FOLDER.glob("*.md") if path.name != "README.md")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 if not hasattr(os, "fork"):
     pytest.skip("the pages are run in forks", allow_module_level=True)

@@ -23,7 +23,7 @@ HEADER = """\
 A program for each framework is run four times: as it is, with and without gradscope, and with a
 mistake in the user's code, with and without gradscope. `tests/frameworks/programs/` has the
 programs; a comment at the end of a line shows the mistake. `nox -s frameworks -- --write` installs
-the frameworks into an environment of their own and makes this page.
+the frameworks into a separate environment and makes this page.
 
 - **healthy**: nothing at or above a warning is found, and both runs of each pair print the same.
 - **found**: torch raises, and gradscope announced it as certain before.

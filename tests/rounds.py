@@ -47,4 +47,3 @@ def _some(cases: list[pytest.Item]) -> list[pytest.Item]:
         return cases
     few = min(mark.kwargs.get("but", 0), len(cases))
     return [cases[number * len(cases) // few] for number in range(few)]
-

@@ -322,6 +322,7 @@ def test_used_wrongly(tmp_path: Path, args: Sequence[str], says: str) -> None:
     assert says in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("line", [["python", "-Ou"], ["--", sys.executable, "-O"]])
 def test_python_is_not_needed_and_its_options_hold(script: Path, line: list[str]) -> None:
     script.write_text("import sys\nprint(sys.argv, sys.flags.optimize, sys.path[0])\n" + CAUGHT)

@@ -42,6 +42,7 @@ def words(svg: str) -> list[str]:
     return sorted(re.findall(r">([^<>\n]+)<", svg))
 
 
+@pytest.mark.full(but=5)
 @pytest.mark.parametrize("name", PAGES)
 def test_page_shows_what_its_programs_print(name: str, made: dict[str, Any]) -> None:
     page = (FOLDER / name).read_text(encoding="utf-8")

@@ -118,6 +118,7 @@ def test_archives_and_compiled_scripts(place: Place) -> None:
     assert place.same("chained.pyc").status == 1
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     "flags", [("-P",), ("-O",), ("-W", "error"), ("-X", "dev"), ("-u",), ("-B", "-bb", "-q")]
 )
@@ -160,6 +161,7 @@ def test_programs_that_do_not_compile(place: Place) -> None:
     place.same("-m", "broken")
 
 
+@pytest.mark.full(but=8)
 @pytest.mark.parametrize(
     ("code", "status"),
     [
@@ -295,6 +297,7 @@ def test_an_interrupt_while_torch_is_imported(place: Place) -> None:
     place.same("imports.py")
 
 
+@pytest.mark.full
 def test_the_console_script_is_not_taken_for_the_program(place: Place) -> None:
     """It is outermost on the stack; what the program leaves is looked for in the program's own variables."""
     place.write(

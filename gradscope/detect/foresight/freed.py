@@ -48,7 +48,7 @@ _FOR_ITER = opmap["FOR_ITER"]
 class _Expected:
     """A read that may build on a freed graph, and on the tensor of which node.
 
-    ``driven``: a library makes the backward calls, and will run the function that reads anew.
+    ``driven``: a library makes the backward calls, and will run the function that reads again.
     """
 
     read: Read

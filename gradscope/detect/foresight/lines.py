@@ -55,7 +55,7 @@ class _Thread(threading.local):
 
     handle: Handle | None = None
     aside = False
-    overrides = 0  # how many overrides of operations run: they have no place of their own
+    overrides = 0  # how many overrides of operations run: they have no place
     code: CodeType | None = None
     offset = -1
     contents: MemoryBefore | None = None
@@ -180,7 +180,7 @@ class LineWatch(Observer):
 
     @hidden_from_compiler
     def _start(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Follow the user's function that begins, or the generator that goes on."""
+        """Follow the user's function that begins, or the generator that continues."""
         code = frame.f_code
         try:
             if (known_codes.get(id(code)) or learn_code(code)).owner == USER:
@@ -200,7 +200,7 @@ class LineWatch(Observer):
 
     @hidden_from_compiler
     def _event(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Look at an event in the user's code; a failure of ours must not become the program's."""
+        """Look at an event in the user's code; no failure becomes the program's."""
         if event == "exception":
             return None
         try:

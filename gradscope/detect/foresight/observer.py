@@ -197,7 +197,7 @@ def retains_if_computed(frame: FrameType) -> bool:
 def _cached_over_loops(
     freeing: Freeing, frames: Sequence[FrameType], record: BackwardCall
 ) -> Iterator[tuple[Held, Outlook]]:
-    """Yield what a call will free of the cache, under the condition that its loop goes on.
+    """Yield what a call will free of the cache, if its loop runs again.
 
     Which modules the loop runs is not read: the cache keeps what they share until it is closed.
     """

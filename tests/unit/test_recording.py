@@ -316,7 +316,7 @@ def test_who_goes_on_is_told_only_where_it_can_be_seen(host: str, tmp_path: Path
     after = load(tmp_path / "run.gscope").outcome.unfinished
     if host == "another":
         assert told == after
-        assert "process 17 on another goes on, or was stopped" in told
+        assert "process 17 on another still runs, or was stopped" in told
     else:
         assert told == "the run is still going on (process 17)"
         assert after == Outcome().unfinished

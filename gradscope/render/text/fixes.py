@@ -1,4 +1,4 @@
-"""The fixes of a recording as text: what could be done, in words, and the chosen as a diff."""
+"""The fixes of a recording as text: what could be done, and the chosen one as a diff."""
 
 from __future__ import annotations
 

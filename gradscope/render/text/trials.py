@@ -316,7 +316,7 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
         return "with the fix the program fails in another way"
     if not verdict.reached:
         return (
-            "with the fix the program did not get as far as to where the hazard was; give it more"
+            "with the fix the program did not reach the place of the hazard; give it more"
             " time (--timeout)"
         )
     return "with the fix there is another finding"

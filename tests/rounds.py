@@ -33,17 +33,16 @@ def chosen(items: Sequence[pytest.Item], *, quick: bool, markers: str) -> list[p
 
 
 def _quick_round(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    functions = defaultdict[str, list[pytest.Item]](list)
+    marked = defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        functions[item.nodeid.partition("[")[0]].append(item)
-    taken = {case for cases in functions.values() for case in _some(cases)}
-    return [item for item in items if item in taken]
+        if item.get_closest_marker("full"):
+            marked[item.nodeid.partition("[")[0]].append(item)
+    left = {case for cases in marked.values() for case in set(cases).difference(_some(cases))}
+    return [item for item in items if item not in left]
 
 
 def _some(cases: list[pytest.Item]) -> list[pytest.Item]:
     """Return the cases of one function that the quick round takes."""
     mark = cases[0].get_closest_marker("full")
-    if mark is None:
-        return cases
-    few = min(mark.kwargs.get("but", 0), len(cases))
+    few = min(mark.kwargs.get("but", 0) if mark else 0, len(cases))
     return [cases[number * len(cases) // few] for number in range(few)]

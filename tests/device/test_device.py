@@ -1,4 +1,4 @@
-"""The simulated device does what tests rely on: threads of the engine's, sequence numbers of their own, counters."""
+"""The simulated device does what tests rely on: threads of the engine's, separate sequence numbers, counters."""
 
 from __future__ import annotations
 

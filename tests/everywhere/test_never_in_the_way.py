@@ -27,7 +27,7 @@ BOUNDARIES = {
     "gradscope.detect.foresight.lines:LineWatch._start",
     "gradscope.detect.foresight.lines:LineWatch._event",
 }
-"""What torch or Python calls itself: there is nothing of ours around it, the guard is inside."""
+"""What torch or Python calls itself: there is nothing of gradscope around it, the guard is inside."""
 
 MISSING = [
     "torch._C:_current_autograd_node",
@@ -138,7 +138,7 @@ SAMPLE = [target for target in targets() if zlib.crc32(target.encode()) % 40 == 
 
 @fault(
     BROKEN,
-    "functions of ours that can run while a program is watched raise, one after the other",
+    "functions of gradscope that can run while a program is watched raise, one after the other",
     SAME,
     few=len(SAMPLE),
     many=len(targets()),

@@ -190,7 +190,7 @@ def test_it_ends_at_once(tries: Tries, tmp_path: Path) -> None:
 @fault(
     "The process",
     "SIGKILL while it waits after a call, or hangs within one",
-    f"{READABLE}, as totals and table say, and names the call that had begun; before, it says that the run goes on",
+    f"{READABLE}, as totals and table say, and names the call that had begun; before, it says that the run still runs",
     few=2,
     many=10,
 )

@@ -311,7 +311,7 @@ class Harmful:
         return next(value for key, value in self.whole.items() if key[0] == table)
 
     def many(self, table: str, number: int, make: Callable[[int], bytes] = bytes) -> bytes:
-        """All records, so many of a table made anew."""
+        """All records, so many of a table made again."""
         records = dict(self.whole) | {(table, key): make(key) for key in range(1, number + 1)}
         return b"".join(map(_frame, records, records.values()))
 

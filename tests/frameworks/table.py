@@ -1,7 +1,7 @@
 """
 Runs every program in its framework and prints the table of ``docs/frameworks.md``: ``python -m tests.frameworks.table``.
 
-``--write`` writes the page. With names of programs, only their rows are made anew. The status is 1 if
+``--write`` writes the page. With names of programs, only their rows are made again. The status is 1 if
 anything is not as the program's comments say.
 """
 

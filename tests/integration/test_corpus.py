@@ -1,7 +1,7 @@
 """
 Every program of ``tests/corpus`` is run once, with all rules asked: what its comments say is found, and nothing else.
 
-A comment at the end of a line says what is found there, its parts parted by ``;``, and goes on in the
+A comment at the end of a line says what is found there, its parts parted by ``;``, and continues in the
 lines that follow and start with ``# ^``:
 
 - ``error: GS101 [detach, edit] `h```: a finding of that severity is announced at this line, with this

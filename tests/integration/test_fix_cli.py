@@ -48,7 +48,7 @@ def gradscope(
 
 
 def recorded(folder: Path, *program: str, cwd: Path | None = None) -> Path:
-    """A recording of the program, made in ``cwd``, which gets a command of its own."""
+    """A recording of the program, made in ``cwd``, which gets a separate command."""
     file = folder / "run.gscope"
     done = gradscope("run", "--save", file, *program, cwd=cwd or folder)
     assert file.exists(), done.stderr

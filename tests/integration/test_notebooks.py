@@ -46,7 +46,7 @@ class Shown:
 
 
 class Kernel:
-    """A kernel that goes on from cell to cell; in a thread, as the tests' own may have a loop."""
+    """A kernel that lives from cell to cell; in a thread, as the tests' own may have a loop."""
 
     def __init__(self, thread: ThreadPoolExecutor, folder: Path) -> None:
         self._thread = thread

@@ -155,9 +155,7 @@ def test_the_compiled_engine_is_kept_only_where_nobody_else_can_write(
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     (compiled,) = folder.iterdir()
     assert stat.S_IMODE(compiled.stat().st_mode) == 0o600
-    compiled.write_bytes(
-        b"not machine code"
-    )  # cut short, or of another build: compiled anew and written over
+    compiled.write_bytes(b"not machine code")  # cut short, or of another build: compiled again
     wasm._engine_and_module.cache_clear()
     assert wasm.run("digraph { a -> b }", "svg", 60)
     assert compiled.stat().st_size > 100_000

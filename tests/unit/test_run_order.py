@@ -21,7 +21,7 @@ KINDS = [
 
 
 def part(kind: str, views: int) -> torch.Tensor:
-    """Return what a thread of its own makes: a node that is wrong in one way, and views of it."""
+    """Return what another thread makes: a node that is wrong in one way, and views of it."""
     leaf, factor = torch.ones(3, requires_grad=True), torch.ones(3)
 
     def make() -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Threads with graphs of their own: torch numbers the nodes of each thread from zero."""
+"""Threads, each with its graphs: torch numbers the nodes of each thread from zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program in a fork sees, prints and leaves what it does in a process of its own."""
+"""A program in a fork sees, prints and leaves what it does in a separate process."""
 
 from __future__ import annotations
 

@@ -504,6 +504,7 @@ class Elements(HTMLParser):
         self.running += [name for name, _ in attrs if name.startswith("on")]
 
 
+@pytest.mark.full
 @fault(
     "What is shown",
     "HTML, SQL, terminal escapes, markup and commands in every text of a recording",

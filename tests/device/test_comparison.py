@@ -62,7 +62,7 @@ def cases() -> list[object]:
     ]
 
 
-@pytest.mark.full(but=1)
+@pytest.mark.full
 @pytest.mark.parametrize("program", cases())
 def test_said_alike(program: Path) -> None:
     device.library()

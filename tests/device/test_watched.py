@@ -272,7 +272,7 @@ def test_calls_are_as_light_as_on_the_cpu_and_totals_are_the_same(
     on_device(work)
 
 
-@pytest.mark.full(but=1)
+@pytest.mark.full
 @pytest.mark.parametrize("make", [gradient_penalty, reentrant_checkpoints, tensor_hooks])
 def test_nothing_is_read_from_the_device(make: Callable[[], Step], on_device: OnDevice) -> None:
     def work() -> None:

@@ -136,6 +136,7 @@ SAMPLE = [target for target in targets() if zlib.crc32(target.encode()) % 40 == 
 """The same ones also when others are added."""
 
 
+@pytest.mark.full
 @fault(
     BROKEN,
     "functions of gradscope that can run while a program is watched raise, one after the other",

@@ -332,6 +332,7 @@ def test_a_script_that_is_spawned(place: Place, function: str) -> None:
     assert found["processes"] == processes_of(watched)
 
 
+@pytest.mark.full
 def test_what_is_not_watched_is_told_with_the_command_that_would(place: Place) -> None:
     place.write("child.py", "print('hello')")
     place.write(
@@ -368,6 +369,7 @@ def test_a_child_without_backward_calls_leaves_nothing(place: Place) -> None:
     assert place.files() == ["run.gscope"]
 
 
+@pytest.mark.full
 def test_a_name_may_hold_the_number_of_the_process(place: Place) -> None:
     place.write(
         "train.py",

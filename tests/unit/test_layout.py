@@ -116,6 +116,7 @@ def test_what_happened_in_the_layout_is_told(
     ).read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 def test_a_chain_too_deep_for_the_engine_is_placed_simply() -> None:
     picture = picture_of(chain(45_000), fold=False)
     placed = lay_out(picture, [(40.0, 20.0)] * len(picture.boxes), engine="wasm", limit_seconds=60)
@@ -145,6 +146,7 @@ def test_without_any_engine_there_is_still_a_picture(
             layout.available_engine(engine)
 
 
+@pytest.mark.full
 def test_the_compiled_engine_is_kept_only_where_nobody_else_can_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

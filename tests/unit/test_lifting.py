@@ -187,7 +187,7 @@ def told(finding: Finding) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.full(but=6)
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_nothing_that_is_said_or_counted_changes(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -38,6 +38,7 @@ def part(kind: str, views: int) -> torch.Tensor:
     return made
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
 def test_the_hazard_that_the_engine_meets_first_is_called(kinds: tuple[str, ...]) -> None:
     for views in itertools.product(range(3), repeat=3):

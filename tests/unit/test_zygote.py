@@ -74,6 +74,7 @@ def ran(executable: str, script: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_fork_is_like_a_process(name: str, tmp_path: Path) -> None:
     script = tmp_path / "program.py"

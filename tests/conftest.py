@@ -21,6 +21,13 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_I
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "unit"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def folders_of_notebooks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Give IPython and Jupyter folders to write to: the home may be read-only."""
+    for name in ("IPYTHONDIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        os.environ[name] = str(tmp_path_factory.mktemp(name.lower()))
+
+
 def state_of_the_host() -> dict[str, object]:
     """Everything that gradscope ever changes, as it is at the moment; empty while nothing has imported torch."""
     if "torch" not in sys.modules:

@@ -121,7 +121,7 @@ def _read(found: Found, head: Head, file: int) -> Recording:
 
 
 def _still_running(head: Head, header: Header, file: int) -> str:
-    """Return a line that says that the run still runs, or may; empty if it was stopped.
+    """Return a line that says that the run has not ended, or may not have; empty if it was stopped.
 
     A process that still writes has the file open under the number that it has noted, which no
     other program that has its process number now has.
@@ -136,7 +136,7 @@ def _still_running(head: Head, header: Header, file: int) -> str:
         alive = not os.path.isdir("/proc/self/fd") and is_alive(head.process)
     except OSError:  # of another user
         alive = is_alive(head.process)
-    return f"the run is still going on (process {header.pid})" if alive else ""
+    return f"the run has not ended yet (process {header.pid})" if alive else ""
 
 
 def is_alive(process: int) -> bool:

@@ -257,7 +257,7 @@ def _losses(verdict: Verdict, console: Console) -> None:
 def _course(loss: Loss, verdict: Verdict) -> str:
     """Return the course of a loss, and of the same without the fix, if it has as many values."""
     if len(loss.values) < 2:
-        return f"{_number(loss.first)} in one call, which tells no course"
+        return f"{_number(loss.first)} in one call, which is too few for a trend"
     measured = counted(len(loss.values), "call")
     if loss.averaged > 1:
         measured = f"mean of the first {loss.averaged} and the last {loss.averaged} of {measured}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +16,12 @@ ROOT = Path(__file__).parents[2]
 FULL = pytest.mark.full.mark
 
 
-class Case(SimpleNamespace):
-    """What a collected test is asked for; no two are equal."""
+@dataclass(eq=False)
+class Case:
+    """What a collected test is asked for."""
 
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
+    nodeid: str
+    get_closest_marker: Callable[[str], pytest.Mark | None]
 
 
 def case(name: str, *marks: pytest.Mark) -> Any:

@@ -257,7 +257,7 @@ PAGE = """# Performance
 
 What `gradscope.watch()` costs: the time of whole training steps (forward, backward, optimizer),
 watched over plain; best against best in brackets. `python benchmarks/loops.py --write
-docs/performance.md` writes this page; run it on a machine of your own for figures of your own.
+docs/performance.md` writes this page; run it on your machine for your figures.
 
 Measured with {machine},
 one thread, while the machine {busy}. A figure
@@ -271,7 +271,7 @@ backward graph is walked from Python before the call, every saved tensor is read
 is done: no tool that reads graphs so can cost less (best against best, in the worst of the ways).
 *anomaly* is torch's `detect_anomaly`. The last column is what the first {warm_up} iterations cost
 more in all, in seconds, in the worst of the ways: there the watch looks at everything in full. `*`
-marks loops in which the saved-tensor hooks stay in force
+marks loops in which the saved-tensor hooks stay in place
 ([why](how-it-works.md#while-nothing-new-comes)).
 
 {same}

@@ -98,6 +98,12 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def full(session: nox.Session) -> None:
+    """Run all tests, also those that the quick round leaves out (`tests/rounds.py` says which)."""
+    session.run("pytest", "--full", "-q", "-n", "2", "--dist", "worksteal", *session.posargs)
+
+
+@nox.session
 def newest(session: nox.Session) -> None:
     """Run the tests that meet most of torch, for a torch that is not the pinned one."""
     session.run("gradscope", "doctor")

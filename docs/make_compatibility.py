@@ -43,11 +43,11 @@ is so of every tensor that was modified in place.
 
 **Torch 2.8 and before** do not show what a saved tensor holds, and gradscope reads it by unpacking
 it with a stand-in. A program that calls `register_hooks` on a single saved tensor
-(`node._raw_saved_self.register_hooks(…)`) is told by torch that hooks are there already: ours. Such
-a program needs `--no-hooks`. A graph that was built before `gradscope.watch()` began, under hooks
-of the program's (a checkpoint's, for one), is not looked into: reading it would run them. Where a
-program itself reads a saved field of a node (`node._saved_self`) that holds a leaf, torch drops
-the hooks on this leaf, under any saved-tensor hooks and so under ours.
+(`node._raw_saved_self.register_hooks(…)`) gets torch's error that hooks are there already:
+gradscope's. Such a program needs `--no-hooks`. A graph that was built before `gradscope.watch()`
+began, under hooks of the program's (a checkpoint's, for one), is not looked into: reading it would
+run them. Where a program itself reads a saved field of a node (`node._saved_self`) that holds a
+leaf, torch drops the hooks on this leaf, under any saved-tensor hooks and so under gradscope's.
 
 **Torch 2.7 and before** give no line to a call in a compiled function that comes after a graph
 break. The line that called the function is named instead.
@@ -83,7 +83,7 @@ failed then run again on a later one, and programs of another.
 
 ## Accelerators
 
-There, autograd's engine runs backward nodes in threads of its own, one for each device. No GPU was
+There, autograd's engine runs backward nodes in separate threads, one for each device. No GPU was
 at hand for this table: `tests/device` builds a simulated accelerator (with g++, else its tests are
 skipped), on which the engine does the same, and `python -m tests.device.running` compares what is
 said of each annotated program there and on the CPU. Off the CPU torch chooses other operators

@@ -38,7 +38,7 @@ UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 
 class Commands(TyperGroup):
-    """The commands; one who names a program in the place of one is told which it needs."""
+    """The commands; who names a program instead of one learns which command it needs."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that a line names."""
@@ -321,7 +321,7 @@ def fix(
     color: ColorOption = Color.AUTO,
 ) -> Job:
     """
-    Show what to do about the findings of a recording or a script, in words and as a diff.
+    Show what to do about the findings of a recording or a script, as text and as a diff.
 
     The program is run once more, to find what mends it; that ends before it would change a file.
     The exit status is 1 if --verify or --write was asked for and the fix did not hold.

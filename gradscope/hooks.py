@@ -194,7 +194,7 @@ def trace_thread(start: Trace, inside: Trace, frames: Iterable[FrameType]) -> Ha
     """Trace this thread: ``start`` gets every call, ``inside`` what happens in ``frames``, which
     have begun already.
 
-    None where another tool traces it. A program that sets a trace function of its own later wins.
+    None where another tool traces it. A program that sets another trace function later wins.
     """
     if _gettrace() is not None:
         return None
@@ -266,7 +266,7 @@ class DefaultHookFunctions(NamedTuple):
         return cls(push, pop, top, disable, enable)
 
     def hide_pairs(self) -> bool:
-        """Return whether pairs are in force in this thread that torch does not tell (before 2.5).
+        """Return whether this thread has pairs that torch does not show (before 2.5).
 
         Hooks must be enabled.
         """
@@ -289,7 +289,7 @@ def replace_default_hook_functions(new: DefaultHookFunctions) -> Handle:
 
 def wrap_unpack_hooks(wrap: Callable[[Unpack], Unpack]) -> Handle:
     """Put ``wrap(unpack)`` in the place of each unpack hook that the program sets; asked for the
-    pair in force, give the program's own.
+    innermost pair, give the program's own.
     """
 
     @itself_hidden_from_compiler

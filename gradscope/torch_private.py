@@ -59,8 +59,8 @@ def _reader(name: str, otherwise: Callable[[torch.Tensor], Any]) -> Read:
 class KnownStack(threading.local):
     """The stack of default saved-tensor hooks, for torch before 2.5, which does not show it.
 
-    It knows the pairs that were pushed through it, and asks torch how many are in force now:
-    inside the engine torch has a stack of its own, and a compiler puts back an earlier one.
+    It knows the pairs that were pushed through it, and asks torch how many there are now:
+    inside the engine torch has another stack, and a compiler puts back an earlier one.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class KnownStack(threading.local):
         self._depth = 0
 
     def push(self, pack: Any, unpack: Any) -> None:
-        """Put a pair in force."""
+        """Push a pair."""
         self._push(pack, unpack)
         self._pairs[self._depth : self._depth + 1] = [(pack, unpack)]
         self._depth += 1
@@ -196,13 +196,16 @@ LOADER_ITERATORS: tuple[type, ...] = (
     torch.utils.data.dataloader._SingleProcessDataLoaderIter,
     torch.utils.data.dataloader._MultiProcessingDataLoaderIter,
 )
-COMPILER_FOLDER = torch.__path__[0] + "/_dynamo"
+_DYNAMO = torch.__path__[0] + "/_dynamo"
+_COMPILING = (f"{_DYNAMO}/eval_frame.py", f"{_DYNAMO}/convert_frame.py")
+"""Where compiling begins. What runs elsewhere in the compiler may be the end of an object of its
+own, whenever Python's collector comes: `model = torch.compile(model); …; del model`."""
 _NOT_COMPILING = frozenset(
     {
-        *("disable", "graph_break", "innermost_fn"),
-        *("_TorchDynamoContext.__init__", "DisableContext.__init__"),
+        *("innermost_fn", "_TorchDynamoContext.__init__", "DisableContext.__init__"),
         "DisableContext.__call__.<locals>._fn",
         *("_callback_from_stance", "_is_skip_guard_eval_unsafe_stance", "_maybe_set_eval_frame"),
+        "Tracker.add.<locals>.<lambda>",
     }
 )
 """What each step of an optimizer runs of the compiler: it keeps code from being compiled."""
@@ -210,7 +213,7 @@ _NOT_COMPILING = frozenset(
 
 def is_compiler(code: CodeType) -> bool:
     """Return whether code of the compiler is at work, or about to."""
-    if not code.co_filename.startswith(COMPILER_FOLDER):
+    if code.co_filename not in _COMPILING:
         return False
     return code.co_qualname not in _NOT_COMPILING or _compiles_frames()
 
@@ -247,7 +250,7 @@ def default_hooks_are_enabled() -> bool:
 
 
 def has_default_hooks(disable: Callable[[str], None], enable: Callable[[], None]) -> bool:
-    """Return whether any are in force in this thread: torch then refuses to disable them."""
+    """Return whether this thread has any: torch then refuses to disable them."""
     if not default_hooks_are_enabled():
         return False
     try:
@@ -302,16 +305,16 @@ _WRAPPERS = (staticmethod, classmethod, functools._lru_cache_wrapper)
 
 
 def hidden_from_compiler(function: _Function) -> _Function:
-    """Keep ``torch.compile`` from compiling a function of ours, and all that it calls.
+    """Keep ``torch.compile`` from compiling a function of gradscope, and all that it calls.
 
-    Where a compiled function of the program goes on in Python, the compiler compiles every frame
+    Where a compiled function of the program continues in Python, the compiler compiles every frame
     that begins, those of our hooks too.
     """
     return _hide(function, callees=True)
 
 
 def itself_hidden_from_compiler(function: _Function) -> _Function:
-    """Keep ``torch.compile`` from compiling a function of ours, but not what that calls: the
+    """Keep ``torch.compile`` from compiling a function of gradscope, but not what that calls: the
     program's.
     """
     return _hide(function, callees=False)

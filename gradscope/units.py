@@ -9,7 +9,7 @@ from collections.abc import Iterable
 _STEP = 1024
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _STAND_INS = {"→": "->", **dict(zip("…↓•·—–×█●◆○≠✗▲", "~|*.--x#*+o!x!", strict=True))}  # noqa: RUF001
-"""For signs of ours that an encoding lacks; but for the arrow they are as wide as those."""
+"""Replacements for signs that an encoding lacks; all but the arrow are as wide."""
 
 
 def escaped(text: str, encoding: str = "utf-8", keep: str = "") -> str:

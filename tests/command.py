@@ -1,4 +1,4 @@
-"""Runs the command line in a process of its own, for all tests that use it as a user does."""
+"""Runs the command line in a separate process, for all tests that use it as a user does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ try:
 except RuntimeError as error:
     print(type(error).__name__)
 """
-"""A program that goes on after an error that is found."""
+"""A program that continues after an error that is found."""
 
 
 def command(*args: str | Path, executable: str | None = None) -> list[str]:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import rounds
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Rehearsals run a program a few times more: the tests of rehearsals ask for them.
 os.environ.setdefault("GRADSCOPE_NO_REHEARSAL", "1")
@@ -19,6 +21,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "unit"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def folders_of_notebooks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Give IPython and Jupyter folders to write to: the home may be read-only."""
+    for name in ("IPYTHONDIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        os.environ[name] = str(tmp_path_factory.mktemp(name.lower()))
 
 
 def state_of_the_host() -> dict[str, object]:
@@ -91,10 +100,12 @@ def nothing_is_left() -> Iterator[None]:
     assert state_of_python() == python
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="take all tests, not only the quick round")
+
+
+@pytest.hookimpl(tryfirst=True)  # before a plugin changes their order
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long rounds and the frameworks out of every run that does not ask for them."""
-    asked = config.getoption("markexpr")
-    extra = [name for name in ("frameworks", "long") if name not in asked]
-    left_out = [item for item in items if any(map(item.get_closest_marker, extra))]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    taken = rounds.chosen(items, quick=rounds.is_quick(config), markers=config.option.markexpr)
+    config.hook.pytest_deselected(items=[*{*items}.difference(taken)])
+    items[:] = taken

@@ -20,7 +20,7 @@ TRACES_PAST_HOOKS = "_C._autograd._saved_tensors_hooks_set_tracing"
 """What is compiled is traced without the program's own saved-tensor hooks; else the compiler fails on them."""
 
 TELLS_PAIRS = "_C._autograd._top_saved_tensors_default_hooks"
-"""Torch tells which pair of default saved-tensor hooks is in force."""
+"""Torch tells which pair of default saved-tensor hooks it uses."""
 SELECTS_CHECKPOINTS = "utils.checkpoint.CheckpointPolicy"
 """A checkpoint can save what a policy names."""
 

@@ -15,12 +15,12 @@ _HEADINGS = {
     "Good example": "The healthy look-alike",
     "What to do": "The cure",
 }
-"""Headings of a rule's text that say more to whoever meets them on a page of their own."""
+"""Headings of a rule's text that say more to whoever meets them on a separate page."""
 
 INDEX = """# Findings
 
 What gradscope can find. A code never changes its meaning. *Certain*: the engine will raise now;
-*predicted*: it will, if the code goes on as written; *observed*: it was seen to happen. In a
+*predicted*: it will, if the code runs on as written; *observed*: it was seen to happen. In a
 terminal, `gradscope rules` lists them and `gradscope explain GS101` shows the text of one.
 
 | code | | severity | certainty | meaning |

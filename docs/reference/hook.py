@@ -11,6 +11,7 @@ import commands
 import findings
 import names
 import notebooks
+import tries
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
@@ -22,8 +23,11 @@ ELSEWHERE = {
     "benchmarks/README.md": "benchmarks.md",
     "examples/README.md": "examples.md",
     "docs/recipes/notebook.ipynb": "recipes/notebook.md",
+    "tests/faults/records.json": "reliability-tries.md",
 }
 """Files of the repository that are pages of the site under another name."""
+
+MAKERS = {".ipynb": notebooks.page, ".json": tries.page}
 
 _SOURCES = {page: path for path, page in ELSEWHERE.items() if page != "index.md"}
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)")
@@ -35,7 +39,7 @@ def on_files(files: Files, config: Any) -> Files:
     made = findings.pages() | commands.pages() | names.pages()
     for page, path in _SOURCES.items():
         text = (ROOT / path).read_text(encoding="utf-8")
-        made[page] = notebooks.page(text) if path.endswith(".ipynb") else text
+        made[page] = MAKERS.get(posixpath.splitext(path)[1], str)(text)
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
     for path in _SOURCES.values():

@@ -13,7 +13,7 @@ MOST = 6
 def shown_in(pattern: str) -> str:
     """Return a section with links to the pages whose code or output has a pattern, or nothing.
 
-    It is for a page in a folder of its own; ``pattern`` is a regular expression.
+    It is for a page in a separate folder; ``pattern`` is a regular expression.
     """
     found = [
         f"- [{title}](../{path})" for path, (title, code) in _pages() if re.search(pattern, code)

@@ -69,7 +69,7 @@ def holders(
     """Return the names that keep ``tensor`` alive; with ``graph=True`` also what keeps its graph.
 
     Works anywhere, with no watch. With ``graph=True``, ``reaches`` decides which other tensors keep
-    the graph; by default those whose own graph shares a node with it, as far as a walk of 20,000
+    the graph; by default those whose own graph shares a node with it, within a walk of 20,000
     nodes shows.
 
     Raises GradscopeError for what is no tensor.

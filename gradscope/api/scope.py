@@ -151,7 +151,7 @@ class Scope(Printed):
         """Take a finding; call ``on_finding`` the first time that its cause is met.
 
         A count of 0 brings the figures of a finding up to date. What is suppressed is kept with the
-        reason, and nobody is called. The recording has it as it was made: its readers judge anew.
+        reason, and nobody is called. The recording has it as it was made: its readers judge again.
         """
         met = (i for i, f in enumerate(self.findings) if f.cause == finding.cause)
         known = next(met, None)
@@ -181,7 +181,7 @@ class Scope(Printed):
         """Return the finding with the reason for which it does not count, if there is one."""
         try:
             return finding if self._suppressor is None else self._suppressor.judged(finding)
-        except Exception as failure:  # of ours, in the program: the finding counts then
+        except Exception as failure:  # of gradscope's, in the program: the finding counts then
             if raised_by_program(failure):
                 raise
             return finding

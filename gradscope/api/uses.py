@@ -94,7 +94,7 @@ def uses(*roots: torch.Tensor) -> Uses:
 def _savers(
     nodes: Iterable[Node], names: Names
 ) -> tuple[dict[int, list[str]], dict[str, torch.Tensor]]:
-    """Which nodes saved each memory, in words; and the leaves among what they saved, by name."""
+    """Which nodes saved each memory, as text; and the leaves among what they saved, by name."""
     savers: dict[int, list[str]] = {}
     leaves: dict[str, torch.Tensor] = {}
     for node in nodes:

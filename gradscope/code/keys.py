@@ -1,6 +1,6 @@
 """Tells which elements a subscript in a loop can take from here on: ``data[i]``, ``data[-i - 1]``.
 
-A loop's variable takes what its iterator still gives, a counter goes on from where it is, and what
+A loop's variable takes what its iterator still gives, a counter counts on, and what
 nothing stores keeps its value.
 """
 
@@ -18,7 +18,7 @@ from gradscope.code.names import is_part
 from gradscope.model import Site
 
 ALL: Any = object()
-"""A loop that is begun anew takes every element."""
+"""A loop that is begun again takes every element."""
 
 _MOST = 4_096
 _Operation: TypeAlias = Callable[[Any, Any], Any]
@@ -67,7 +67,7 @@ def keys_taken(at: Site, here: Here | None, level: int) -> Any:
     """Return the keys, as parts, that the subscript at a place can have once the next iteration of
     the loop with number ``level``, counted from the innermost, has begun; 0: in this iteration.
 
-    ALL where the loops in which it stands begin anew; None where the keys are not known. Without
+    ALL where the loops in which it stands begin again; None where the keys are not known. Without
     ``here``, the place is in another function than the one that stands still.
     """
     node = _subscript_at(at)
@@ -94,7 +94,7 @@ class _Keys:
         self._node = node
 
     def all(self) -> Any:
-        """Return all keys; ALL if a loop that begins anew has the choice."""
+        """Return all keys; ALL if a loop that begins again has the choice."""
         names = sorted({n.id for n in ast.walk(self._node.slice) if isinstance(n, ast.Name)})
         names = [name for name in names if name != "len"]
         choices = [self._choices(name) for name in names]
@@ -140,7 +140,7 @@ class _Keys:
     def _in_comprehension(
         self, inner: Sequence[_Comprehension], given: ast.comprehension, name: str
     ) -> Any:
-        """Return what a comprehension, which begins anew and leaves nothing out, gives."""
+        """Return what a comprehension, which begins again and leaves nothing out, gives."""
         if len(inner) > 1 or len(inner[0].generators) > 1 or given.ifs:
             raise _UnknownError
         part, iterated = _part_of(given.target, name)[0], ast.unparse(given.iter)

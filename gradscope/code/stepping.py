@@ -38,7 +38,7 @@ class Event(NamedTuple):
 def events_after(chain: Sequence[Site]) -> Iterator[Event]:
     """Yield what follows a call, in its function and then in the functions around.
 
-    ``chain`` begins with the call and goes on with the calls that led to it. What stands before the
+    ``chain`` begins with the call, followed by the calls that led to it. What stands before the
     call in a loop around it follows as well: in the next iteration.
     """
     for depth, site in enumerate(chain):

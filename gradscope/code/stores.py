@@ -167,7 +167,7 @@ class Bound(enum.Enum):
 
     NONE = 0
     KEYED = 1  # filled by keys, which may come again
-    EMPTIED = 2  # emptied, made anew in a loop or method, or elements taken out
+    EMPTIED = 2  # emptied, made again in a loop or method, or elements taken out
 
 
 def bound_of(names: tuple[Path, ...], store: Site | None) -> Bound:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from operator import methodcaller
 from types import FrameType
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from gradscope.collect.booking import Books, Writing
 from gradscope.collect.calls import Call
 from gradscope.collect.engine_call import EngineCall
 from gradscope.collect.evidence import Evidence, Judge
-from gradscope.collect.interruptions import raise_postponed
+from gradscope.collect.interruptions import postponed, raise_postponed
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import raised_by_program
@@ -26,7 +27,7 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.shapes import Repeat, Shapes
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.state import State
-from gradscope.collect.thread_numbers import OTHER, name_of_thread
+from gradscope.collect.thread_numbers import name_of_thread
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Site
@@ -41,6 +42,7 @@ from gradscope.torch_private import (
     next_sequence_nr,
 )
 
+_torch_number = methodcaller("_sequence_nr")
 _MANY = 100  # nodes, whose Python objects count with Python's collector
 
 
@@ -89,7 +91,7 @@ class Backward:
             return original(*args, **kwargs)
         call = unprofiled(self._prepare)(args, kwargs)
         try:
-            if call is not None:
+            if call is not None and call.findings:
                 self._announce(call)
             result = original(*args, **kwargs)
         except BaseException as error:
@@ -101,8 +103,10 @@ class Backward:
             raise
         if call is not None:
             unprofiled(self._conclude)(call, None, args)
-        self._sweep()
-        raise_postponed()
+        if not self._state.active:
+            self._sweep()
+        if postponed:
+            raise_postponed()
         return result
 
     @hidden_from_compiler
@@ -114,12 +118,12 @@ class Backward:
     @hidden_from_compiler
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Begin a call; None if that failed, which must not become the program's failure."""
-        around = self._state.call
+        before = self._state.calls
         try:
             return self._begin(EngineCall.of(*args, **kwargs))
         except BaseException as failure:
             call = self._state.call
-            if call is not None and call is not around:
+            if call is not None and call.number > before:
                 self._state.running.remove(call)
                 call.end(completed=False)
             if not isinstance(failure, Exception) or raised_by_program(failure):
@@ -130,7 +134,7 @@ class Backward:
     @hidden_from_compiler
     def _announce(self, call: Call) -> None:
         """Announce what was found, and raise in the engine's place where that was asked for."""
-        for finding in _with_override(call.findings) if call.findings else ():
+        for finding in _with_override(call.findings):
             self._sink.report(finding)
             refusal = self._sink.refusal(finding)
             if refusal is not None:
@@ -211,9 +215,7 @@ class Backward:
                 lifting.leave()
             return False
         call.repeat, call.shape, call.exact = repeat, repeat.shape, False
-        call.roots = tuple([root._sequence_nr() for root in roots])
-        if repeat.numbers[0] >= OTHER:
-            call.roots = (repeat.numbers[0], *call.roots[1:])
+        call.roots = (repeat.numbers[0], *map(_torch_number, roots[1:]))
         call.started = state.elapsed()
         lifting.begin(repeat, roots)
         state.listener.before_repeat(call, repeat)
@@ -309,8 +311,9 @@ class Backward:
             self._count(call)
         record = self._books.call(call, error)
         if repeat is None and state.looks:
+            if shape.record is None or not call.unhooked[0]:
+                shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
             shape.record = record
-            shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
             shape.peak = record.peak_bytes - record.live_bytes
             last = call.number + call.within == state.calls and not call.findings
             alike = call.known and call.completed and last and not call.exact
@@ -334,7 +337,7 @@ class Backward:
         if state.hooks is not None and not state.lifting.on:
             state.hooks.lower()  # what was done to its stack of hooks the engine has forgotten
         if call.own:
-            state.generations.see()
+            call.builds = state.generations.see() != call.sequence_nr
         if state.saving.is_shared:
             state.lifting.block()
 

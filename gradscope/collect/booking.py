@@ -80,7 +80,7 @@ class Books:
             self.regroup()
         key: Shape | Habit = repeat.shape if repeat.estimate is None else call.habit
         rows = self._rows.get(key, ())
-        if rows and all(row.takes(call.number) for row in rows):
+        if rows and not [row for row in rows if not row.takes(call.number)]:
             for row in rows:
                 row.add(call.number, call.ended, call.live_bytes, call.figures)
         else:

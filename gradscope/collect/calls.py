@@ -29,7 +29,8 @@ class Call:
     A call is ``plain`` when it is ``own`` with nothing wrong with its graph, ``known`` when nothing
     in that is new to calls of its ``habit``; a call within a plain one may be plain too, and
     ``within`` counts those. ``built`` counts the nodes that were built since the call before,
-    ``fresh`` those of them that are in its graph. ``exact`` calls ask of every freed tensor whether
+    ``fresh`` those of them that are in its graph; it ``builds`` if its thread has built some
+    meanwhile. ``exact`` calls ask of every freed tensor whether
     its memory returned; calls on a known shape do not. ``unhooked`` counts the tensors and bytes
     that the graph saved while the hooks were lifted; ``repeat`` is what the look at a graph without
     hooks has recognized, and ``figures`` the sizes in its record; ``met`` is another call that ran
@@ -52,6 +53,7 @@ class Call:
     beside: Call | None = None
     roots: tuple[int, ...] = ()
     sequence_nr: int = 0
+    builds: bool = False
     steps: int = 0
     within: int = 0
     built: int = 0
@@ -128,10 +130,11 @@ def figures_of(call: Call, repeat: Repeat) -> tuple[int, ...]:
     before = repeat.shape.record
     assert before is not None
     nodes, run = before.nodes, before.nodes_run
+    tensors, nbytes = before.saved_tensors, before.saved_bytes
     if repeat.estimate is not None:
+        tensors, nbytes = repeat.estimate
         nodes = len(repeat.numbers)
         run = nodes * run // (before.nodes or 1)
-    tensors, nbytes = repeat.saved
     return (
         *(nodes, run, tensors, nbytes, call.freed_tensors, call.freed_bytes),
         *(call.returned_bytes, max(0, nbytes - call.freed_bytes), call.peak_bytes),

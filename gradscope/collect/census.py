@@ -22,13 +22,15 @@ class Census:
 class Weight:
     """Counts the nodes of a graph of which only the root is marked, and what a call left in it."""
 
-    __slots__ = ("__weakref__", "_census", "_nodes", "_saved")
+    __slots__ = ("__weakref__", "_census", "_nodes", "_saved", "holds")
     KEY = "gradscope.graph"
 
     def __init__(self, census: Census, nodes: int) -> None:
         self._census = census
         self._nodes = nodes
         self._saved = (0, 0)
+        self.holds = False
+        """Whether it holds anything."""
         census.alive += nodes
         census.graphs += 1
 
@@ -37,14 +39,12 @@ class Weight:
         (before, bytes_before), (held, bytes_held) = self._saved, self._census.held
         self._census.held = held + tensors - before, bytes_held + nbytes - bytes_before
         self._saved = (tensors, nbytes)
+        self.holds = bool(tensors or nbytes)
 
     def release(self, tensors: int, nbytes: int) -> tuple[int, int]:
-        """Let go of up to so many bytes, and as large a share of the tensors: of those that a call
-        has freed some may be its own; return how many others are left to find.
-        """
+        """Let go of up to so many; return how many others are left to find."""
         held, bytes_held = self._saved
-        bytes_gone = min(bytes_held, nbytes)
-        gone = min(tensors, held * bytes_gone // bytes_held if bytes_held else held)
+        gone, bytes_gone = min(held, tensors), min(bytes_held, nbytes)
         self.hold(held - gone, bytes_held - bytes_gone)
         return tensors - gone, nbytes - bytes_gone
 
@@ -62,6 +62,6 @@ class Weight:
         census.alive -= self._nodes
         census.graphs -= 1
         census.destroyed += self._nodes
-        if tensors or nbytes:
+        if self.holds:
             census.dropped = census.dropped[0] + tensors, census.dropped[1] + nbytes
             self.hold(0, 0)

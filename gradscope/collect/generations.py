@@ -20,8 +20,8 @@ Boundary = tuple[int, Place | None]
 class _Thread:
     """The numbers that one thread has given to nodes, as far as they are known."""
 
-    def __init__(self, first: int, next_one: int, *, counts: bool = True) -> None:
-        self.first, self.next, self.counts = first, next_one, counts
+    def __init__(self, first: int, *, counts: bool = True) -> None:
+        self.first, self.next, self.counts = first, first, counts
         self.ended_at = array("Q")
         self.calls = array("Q")
         self.places: list[Place | None] = []
@@ -54,8 +54,12 @@ class Generations:
         """
         self.latest = 0
         """The number of that call."""
-        self._threads = {0: _Thread(self.newest, self.newest)}
-        self._built_before = 0
+        self._own_thread = _Thread(self.newest)
+        self._threads = {0: self._own_thread}
+        self.others: list[int] = []
+        """The upper bits of the numbers of the engine's threads that have built nodes."""
+        self.built = self._built_before = 0
+        """How many nodes were built since the watch began, as far as it has seen."""
         self._stepped: tuple[int, int] | None = None
         self._steps = 0
 
@@ -80,54 +84,38 @@ class Generations:
     @property
     def own_seen(self) -> int:
         """The same, as it was when a call last began or ended."""
-        return self._threads[0].next
+        return self._own_thread.next
 
     def see(self) -> int:
         """Return the number of this thread's next node, and take note of it."""
-        bits = self.bits_of(this_thread.number)
-        number = bits + next_sequence_nr()
-        known = self._threads.get(bits)
-        if known is None:
-            # Nobody has built a node before a watch that begins with none, so no engine has run.
-            first = bits if self._threads[0].first == 0 else number
-            self._threads[bits] = _Thread(first, number)
-        elif number > known.next:
-            known.next = number
+        number, thread = next_sequence_nr(), this_thread.number
+        if thread != self._own:
+            number += thread * OTHER
+            self._see_other(number, number, counts=True)
+        elif number > self._own_thread.next:
+            self.built += number - self._own_thread.next
+            self._own_thread.next = number
         return number
 
     def see_built(self, number: int, *, counts: bool) -> None:
         """Take note of a node that another thread has built; it ``counts`` if that is one of the
         engine's, for a call of the watch's own thread.
         """
-        bits = number - number % OTHER
-        if bits not in self._threads:
-            first = bits if counts and self._threads[0].first == 0 else number
-            self._threads[bits] = _Thread(first, first, counts=counts)
-        self._threads[bits].next = max(self._threads[bits].next, number + 1)
+        self._see_other(number, number + 1, counts=counts)
 
-    @property
-    def others(self) -> list[int]:
-        """The upper bits of the numbers of the engine's threads that have built nodes."""
-        return [bits for bits, thread in self._threads.items() if bits and thread.counts]
-
-    def is_of_last_call(self, number: int) -> bool:
-        """Return whether one of the engine's threads has built a node that torch has numbered so in
-        the last call.
-        """
-        threads = [(bits, self._threads[bits]) for bits in self.others]
-        return any(
-            (thread.ended_at[-2] if len(thread.ended_at) > 1 else thread.first)
-            <= bits + number
-            < thread.next
-            for bits, thread in threads
-        )
-
-    @property
-    def built(self) -> int:
-        """How many nodes were built since the watch began."""
-        if len(self._threads) == 1:  # nearly always, and asked at every call
-            return self._threads[0].next - self._threads[0].first
-        return sum(t.next - t.first for t in self._threads.values() if t.counts)
+    def _see_other(self, first: int, following: int, *, counts: bool) -> None:
+        bits = first - first % OTHER
+        thread = self._threads.get(bits)
+        if thread is None:
+            # Nobody has built a node before a watch that begins with none, so no engine has run.
+            first = bits if counts and self._own_thread.first == 0 else first
+            thread = self._threads[bits] = _Thread(first, counts=counts)
+            if self.latest:  # it is met in a call that runs: it builds after the last one
+                thread.end(self.latest, self._own_thread.places[-1])
+            self.others += [bits] * counts
+        if following > thread.next:
+            self.built += thread.counts * (following - thread.next)
+            thread.next = following
 
     @property
     def built_since(self) -> int:
@@ -135,11 +123,12 @@ class Generations:
         return self.built - self._built_before
 
     def end(self, number: int, place: Place | None) -> None:
-        """A backward call of the watch's own thread has ended, or one within such a call."""
-        self.see()
+        """A backward call of the watch's own thread has ended, or one within such a call, and its
+        thread's number was seen.
+        """
         for thread in self._threads.values():
             thread.end(number, place)
-        self.newest = self._threads[0].next
+        self.newest = self._own_thread.next
         self.latest = number
         self._built_before = self.built
 
@@ -181,14 +170,14 @@ class Generations:
         The engine builds nodes in calls only: seen from outside of them, all before the last end.
         """
         ended = bisect_right(thread.ended_at, number)
-        is_in_call = thread is not self._threads[0] and thread.counts and self.is_own
+        is_in_call = thread is not self._own_thread and thread.counts and self.is_own
         return min(ended, max(0, len(thread.ended_at) - 1)) if is_in_call else ended
 
     def as_own(self, number: int) -> int:
         """Return a number that a node of the watch's own thread had that was built at about the
         time.
         """
-        thread, own = self._threads.get(number - number % OTHER), self._threads[0]
+        thread, own = self._threads.get(number - number % OTHER), self._own_thread
         if thread is None or thread is own:
             return number
         later = len(thread.ended_at) - self._ended(thread, number)

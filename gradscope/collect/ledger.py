@@ -70,15 +70,22 @@ class Ledger:
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
         self.estimated_calls = 0
         self.dropped_tensors = self.dropped_bytes = 0
+        self._kept_tensors = self._kept_bytes = (
+            0  # of those dropped, in graphs that a call has kept
+        )
         self.live_tensors = self.live_bytes = self.peak_bytes = self.highest_bytes = 0
         self.look_at = sys.maxsize
         """With more saved tensors than this, ``listener.grown`` is called."""
 
     def counts(self) -> tuple[int, ...]:
-        """The totals so far, to be compared with later ones."""
+        """The totals so far, to be compared with later ones; of what was dropped, only what no call
+        has met.
+        """
         return (
             *(self.saved_tensors, self.saved_bytes, self.freed_tensors, self.freed_bytes),
-            *(self.returned_bytes, self.dropped_tensors, self.dropped_bytes),
+            self.returned_bytes,
+            self.dropped_tensors - self._kept_tensors,
+            self.dropped_bytes - self._kept_bytes,
         )
 
     def add(self, counts: Sequence[int]) -> None:
@@ -166,6 +173,9 @@ class Ledger:
         else:
             self.dropped_tensors += 1
             self.dropped_bytes += nbytes
+            if token is not None and token.call is not None:
+                self._kept_tensors += 1
+                self._kept_bytes += nbytes
             self.listener.dropped(packed, nbytes)
             if token is None and packed.sequence_nr != UNTIED:
                 self.pending.pop(packed.sequence_nr, None)

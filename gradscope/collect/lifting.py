@@ -76,6 +76,7 @@ class Lifting:
         self._holding: list[weakref.ref[Weight]] = []
         self._kept: set[int] = set()  # nodes of recognized graphs that were kept and are counted
         self._counted = ledger.counts()
+        self._unmet = (0, 0)  # tensors and bytes that were saved, in graphs that no call has met
         self._alike = self._alike_nodes = 0
         self._awaited: tuple[Habit, int] | None = None
         self._wait_until = self._last_odd = 0
@@ -87,10 +88,11 @@ class Lifting:
         looks like.
         """
         counted = self._ledger.counts()
-        if len(shape.intervals) >= _MOST_INTERVALS:
-            del shape.intervals[next(iter(shape.intervals))]
-        pairs = zip(counted, self._counted, strict=True)
-        shape.intervals[call.built] = tuple(now - then for now, then in pairs)
+        if not (self.on or call.unhooked[0]):  # the hooks saw all of it
+            if len(shape.intervals) >= _MOST_INTERVALS:
+                del shape.intervals[next(iter(shape.intervals))]
+            pairs = zip(counted, self._counted, strict=True)
+            shape.intervals[call.built] = tuple(now - then for now, then in pairs)
         self._counted = counted
         habit, extra = call.habit, call.built - call.fresh
         bounded = habit.bounds(self._ledger.live_tensors, self._census.alive - call.fresh)
@@ -126,11 +128,11 @@ class Lifting:
         metadata: Any = roots[0].metadata  # a property, though its stub says a method
         repeat.weight = metadata.get(Weight.KEY)
         if repeat.weight is None:
-            new = repeat.nodes - self._counted_before(repeat)
+            new = repeat.nodes - (self._counted_before(repeat) if self._kept else 0)
             repeat.weight = metadata[Weight.KEY] = Weight(self._census, new)
 
     def _counted_before(self, repeat: Repeat) -> int:
-        return sum(map(self._kept.__contains__, repeat.numbers)) if self._kept else 0
+        return sum(map(self._kept.__contains__, repeat.numbers))
 
     def after_repeat(self, call: Call, repeat: Repeat) -> None:
         """Count what earlier calls of the same shape have counted, and remember the call."""
@@ -138,24 +140,25 @@ class Lifting:
         counts = shape.intervals.get(call.built)
         is_told = repeat.estimate is None and counts is not None
         extra = call.built - repeat.fresh
-        # Others may free a part of a graph that is kept: two losses on one trunk. What was built
-        # and is in no graph that was called may live or not: ``actions.append(policy(state))``.
-        self._ledger.estimated_calls += bool(call.keep or extra or not is_told)
         if counts is None or not is_told:
             freed = (call.freed_tensors, call.freed_bytes, call.returned_bytes)
             nodes, (tensors, nbytes) = repeat.nodes or 1, repeat.saved
             new = nodes - self._counted_before(repeat)
             counts = (tensors * new // nodes, nbytes * new // nodes, *freed, 0, 0)
-        if self._holding or counts[2] > counts[0] or counts[3] > counts[1]:
-            self._release(counts)
-        if call.keep and repeat.weight is not None:
-            self._holding.append(weakref.ref(repeat.weight))
-        self._ledger.add(_without_held(call, repeat, counts))
+        # Others may free a part of a graph that is kept: two losses on one trunk. What was built
+        # and is in no graph that was called may live or not: ``actions.append(policy(state))``.
+        # What earlier calls tell was dropped since may be there: ``if i % 5: loss.backward()``.
+        self._ledger.estimated_calls += bool(call.keep or extra or not is_told or counts[5])
+        if self._holding or call.keep or self._unmet != (0, 0) or counts[:2] != counts[2:4]:
+            self._share_out(call, repeat, counts)
+        repeat.weight = None
+        self._ledger.add(counts)
         self._counted = self._ledger.counts()
         self._past.add(call, repeat)
-        self._keep(call, repeat)
+        if call.keep or self._kept:
+            self._keep(call, repeat)
         all_run = call.completed and not (call.keep or shape.signature[-1] & INPUTS)
-        if extra or not all_run or self._generations.see() != call.sequence_nr:
+        if extra or not all_run or call.builds:
             self.leaves = True
         if self._has_outgrown(habit, repeat):
             self.leave()
@@ -165,18 +168,35 @@ class Lifting:
         elif extra > habit.extra * _TOLERANCE:
             self._odd(call, extra)
 
-    def _release(self, counts: Sequence[int]) -> None:
-        """Take what a call has freed and its graph has not saved anew from graphs that were kept,
-        or from those whose root alone has died: ``f(h).sum().backward(retain_graph=True)``.
+    def _share_out(self, call: Call, repeat: Repeat, counts: Sequence[int]) -> None:
+        """Find out whose was what a call has freed: it was saved since the call before, or waited
+        for this one, as the second loss in ``a, b = f(h), g(h)``, or graphs hold it that were kept.
         """
-        saved, saved_bytes, freed, freed_bytes, *_ = counts
-        left = max(0, freed - saved), max(0, freed_bytes - saved_bytes)
+        saved, saved_bytes, freed, freed_bytes, _, dropped, dropped_bytes = counts
+        weight, held, held_bytes = repeat.weight, 0, 0
+        tensors, nbytes = (0, 0) if call.keep and saved else self._unmet
+        if weight is not None and call.keep:
+            held, held_bytes = min(saved, repeat.saved[0]), min(saved_bytes, repeat.saved[1])
+        tensors += saved - held - freed - dropped
+        nbytes += saved_bytes - held_bytes - freed_bytes - dropped_bytes
+        self._unmet = max(0, tensors), max(0, nbytes)
+        if tensors < 0 or nbytes < 0:
+            self._release(max(0, -tensors), max(0, -nbytes))
+        if weight is not None and (held or not call.keep):
+            weight.hold(held, held_bytes)
+            if held:
+                self._holding.append(weakref.ref(weight))
+
+    def _release(self, tensors: int, nbytes: int) -> None:
+        """Take what a call has freed from graphs that were kept, the newest first, or from those
+        whose root alone has died: ``f(h).sum().backward(retain_graph=True)``.
+        """
         alive = [weight for reference in self._holding if (weight := reference()) is not None]
-        for weight in alive:
-            left = weight.release(*left)
+        for weight in reversed(alive):
+            tensors, nbytes = weight.release(tensors, nbytes)
         dropped, dropped_bytes = self._census.dropped
-        self._census.dropped = max(0, dropped - left[0]), max(0, dropped_bytes - left[1])
-        self._holding = [weakref.ref(weight) for weight in alive]
+        self._census.dropped = max(0, dropped - tensors), max(0, dropped_bytes - nbytes)
+        self._holding = [weakref.ref(weight) for weight in alive if weight.holds]
 
     def _keep(self, call: Call, repeat: Repeat) -> None:
         """Remember the nodes of a graph that the call keeps, so that they are counted once."""
@@ -230,21 +250,3 @@ class Lifting:
             for place in shape.places:
                 if place is not None:  # it ran in every iteration, so it has by now
                     place.last_sequence_nr = number
-
-
-def _without_held(call: Call, repeat: Repeat, counts: Sequence[int]) -> Sequence[int]:
-    """Note what a recognized graph holds after a call; return the counts without what is told when
-    graphs that were kept die.
-    """
-    weight, repeat.weight = repeat.weight, None
-    if weight is None:
-        return counts
-    if not call.keep:
-        weight.hold(0, 0)
-        return counts
-    *others, dropped, dropped_bytes = counts
-    (tensors, nbytes), (all_tensors, all_bytes) = counts[:2], repeat.saved
-    tensors, nbytes = min(tensors, all_tensors), min(nbytes, all_bytes)
-    if tensors:
-        weight.hold(tensors, nbytes)
-    return (*others, max(0, dropped - tensors), max(0, dropped_bytes - nbytes))

@@ -309,10 +309,7 @@ class Looker:
             number = tokens[i].sequence_nr
             if tokens[i].packs or number >= OTHER:
                 return False
-            if number in taken or not least[i] <= number < below[i]:
-                return True
-            is_older = number < generations.newest
-            return is_older and i in marked and generations.is_of_last_call(number)
+            return number in taken or not least[i] <= number < below[i]
 
         def note_other(i: int) -> None:
             near = [tokens[target].sequence_nr for target in targets[i]]
@@ -349,6 +346,9 @@ class Looker:
             time = time_of(i)
             if time is not None:
                 least[i] = max(least[i], time + 1)
+        for token in map(tokens.__getitem__, marked):
+            if not token.has_buffers and token.sequence_nr < generations.newest:
+                token.generation = generations.latest  # nothing tells which thread has built it
         ages = [t.generation for t in tokens if t.sequence_nr != NO_SEQUENCE_NR]
         look.oldest = min([age for age in ages if age != generations.latest], default=None)
 

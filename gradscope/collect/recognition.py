@@ -5,7 +5,7 @@ marks.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,10 +31,7 @@ from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN
-from gradscope.torch_private import (
-    NO_SEQUENCE_NR,
-    SAVED_TENSORS_ARE_READABLE,
-)
+from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 
 _MOST_NODES = 50_000  # of one graph
 _FEW_NODES = StackLimit.OTHER_THREAD_NODES  # no stack is too small for them
@@ -51,40 +48,10 @@ _Key = tuple[Habit, int, tuple[type, ...]]
 """By what a graph is known exactly: the kind of call, the bytes read, the kinds of the nodes."""
 
 
-class Reading:
-    """What a bare walk has read of a graph: kinds and sequence numbers of its nodes in depth-first
-    order, and how many tensors and bytes they saved.
-
-    ``lowest`` is the number of the oldest node that was there at the last backward call, ``fresh``
-    counts those built since, ``leaves`` the nodes of leaves.
-    """
-
-    __slots__ = ("fresh", "kinds", "leaves", "lowest", "nbytes", "numbers", "tensors")
-
-    def __init__(
-        self,
-        kinds: list[type],
-        numbers: list[int],
-        elsewhere: Mapping[int, int],
-        saved: tuple[int, int],
-        generations: Generations,
-    ) -> None:
-        newest = generations.newest
-        self.kinds = tuple(kinds)
-        self.tensors, self.nbytes = saved
-        self.leaves = numbers.count(0)
-        for i, bits in elsewhere.items():
-            numbers[i] += bits
-            generations.see_built(numbers[i], counts=True)
-        self.numbers = array("Q", numbers)
-        self.fresh = len(numbers) - self.leaves
-        self.lowest = min(filter(None, numbers), default=NO_SEQUENCE_NR)
-        if self.lowest < newest or elsewhere:
-            self.fresh = sum(newest <= number < OTHER for number in numbers)
-            others = (numbers[i] for i in elsewhere)
-            self.fresh += sum(generations.of(number) == generations.latest for number in others)
-        if self.lowest >= newest:
-            self.lowest = NO_SEQUENCE_NR
+_Read = tuple[list[type], list[int], Mapping[int, int], int, int]
+"""What a bare walk has read of a graph: kinds and sequence numbers of its nodes in depth-first
+order, which of them other threads have built, and how many tensors and bytes they saved.
+"""
 
 
 class Recognizer:
@@ -116,16 +83,32 @@ class Recognizer:
         read = self._read(roots, habit, oldest, lifted, guarded)
         if read is None:
             return None
-        shape = self._known.get((habit, read.nbytes, read.kinds))
-        if shape is None and read.lowest < oldest:
+        listed, numbers, elsewhere, tensors, nbytes = read
+        newest, leaves = self._generations.newest, numbers.count(0)
+        for i, bits in elsewhere.items():
+            numbers[i] += bits
+            self._generations.see_built(numbers[i], counts=True)
+        nodes = fresh = len(numbers) - leaves
+        lowest = min(filter(None, numbers), default=NO_SEQUENCE_NR)
+        if lowest < newest or elsewhere:
+            fresh = self._count_fresh(numbers, elsewhere)
+        kinds = tuple(listed)
+        shape = self._known.get((habit, nbytes, kinds))
+        if shape is None and lowest < oldest:
             return None  # it grows from call to call
-        nodes = len(read.kinds) - read.leaves
         estimate = None
         if shape is None or shape.record is None:
-            shape, estimate = habit.shape, habit.scaled(read.tensors, read.nbytes)
-        repeat = Repeat(shape, read.numbers, nodes, read.fresh, estimate)
-        repeat.lowest = min(read.lowest, self._generations.newest)
+            shape, estimate = habit.shape, habit.scaled(tensors, nbytes)
+        repeat = Repeat(shape, array("Q", numbers), nodes, fresh, estimate)
+        repeat.lowest = min(lowest, newest)
         return repeat
+
+    def _count_fresh(self, numbers: Sequence[int], elsewhere: Iterable[int]) -> int:
+        """Count the nodes that were built since the last call."""
+        generations = self._generations
+        fresh = sum(generations.newest <= number < OTHER for number in numbers)
+        others = (numbers[i] for i in elsewhere)
+        return fresh + sum(generations.of(number) == generations.latest for number in others)
 
     def learn(self, habit: Habit, shape: Shape, look: Look, *, measured: bool) -> bool:
         """Learn from a look in full what a bare walk needs to know; return whether it would have
@@ -187,7 +170,7 @@ class Recognizer:
 
     def _read(
         self, roots: Sequence[Node], habit: Habit, oldest: int, lifted: int, guarded: bool
-    ) -> Reading | None:
+    ) -> _Read | None:
         """Walk a graph as the full look does, and read all that it saved.
 
         None if a node of this thread that saves something is older than ``oldest`` or ``lifted``,
@@ -283,7 +266,7 @@ class Recognizer:
         if older:
             self.is_mixed = min(older) >= oldest
             return None
-        return Reading(kinds, numbers, elsewhere, (tensors, nbytes), self._generations)
+        return kinds, numbers, elsewhere, tensors, nbytes
 
 
 def _unpacked(node: Node, name: str) -> Any:

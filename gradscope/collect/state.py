@@ -80,7 +80,7 @@ class State:
     @property
     def call(self) -> Call | None:
         """The innermost backward call that this thread runs, be it one of the engine's."""
-        call = carried(CALL)
+        call = carried(CALL) if self.running else None
         return call if call in self.running else None
 
     @property

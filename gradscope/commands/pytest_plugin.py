@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gradscope.api.scope import Scope
 
 # pytest imports this file in every project of an environment with gradscope in it: what a watch
-# needs, torch among it, is imported by who asks for one.
+# needs, torch among it, is imported with the first one.
 
 MARKER = (
     "gradscope(allow=(), expect=()): with --gradscope, codes of findings that do not count in this"

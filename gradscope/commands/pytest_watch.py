@@ -74,7 +74,7 @@ class Watched:
             self.failure = f"{type(failure).__name__}: {failure}"
 
     def _found(self, finding: Finding) -> None:
-        with suppress(Exception):  # one of ours: the finding counts then
+        with suppress(Exception):  # of gradscope's: the finding counts then
             if finding.severity is Severity.ERROR and _expects_exception(self.item):
                 self.in_raises.add(finding.cause)
 
@@ -163,7 +163,7 @@ def marked(item: pytest.Item) -> dict[str, set[str]]:
 
 
 class _Ended(NamedTuple):
-    """What is known of a test once its watch has ended; ``failure`` is one of ours."""
+    """What is known of a test once its watch has ended; ``failure`` is one of gradscope's."""
 
     findings: list[Any]
     files: list[str]

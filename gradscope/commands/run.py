@@ -105,7 +105,7 @@ def run(target: Target, options: RunOptions) -> int:
             raise
         tell(error, stderr)
         return ended.outcome.exit_status or USED_WRONGLY
-    except Exception as failure:  # of ours: the program has ended, and its exit status stands
+    except Exception as failure:  # gradscope's: the program's exit status stands
         if ended is None:
             raise
         _tell(failure, stderr)
@@ -326,7 +326,7 @@ class _Live:
         self._started = time.monotonic()
 
     def _begin(self) -> None:
-        """Make room for lines of ours."""
+        """Make room for gradscope's lines."""
         self._progress.erase()
         self._begin_line(self._console.file)
 

@@ -1,6 +1,4 @@
-"""Who looks on while the program runs and announces findings, and the one place that calls them
-all.
-"""
+"""Observers of a running program, which announce findings, and the one place that calls them."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class Observer:
         self.watch = watch
 
     def switch_off(self) -> None:
-        """Undo what goes on by itself: this observer has failed and is not called any more."""
+        """Undo what continues by itself: this observer has failed and is not called any more."""
 
     # points at which findings are announced
 
@@ -102,7 +100,7 @@ _POINTS = tuple(
 class Observers(Listener):
     """Calls every observer in turn and announces what they find.
 
-    An observer that fails is switched off wholly and noted once; the others and the program go on.
+    An observer that fails is switched off and noted once; the others and the program continue.
     """
 
     def __init__(self, report: Callable[[Finding], None], notes: Notes) -> None:

@@ -1,6 +1,6 @@
 """Has the Python processes that a watched program starts be watched too.
 
-Each writes a recording of its own, and nothing else: what it prints is the program's alone. The
+Each writes a separate recording, and nothing else: what it prints is the program's alone. The
 command line of a new interpreter is led through ``child.py``. A forked process begins a watch of
 its own, one of ``multiprocessing`` when that has made it ready.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
 _MOST_UNWATCHED = 5
 _OF_MULTIPROCESSING = "--multiprocessing-fork"
-"""With this argument ``multiprocessing`` starts an interpreter for a process of its own."""
+"""With this argument ``multiprocessing`` starts an interpreter for its helper process."""
 _FORKSERVER = "from multiprocessing.forkserver import"
 """Stands in the code that it gives the interpreter from which it forks them."""
 
@@ -313,7 +313,7 @@ _fork = _Fork()
 
 
 def _forked() -> None:
-    """Have a process that was just forked watched, if it goes on to run the program's code."""
+    """Have a process that was just forked watched, if it will run the program's code."""
     with suppress(Exception):
         by = sys._getframe(1).f_globals.get("__name__", "")
         if not _active or by in _STARTING_ANOTHER:

@@ -105,7 +105,7 @@ def _failure_of_hook(hook: object, error: BaseException) -> BaseException | None
         hook(type(error), error, error.__traceback__)
     except (
         BaseException
-    ) as failure:  # the interpreter prints what a user's hook raises, and goes on
+    ) as failure:  # the interpreter prints what a user's hook raises, and continues
         return failure
     return None
 
@@ -133,7 +133,7 @@ def wait_for_threads() -> None:
     """Wait for the threads that are not daemons, as the interpreter does first when it exits."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
-    except BaseException as error:  # at Ctrl-C here, the interpreter prints it and goes on
+    except BaseException as error:  # at Ctrl-C here, the interpreter prints it and continues
         interruption = error
     else:
         return

@@ -13,7 +13,7 @@ from gradscope.errors import GradscopeError
 from gradscope.launch.target import Code, Module, Script, Target
 
 _FLAGS = frozenset("bBdEIOPqsSuv")
-"""Options of the interpreter that take no value and that gradscope's own start leaves in force."""
+"""Options of the interpreter that take no value and that gradscope's start leaves as they are."""
 
 _HELPERS = ("from multiprocessing.resource_tracker", "torch._inductor", "torch/_inductor")
 """What Python and torch start for themselves; no backward call is made there."""

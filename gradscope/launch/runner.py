@@ -58,7 +58,7 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
     to its end leaves the interpreter from here.
 
     Raise GradscopeError if the program cannot be found or read, or if ``watch`` raised it. Any
-    other failure of ours leaves the program alone: it runs on unwatched.
+    other failure of gradscope leaves the program alone: it runs on unwatched.
     """
     process = os.getpid()
     watching = ExitStack()
@@ -150,7 +150,7 @@ def _is_stop(error: BaseException | None) -> bool:
 
 
 def _was_not_found(error: BaseException | None) -> bool:
-    """Return whether runpy did not find what to run, and exits with a text of its own."""
+    """Return whether runpy did not find what to run, and exits with its own text."""
     if not isinstance(error, SystemExit) or type(error.__context__).__module__ != "runpy":
         return False
     remove_own_frames(error)

@@ -1,8 +1,8 @@
 """A standby: a process that reports on the program when its process dies before it can report.
 
 A signal, the kernel short of memory, an abort or ``os._exit`` leave a process no time for words,
-and a handler, thread or timer of ours would be seen by the program. So a process waits beside that
-of the program for its end: no child of it, and in a session of its own.
+and the program would see a handler, thread or timer. So a process waits beside that of the program
+for its end: no child of it, and in another session.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_possible() -> bool:
 def standing_by(report: Callable[[int | None], None], keep: Iterable[int]) -> Iterator[None]:
     """Have ``report`` called in another process if this one dies in the block.
 
-    It is given the exit status, negative for a signal, as far as the system tells. Of the open
+    It is given the exit status, negative for a signal, if the system tells. Of the open
     files, that process has those of ``keep`` only. Where there can be none, this does nothing.
     """
     standby = None
@@ -111,7 +111,7 @@ def _begun(report: Callable[[int | None], None], keep: Iterable[int]) -> _Standb
 
 
 def _is_adopted(process: int) -> bool:
-    """End an orphan that is a child of ours all the same: the program's process adopts them."""
+    """End an orphan that is our child all the same: the program's process adopts them."""
     with suppress(ChildProcessError):
         os.waitpid(process, os.WNOHANG)
         os.kill(process, signal.SIGKILL)

@@ -100,7 +100,7 @@ class Witness:
     """Follows a program's backward calls and optimizer steps, and holds none of its tensors.
 
     ``reference``: nothing is freed and no version is checked, so that the calls that fail without
-    the fix go on; what they compute may be wrong, but it reaches what it is meant to reach.
+    the fix continue; what they compute may be wrong, but it reaches what it is meant to reach.
     """
 
     def __init__(self, notes: TextIO, reference: bool = False) -> None:
@@ -291,7 +291,7 @@ class Witness:
         self._notes.write(json.dumps([kind, *row]) + "\n")
 
     def _guarded(self, do: Callable[..., None], *args: Any) -> None:
-        """Do it unseen by the program; a failure of ours is none of the program's."""
+        """Do it unseen by the program; a failure of gradscope is none of the program's."""
         if os.getpid() != self._process:
             return
         with suppress(Exception), ExitStack() as stack:

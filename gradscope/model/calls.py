@@ -136,7 +136,7 @@ class Summary(Printed):
     """Totals of a run; bytes are of saved activations, each storage once, no parameters.
 
     ``predicted`` failures are the warnings that a backward call will fail, of which ``came_true``
-    did. ``left_out`` findings were about too few bytes to be told. ``estimated_calls`` are those of
+    did. ``left_out`` findings had too few bytes to be reported. ``estimated_calls`` are those of
     which tensors and bytes are not counted, but reckoned by what earlier ones saved and freed;
     ``uncounted_nodes`` were built after the last call, and what they saved is in no figure.
     """

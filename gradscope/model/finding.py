@@ -26,7 +26,7 @@ class Severity(StrEnum):
 
 
 class Certainty(StrEnum):
-    """Whether the engine raises now, will if the code goes on so, or it was seen to happen."""
+    """Whether the engine raises now, will if the code runs on as it is, or was seen to."""
 
     CERTAIN = "certain"
     PREDICTED = "predicted"
@@ -134,7 +134,7 @@ class SuppressionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """Why a finding does not count; ``reason`` goes on after "suppressed"."""
+    """Why a finding does not count; ``reason`` follows "suppressed"."""
 
     kind: SuppressionKind
     reason: str

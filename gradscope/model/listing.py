@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Listing(Printed, tuple[T, ...]):
-    """A tuple whose printed form is that of its entries, each on lines of its own."""
+    """A tuple whose printed form is that of its entries, each on separate lines."""
 
     __slots__ = ()
     nothing: ClassVar[str] = "nothing"

@@ -1,4 +1,4 @@
-"""Tells calls that a library makes in a loop of its own from those that the user asks for."""
+"""Tells calls that a library makes in its own loop from those that the user asks for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SCHEDULERS = frozenset(
 
 
 def is_driven(user: FrameType | None, given: Sequence[Any] = ()) -> bool:
-    """Return whether the library that the line of ``user`` called is in a loop of its own.
+    """Return whether the library that the line of ``user`` called is in its own loop.
 
     A library that was handed one of ``given`` (the loss) works on the user's behalf, loop or not.
     """

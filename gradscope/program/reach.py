@@ -50,7 +50,7 @@ _Link = tuple[int, Kind, Any]
 """How an object is held, and by which object number, or by the variables of origin ``~number``."""
 
 _MOST_LINKS = 4  # other holders of the same object that are remembered
-_MOST_NAMES = 8  # names told of one tensor
+_MOST_NAMES = 8  # of one tensor
 _MOST_WAYS = 64  # ways tried to find them
 _CLOCK = 32  # objects between two looks at the clock
 
@@ -63,7 +63,7 @@ class Walk:
 
     def __init__(self, budget: Budget, wanted: Tensor | None = None) -> None:
         self._budget = budget
-        self._wanted = wanted  # told of although it may hold no graph
+        self._wanted = wanted  # reported although it may hold no graph
         self._contents = Contents(budget.max_items, budget.window)
         self._objects: list[Any] = []
         self._links: list[_Link] = []
@@ -88,7 +88,7 @@ class Walk:
     def enter_libraries(self, frames: Iterable[FrameType]) -> None:
         """Go on, after a run, from the variables of frames that are of no code of the user's.
 
-        To what has a name by then, theirs are of no use; only tensors are told of by them, too.
+        They add names to tensors only: all else that they lead to has a name by then.
         """
         self._known = len(self._objects)
         self._enter_variables(frames)
@@ -127,7 +127,7 @@ class Walk:
             self._add(value, (free if name in code.co_freevars else owned, "variable", name), 0)
 
     def enter_globals(self, variables: dict[str, Any], depth: int) -> None:
-        """Start, or go on, from the variables of a module."""
+        """Start, or continue, from the variables of a module."""
         if id(variables) in self._index:
             return
         self._number(variables)

@@ -66,7 +66,7 @@ def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -
             held_by_any.update(map(id, held))
             if not held or id(referrer) in seen or referrer is found:
                 continue
-            if walk.has_entered(_frame_of(referrer)):  # it told of its variables
+            if walk.has_entered(_frame_of(referrer)):  # its variables are known
                 continue
             direct = id(referrer) if held[0] is found else seen[id(held[0])].direct
             seen[id(referrer)] = entry = _Referrer(referrer, held[0], direct)
@@ -126,7 +126,7 @@ def _name(chain: list[Any], walk: Walk, modules: dict[int, str]) -> Path | None:
             Origin("global", "<module>", layouts.module_file(name), 1, prefix),
             str(steps.pop(0).key),
         )
-    elif type(top) is types.CellType:  # a variable of a running function: told of with its frame
+    elif type(top) is types.CellType:  # a variable of a running function: seen with its frame
         return None
     else:
         origin, root = _unnamed(top)

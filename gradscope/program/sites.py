@@ -36,7 +36,7 @@ USER, COMPILED, LIBRARY, HIDDEN, ENGINE = 2, 3, 1, 0, -1
 """Whose code it is: the user's, an installed library's, or that of torch, gradscope or Python.
 
 COMPILED is what torch.compile made of the user's: most of its instructions are nowhere in the
-source. ENGINE is the one frame of ours between a backward call and the engine.
+source. ENGINE is gradscope's one frame between a backward call and the engine.
 """
 
 _OVERRIDES = ("__torch_function__", "__torch_dispatch__")
@@ -137,7 +137,7 @@ def classify(filename: str) -> int:
 def caller_of(frame: FrameType | None) -> FrameType | None:
     """Return the frame that called a frame; None at the end of the stack.
 
-    The stack of a thread that runs a backward call for another one goes on where that made it:
+    The stack of a thread that runs a backward call for another one continues where that made it:
     ``loss.backward()`` called what runs on a device. It may be empty, and ``frame`` None.
     """
     if frame is not None and frame.f_back is not None:

@@ -100,7 +100,7 @@ def _whole_of(code: CodeType, text: source.Source) -> CodeType | None:
 
 
 def _offsets(code: CodeType, whole: CodeType) -> dict[int, int]:
-    """Return where each instruction stands in the whole, as far as the text tells them apart."""
+    """Return where each instruction stands in the whole, if the text tells them apart."""
     found = _places(whole)
     return {
         offset: there

@@ -1,5 +1,5 @@
-"""Keeps Python's collector, a profiler, and a trace of ours from running while something of ours
-does, or for objects of ours.
+"""Keeps Python's collector, a profiler and the line watch's trace from running while gradscope
+looks, or for gradscope's objects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IN_PYTHON = (FunctionType, MethodType)
 
 
 def apart(work: Callable[[], object], seconds: float) -> None:
-    """Do some work in a thread of its own, where no mode, no hook and no numbering of nodes of the
+    """Do some work in a new thread, where no mode, no hook and no numbering of nodes of the
     program's is; do not wait for longer than that.
 
     A thread that starts now must not wait for an import that this one is in the middle of.
@@ -69,7 +69,7 @@ class Uncollected:
 
 
 class Allowance:
-    """Has the collector come as late as it would without so many objects of ours, until ``end``.
+    """Has the collector come as late as it would without so many new objects, until ``end``.
 
     A program that sets its thresholds meanwhile keeps what it has set.
     """
@@ -95,7 +95,7 @@ def unprofiled(work: Callable[P, T]) -> Callable[P, T]:
     """Return what does ``work`` and keeps a profiler that is written in C from seeing it.
 
     Torch's keeps each call that it sees: gigabytes for one finding. A profile function in Python is
-    not suspended: one of ours stands guard over what we read of the program's (``slots``).
+    not suspended: gradscope's guards what it reads of the program's (``slots``).
     """
     profile = sys.getprofile()
     if profile is None or isinstance(profile, _IN_PYTHON):
@@ -116,7 +116,7 @@ def unseen(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 class Untraced:
-    """Turns the line watch's trace off in this thread meanwhile: it would see every call of ours.
+    """Turns the line watch's trace off in this thread meanwhile: it would see gradscope's calls.
 
     No generator: one that an interruption leaves behind would bring the trace back when it dies,
     long after the watch has ended.

@@ -1,7 +1,7 @@
 """Reads the variables of frames; the program cannot tell that they were read.
 
 Up to Python 3.12, ``frame.f_locals`` of a function is one dict, the same that ``locals()`` gives
-the program. Asking for it fills it anew, keeps it with the frame, and makes every later trace event
+the program. Asking fills it again, keeps it with the frame, and makes every later trace event
 fill it again. So the variables are read without it:
 
 * Python 3.13 and later (PEP 667): ``f_locals`` is a view of the variables themselves.
@@ -163,7 +163,7 @@ def _namespace(frame: FrameType) -> Any:
         place = c_size_t.from_address(id(frame) + _DATA).value + _LOCALS
         return py_object.from_address(place).value if c_size_t.from_address(place).value else None
     if frame.f_code.co_cellvars and not _HAS_VIEW:
-        return None  # a class body: asking for f_locals would delete a `__class__` of its own
+        return None  # a class body: asking for f_locals would delete its own `__class__`
     return frame.f_locals
 
 

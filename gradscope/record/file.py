@@ -56,7 +56,7 @@ def pack(text: str) -> bytes:
 
 
 def load(path: str | Path) -> Recording:
-    """Return the recording in a file, of a run that is over, was killed, or still goes on.
+    """Return the recording in a file, of a run that is over, was killed, or still runs.
 
     Notes in it say what of the file is missing or damaged, and which calls had not ended. Raise
     GradscopeError for a file that is missing, of another format, or without a header.
@@ -121,14 +121,14 @@ def _read(found: Found, head: Head, file: int) -> Recording:
 
 
 def _still_running(head: Head, header: Header, file: int) -> str:
-    """Return in words that the run still goes on, or may; empty if it was stopped.
+    """Return a line that says that the run has not ended, or may not have; empty if it was stopped.
 
     A process that still writes has the file open under the number that it has noted, which no
     other program that has its process number now has.
     """
     if header.host and header.host != platform.node():
         who = f"process {header.pid} on {header.host}"
-        return f"the run had not finished when this was read: {who} goes on, or was stopped"
+        return f"the run had not finished when this was read: {who} still runs, or was stopped"
     try:
         theirs, ours = os.stat(f"/proc/{head.process}/fd/{head.file}"), os.fstat(file)
         alive = (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino)
@@ -136,7 +136,7 @@ def _still_running(head: Head, header: Header, file: int) -> str:
         alive = not os.path.isdir("/proc/self/fd") and is_alive(head.process)
     except OSError:  # of another user
         alive = is_alive(head.process)
-    return f"the run is still going on (process {header.pid})" if alive else ""
+    return f"the run has not ended yet (process {header.pid})" if alive else ""
 
 
 def is_alive(process: int) -> bool:

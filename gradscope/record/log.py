@@ -53,7 +53,7 @@ _SPARE = 1 << 20
 """Bytes that may be outdated in a log, with as many more as are not."""
 _OUT_OF_THE_WAY = 900
 """Our file descriptors begin here: the program's have the numbers that they have without us, and a
-program that closes all and opens others is not given one of ours again.
+program that closes all and opens others is not given one of gradscope's again.
 """
 
 _MOST_READ = 256 << 20

@@ -47,7 +47,7 @@ def files_of(file: Path) -> list[Path]:
 
 
 def load_run(file: Path) -> Recording:
-    """Return the recording of a run, of all its ranks if each has written a file of its own.
+    """Return the recording of a run, of all its ranks if each has written a file.
 
     Raise GradscopeError if they cannot be loaded, or are those of several runs.
     """
@@ -99,7 +99,7 @@ def merged(recordings: Sequence[Recording]) -> Recording:
 
 
 class _Graphs:
-    """The graphs of all processes, by numbers of their own."""
+    """The graphs of all processes, renumbered."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, Graph] = {}

@@ -1,4 +1,4 @@
-"""Writes the recording of a run while it goes on, to a file that outlives it, or to memory.
+"""Writes the recording of a run while it runs, to a file that outlives it, or to memory.
 
 What is new is in the file at once. What only counts on is noted there at once, and written some ten
 times a second: no thread does this, as the program would see it, but the next call.

@@ -13,7 +13,7 @@ NO_MODULE, NO_LINE = "(no module)", "(unknown line)"
 
 
 class Kind(StrEnum):
-    """What bytes are told by."""
+    """The keys that bytes are grouped by."""
 
     MODULE = "module"
     LINE = "line"

@@ -1,6 +1,6 @@
 """The one table of colours, symbols and words for states and severities, shared by all renderers.
 
-Colour alone never marks a state: each has a word, a symbol and a line style of its own. The hues
+Colour alone never marks a state: each has a word, a symbol and a line style. The hues
 are those of Okabe and Ito, which people with any of the common colour vision deficiencies can tell
 apart, darkened for a light page and lightened for a dark one until they read well as text.
 """
@@ -103,7 +103,7 @@ SAVED_STATES: dict[SavedState, Look] = {
 }
 
 _FAILS = "the backward call fails"
-_WILL_FAIL = "it will fail or leak if this goes on"
+_WILL_FAIL = "it will fail or leak if the program runs on"
 _CHEAPER = "it works and could be cheaper"
 
 SEVERITIES: dict[Severity, Look] = {

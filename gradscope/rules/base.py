@@ -171,7 +171,7 @@ class Seen:
     cut: bool = False
 
     def words(self, iterations: int) -> str:
-        """Return so many iterations in words: ``31 iterations after 32 of 40``."""
+        """Return so many iterations as text: ``31 iterations after 32 of 40``."""
         count = f"{'at least ' if self.cut else ''}{counted(iterations, 'iteration')}"
         return f"{count} after {self.after:,} of {self.of:,}" if self.of else count
 
@@ -181,7 +181,7 @@ UNCOUNTED = "bytes not counted without hooks"
 
 
 def growth(saved: str, nodes_each: float, nbytes_each: float, *, counts_bytes: bool) -> str:
-    """Return the saved bytes and what each iteration adds, in words."""
+    """Return the saved bytes and what each iteration adds, as text."""
     more = f" and {nbytes(round(nbytes_each))}" if counts_bytes else ""
     nodes = counted(round(nodes_each), "node")
     return f"{saved if counts_bytes else UNCOUNTED}; {nodes}{more} more with each iteration"
@@ -193,7 +193,7 @@ def called(call: BackwardCall) -> str:
 
 
 def head(call: BackwardCall, *own: Site | None) -> Site | None:
-    """Return the line to point at: where a library makes the call in a loop of its own, the first
+    """Return the line to point at: where a library makes the call in its own loop, the first
     known of the user's ``own`` lines that had a part in it; else that of the call.
     """
     known = (site for site in own if site is not None)
@@ -211,5 +211,5 @@ def place(site: Site | None) -> str:
 
 
 def at(site: Site | None) -> str:
-    """Return `` at train.py:41``, to go on a sentence with; empty where the place is not known."""
+    """Return `` at train.py:41``, to continue a sentence with; empty if the place is not known."""
     return f" at {place(site)}" if site else ""

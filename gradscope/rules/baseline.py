@@ -49,7 +49,7 @@ class Baseline:
         return known
 
     def write(self, entries: Iterable[Entry]) -> None:
-        """Write the file anew; raise GradscopeError if that fails."""
+        """Write the file; raise GradscopeError if that fails."""
         rows = [entry._asdict() for entry in sorted(set(entries))]
         text = json.dumps({"kind": _KIND, "version": _VERSION, "findings": rows}, indent=1)
         try:

@@ -118,7 +118,7 @@ class FreedGraph:
 
 
 def finding(facts: FreedGraph, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding in words; ``fixes`` are what can be done, the better first."""
+    """Return the finding; ``fixes`` are what can be done, the better first."""
     saved = tuple(s for node in facts.nodes for s in node.saved if s.state is SavedState.FREED)
     needed = counted(len(saved), "saved tensor") if saved else "the saved tensors"
     where = "" if facts.call.site is not None else f", in thread {facts.call.thread!r}"
@@ -160,7 +160,7 @@ def _cell(call: BackwardCall) -> str:
 
 
 def finding_meanwhile(facts: FreedGraph) -> Finding:
-    """Return the finding for a graph that was whole when ``call`` began, in words."""
+    """Return the finding for a graph that was whole when ``call`` began."""
     by = facts.freed_by
     assert by is not None
     apart = by.thread != facts.call.thread
@@ -202,7 +202,7 @@ READ_EARLIER = "look at saved tensors before the backward call, or pass retain_g
 
 
 def finding_of_read(facts: FreedRead) -> Finding:
-    """Return the finding for a read of what was freed, in words."""
+    """Return the finding for a read of what was freed."""
     notes = []
     if facts.made is not None:
         notes.append(Related("created", facts.made, f"{facts.node or 'the node'} was built here"))
@@ -251,7 +251,7 @@ def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
 
 
 def fix_for(facts: FreedGraph) -> Fix:
-    """Return what an expert would do, as far as these facts show; the order of the questions
+    """Return what an expert would do, judged by these facts; the order of the questions
     matters.
     """
     call, by = facts.call, facts.freed_by
@@ -281,7 +281,7 @@ def fix_for(facts: FreedGraph) -> Fix:
 
 
 def _fix_same_root(by: BackwardCall) -> Fix:
-    """One loss, two calls: keep the graph if each asks for a part, else build it anew."""
+    """One loss, two calls: keep the graph if each asks for a part, else build it again."""
     if by.inputs is not None:
         return _retain(f"the first of the two calls, at {place(by.site)}", by)
     again = "run the forward pass again before each call, or call backward once"

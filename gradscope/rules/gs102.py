@@ -10,7 +10,7 @@ shared nodes, the variable, the line where it is used next, and the call that wi
 
 ## Why it happens
 
-A graph belongs to one backward call, unless that keeps it. The program goes on to use a part of it:
+A graph belongs to one backward call, unless that keeps it. The program uses a part of it later:
 a state carried into the next iteration, a tensor that was made once before the loop, a second loss
 over the same forward pass, or a running total of losses. The error then comes at another line,
 often in the next iteration, and says nothing about the first.
@@ -94,7 +94,7 @@ class SharedGraph:
     ``link`` is where the holder was assigned. ``others`` are further holders with the same fate.
 
     What decides the fix: ``same_root``, both calls start at the same node; ``again``, they are one
-    line of code; ``carried``, the holder is assigned anew in each iteration; ``elements``, the list
+    line of code; ``carried``, each iteration assigns the holder; ``elements``, the list
     over which the loop of the call runs; ``accumulated``, the holder is a running total that the
     call starts from; ``averaged``, it is computed from parameters alone; ``trained``, it leads to
     parameters that something trains; ``stepped_between``, an optimizer steps before ``next_call``.
@@ -132,7 +132,7 @@ class SharedGraph:
 
 
 def finding(facts: SharedGraph, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding in words; ``fixes`` are what can be done, the better first."""
+    """Return the finding; ``fixes`` are what can be done, the better first."""
     saved = tuple(s for node in facts.nodes for s in node.saved)
     size = activation_bytes(saved)
     needs = "needs" if facts.conditions is None else "would need"

@@ -1,4 +1,4 @@
-"""The forward pass goes on from a graph whose saved tensors are gone, and backward will follow.
+"""The forward pass continues from a graph whose saved tensors are gone, and backward will follow.
 
 ## What it says
 
@@ -84,7 +84,7 @@ class ForwardOnFreed:
     ``nodes`` have lost what they saved, ``made`` are the lines that built them; ``next_call`` is
     the backward call that comes of it, and ``after`` the number of the last one. What decides the
     fix: ``computed``, the call computed whether to keep the graph; ``again``, it and ``next_call``
-    are one line of code; ``carried``, the loop around them assigns the holder anew.
+    are one line of code; ``carried``, the loop around them assigns the holder again.
     """
 
     read: Site
@@ -100,11 +100,11 @@ class ForwardOnFreed:
 
 
 def finding(facts: ForwardOnFreed, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding in words; ``fixes`` are what can be done, the better first."""
+    """Return the finding; ``fixes`` are what can be done, the better first."""
     names = listed(facts.nodes)
     freed = f"freed by {called(facts.freed_by)}, which did not keep it"
     return RULE.finding(
-        "the forward pass goes on from a freed graph",
+        "the forward pass continues from a freed graph",
         site=facts.read,
         after=facts.after,
         label=f"builds on the graph of `{facts.holder}`, of which {names} is freed",
@@ -119,7 +119,7 @@ def finding(facts: ForwardOnFreed, fixes: Sequence[Fix] = ()) -> Finding:
 
 
 def fix_for(facts: ForwardOnFreed) -> Fix:
-    """Return what an expert would do, as far as these facts show."""
+    """Return what an expert would do, judged by these facts."""
     freed = f"the call at {place(facts.freed_by.site)}"
     detach = f"detach() `{facts.holder}`"
     if facts.computed:

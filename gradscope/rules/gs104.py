@@ -55,7 +55,7 @@ forward(torch.randn(2, 4), weight).backward(retain_graph=True)
 
 ## What it costs
 
-Without donated buffers the compiled backward allocates memory of its own where it could have reused
+Without donated buffers the compiled backward allocates memory where it could have reused
 what was saved: at most the bytes that the compiled graph saved. Leaving `retain_graph=True` out
 costs nothing.
 
@@ -98,7 +98,7 @@ class DonatedGraph:
 
 
 def finding(facts: DonatedGraph, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding in words; ``fixes`` are what can be done, the better first."""
+    """Return the finding; ``fixes`` are what can be done, the better first."""
     saved = tuple(s for node in facts.nodes for s in node.saved)
     flag = "create_graph=True" if facts.call.create_graph else "retain_graph=True"
     keep = f"asks to keep {counted(len(facts.nodes), 'compiled node')}"

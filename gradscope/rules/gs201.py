@@ -60,7 +60,7 @@ forward pass.
 The line of an in-place operation is exact where gradscope saw the version change; where it did not,
 the finding names the two lines between which it happened. Changes through `.data`, through NumPy or
 by another process move no version counter: neither torch nor this rule sees them. A change by a
-hook or another thread while the call runs is told afterwards.
+hook or another thread while the call runs is reported afterwards.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class StaleTensor:
 
 
 def finding(facts: StaleTensor) -> Finding:
-    """Return the finding in words."""
+    """Return the finding."""
     saved = facts.saved
     subject = f"`{saved.source or saved.label}`" + (
         "" if saved.source else f" of {facts.node.name}"
@@ -141,7 +141,7 @@ def finding(facts: StaleTensor) -> Finding:
 
 
 def finding_meanwhile(facts: StaleTensor) -> Finding:
-    """Return the finding for a tensor that was as saved when ``call`` began, in words."""
+    """Return the finding for a tensor that was as saved when ``call`` began."""
     found = finding(replace(facts, modified=ModifiedBetween(None, None)))
     notes = [one for one in found.related if one.role != "modified_by"]
     who = "modified while this call ran: by a hook, or by another thread"

@@ -22,7 +22,7 @@ changes what it saved. Two losses computed up front, with a step between their b
 this; so does a graph kept with `retain_graph=True` over a step.
 
 torch notices by a counter of versions that each operation in place moves. `p.data` is a new tensor
-with the same memory and a counter of its own: what is written through it reaches the saved tensor,
+with the same memory and a separate counter: what is written through it reaches the saved tensor,
 and the saved tensor's counter stays.
 
 ## Bad example
@@ -85,7 +85,7 @@ compiled region. A write through `.data` is seen in the same places, by comparin
 tensors hold before and after a line that uses some tensor's `.data`: only on the CPU, and of
 tensors of more than a megabyte samples are compared, so a few elements written there may go unseen.
 An attribute that was given a `.data` earlier, NumPy, and optimizers of other libraries that write
-through `.data` in code of their own go unseen too. It is not announced for ReLU and others that
+through `.data` in their own code go unseen too. It is not announced for ReLU and others that
 need no more than a sign or a size of what they saved.
 """
 
@@ -153,7 +153,7 @@ class StaleSoon:
 
 
 def finding(facts: StaleSoon, *fixes: Fix) -> Finding:
-    """Return the finding in words; without ``fixes``, the better first, the order is to change."""
+    """Return the finding; without ``fixes``, the better first, the order is to change."""
     names = _names(facts)
     is_step = facts.by is By.STEP
     modified = counted(len(facts.tensors), "parameter") if is_step else names

@@ -109,7 +109,7 @@ class Carried:
 
 
 def finding(facts: Carried, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding in words; ``fixes`` are what can be done, the better first."""
+    """Return the finding; ``fixes`` are what can be done, the better first."""
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"

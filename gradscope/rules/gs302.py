@@ -114,7 +114,7 @@ class KeptAlive:
 
 
 def finding(facts: KeptAlive, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding in words; ``fixes`` are what can be done, the better first."""
+    """Return the finding; ``fixes`` are what can be done, the better first."""
     saved = f"{nbytes(facts.nbytes)} saved" if facts.nbytes else "no saved bytes"
     saved = saved if facts.counts_bytes else UNCOUNTED
     grown = growth(saved, facts.nodes_each, facts.nbytes_each, counts_bytes=facts.counts_bytes)

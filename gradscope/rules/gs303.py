@@ -78,7 +78,7 @@ class KeptForNothing:
 
 
 def finding(facts: KeptForNothing, edits: tuple[Edit, ...] = ()) -> Finding:
-    """Return the finding in words."""
+    """Return the finding."""
     dropped = f"dropped unused {counted(facts.times, 'time')}"
     note = f"kept by retain_graph=True in {called(facts.call)} and those before it"
     leave = "leave retain_graph=True away"

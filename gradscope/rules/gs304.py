@@ -118,10 +118,10 @@ class KeptByCycle:
 
 
 def finding(facts: KeptByCycle, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding in words; ``fixes`` are what can be done, the better first."""
+    """Return the finding; ``fixes`` are what can be done, the better first."""
     site = facts.site or (facts.call.site if facts.call else None)
     how = {
-        "ctx": f"`{facts.name}` is an output stored on the ctx of its own Function",
+        "ctx": f"`{facts.name}` is an output stored on the ctx of its Function",
         "hook": f"the hook `{facts.name}` keeps the tensor that it is registered on",
         "grad": f"`{facts.name}` has a graph that leads back to its parameter",
     }[facts.kind]

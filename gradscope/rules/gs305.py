@@ -97,7 +97,7 @@ class NeverBackpropagated:
 
 
 def finding(facts: NeverBackpropagated, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding in words; ``fixes`` are what can be done, the better first."""
+    """Return the finding; ``fixes`` are what can be done, the better first."""
     size = nbytes(facts.nbytes)
     related = []
     if facts.built is not None:

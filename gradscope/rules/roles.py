@@ -89,7 +89,7 @@ UNKNOWN = Roles()
 
 
 def grouped(names: Iterable[str]) -> str:
-    """Return parameters in words: those of one module as ``encoder.*``, an unnamed one as it is."""
+    """Return parameters as text: those of one module as ``encoder.*``, an unnamed one as it is."""
     by_root: dict[str, list[str]] = {}
     for name in names:
         root, _, rest = name.partition(".")

@@ -55,7 +55,7 @@ class Report:
     def open_finding(self, code: str) -> None:
         """Click on the first finding of ``code``, and wait until the page has heard that it is open.
 
-        Chromium tells of an opened ``<details>`` in a task of its own, after the click is done.
+        Chromium tells of an opened ``<details>`` in another task, after the click is done.
         """
         summary = self.page.locator("summary", has_text=code).first
         finding = summary.locator("xpath=..")

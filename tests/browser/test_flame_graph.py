@@ -11,7 +11,7 @@ from canned import canned_recording
 
 from gradscope.model import BackwardCall, Graph, Header, Node, Recording, SavedTensor, Site, Summary
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.full]
 
 Report = Any
 Show = Callable[..., Report]

@@ -24,7 +24,7 @@ from gradscope.model import (
 )
 from gradscope.record.processes import merged
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.full]
 
 Report = Any
 Show = Callable[..., Report]
@@ -49,6 +49,7 @@ RECORDINGS = {
 }
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", RECORDINGS)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.repository.test_site import site as site
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.full]
 PAGES = ("index", "tutorial", "commands/run", "findings/GS101", "python/what-they-return")
 
 

@@ -1,11 +1,11 @@
-"""A simulated accelerator: a device "sim" whose backward nodes autograd's engine runs in threads of its own.
+"""A simulated accelerator: a device "sim" whose backward nodes autograd's engine runs in separate threads.
 
 The kernels are the CPU's and run at once; dispatch, device guard, streams and the engine's threads are torch's own, so
 that a program meets what it would on CUDA: hooks without a Python frame below them, sequence numbers of other threads,
 operators that torch chooses off the CPU. Not simulated: kernels that run later, sparse tensors, ``torch.compile``.
 
 A process registers it once, before its first backward call, as the engine starts its threads then: tests run programs in
-processes of their own (``running.py``).
+separate processes (``running.py``).
 """
 
 from __future__ import annotations

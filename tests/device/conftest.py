@@ -1,7 +1,7 @@
 """Tests on the simulated device; they are skipped, with the reason, where it cannot be built.
 
 The engine of a process starts its threads with the first backward call, and then takes no further device: so each test
-runs in a process of its own, in which no other test has made one.
+runs in a separate process, in which no other test has made one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test of this folder in a process of its own; its end is the test's."""
+    """Run a test of this folder in a separate process; its end is the test's."""
     if os.environ.get(OWN_PROCESS):
         return None
     marks = pyfuncitem.config.getoption("markexpr")

@@ -1,4 +1,4 @@
-"""Runs programs on the CPU and on the simulated device, plain and watched, each in a fork of its own, and compares.
+"""Runs programs on the CPU and on the simulated device, plain and watched, each in a separate fork, and compares.
 
 ``python -m tests.device.running [PROGRAM…]`` compares these programs, or all annotated ones, and prints each difference
 and how many there are of each sort.

@@ -62,7 +62,7 @@ def cases() -> list[object]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("program", cases())
 def test_said_alike(program: Path) -> None:
     device.library()
@@ -80,6 +80,7 @@ UNSUPPORTED = ("nested_strided", "nested_jagged")
 """Steps whose operators the simulated device lacks."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "count", [pytest.param(4, id="some"), pytest.param(LONG, id="long", marks=pytest.mark.long)]
 )

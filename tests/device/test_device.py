@@ -1,4 +1,4 @@
-"""The simulated device does what tests rely on: threads of the engine's, sequence numbers of their own, counters."""
+"""The simulated device does what tests rely on: threads of the engine's, separate sequence numbers, counters."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def test_the_engine_has_a_thread_for_each_device(on_device: OnDevice) -> None:
     on_device(work, devices=2)
 
 
+@pytest.mark.full
 def test_what_makes_the_host_wait_is_counted_and_refused(on_device: OnDevice) -> None:
     def work() -> None:
         sim = device.load()
@@ -56,6 +57,7 @@ def test_what_makes_the_host_wait_is_counted_and_refused(on_device: OnDevice) ->
     on_device(work)
 
 
+@pytest.mark.full
 def test_memory_is_counted_by_device(on_device: OnDevice) -> None:
     def work() -> None:
         sim = device.load(2)
@@ -68,6 +70,7 @@ def test_memory_is_counted_by_device(on_device: OnDevice) -> None:
     on_device(work, devices=2)
 
 
+@pytest.mark.full
 def test_networks_compute_what_they_compute_on_the_cpu(on_device: OnDevice) -> None:
     def work() -> None:
         for make in (

@@ -44,6 +44,7 @@ class ByFunc(Function):
         return grads[0] * slope
 
 
+@pytest.mark.full
 def test_a_hook_and_a_function_may_refuse_default_hooks(on_device: OnDevice) -> None:
     def work() -> None:
         grads = []
@@ -64,6 +65,7 @@ def test_a_hook_and_a_function_may_refuse_default_hooks(on_device: OnDevice) -> 
     on_device(work)
 
 
+@pytest.mark.full
 def test_the_program_sees_its_own_pairs_of_hooks_and_none_of_ours(on_device: OnDevice) -> None:
     def work() -> None:
         top: Any = torch._C._autograd._top_saved_tensors_default_hooks
@@ -85,6 +87,7 @@ def test_the_program_sees_its_own_pairs_of_hooks_and_none_of_ours(on_device: OnD
     on_device(work)
 
 
+@pytest.mark.full
 def test_the_error_of_a_stale_tensor_has_torch_s_words(on_device: OnDevice) -> None:
     def work() -> None:
         texts = []
@@ -131,6 +134,7 @@ def penalty(net: nn.Sequential) -> torch.Tensor:
     return loss
 
 
+@pytest.mark.full
 def test_nodes_that_torch_numbers_alike_are_apart_and_have_lines(on_device: OnDevice) -> None:
     def work() -> None:
         net = small_net().to("sim")
@@ -157,6 +161,7 @@ def test_nodes_that_torch_numbers_alike_are_apart_and_have_lines(on_device: OnDe
     on_device(work)
 
 
+@pytest.mark.full
 def test_a_node_that_saved_only_a_number_is_not_taken_for_one_of_the_engine_s(
     on_device: OnDevice,
 ) -> None:
@@ -246,6 +251,7 @@ def run_steps(make: Callable[[], Step], count: int = 40) -> tuple[Scope, int]:
     return scope, light
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("make", [gradient_penalty, reentrant_checkpoints, tensor_hooks])
 def test_calls_are_as_light_as_on_the_cpu_and_totals_are_the_same(
     make: Callable[[], Step], on_device: OnDevice
@@ -266,6 +272,7 @@ def test_calls_are_as_light_as_on_the_cpu_and_totals_are_the_same(
     on_device(work)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [gradient_penalty, reentrant_checkpoints, tensor_hooks])
 def test_nothing_is_read_from_the_device(make: Callable[[], Step], on_device: OnDevice) -> None:
     def work() -> None:

@@ -27,7 +27,7 @@ BOUNDARIES = {
     "gradscope.detect.foresight.lines:LineWatch._start",
     "gradscope.detect.foresight.lines:LineWatch._event",
 }
-"""What torch or Python calls itself: there is nothing of ours around it, the guard is inside."""
+"""What torch or Python calls itself: there is nothing of gradscope around it, the guard is inside."""
 
 MISSING = [
     "torch._C:_current_autograd_node",
@@ -81,6 +81,7 @@ def watched(how: str, target: str, tmp_path: Path) -> tuple[Any, list[str]]:
     return done, [*notes, *done.stderr.splitlines()]
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.statement)
 def test_without_a_fact_the_program_runs_and_one_line_says_what_is_lost(
     fact: Fact, plain: subprocess.CompletedProcess[str], tmp_path: Path
@@ -94,6 +95,7 @@ def test_without_a_fact_the_program_runs_and_one_line_says_what_is_lost(
     held(WITHOUT_FACTS[fact], said[0].rpartition('": ')[2].split(":")[0])
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("name", MISSING)
 def test_without_a_private_name_of_torch_the_program_runs(name: str, tmp_path: Path) -> None:
     alone = ran("missing", name, "plain", PROGRAM)
@@ -134,9 +136,10 @@ SAMPLE = [target for target in targets() if zlib.crc32(target.encode()) % 40 == 
 """The same ones also when others are added."""
 
 
+@pytest.mark.full
 @fault(
     BROKEN,
-    "functions of ours that can run while a program is watched raise, one after the other",
+    "functions of gradscope that can run while a program is watched raise, one after the other",
     SAME,
     few=len(SAMPLE),
     many=len(targets()),

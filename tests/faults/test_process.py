@@ -190,7 +190,7 @@ def test_it_ends_at_once(tries: Tries, tmp_path: Path) -> None:
 @fault(
     "The process",
     "SIGKILL while it waits after a call, or hangs within one",
-    f"{READABLE}, as totals and table say, and names the call that had begun; before, it says that the run goes on",
+    f"{READABLE}, as totals and table say, and names the call that had begun; before, it says that the run has not ended",
     few=2,
     many=10,
 )
@@ -213,7 +213,7 @@ def test_it_hangs(tries: Tries, tmp_path: Path) -> None:
             where = f"at trains.py:{line} had begun and had not ended"
             expected = [f"backward call {last + 1} {where}"] if way == "hang" else []
             assert begun == expected
-        assert f"the run is still going on (process {running.header.pid})" in before
+        assert f"the run has not ended yet (process {running.header.pid})" in before
         assert "the run was stopped before it could finish" in after
         save.unlink()
         tries.came("no call lost")

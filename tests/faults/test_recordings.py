@@ -169,6 +169,7 @@ def test_cut_off(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None:
         tries.came(came)
 
 
+@pytest.mark.full
 @fault("The recording", "up to eight bits of the file are flipped", OR_REFUSED, few=15, many=300)
 def test_flipped_bits(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None:
     content, flipped = whole.read_bytes(), tmp_path / "flipped.gscope"
@@ -192,6 +193,7 @@ def nonsense(value: Any, draw: Random) -> Any:
     return draw.choice(alike or list(VALUES))
 
 
+@pytest.mark.full
 @fault(
     "The recording",
     "a value in it is of the right type and makes no sense",
@@ -311,7 +313,7 @@ class Harmful:
         return next(value for key, value in self.whole.items() if key[0] == table)
 
     def many(self, table: str, number: int, make: Callable[[int], bytes] = bytes) -> bytes:
-        """All records, so many of a table made anew."""
+        """All records, so many of a table made again."""
         records = dict(self.whole) | {(table, key): make(key) for key in range(1, number + 1)}
         return b"".join(map(_frame, records, records.values()))
 
@@ -333,6 +335,7 @@ LIMITS = (5.0, 300 << 10)
 """CPU seconds, and KiB of memory."""
 
 
+@pytest.mark.full
 @fault(
     "The recording",
     "it was made to do harm: to unpack to gigabytes, to nest, to have no end, to name files of others",
@@ -418,6 +421,7 @@ def mutated(content: bytes, records: Mapping[Key, bytes], draw: Random) -> bytes
     return bytes(head) + b"".join(frames)
 
 
+@pytest.mark.full
 @fault(
     "The recording",
     "bytes, records, keys, numbers and texts in it are others than were written",
@@ -504,6 +508,7 @@ class Elements(HTMLParser):
         self.running += [name for name, _ in attrs if name.startswith("on")]
 
 
+@pytest.mark.full
 @fault(
     "What is shown",
     "HTML, SQL, terminal escapes, markup and commands in every text of a recording",
@@ -568,6 +573,7 @@ def test_hostile_texts(
         tries.came("shown as text")
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_arguments_and_environments(
     text: str,

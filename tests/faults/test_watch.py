@@ -60,8 +60,8 @@ def interrupted(draw: Random, hooks: bool) -> tuple[int, int]:
 
 @fault(
     "The watch",
-    "a signal's handler raises at a random moment, in the program's code, torch's or ours",
-    "the program gets each one, none is printed or lost, nothing of ours is left, no part switched off",
+    "a signal's handler raises at a random moment, in the program's code, torch's or gradscope's",
+    "the program gets each one, none is printed or lost, nothing of gradscope is left, no part switched off",
     few=10,
     many=300,
 )
@@ -82,7 +82,7 @@ def test_interrupted_at_random_moments(tries: Tries) -> None:
 @fault(
     "The watch",
     "a watch in a generator is collected before it ends, in the midst of a pass",
-    "gradients are the same bit for bit, and nothing of ours is left",
+    "gradients are the same bit for bit, and nothing of gradscope is left",
     few=3,
     many=100,
 )

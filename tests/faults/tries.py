@@ -47,7 +47,7 @@ class Tries:
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def __iter__(self) -> Iterator[random.Random]:
-        """Each try has random numbers of its own; the same in every run."""
+        """Each try has other random numbers; the same in every run."""
         for number in range(self.times):
             self.begun += 1
             yield random.Random(number)

@@ -1,1 +1,1 @@
-"""Programs that train inside of other people's frameworks, healthy and with a hazard of their own."""
+"""Programs that train inside of other people's frameworks, healthy and with a hazard."""

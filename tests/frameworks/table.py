@@ -1,7 +1,7 @@
 """
 Runs every program in its framework and prints the table of ``docs/frameworks.md``: ``python -m tests.frameworks.table``.
 
-``--write`` writes the page. With names of programs, only their rows are made anew. The status is 1 if
+``--write`` writes the page. With names of programs, only their rows are made again. The status is 1 if
 anything is not as the program's comments say.
 """
 
@@ -23,7 +23,7 @@ HEADER = """\
 A program for each framework is run four times: as it is, with and without gradscope, and with a
 mistake in the user's code, with and without gradscope. `tests/frameworks/programs/` has the
 programs; a comment at the end of a line shows the mistake. `nox -s frameworks -- --write` installs
-the frameworks into an environment of their own and makes this page.
+the frameworks into a separate environment and makes this page.
 
 - **healthy**: nothing at or above a warning is found, and both runs of each pair print the same.
 - **found**: torch raises, and gradscope announced it as certain before.

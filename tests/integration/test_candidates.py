@@ -108,6 +108,7 @@ def are_in(words: str, names: set[str]) -> bool:
     return any(re.fullmatch(each, name) for each in told for name in names)
 
 
+@pytest.mark.full(but=10)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_the_expert_s_fix_is_first_and_what_is_told_of_training_is_true(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +151,7 @@ def check(effect: str, calls: BY_NAME) -> bool:
     return told is not None
 
 
+@pytest.mark.full(but=8)
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_the_first_fix_cures_the_annotated_cases_and_what_is_told_of_training_is_true(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -90,6 +90,7 @@ def problems(expected: dict[str, Any], watched: dict[str, Any]) -> list[str]:
     return wrong
 
 
+@pytest.mark.full(but=25)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="runs the cases in forked children")
 @pytest.mark.parametrize("path", sorted(CASES.glob("*.py")), ids=lambda path: path.stem)
 def test_case(path: Path, tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def processes_of(run: Run) -> list[str]:
     return [process["name"] for process in run.report["processes"]]
 
 
+@pytest.mark.full(but=1)
 @needs_gloo
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_that_are_forked(place: Place, ranks: int) -> None:
@@ -160,6 +161,7 @@ def test_a_finding_names_the_ranks_that_met_it(place: Place) -> None:
     assert place.files() == []
 
 
+@pytest.mark.full
 @needs_gloo
 @needs("cpu.Stream.record_event")  # which torch 2.6 asks of a CPU's stream
 def test_ranks_of_fsdp(place: Place) -> None:
@@ -188,8 +190,8 @@ def test_ranks_of_fsdp(place: Place) -> None:
     assert [one["differs"] for one in done.report["processes"]] == ["", ""]
 
 
+@pytest.mark.full
 @needs_gloo
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_ranks_that_begin_anew(place: Place, method: str) -> None:
     place.write("train.py", RANKS + f"\nif __name__ == '__main__':\n    start({method!r}, 2)\n")
@@ -200,8 +202,8 @@ def test_ranks_that_begin_anew(place: Place, method: str) -> None:
     assert load(place.path / "1-of-it.gscope").header.script == "train.py"
 
 
+@pytest.mark.full
 @needs_gloo
-@pytest.mark.slow
 def test_torchrun_around_gradscope_and_gradscope_around_torchrun(place: Place) -> None:
     begin = "dist.init_process_group('gloo')\ntrain(dist.get_rank(), 1, ())\ndist.destroy_process_group()"
     place.write("train.py", RANKS + "\n" + begin)
@@ -229,7 +231,7 @@ def test_torchrun_around_gradscope_and_gradscope_around_torchrun(place: Place) -
     assert (page.status, page.stdout) == (0, "page: page.html\n")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_script_that_is_started_by_the_program(place: Place) -> None:
     place.write("child.py", BROKEN)
     place.write(
@@ -250,6 +252,7 @@ def test_a_script_that_is_started_by_the_program(place: Place) -> None:
     assert watched.status == 1
 
 
+@pytest.mark.full
 def test_a_process_that_the_program_forks_itself(place: Place) -> None:
     place.write(
         "train.py",
@@ -310,6 +313,7 @@ def test_a_process_that_the_program_forks_itself(place: Place) -> None:
     assert (own.summary.backward_calls, own.findings) == (4, ())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("function", ["posix_spawn", "posix_spawnp"])
 def test_a_script_that_is_spawned(place: Place, function: str) -> None:
     """As subprocess does since Python 3.13."""
@@ -328,6 +332,7 @@ def test_a_script_that_is_spawned(place: Place, function: str) -> None:
     assert found["processes"] == processes_of(watched)
 
 
+@pytest.mark.full
 def test_what_is_not_watched_is_told_with_the_command_that_would(place: Place) -> None:
     place.write("child.py", "print('hello')")
     place.write(
@@ -364,6 +369,7 @@ def test_a_child_without_backward_calls_leaves_nothing(place: Place) -> None:
     assert place.files() == ["run.gscope"]
 
 
+@pytest.mark.full
 def test_a_name_may_hold_the_number_of_the_process(place: Place) -> None:
     place.write(
         "train.py",

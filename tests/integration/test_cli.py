@@ -124,6 +124,7 @@ def test_a_finding_is_told_and_the_programs_own_status_and_traceback_stay(script
     assert script.with_suffix(".txt").read_text().count("error[GS101]") == 2
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize(
     ("options", "program", "status"),
     [
@@ -287,6 +288,7 @@ def test_a_recording_is_saved_where_the_program_was_started(script: Path) -> Non
     assert (script.parent / "here.gscope").exists()
 
 
+@pytest.mark.full(but=8)
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -322,6 +324,7 @@ def test_used_wrongly(tmp_path: Path, args: Sequence[str], says: str) -> None:
     assert says in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("line", [["python", "-Ou"], ["--", sys.executable, "-O"]])
 def test_python_is_not_needed_and_its_options_hold(script: Path, line: list[str]) -> None:
     script.write_text("import sys\nprint(sys.argv, sys.flags.optimize, sys.path[0])\n" + CAUGHT)

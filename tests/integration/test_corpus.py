@@ -1,7 +1,7 @@
 """
 Every program of ``tests/corpus`` is run once, with all rules asked: what its comments say is found, and nothing else.
 
-A comment at the end of a line says what is found there, its parts parted by ``;``, and goes on in the
+A comment at the end of a line says what is found there, its parts parted by ``;``, and continues in the
 lines that follow and start with ``# ^``:
 
 - ``error: GS101 [detach, edit] `h```: a finding of that severity is announced at this line, with this
@@ -171,6 +171,7 @@ def code_of(line: str) -> str:
     return COMMENT.split(line)[0].rstrip()
 
 
+@pytest.mark.full(but=40)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_the_comments_say_is_found_and_nothing_else(path: Path, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")

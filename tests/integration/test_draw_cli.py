@@ -207,6 +207,7 @@ def test_a_run_without_a_graph_keeps_its_status_and_says_so(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
 
 
+@pytest.mark.full(but=6)
 @pytest.mark.parametrize(
     ("args", "says"),
     [

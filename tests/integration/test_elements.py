@@ -345,6 +345,7 @@ for t in range(3):
 """Nothing fails in these."""
 
 
+@pytest.mark.full(but=10)
 @pytest.mark.parametrize("name", ONCE)
 def test_an_element_that_comes_once_is_no_finding(name: str, tmp_path: Path) -> None:
     assert found_in(ONCE[name], tmp_path) == []

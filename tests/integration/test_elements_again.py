@@ -200,6 +200,7 @@ for t in range(12):
 }
 
 
+@pytest.mark.full(but=10)
 @pytest.mark.parametrize("name", AGAIN)
 def test_an_element_that_comes_again_is_told_early(name: str, tmp_path: Path) -> None:
     found = found_in(AGAIN[name], tmp_path, "second time")

@@ -21,8 +21,6 @@ ERRORS = {
     "transformer": SECOND_TIME,
 }
 
-pytestmark = pytest.mark.slow
-
 
 def run(script: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

@@ -20,7 +20,7 @@ from tests.integration.test_branches import HEAD, NOT_TAKEN
 
 CASES = ROOT / "tests" / "cases"
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 CARRIED = """\
 import sys
@@ -48,7 +48,7 @@ def gradscope(
 
 
 def recorded(folder: Path, *program: str, cwd: Path | None = None) -> Path:
-    """A recording of the program, made in ``cwd``, which gets a command of its own."""
+    """A recording of the program, made in ``cwd``, which gets a separate command."""
     file = folder / "run.gscope"
     done = gradscope("run", "--save", file, *program, cwd=cwd or folder)
     assert file.exists(), done.stderr
@@ -92,6 +92,7 @@ def test_a_rank_is_tried_out_as_one(begins: str, says: str, tmp_path: Path) -> N
     assert done.returncode == bool(begins), done.stdout
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     "case",
     [
@@ -130,6 +131,7 @@ def test_what_is_written_runs_clean(case: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.full(but=1)
 def test_verify_tells_hazard_end_loss_and_memory(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(CARRIED)
     tried = gradscope("fix", recorded(tmp_path, "train.py", "30"), "--verify", cwd=tmp_path)
@@ -232,6 +234,7 @@ def test_an_edit_in_an_imported_module_of_a_package_run_with_m(tmp_path: Path) -
     assert findings(tmp_path / "work", "-m", "pack", "x y") == set()
 
 
+@pytest.mark.full(but=1)
 def test_what_does_not_hold_is_not_written_and_its_traceback_is_of_the_changed_source(
     tmp_path: Path,
 ) -> None:

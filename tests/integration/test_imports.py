@@ -69,7 +69,7 @@ def plain(programs: list[str], tmp_path_factory: pytest.TempPathFactory) -> set[
     return {name for imports in found.imports.values() for name, _ in imports}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("options", [(), ("--no-hooks",)], ids=str)
 def test_under_run_only_gradscope_itself_is_imported_with_torch_and_nothing_later(
     options: tuple[str, ...], programs: list[str], plain: set[str], tmp_path: Path
@@ -83,7 +83,7 @@ def test_under_run_only_gradscope_itself_is_imported_with_torch_and_nothing_late
     assert {"GS101", "GS102", "GS201"} <= set(re.findall(r"GS\d+", report.read_text("utf-8")))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "codes"),
     [("watch", {r.code for r in RULES}), ("watch without hooks", {"GS101", "GS201", "GS302"})],

@@ -46,7 +46,7 @@ class Shown:
 
 
 class Kernel:
-    """A kernel that goes on from cell to cell; in a thread, as the tests' own may have a loop."""
+    """A kernel that lives from cell to cell; in a thread, as the tests' own may have a loop."""
 
     def __init__(self, thread: ThreadPoolExecutor, folder: Path) -> None:
         self._thread = thread
@@ -245,7 +245,7 @@ def test_without_the_extension_places_are_cells_too(kernel: Kernel) -> None:
     kernel.run("%load_ext gradscope")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_notebook_of_the_docs() -> None:
     script = [sys.executable, str(DOCS / "make_notebook.py"), "--check"]
     done = subprocess.run(script, capture_output=True, text=True, check=False)

@@ -32,7 +32,7 @@ of_pinned_torch = pytest.mark.skipif(
     f"torch=={torch.__version__.partition('+')[0]}\n" not in PINS,
     reason="the pages show the words of the torch that is pinned",
 )
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def steps(page: str) -> Iterator[tuple[str, list[str]]]:

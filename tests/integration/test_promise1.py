@@ -41,7 +41,7 @@ REAL = {
     "profilers": "starts torch's profiler, and has nothing of gradscope imported before",
     "surroundings": "looks at what a fresh process is given",
 }
-"""Scripts that run in processes of their own, and why; the others run in forks, see ``tests.zygote``."""
+"""Scripts that run in separate processes, and why; the others run in forks, see ``tests.zygote``."""
 
 ALIASES = "hooks keep a detached alias of a saved output"
 RUNNER = "a stack that torch formats as a whole has the runner's frames at its outer end"
@@ -67,7 +67,7 @@ if not has(SAVED_IS_TOLD):
     LIMITS["saved_tensor_hooks", ()] = "what a SavedTensor that stands alone holds is not told"
 """What is known to differ, and why; the test fails if one of these no longer does."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full(but=12)
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ def test_each_test_is_watched_and_failed_or_not_by_what_is_found(suite: Path) ->
     assert "--> test_watched.py:20:9 in run_twice" in says
 
 
+@pytest.mark.full
 def test_the_severity_that_fails_is_said(suite: Path) -> None:
     chosen = ("--gradscope", "-k", "only_warns or it_swallows")
     failed = run_pytest(suite, *chosen, "--gradscope-fail-on=warning")
@@ -163,12 +164,14 @@ def test_markers_are_checked(args: tuple[str, ...], kwargs: dict[str, object], s
     assert says in str(raised.value)
 
 
+@pytest.mark.full
 def test_xdist_hands_findings_to_its_controller(suite: Path) -> None:
     says = watched(suite, "-n", "2", plugins=(PLUGIN, "xdist"))
     assert "4 errors, 4 warnings, 1 advice, 14 suppressed in 42 backward calls of 16 tests" in says
     assert sorted(line for line in says.splitlines() if line in LISTED) == sorted(LISTED)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("pytest_cov") is None, reason="needs pytest-cov")
 def test_coverage_is_measured_beside_it(suite: Path) -> None:
     says = watched(suite, "--cov=test_watched", plugins=(PLUGIN, "pytest_cov.plugin"))
@@ -213,6 +216,7 @@ def test_step():
 """
 
 
+@pytest.mark.full
 def test_comments_settings_and_a_baseline_hold_as_for_the_commands(tmp_path: Path) -> None:
     file = tmp_path / "test_steps.py"
     file.write_text(STEPS, encoding="utf-8")

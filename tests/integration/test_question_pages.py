@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 FOLDER = DOCS / "questions"
 PAGES = sorted(path.name for path in FOLDER.glob("*.md") if path.name != "README.md")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 if not hasattr(os, "fork"):
     pytest.skip("the pages are run in forks", allow_module_level=True)
@@ -42,6 +42,7 @@ def words(svg: str) -> list[str]:
     return sorted(re.findall(r">([^<>\n]+)<", svg))
 
 
+@pytest.mark.full(but=5)
 @pytest.mark.parametrize("name", PAGES)
 def test_page_shows_what_its_programs_print(name: str, made: dict[str, Any]) -> None:
     page = (FOLDER / name).read_text(encoding="utf-8")

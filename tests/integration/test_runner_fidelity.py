@@ -72,6 +72,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     "path",
     ["identity.py", "./identity.py", "../here/identity.py", "package", "package/__main__.py"],
@@ -118,6 +119,7 @@ def test_archives_and_compiled_scripts(place: Place) -> None:
     assert place.same("chained.pyc").status == 1
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     "flags", [("-P",), ("-O",), ("-W", "error"), ("-X", "dev"), ("-u",), ("-B", "-bb", "-q")]
 )
@@ -137,6 +139,7 @@ def test_a_safe_path_from_the_environment(place: Place) -> None:
     assert f"'{place.path}'" not in place.same("identity.py", PYTHONSAFEPATH="1").stdout
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     "program", ["chained.py", "context.py", "group.py", "missing_import.py", "stack.py"]
 )
@@ -145,6 +148,7 @@ def test_tracebacks(place: Place, program: str) -> None:
     assert "Traceback" in done.stderr
 
 
+@pytest.mark.full
 def test_programs_that_do_not_compile(place: Place) -> None:
     place.write("broken.py", "print('never')\nif True\n    pass\n")
     place.write("tabs.py", "if 1:\n\tpass\n        pass\n")
@@ -160,6 +164,7 @@ def test_programs_that_do_not_compile(place: Place) -> None:
     place.same("-m", "broken")
 
 
+@pytest.mark.full(but=5)
 @pytest.mark.parametrize(
     ("code", "status"),
     [
@@ -188,17 +193,20 @@ def test_ways_to_leave(place: Place, code: str, status: int) -> None:
     assert place.same("exit_with.py", code).status == status
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("hook", ["quiet", "failing", "exiting", "missing"])
 def test_exception_hooks(place: Place, hook: str) -> None:
     assert place.same("hooks.py", hook).status == (7 if hook == "exiting" else 1)
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("how", ["", "exit", "raise"])
 def test_what_is_held_is_released_in_the_same_order(place: Place, how: str) -> None:
     assert place.same("teardown.py", how).stdout.count("released") == 5
     assert place.same("-m", "teardown", how).stdout.count("released") == 5
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     "code", ["", "raise ValueError(1)", "raise KeyboardInterrupt", "sys.exit(3)"]
 )
@@ -216,6 +224,7 @@ def test_threads(place: Place) -> None:
     assert place.same("executor.py").status == 0
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL", "SIGHUP"])
 def test_signals(place: Place, name: str) -> None:
     done = place.same("interrupted.py", name)
@@ -229,12 +238,14 @@ def test_an_interrupt_while_threads_are_waited_for(place: Place) -> None:
     assert done.status == 0
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("program", [("children.py",), ("-m", "children")])
 def test_processes(place: Place, method: str, program: tuple[str, ...]) -> None:
     assert "Job(number=3)" in place.same(*program, method).stdout
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     "code", ["pass", "sys.exit(5)", "raise ValueError('child')", "raise KeyboardInterrupt"]
 )
@@ -244,6 +255,7 @@ def test_a_forked_child_that_comes_to_its_end(place: Place, code: str) -> None:
     assert place.report.read_text().count("gradscope") == 1
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize(
     "code",
     [
@@ -295,6 +307,7 @@ def test_an_interrupt_while_torch_is_imported(place: Place) -> None:
     place.same("imports.py")
 
 
+@pytest.mark.full
 def test_the_console_script_is_not_taken_for_the_program(place: Place) -> None:
     """It is outermost on the stack; what the program leaves is looked for in the program's own variables."""
     place.write(

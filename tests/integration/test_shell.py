@@ -29,6 +29,7 @@ COMPLETING = {
 NO_TORCH = "import sys; sys.modules['torch'] = None; from gradscope.cli import main; main()"
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("shell", COMPLETING)
 def test_a_shell_completes_commands_options_and_values(shell: str) -> None:
     def completed(words: str) -> set[str]:

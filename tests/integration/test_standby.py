@@ -58,6 +58,7 @@ def processes(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize("end", ENDS)
 def test_a_process_that_dies_is_reported_on(end: str, tmp_path: Path) -> None:
     status, says = ENDS[end]
@@ -115,6 +116,7 @@ def test_what_its_children_did_is_in_the_report(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["dies.py"]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -197,6 +199,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
+@pytest.mark.full
 def test_a_process_that_adopts_orphans_has_none(tmp_path: Path) -> None:
     """As process 1 of a container does, and who asks for it."""
     (tmp_path / "looks.py").write_text(LOOKS)
@@ -229,6 +232,7 @@ NORMAL = {
 }
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize("end", NORMAL)
 def test_nothing_is_left_after_a_programs_own_end(end: str, tmp_path: Path) -> None:
     """Not for a moment: who waits for the process finds the standby gone."""

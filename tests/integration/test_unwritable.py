@@ -62,6 +62,7 @@ def test_a_report_that_cannot_be_written(form: str, own: int, status: int, tmp_p
 LOSES_STDERR = CAUGHT.replace("loss.backward()", "import os, sys\n{}\nloss.backward()", 1)
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize(
     ("how", "place"),
     [

@@ -21,7 +21,7 @@ from gradscope.render.text.trials import why
 from tests.integration.wrong_edits import HAZARDS, Hazard
 from tests.zygote import python
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def edits(file: Path, edit: dict[str, str]) -> tuple[Edit, ...]:

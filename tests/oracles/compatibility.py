@@ -80,7 +80,7 @@ def suite(workers: int) -> dict[str, Any]:
     """Run all tests but the long ones; return how they ended."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-q", "--full", "-p", "no:cacheprovider"]
         if workers > 1:
             command += ["-n", str(workers), "--dist", "worksteal"]
         subprocess.run([*command, f"--junitxml={report}"], cwd=ROOT, check=False)

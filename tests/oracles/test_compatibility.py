@@ -116,6 +116,7 @@ def test_a_case_is_held_against_its_first_line(
     assert list(compatibility.not_expected(script, found)) == said
 
 
+@pytest.mark.full
 def test_what_was_asked_for_is_written_beside_what_was_there(tmp_path: Path) -> None:
     script = tmp_path / "programs" / "program.py"
     script.parent.mkdir()

@@ -29,6 +29,7 @@ def conformance(*given: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 @needs(DETACHED_IS_TOLD)  # its suite asks for that, and puts hooks on single saved tensors
 def test_stand_in_goes_the_same_way_watched(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
@@ -74,6 +75,7 @@ class Suite(unittest.TestCase):
 """
 
 
+@pytest.mark.full
 @needs(TELLS_PAIRS)
 def test_what_kills_its_process_hangs_or_changes_is_told(tmp_path: Path) -> None:
     (tmp_path / "suite.py").write_text(SUITE)
@@ -97,6 +99,7 @@ def test_what_kills_its_process_hangs_or_changes_is_told(tmp_path: Path) -> None
     assert "suite.py: outcomes that changed\n  Suite.test_5_reads_the_mark: pass" in done.stdout
 
 
+@pytest.mark.full
 @needs(TELLS_PAIRS)
 def test_a_run_is_resumed_where_it_was(tmp_path: Path) -> None:
     (tmp_path / "suite.py").write_text(SUITE)

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.oracles import growth, mutants
 from tests.oracles.comparing import differing
 from tests.oracles.mutating import mutants as mutants_of
@@ -28,6 +30,7 @@ def results_of(command: str, out: Path, *arguments: object) -> list[dict[str, An
     return [json.loads(line) for line in kept]
 
 
+@pytest.mark.full
 def test_scripts_in_many_styles_run_the_same_and_without_a_warning(tmp_path: Path) -> None:
     results = results_of("wild", tmp_path, SCRIPTS)
     assert len(results) == len(list(SCRIPTS.glob("*.py"))) >= 16
@@ -37,6 +40,7 @@ def test_scripts_in_many_styles_run_the_same_and_without_a_warning(tmp_path: Pat
         assert {one["severity"] for one in result["findings"]} <= {"advice"}, result
 
 
+@pytest.mark.full
 def test_examples_run_the_same_and_only_the_hazards_are_found(tmp_path: Path) -> None:
     results = results_of("wild", tmp_path, ROOT / "examples", "--args", "--steps 6")
     assert len(results) == 10
@@ -47,6 +51,7 @@ def test_examples_run_the_same_and_only_the_hazards_are_found(tmp_path: Path) ->
         assert any(one["certainty"] == "certain" for one in result["findings"]) == is_hazard
 
 
+@pytest.mark.full
 def test_mutants_are_labelled_by_torch_and_every_error_is_announced(tmp_path: Path) -> None:
     listed = tmp_path / "list"
     names = ("char_rnn", "gan_generator_first")

@@ -86,7 +86,7 @@ def place(location: dict[str, Any] | None) -> str:
 
 
 def failures(ran: Ran) -> list[str]:
-    """Return what gradscope says, or shows, of failures of its own."""
+    """Return what gradscope says, or shows, of its failures."""
     found = []
     if ran.report is None and ran.status is not None:
         found.append(f"no report (exit status {ran.status})")

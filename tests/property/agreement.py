@@ -90,7 +90,7 @@ def run_watched(program: Program, hooks: bool, comparison: Comparison) -> list[O
     """Run the program in a watch, and note each step at which gradscope and the engine disagree."""
 
     def compare(step: Callable[[], Outcome]) -> Outcome:
-        # A finding is told once per cause: a watch of its own sees those of this step.
+        # A finding is told once per cause: a new watch sees those of this step.
         ended: list[BackwardCall] = []
         with gradscope.watch(hooks=hooks, on_call=ended.append) as scope:
             outcome = step()

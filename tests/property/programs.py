@@ -141,7 +141,7 @@ def threaded(work: Callable[[], str]) -> str:
 
 
 def two_threads(values: Tensor, k: int) -> None:
-    """Two threads at once, each with a graph of its own; in one of them, for some k, the engine raises."""
+    """Two threads at once, each with its graph; in one of them, for some k, the engine raises."""
     start = threading.Barrier(2)
     plain = values.detach().as_subclass(Tensor)
 
@@ -298,7 +298,7 @@ class Machine:
         )
         results.extend(gradients)
         # An input's gradient may be the very tensor of ones given above or one that another holds: a copy keeps
-        # later accumulation, which happens inside a backward call, from changing what a graph of ours has saved.
+        # later accumulation, which happens inside a backward call, from changing what a graph of the test has saved.
         self.pool.extend(
             g.clone() for g in gradients if g is not None and g.numel() <= MAX_ELEMENTS
         )

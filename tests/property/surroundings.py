@@ -1,4 +1,4 @@
-"""Operations in what programs put around them: checkpoints, hooks of their own, subclasses, gradients of gradients."""
+"""Operations in what programs put around them: checkpoints, hooks, subclasses, gradients of gradients."""
 
 # mypy: allow-untyped-calls
 # Part of torch is untyped.
@@ -115,7 +115,7 @@ def from_numbers(packed: tuple[torch.Size, list[Any]]) -> Tensor:
 
 
 def through_a_graph(saved: Tensor) -> Tensor:
-    """Unpacking runs a backward call of its own."""
+    """Unpacking runs a backward call."""
     if not saved.is_floating_point():
         return saved
     one = torch.ones_like(saved, requires_grad=True)
@@ -132,7 +132,7 @@ def hooks_in_hooks(x: Tensor, y: Tensor, k: int) -> Tensor:
 
 
 def hooks_disabled(x: Tensor, y: Tensor, k: int) -> Tensor:
-    """Torch refuses this where the program's own hooks are in force, and else lets it be."""
+    """Torch refuses this under the program's own hooks, and else lets it be."""
     with ExitStack() as stack:
         if k % 3 == 0:
             stack.enter_context(saved_tensors_hooks(lambda t: t, lambda t: t))
@@ -248,7 +248,7 @@ def func_grad(x: Tensor, y: Tensor, k: int) -> Tensor:
 
 
 def in_a_thread(x: Tensor, y: Tensor, k: int) -> Tensor:
-    """Another thread builds the graph, with hooks of its own in force every other time."""
+    """Another thread builds the graph, every other time under hooks."""
     with ThreadPoolExecutor(1) as pool:
         body = partial(computing_hooks, k=k) if k % 2 else BODIES[k % 3]
         return pool.submit(body, x, y).result()

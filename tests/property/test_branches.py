@@ -121,6 +121,7 @@ def check(seed: int, folder: Path) -> tuple[int, int]:
     return bool(warned), bool(errors)
 
 
+@pytest.mark.full
 def test_what_is_predicted_comes_true(tmp_path: Path) -> None:
     results = [check(seed, tmp_path) for seed in range(60)]
     predicted, failed = map(sum, zip(*results, strict=True))

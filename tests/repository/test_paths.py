@@ -10,15 +10,40 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gradscope"
 NEW = {"rules/gs306.py", "gradscope/rules/gsNNN.py"}  # examples of a file to add
+HOMES = (PACKAGE, ROOT, PACKAGE / "detect")
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/how-it-works.md"])
 def test_files_that_a_guide_names_are_there(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:\w+/)*\w+(?:\.py|/))`", text)) - NEW
+    named = set(files_in(text)) - NEW
     assert named
-    homes = (PACKAGE, ROOT, PACKAGE / "detect")
-    assert not {name for name in named if not any((home / name).exists() for home in homes)}
+    assert not {name for name in named if not any((home / name).exists() for home in HOMES)}
+
+
+def files_in(text: str) -> list[str]:
+    return re.findall(r"`((?:\w+/)*\w+(?:\.(?:py|css|js)|/))`", text)
+
+
+def test_each_change_has_a_file_to_open() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.partition("| what you want to change | where |\n|---|---|\n")[2].partition("\n\n")[
+        0
+    ]
+    where = {
+        what: files_in(files) for what, files in re.findall(r"^\| (.*) \| (.*) \|$", table, re.M)
+    }
+    assert len(where) > 15
+    for what, files in where.items():
+        assert files, what
+        assert (PACKAGE / files[0]).is_file() or files[0] in NEW, what
+    for what in (
+        "GS102 proposes a wrong edit",
+        "a finding is printed twice",
+        "what begins or ends the light mode, in which the hooks are lifted",
+        "the colours of the flame graph",
+    ):
+        assert len(where[what]) == 1, what
 
 
 def test_files_in_the_picture_of_the_rooms_are_there() -> None:

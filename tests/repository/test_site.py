@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = ("diff", "doctor", "draw", "explain", "fix", "report", "rules", "run")
 
 pytest.importorskip("material", reason="mkdocs-material is not installed: the extra `docs`")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,7 @@ def test_the_examples_differ_and_are_whole_programs(rule: Rule) -> None:
         assert source.startswith("import torch\n")
 
 
+@pytest.mark.full(but=1)
 @each_certain_example
 def test_the_bad_example_fails_in_its_last_line_with_the_error_of_the_rule(
     rule: Rule, tmp_path: Path

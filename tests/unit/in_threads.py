@@ -1,4 +1,4 @@
-"""Builds graphs in threads of their own, whose nodes torch counts from zero."""
+"""Builds graphs in separate threads, whose nodes torch counts from zero."""
 
 from __future__ import annotations
 

@@ -52,6 +52,7 @@ def announced(scope: Scope | None) -> dict[str, int]:
     return {c: sum(f.count for f in errors if f.code == c) for c in WORDS}
 
 
+@pytest.mark.full(but=30)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_all_agree(program: Callable[[], Calls], mode: str) -> None:

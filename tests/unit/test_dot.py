@@ -105,6 +105,7 @@ def test_hostile_strings_stay_text(tmp_path: Path) -> None:
     assert "<script" not in drawn
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf", ".dot"])
 def test_the_same_graph_gives_the_same_bytes(suffix: str, tmp_path: Path) -> None:
     code = (
@@ -137,6 +138,7 @@ def test_png_has_the_scene_twice_as_large(tmp_path: Path) -> None:
     assert int.from_bytes(data[16:20]) == 2 * width
 
 
+@pytest.mark.full
 def test_png_of_a_huge_picture_is_scaled_down_and_says_so(tmp_path: Path) -> None:
     result = draw_graphs([chain(400)], tmp_path / "graph.png", Options(fold=False, engine="simple"))
     assert result.boxes == 401

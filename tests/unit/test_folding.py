@@ -75,6 +75,7 @@ options = st.builds(
 markings = st.sampled_from([UNMARKED, Marks(failing=0)])
 
 
+@pytest.mark.full
 @settings(max_examples=150, deadline=None)
 @given(graphs(), options, markings)
 def test_any_fold_is_acyclic_complete_and_small(
@@ -155,6 +156,7 @@ def test_the_failing_node_has_its_own_box() -> None:
     assert box.alarm == "backward stops here"
 
 
+@pytest.mark.full
 def test_deep_chain() -> None:
     picture = compose([chain(200_000)], Options())
     assert titles(picture) == ["MulBackward0", f"MulBackward0 {TIMES}199,999"]

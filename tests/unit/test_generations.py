@@ -6,6 +6,7 @@ import pytest
 
 from gradscope.collect import generations
 from gradscope.collect.generations import Generations
+from gradscope.collect.thread_numbers import OTHER
 
 
 def test_old_calls_are_told_less_exactly_and_new_ones_exactly(
@@ -16,6 +17,7 @@ def test_old_calls_are_told_less_exactly_and_new_ones_exactly(
     monkeypatch.setattr(generations, "_MOST", 100)
     ends = Generations()
     for call in range(1, 1_001):
+        ends.see()
         ends.end(call, None)
         assert ends.newest == 10 * call
         assert ends.latest == call
@@ -27,3 +29,19 @@ def test_old_calls_are_told_less_exactly_and_new_ones_exactly(
         assert earlier is None or earlier[0] <= 10 * call
         assert later is None or later[0] > 10 * call
     assert [ends.of(10 * call + 3) for call in range(951, 1_001)] == [*range(951, 1_001)]
+
+
+def test_what_a_thread_builds_that_is_first_met_in_a_call_is_younger_than_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generations, "next_sequence_nr", lambda: 7)
+    ends = Generations()
+    ends.see()
+    ends.end(1, None)
+    first = 5 * OTHER
+    ends.see_built(first, counts=True)
+    ends.end(2, None)
+    ends.see_built(first + 1, counts=True)
+    ends.end(3, None)
+    assert [ends.of(number) for number in (first, first + 1)] == [1, 2]
+    assert (ends.built, ends.others) == (2, [first])

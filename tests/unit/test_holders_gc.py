@@ -364,6 +364,7 @@ def test_holders_keeps_nothing() -> None:
     assert [reference() for reference in gone] == [None, None]
 
 
+@pytest.mark.full
 def test_many_holders_are_told_up_to_a_limit() -> None:
     hidden = made()
     history = collections.deque(hidden * n for n in range(500))
@@ -380,6 +381,7 @@ def test_anything_but_a_tensor_gets_one_clear_line(wrong: Any) -> None:
         holders(wrong)
 
 
+@pytest.mark.full
 def test_a_deep_graph_survives_the_question() -> None:
     """A Node seen from Python is destroyed by recursion: too many in a row would end the process."""
     script = """

@@ -116,6 +116,7 @@ def test_what_happened_in_the_layout_is_told(
     ).read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 def test_a_chain_too_deep_for_the_engine_is_placed_simply() -> None:
     picture = picture_of(chain(45_000), fold=False)
     placed = lay_out(picture, [(40.0, 20.0)] * len(picture.boxes), engine="wasm", limit_seconds=60)
@@ -145,6 +146,7 @@ def test_without_any_engine_there_is_still_a_picture(
             layout.available_engine(engine)
 
 
+@pytest.mark.full
 def test_the_compiled_engine_is_kept_only_where_nobody_else_can_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,9 +157,7 @@ def test_the_compiled_engine_is_kept_only_where_nobody_else_can_write(
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     (compiled,) = folder.iterdir()
     assert stat.S_IMODE(compiled.stat().st_mode) == 0o600
-    compiled.write_bytes(
-        b"not machine code"
-    )  # cut short, or of another build: compiled anew and written over
+    compiled.write_bytes(b"not machine code")  # cut short, or of another build: compiled again
     wasm._engine_and_module.cache_clear()
     assert wasm.run("digraph { a -> b }", "svg", 60)
     assert compiled.stat().st_size > 100_000

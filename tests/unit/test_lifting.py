@@ -187,6 +187,7 @@ def told(finding: Finding) -> tuple[object, ...]:
     )
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_nothing_that_is_said_or_counted_changes(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -263,7 +264,7 @@ def test_totals_that_are_no_counts_say_so() -> None:
 
 
 class Loop:
-    """Iterations that are all alike, in a watch of its own."""
+    """Iterations that are all alike, in a separate watch."""
 
     def __init__(self) -> None:
         self.net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))

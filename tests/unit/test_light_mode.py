@@ -366,6 +366,7 @@ def called(scope: Scope) -> list[tuple[str, int]]:
     ]
 
 
+@pytest.mark.full(but=5)
 @pytest.mark.parametrize("name", HAZARDS)
 def test_what_begins_late_is_called_before_the_engine_raises_it(name: str) -> None:
     if "detached" in name and not has(DETACHED_IS_TOLD):
@@ -388,6 +389,7 @@ def test_what_begins_late_is_called_before_the_engine_raises_it(name: str) -> No
     assert not [finding for finding in scope.findings if finding.missed]
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize(
     "name",
     [name for name, (_, text) in HAZARDS.items() if "second time" in text],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from types import FrameType
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import ExactWeakKeyDictionary
 
 import gradscope
 from gradscope.code.changes import changed_by
@@ -74,6 +76,43 @@ def test_it_is_off_where_no_hooks_are_put_in() -> None:
         loss = w.exp().sum()
         assert not is_traced()
     del loss
+
+
+def test_the_end_of_an_object_of_the_compiler_s_does_not_end_it() -> None:
+    w = torch.randn(3, requires_grad=True)
+    table: Any = ExactWeakKeyDictionary()
+    keys = [lambda: None]  # anything that can be referred to weakly
+    table[keys[0]] = 1
+    with gradscope.watch():
+        loss = w.exp().sum()
+        keys.clear()  # the compiler's own code hears of it, as when Python's collector comes
+        assert is_traced()
+    del loss
+
+
+def test_the_collector_does_not_run_in_its_looks() -> None:
+    w = torch.randn(3, requires_grad=True)
+    came_in: list[bool] = []
+
+    def comes(phase: str, info: object) -> None:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_code is not lines.LineWatch._look.__code__:
+            frame = frame.f_back
+        came_in.append(frame is not None)
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(comes)
+    gc.set_threshold(1)
+    try:
+        with gradscope.watch():
+            loss = w.exp().sum()
+            loss = loss + w.exp().sum()
+            loss.backward()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(comes)
+    assert came_in
+    assert not any(came_in)
 
 
 def test_somebody_elses_trace_stays() -> None:

@@ -323,7 +323,7 @@ def test_an_installed_command_that_is_no_script(
     bin: Path,  # noqa: A002
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On Windows `torchrun` is a program of its own; its entry point says what it runs."""
+    """On Windows `torchrun` is a separate program; its entry point says what it runs."""
     (bin / "made.dist-info").mkdir()
     entry = "[console_scripts]\nlaunch-it = json.tool:main\n"
     (bin / "made.dist-info" / "entry_points.txt").write_text(entry)

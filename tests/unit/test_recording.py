@@ -258,7 +258,7 @@ def test_a_reader_sees_each_call_of_a_process_that_goes_on_and_is_killed(tmp_pat
             number = int(child.stdout.readline())
             found = load(path)
             assert found.summary.backward_calls >= number
-            assert found.outcome.unfinished == f"the run is still going on (process {HEADER.pid})"
+            assert found.outcome.unfinished == f"the run has not ended yet (process {HEADER.pid})"
     finally:
         os.kill(child.pid, signal.SIGKILL)
         last = [number, *map(int, child.stdout.readlines())][-1]
@@ -316,9 +316,9 @@ def test_who_goes_on_is_told_only_where_it_can_be_seen(host: str, tmp_path: Path
     after = load(tmp_path / "run.gscope").outcome.unfinished
     if host == "another":
         assert told == after
-        assert "process 17 on another goes on, or was stopped" in told
+        assert "process 17 on another still runs, or was stopped" in told
     else:
-        assert told == "the run is still going on (process 17)"
+        assert told == "the run has not ended yet (process 17)"
         assert after == Outcome().unfinished
 
 

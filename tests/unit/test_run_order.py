@@ -21,7 +21,7 @@ KINDS = [
 
 
 def part(kind: str, views: int) -> torch.Tensor:
-    """Return what a thread of its own makes: a node that is wrong in one way, and views of it."""
+    """Return what another thread makes: a node that is wrong in one way, and views of it."""
     leaf, factor = torch.ones(3, requires_grad=True), torch.ones(3)
 
     def make() -> torch.Tensor:
@@ -38,6 +38,7 @@ def part(kind: str, views: int) -> torch.Tensor:
     return made
 
 
+@pytest.mark.full(but=4)
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
 def test_the_hazard_that_the_engine_meets_first_is_called(kinds: tuple[str, ...]) -> None:
     for views in itertools.product(range(3), repeat=3):

@@ -1,4 +1,4 @@
-"""A tensor subclass, and a nested tensor, while gradscope looks: neither is asked anything, and no part of ours fails."""
+"""A tensor subclass, and a nested tensor, while gradscope looks: neither is asked anything, and no part of gradscope fails."""
 
 from __future__ import annotations
 

@@ -501,7 +501,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_drawn_after_two_seconds_four_times_a_second_and_erased() -> None:
+def test_progress_is_drawn_after_two_seconds_four_times_a_second_and_erased(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
     progress = ProgressLine(terminal, io.StringIO())
     for call_number in range(1, 101):

@@ -1,4 +1,4 @@
-"""Threads with graphs of their own: torch numbers the nodes of each thread from zero."""
+"""Threads, each with its graphs: torch numbers the nodes of each thread from zero."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ def test_what_a_foreach_operation_of_another_thread_saved_is_known_to_be_stale()
     assert [(f.code, f.backward_call, f.missed) for f in certain] == [("GS201", 1, False)]
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("stale_first", [True, False])
 def test_a_node_of_another_thread_is_not_given_what_one_of_this_thread_saved(
     stale_first: bool,

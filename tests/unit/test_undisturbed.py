@@ -1,4 +1,4 @@
-"""A profiler that is written in C sees a call of ours as one, and the program's calls after it where they are."""
+"""A profiler that is written in C sees a call of gradscope as one, and the program's calls after it where they are."""
 
 from __future__ import annotations
 

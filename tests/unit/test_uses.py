@@ -105,6 +105,7 @@ def fails(root: torch.Tensor) -> bool:
     return False
 
 
+@pytest.mark.full(but=6)
 @pytest.mark.parametrize("watched", [False, True], ids=["without a watch", "in a watch"])
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
 def test_the_engine_agrees(source: str, watched: bool) -> None:

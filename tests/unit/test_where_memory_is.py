@@ -105,7 +105,7 @@ def test_bytes_are_those_that_hooks_count(name: str, checkpointed: bool) -> None
     assert graph is not None
     counted = as_hooks_count(loss, network)
     assert scope.summary.peak_saved_bytes == counted
-    # A checkpoint keeps its input at a node of its own, to which the loss does not lead.
+    # A checkpoint keeps its input at a separate node, to which the loss does not lead.
     expected = counted - (batch.nbytes if checkpointed else 0)
     assert expected > 0
     assert graph.nbytes == expected == graph.call.saved_bytes

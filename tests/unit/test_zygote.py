@@ -1,4 +1,4 @@
-"""A program in a fork sees, prints and leaves what it does in a process of its own."""
+"""A program in a fork sees, prints and leaves what it does in a separate process."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ def ran(executable: str, script: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.full(but=3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_fork_is_like_a_process(name: str, tmp_path: Path) -> None:
     script = tmp_path / "program.py"

@@ -68,7 +68,7 @@ class Flow:
         }
         self._loops: tuple[Loop, ...] | None = None
         self.sites: dict[int, Site] = {}
-        """The places of instructions, as far as they were asked for: each takes a walk."""
+        """The places of instructions that were asked for: each takes a walk."""
         self.survey: Any = (
             None  # what the machine learnt in one pass over the whole code, see survey.py
         )

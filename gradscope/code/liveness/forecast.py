@@ -1,4 +1,4 @@
-"""Follows each way that the code can go, as far as the values at hand tell: must it come so?"""
+"""Follows each way that the code can go with the values at hand: must it come so?"""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Forecaster(Knower):
             heapq.heappush(self._waiting, (way.phase, way.distance, place, way))
 
     def _step(self, way: Way) -> Way | None:
-        """Follow a way over one instruction; return it if it goes on alone."""
+        """Follow a way over one instruction; return it if it continues alone."""
         explored = self.exploration
         explored.steps += 1
         index, state = way.at, way.state
@@ -250,7 +250,7 @@ class Forecaster(Knower):
     def _enter(
         self, callee: Callee, crossing: Crossing, call: Invocation
     ) -> tuple[Env, Value] | None:
-        """Follow all ways through a function; the caller goes on after each that returns. None
+        """Follow all ways through a function; the caller continues after each that returns. None
         where there are too many.
         """
         off = callee.no_grad or self.gradients_off(call.stack)
@@ -336,7 +336,7 @@ def _is_same(value: Any, other: Any) -> bool:
 
 
 def _at_hand(iterator: Value, rest: Rest, facts: Facts) -> Rest:
-    """Return what is known of a running iterator: one that will give what is tracked goes on."""
+    """Return what is known of a running iterator: one that will give what is tracked continues."""
     is_known = rest.source is not MISSING and facts.peek(rest.source, 0)[0] is not None
     return rest if is_known or not iterator.marks else Rest(more=True)
 
@@ -352,7 +352,7 @@ def ways_after(
     """Return the ways that lead on from an instruction, as ``f_lasti`` gives it.
 
     ``written`` is what was stored since the frame came to it, and ``result`` what is known of what
-    the call there returns. The loops around it go on with the iterators that they have.
+    the call there returns. The loops around it continue with the iterators that they have.
     """
     flow = forecaster.flow
     index = flow.index(lasti)

@@ -38,7 +38,7 @@ _CHANGES = frozenset(
 
 
 class Knower(Tracker):
-    """A tracker that computes the values of conditions as far as they are known.
+    """A tracker that computes the values of conditions that are known.
 
     ``written`` is what the way that is followed has stored so far.
     """
@@ -137,7 +137,7 @@ class Knower(Tracker):
         return self.facts.part(owner.value, part)
 
     def _is_stored(self, part: str) -> bool:
-        """Return whether code that was followed may have stored the last step of a path anew."""
+        """Return whether code that was followed may have stored the last step of a path again."""
         if part[0] == "[":
             return _ITEMS in self.written
         if part[0] == "." and f"*{part}" in self.written:

@@ -143,7 +143,7 @@ def is_plain(value: object) -> bool:
 
 
 def truth(value: Any, facts: Facts) -> bool | None:
-    """Return whether a known value counts as true; None where that cannot be told."""
+    """Return whether a known value counts as true; None if unknown."""
     if type(value) is Opaque:
         return None if value is TRACKED else facts.truth(value.value)
     return bool(value) if value is not MISSING and is_plain(value) else None

@@ -93,7 +93,7 @@ class _Surveyor(Machine):
         return frozenset((Mark(path, Kind.SAME, index),))
 
     def function(self, path: str) -> Value:
-        """Return a function that this code made, as far as the pass has come."""
+        """Return a function that this code made, before the point that the pass has reached."""
         return self.survey.functions.get(path, UNKNOWN)
 
     def bind(

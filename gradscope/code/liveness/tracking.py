@@ -293,7 +293,7 @@ class Tracker(Machine):
         return self._unknown_call(env, call)
 
     def _known(self, callee: Value) -> list[Callee]:
-        """Return the functions that a call may run, as far as they are known."""
+        """Return the functions that a call may run, of those that are known."""
         if callee.codes:
             no_grad = callee.role is Role.NO_GRAD
             return [Callee(code, no_grad=no_grad) for code in callee.codes]

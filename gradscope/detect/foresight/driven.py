@@ -1,4 +1,4 @@
-"""Follows a held tensor into the functions of the user's that a library's loop runs anew."""
+"""Follows a held tensor into the functions of the user's that a library's loop runs again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _drops(container: Any) -> bool:
 
 
 def _methods(cls: type) -> Iterator[CodeType]:
-    """Yield the code of each method that the user wrote for a class, the one in force only."""
+    """Yield the code of each method that the user wrote for a class, as Python finds it."""
     seen: set[str] = set()
     for base in class_bases(cls):
         for name, value in class_namespace(base).items():

@@ -280,7 +280,7 @@ def is_carried(reading: Reading, loop: ast.AST | None) -> bool:
 
 
 def _store_of_global(reading: Reading) -> Site | None:
-    """Return where a function that reads a variable of the module stores it anew as well."""
+    """Return where a function that reads a variable of the module stores it again as well."""
     site = reading.read.site
     region = source.function_around(site)
     if not reading.name.isidentifier() or isinstance(region, ast.Module):

@@ -33,6 +33,7 @@ from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.program.drivers import runs_on
 from gradscope.program.sites import place_in, site_of, user_frame, user_frames
 from gradscope.program.tensors import held_node
+from gradscope.program.undisturbed import Uncollected
 from gradscope.rules import gs103
 
 _MOST_NODES = 2_000  # that may be touched in one look
@@ -47,7 +48,7 @@ _FOR_ITER = opmap["FOR_ITER"]
 class _Expected:
     """A read that may build on a freed graph, and on the tensor of which node.
 
-    ``driven``: a library makes the backward calls, and will run the function that reads anew.
+    ``driven``: a library makes the backward calls, and will run the function that reads again.
     """
 
     read: Read
@@ -88,7 +89,7 @@ class ForwardOnFreed(Observer):
             return ()
         if not self._schedule.is_due((call.place, len(look.nodes), look.nbytes)):
             return ()
-        with self._schedule:
+        with self._schedule, Uncollected():
             self._coming = self._expect(look, record, frame)
         return ()
 
@@ -158,9 +159,8 @@ class ForwardOnFreed(Observer):
             or frame.f_code.co_code[frame.f_lasti] == _FOR_ITER
         ):
             return ()  # in its later iterations a loop does not read again what it runs over
-        del self._expected[
-            frame.f_lineno
-        ]  # looked at once: a later call that frees will expect anew
+        # Looked at once: a later call that frees will expect it again.
+        del self._expected[frame.f_lineno]
         self._lines.wait(self, bool(self._expected))
         with self._schedule:
             return self._examine(expected, user_frames(frame), here)

@@ -38,15 +38,15 @@ from gradscope.program.sites import (
     user_frame,
     user_frames,
 )
+from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import hidden_from_compiler, is_compiler
 
 _MOST_EVENTS = 200_000
 _COMPARED = 256  # of the newest saved tensors, at every line
 _SOON, _COMPARED_LATER = 2_000, 64  # after so many events, of which each costs
 _MOST_SECONDS = 0.5
-_ENOUGH = (
-    5  # calls in a row on graphs that are known: what the next iteration does was seen by then
-)
+_ENOUGH = 5
+"""Calls in a row on graphs that are known: what the next iteration does was seen by then."""
 _BACKWARD = Backward.run.__code__
 
 
@@ -55,7 +55,7 @@ class _Thread(threading.local):
 
     handle: Handle | None = None
     aside = False
-    overrides = 0  # how many overrides of operations run: they have no place of their own
+    overrides = 0  # how many overrides of operations run: they have no place
     code: CodeType | None = None
     offset = -1
     contents: MemoryBefore | None = None
@@ -75,10 +75,8 @@ class LineWatch(Observer):
         super().__init__(watch)
         self._versions = Versions()
         self._thread = _Thread()
-        self._starts, self._inside = (
-            self._start,
-            self._event,
-        )  # one bound method each, to be recognised by identity
+        # One bound method each, to be recognised by identity.
+        self._starts, self._inside = self._start, self._event
         self._events = 0
         self._seconds = 0.0
         self._known = 0
@@ -182,7 +180,7 @@ class LineWatch(Observer):
 
     @hidden_from_compiler
     def _start(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Follow the user's function that begins, or the generator that goes on."""
+        """Follow the user's function that begins, or the generator that continues."""
         code = frame.f_code
         try:
             if (known_codes.get(id(code)) or learn_code(code)).owner == USER:
@@ -202,11 +200,12 @@ class LineWatch(Observer):
 
     @hidden_from_compiler
     def _event(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Look at an event in the user's code; a failure of ours must not become the program's."""
+        """Look at an event in the user's code; no failure becomes the program's."""
         if event == "exception":
             return None
         try:
-            self._look(frame, event)
+            with Uncollected():  # or the budget goes to the program's garbage
+                self._look(frame, event)
         except RecursionError:  # the program is about to meet it
             return None
         except BaseException as error:
@@ -266,14 +265,8 @@ class LineWatch(Observer):
 _OURS = frozenset(
     function.__code__
     for function in (
-        *(
-            LineWatch._start,
-            LineWatch._event,
-            LineWatch._look,
-            LineWatch._move,
-            LineWatch._compare,
-            Versions.changed,
-        ),
-        *(memory_before, MemoryBefore.__init__, MemoryBefore.changed, checksums, checksum),
+        *(LineWatch._start, LineWatch._event, LineWatch._look, LineWatch._move, LineWatch._compare),
+        *(Uncollected.__enter__, Uncollected.__exit__, Versions.changed, memory_before),
+        *(MemoryBefore.__init__, MemoryBefore.changed, checksums, checksum),
     )
 )

@@ -223,7 +223,7 @@ class Target(NamedTuple):
 
 
 class Resolver:
-    """Finds the code that the calls of a frame or function run, as far as these are concerned."""
+    """Finds the code that the calls of a frame or function run, where these are concerned."""
 
     def __init__(self, objects: Objects, *targets: Target) -> None:
         self.objects = objects
@@ -258,7 +258,7 @@ class Resolver:
             for target in self._targets:
                 known = _forward(each) if each is target.owner else None
                 if known is not None and target.name in known.code.co_names:
-                    # The module may hold the owner under a name of its own: `losses[1]`, `model.2`.
+                    # The module may hold the owner under another name: `losses[1]`, `model.2`.
                     is_known = bool(target.path) and self.objects.find(target.path) is each
                     return self._callee(known, target.path if is_known else at, each)
             namespace = object.__getattribute__(each, "__dict__")

@@ -34,6 +34,7 @@ from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.drivers import runs_on
 from gradscope.program.sites import Place, place_in, user_frames
 from gradscope.program.tensors import storage_of
+from gradscope.program.undisturbed import Uncollected
 from gradscope.rules import gs102, gs202
 from gradscope.rules.base import place
 from gradscope.torch_private import cached_parametrizations
@@ -69,7 +70,7 @@ class Foresight(Observer):
         due = self._schedule.is_due(_kind(call, look))
         if not due and not call.woken:
             return ()
-        with self._schedule:
+        with self._schedule, Uncollected():
             if retains_if_computed(frame):
                 return ()
             return self._examine(call, look, record, user_frames(frame))
@@ -85,7 +86,7 @@ class Foresight(Observer):
             return ()
         if not self._schedule.is_due((place, watch.ledger.live_tensors)):
             return ()
-        with self._schedule:
+        with self._schedule, Uncollected():
             frames = user_frames(frame)
             watch.names.learn_variables(frames)
             changed = {
@@ -196,7 +197,7 @@ def retains_if_computed(frame: FrameType) -> bool:
 def _cached_over_loops(
     freeing: Freeing, frames: Sequence[FrameType], record: BackwardCall
 ) -> Iterator[tuple[Held, Outlook]]:
-    """Yield what a call will free of the cache, under the condition that its loop goes on.
+    """Yield what a call will free of the cache, if its loop runs again.
 
     Which modules the loop runs is not read: the cache keeps what they share until it is closed.
     """

@@ -1,4 +1,4 @@
-"""Decides whether a backward call that may come must come, as far as the values at hand tell."""
+"""Decides whether a backward call that may come must come, judged by the values at hand."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _COSTLY = (ast.Pow, ast.LShift, ast.MatMult, ast.In, ast.NotIn)
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A read that leads to a failing backward call, and what must hold for it to come: in words.
+    """A read that leads to a failing backward call, and what must hold for it to come.
 
     ``comes``: every way that the code can go leads there. ``when`` orders outlooks by how soon.
     """
@@ -142,7 +142,7 @@ class _Ahead:
             self._complete = self._complete and len(apart) <= _MOST_STARTS
             if not starts:
                 return
-        self._lost = True  # the program goes on where it cannot be seen, or ends
+        self._lost = True  # the program continues where it cannot be seen, or ends
 
     @property
     def never(self) -> bool:
@@ -182,14 +182,14 @@ class _Ahead:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What must hold for the nearest of these calls, in words."""
+        """What must hold for the nearest of these calls, as text."""
         if not self._coming:
             return ()
         fewest = min((coming.conditions for coming, *_ in self._coming), key=len)
         return tuple(dict.fromkeys(map(in_words, fewest)))[:_MOST_CONDITIONS]
 
     def _follow(self, depth: int, start: _Start, catches: bool) -> list[_Start]:
-        """Follow the ways of one frame; return how it goes on in the caller's."""
+        """Follow the ways of one frame; return how it continues in the caller's."""
         frame = self._frames[depth]
         objects = Objects(frame)
         found = names_in(self._held.paths, frame, objects)
@@ -263,7 +263,7 @@ def _catches(frame: FrameType) -> bool:
 
 
 def comes_again(generator: GeneratorType[Any, Any, Any]) -> bool | None:
-    """Return whether a generator will yield once more, as far as its own values tell."""
+    """Return whether a generator will yield once more, judged by its own values."""
     frame = generator.gi_frame
     if frame is None:
         return False

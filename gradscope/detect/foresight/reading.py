@@ -79,7 +79,7 @@ _SAME = ("list", "tuple")
 class Reading:
     """A read of ``name`` that leads to another backward call, and the user's frame that reads it.
 
-    ``again``: a library that was handed the code of the frame runs it anew.
+    ``again``: a library that was handed the code of the frame runs it again.
     """
 
     name: str

@@ -30,7 +30,7 @@ Left: TypeAlias = tuple[float, float]
 """How many elements are left, at least and at most."""
 
 Again: TypeAlias = Callable[[Any], bool | None]
-"""Tells whether a generator will yield once more, as far as that is known."""
+"""Decides whether a generator will yield once more, if that is known."""
 
 SIZED = frozenset({list, tuple, dict, set, frozenset, deque, str, bytes, range, OrderedDict})
 _UNKNOWN: Left = (0, math.inf)
@@ -89,7 +89,7 @@ def element_of(found: Any, ahead: int) -> Any:
         return found[ahead] if ahead < len(found) else MISSING
     if kind in _INDEXED:
         _, of, *place = found.__reduce__()
-        # From Python 3.12 on what is left of a range is a range of its own, without a place.
+        # From Python 3.12 on what is left of a range is a new range, without a place.
         index = (place[0] if place and place[0] is not None else 0) + ahead
         return element_of(of[0], index) if of else MISSING
     if kind is enumerate:

@@ -16,7 +16,8 @@ _MOST_KINDS = 10_000
 
 class Schedule:
     """Counts calls by kind (the place and the shape of what is there), and the time that close
-    looks take: the thread's own, so that a busy machine does not change what is found.
+    looks take: the thread's own, so that a busy machine does not change what is found. A look
+    turns Python's collector off, or the program's garbage would take that time.
     """
 
     def __init__(self) -> None:

@@ -162,8 +162,8 @@ class _Memory(NamedTuple):
 def checksums(packs: Iterable[Packed | None]) -> list[int | None]:
     """Return a checksum of each saved tensor's elements, or of samples of a very large one.
 
-    No operation of torch's runs. None stands for a tensor on another device than the CPU, in a
-    layout of its own, or changed where torch has seen it.
+    No operation of torch's runs. None stands for a tensor on another device than the CPU, in an
+    unusual layout, or changed where torch has seen it.
     """
     known: dict[_Memory | None, int | None] = {None: None}
     found = []

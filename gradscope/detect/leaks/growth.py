@@ -185,7 +185,7 @@ class Growth(Observer):
                 yield told.finding
 
     def _go_on(self, numbers: Iterable[int]) -> None:
-        """Start anew with the loops whose graphs a call runs through: they were steps of it."""
+        """Start over with the loops whose graphs a call runs through: they were steps of it."""
         waiting = [place for place, loop in self._loops.items() if loop.waits]
         if not waiting:
             return
@@ -380,7 +380,7 @@ class Told:
 
     @property
     def finding(self) -> Finding:
-        """What was said, in words."""
+        """The text of what was said."""
         if isinstance(self.facts, gs301.Carried):
             return gs301.finding(self.facts, self.fixes)
         return gs302.finding(self.facts, self.fixes)

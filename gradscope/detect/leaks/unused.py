@@ -70,7 +70,7 @@ class Unused(Observer):
         self._repeats: Counter[Shape] = Counter()
         self._lines: Counter[_Line] = Counter()
         self._has_repeated = False
-        # What goes on when the watch begins is larger than the watch.
+        # What is under way when the watch begins is larger than the watch.
         self._around = {watch.saving.routes.of(sys._getframe())}
 
     def dropped(self, packed: Packed, nbytes: int) -> None:

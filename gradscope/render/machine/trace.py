@@ -21,7 +21,7 @@ _BASE_STEP = 7_889_238
 """Seconds: torch's profiler counts from the last multiple of this since the epoch."""
 
 _FIRST_TRACK = 1_000_000
-"""Threads of ours have numbers from here on, where the system has no threads of its own."""
+"""gradscope's tracks have numbers from here on, where the system has no threads."""
 
 
 def to_trace(recording: Recording) -> str:

@@ -191,7 +191,7 @@ def _kind_of(leaf: Node) -> str:
 
 
 def _state_note(nodes: Sequence[Node], state: NodeState) -> str:
-    """Return the state in words, with the calls that freed the nodes."""
+    """Return the state as text, with the calls that freed the nodes."""
     word = NODE_STATES[state].word
     freed = [node.freed_by for node in nodes if node.state is NodeState.FREED]
     calls = sorted({call for call in freed if call is not None})

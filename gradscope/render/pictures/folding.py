@@ -25,13 +25,13 @@ SMALL = 30
 """A graph of at most so many nodes is drawn as it is."""
 
 COMFORTABLE = 25
-"""Folding goes on until at most so many boxes are left."""
+"""Folding ends when at most so many boxes are left."""
 
 MOST = 150
 """No picture has more boxes, unless folding is switched off."""
 
 _PINNED = 20
-"""So many roots, and so many nodes of a finding, have a box of their own in any case."""
+"""So many roots, and so many nodes of a finding, have a box each in any case."""
 
 _VIEW = re.compile(
     r"(T|View|UnsafeView|ReshapeAlias|Transpose|Permute|Expand|ToCopy|Squeeze|Unsqueeze|Alias"

@@ -96,7 +96,7 @@ def _with_modules(nodes: list[Node]) -> list[Node]:
 
 
 class _Storages:
-    """Numbers the storages of several graphs anew, for each graph numbers its own.
+    """Renumbers the storages of several graphs, for each graph numbers its own.
 
     A storage that is still held has the numbers of the graph it was seen in, a freed one those of
     the call that freed it.

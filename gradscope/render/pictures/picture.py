@@ -14,7 +14,7 @@ Point = tuple[float, float]
 
 
 class BoxKind(StrEnum):
-    """One node, one leaf, several folded nodes, or the end of a link that goes on elsewhere."""
+    """One node, one leaf, several folded nodes, or the end of a link that continues elsewhere."""
 
     NODE = "node"
     LEAF = "leaf"
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One box: ``root`` and ``alarm`` are strips above the title, ``note`` the state in words."""
+    """One box: ``root`` and ``alarm`` are strips above the title, ``note`` the state as text."""
 
     id: int
     kind: BoxKind
@@ -86,7 +86,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What a picture adds to its graphs: the moment, in words, and nodes of the last graph.
+    """What a picture adds to its graphs: the moment, as text, and nodes of the last graph.
 
     A backward call stops at node ``failing``; ``highlight`` are the nodes of a finding.
     """

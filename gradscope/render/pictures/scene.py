@@ -203,7 +203,7 @@ class _Painter:
                 self.box(box, rect.moved(dx, dy))
 
     def frame_title(self, rect: Rect, group: Group) -> None:
-        """Draw the title over the links, on a ground of its own, so that none runs through it."""
+        """Draw the title over the links, on an opaque ground, so that none runs through it."""
         ground = Rect(rect.x + 5, rect.y + 5, font().width(group.title, 12) + 8, 16)
         self.rect(ground, 4, fill=self.wash(group.kind))
         colour = self.page.accent if group.kind is GroupKind.SHARED else self.page.muted
@@ -324,7 +324,7 @@ def _legend_entries(
     if any(box.kind is BoxKind.FOLD for box in whole.boxes):
         entries.append(("double frame", "several nodes folded", None))
     if any(box.kind is BoxKind.STUB for column in columns for box in column.picture.boxes):
-        entries.append(("to 1 / from 1", "a cut link, goes on at the same number", None))
+        entries.append(("to 1 / from 1", "a cut link, continues at the same number", None))
     return entries
 
 

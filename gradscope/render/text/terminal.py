@@ -87,7 +87,7 @@ def tail(text: str, width: int) -> str:
 
 
 def distinct(names: Sequence[str], width: int) -> list[str]:
-    """Return drawn names in at most ``width`` cells, as far as possible such that no two different
+    """Return drawn names in at most ``width`` cells, if possible such that no two different
     ones look alike: their ends, or after the part in which they differ as much of that as fits.
     """
     shown = {name: tail(name, width) for name in names}

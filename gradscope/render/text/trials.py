@@ -257,7 +257,7 @@ def _losses(verdict: Verdict, console: Console) -> None:
 def _course(loss: Loss, verdict: Verdict) -> str:
     """Return the course of a loss, and of the same without the fix, if it has as many values."""
     if len(loss.values) < 2:
-        return f"{_number(loss.first)} in one call, which tells no course"
+        return f"{_number(loss.first)} in one call, which is too few for a trend"
     measured = counted(len(loss.values), "call")
     if loss.averaged > 1:
         measured = f"mean of the first {loss.averaged} and the last {loss.averaged} of {measured}"
@@ -316,7 +316,7 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
         return "with the fix the program fails in another way"
     if not verdict.reached:
         return (
-            "with the fix the program did not get as far as to where the hazard was; give it more"
+            "with the fix the program did not reach the place of the hazard; give it more"
             " time (--timeout)"
         )
     return "with the fix there is another finding"

@@ -69,7 +69,7 @@ def problem_with(given: argparse.Namespace) -> str | None:
 
 
 def run_file(given: argparse.Namespace, asked: str, journal: Journal) -> None:
-    """Run one file in all ways, in a process of its own."""
+    """Run one file in all ways, in a separate process."""
     process = os.fork()
     if not process:
         status = 1

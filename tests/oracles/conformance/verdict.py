@@ -37,7 +37,7 @@ class Verdict:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing changed, nothing was missed, nothing was wrong and nothing of ours failed."""
+        """Whether nothing changed, nothing was missed, nothing was wrong and nothing of gradscope failed."""
         return not (self.changed or self.unannounced or self.wrong or self.failures)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradscope.api.draw import to_dot as to_dot
     from gradscope.api.follow import follow as follow
     from gradscope.api.holders import holders as holders
-    from gradscope.api.saved_tensors import saved_tensors as saved_tensors
+    from gradscope.api.snapshot import saved_tensors as saved_tensors
     from gradscope.api.snapshot import snapshot as snapshot
     from gradscope.api.time_graph import time_graph as time_graph
     from gradscope.api.uses import uses as uses
@@ -39,7 +39,7 @@ _WHERE = {
     "draw": "gradscope.api.draw",
     "follow": "gradscope.api.follow",
     "holders": "gradscope.api.holders",
-    "saved_tensors": "gradscope.api.saved_tensors",
+    "saved_tensors": "gradscope.api.snapshot",
     "snapshot": "gradscope.api.snapshot",
     "time_graph": "gradscope.api.time_graph",
     "to_dot": "gradscope.api.draw",

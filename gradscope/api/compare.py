@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from gradscope.model import Graph, Node
-from gradscope.model.changes import Change, Changes
+from gradscope.model.graph import Change, Changes
 
 _Identity = tuple[object, ...]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gradscope.code.suppressing import Suppressor
 from gradscope.commands.outputs import console_on, image
 from gradscope.render.pictures.options import Options
 from gradscope.rules.settings import DEFAULTS, Settings
+from gradscope.rules.suppressing import Suppressor
 
 _WIDEST = 1_000
 """Columns for a tree that goes to a file or another program, which can take lines of any length."""

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.commands.outputs import console_on, opened, page, paged, print_line, printer
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 from gradscope.render.machine import Format
 from gradscope.rules.settings import DEFAULTS, Settings
+from gradscope.rules.suppressing import Suppressor, write_baseline
 
 
 def report(

@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from gradscope.model.graph import Site
-from gradscope.model.listing import Listing
-from gradscope.model.printed import Printed, text_of
+from gradscope.model.printed import Listing, Printed, text_of
 
 
 class Severity(StrEnum):

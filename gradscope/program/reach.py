@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -36,14 +36,11 @@ class Budget:
 ON_DEMAND = Budget(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items=20_000)
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What a walk took; ``truncated`` is True when something was left unseen."""
+class Scan(NamedTuple):
+    """How many objects a walk saw; ``truncated`` is True when something was left unseen."""
 
     objects: int
-    tensors: int
     truncated: bool
-    seconds: float
 
 
 _Link = tuple[int, Kind, Any]
@@ -213,12 +210,10 @@ class Walk:
 
     def report(self, found: Callable[[Path, Tensor], None]) -> Scan:
         """Call ``found`` for every tensor with a graph, once for each name, the shortest first."""
-        truncated = self._truncated or self._contents.cut
-        scan = Scan(self._done, len(self._tensors), truncated, time.thread_time() - self._started)
         for number in self._tensors:
             for path in self._paths(number):
                 found(path, self._objects[number])
-        return scan
+        return Scan(self._done, self._truncated or self._contents.cut)
 
     def paths_to(self, found: object) -> Iterator[Path]:
         """Return the names of an object; none for one that the walk did not see."""

@@ -13,7 +13,7 @@ import torch
 import gradscope
 from gradscope.code.changes import changed_by
 from gradscope.detect.foresight import lines
-from gradscope.detect.foresight.versions import Versions
+from gradscope.detect.foresight.lines import Versions
 from gradscope.model import Site
 
 BLAMED = [

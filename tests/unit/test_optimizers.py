@@ -9,7 +9,7 @@ import sys
 import torch
 
 from gradscope.collect.mutations import Mutations
-from gradscope.detect.foresight.optimizers import Optimizers
+from gradscope.detect.foresight.training import Optimizers
 from gradscope.program.sites import Place
 
 

@@ -41,16 +41,7 @@ _COMPUTE: Final[Mapping[str, Operation]] = {
     "^": operator.xor,
 }
 _OF_NUMBERS: Final[Mapping[str, Callable[..., Any]]] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "abs": abs,
-    "min": min,
-    "max": max,
-    "range": range,
-    "round": round,
-    "str": str,
-    "len": len,
+    each.__name__: each for each in (bool, int, float, abs, min, max, range, round, str, len)
 }
 _OF_TEXT: Final = frozenset({"startswith", "endswith", "lower", "upper", "strip"})
 _ITERATES: Final = frozenset({"enumerate", "zip", "reversed", "list", "tuple", "iter", "tqdm"})

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any, TypeAlias
 
-from gradscope.code.liveness.callees import Callee, Resolve, arguments, names_in
-from gradscope.code.liveness.crossing import Crossing
+from gradscope.code.liveness.callees import Callee, Crossing, Resolve, arguments, names_in
 from gradscope.code.liveness.flow import Instruction, Loop, level_after
 from gradscope.code.liveness.loops import Loops
 from gradscope.code.liveness.notes import Effect, Note, Notes, Phase

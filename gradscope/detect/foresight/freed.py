@@ -24,10 +24,8 @@ from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.observer import retains_if_computed
 from gradscope.detect.foresight.outlook import foretell
 from gradscope.detect.foresight.reading import Reading, possible_read
-from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, tensors_of
-from gradscope.detect.observers import Observer
-from gradscope.detect.proposing import proposed
+from gradscope.detect.observers import Observer, Schedule, proposed
 from gradscope.fixing.gs103 import fixes_for
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.program.drivers import runs_on

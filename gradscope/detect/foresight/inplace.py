@@ -17,10 +17,8 @@ from gradscope.code.statements import Statement
 from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
 from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale import Needed, StaleGraphs, stepped
-from gradscope.detect.observers import Observer
-from gradscope.detect.proposing import proposed
+from gradscope.detect.observers import Observer, Schedule, proposed
 from gradscope.fixing.gs201 import fixes_for_step
 from gradscope.fixing.gs202 import fixes_for_change
 from gradscope.model import Finding, Fix, Site

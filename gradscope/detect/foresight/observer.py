@@ -23,11 +23,9 @@ from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.objects import Objects
 from gradscope.detect.foresight.outlook import Outlook, foretell, next_turn
 from gradscope.detect.foresight.reading import Reading, may_stop_before
-from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, tensors_of
 from gradscope.detect.foresight.stale import StaleGraphs, stepped
-from gradscope.detect.observers import Observer
-from gradscope.detect.proposing import proposed
+from gradscope.detect.observers import Observer, Schedule, proposed
 from gradscope.fixing.gs102 import fixes_for
 from gradscope.fixing.gs201 import fixes_for_step
 from gradscope.model import BackwardCall, Finding, Site

@@ -52,18 +52,8 @@ MOST_FRAMES = 8
 _PLAIN = ("variable", "attribute", "item")
 _HARMLESS_CALLS = frozenset(
     {
-        "print",
-        "len",
-        "list",
-        "tuple",
-        "dict",
-        "zip",
-        "enumerate",
-        "isinstance",
-        "type",
-        "id",
-        "repr",
-        "str",
+        *("print", "len", "list", "tuple", "dict", "zip"),
+        *("enumerate", "isinstance", "type", "id", "repr", "str"),
     }
 )
 _WALKS = frozenset(

@@ -15,7 +15,7 @@ from gradscope.detect.needs import will_free
 from gradscope.model import BackwardCall
 from gradscope.model.paths import Path
 from gradscope.program.reach import Budget, visit
-from gradscope.program.tensors import held_node
+from gradscope.program.tensors import held_node, leaves_of
 
 BUDGET = Budget(max_objects=4_000, max_seconds=0.01, max_depth=10, max_items=64)
 _MOST_NODES = 2_000  # that may be touched in one look
@@ -97,8 +97,7 @@ class Freeing:
         """
         kept = set() if cut is None else set(reachable(self.look.targets, roots, cut=cut))
         lost = (i for i in reachable(self.look.targets, roots) if i not in kept)
-        leaves = (getattr(self.look.nodes[i], "variable", None) for i in lost)
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return leaves_of(self.look.nodes[i] for i in lost)
 
     def comes_to(self, held: Held, tensor: torch.Tensor) -> bool:
         """Return whether a way from the held tensor to another runs a node that will be freed."""
@@ -107,14 +106,11 @@ class Freeing:
         node = held_node(tensor)
         if node is not None:
             return self.look.index.get(node) in found
-        nodes = (self.look.nodes[i] for i in found)
-        return any(getattr(each, "variable", None) is tensor for each in nodes)
+        return any(leaf is tensor for leaf in leaves_of(self.look.nodes[i] for i in found))
 
     def leaves(self, held: Held) -> list[torch.Tensor]:
         """Return the leaves that the part about to be freed leads to."""
-        below = (self.look.nodes[i] for i in reachable(self.look.targets, held.freed))
-        leaves = (getattr(node, "variable", None) for node in below)
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return leaves_of(self.look.nodes[i] for i in reachable(self.look.targets, held.freed))
 
 
 def is_root_of(record: BackwardCall, look: Look, held: Held, name: str) -> bool:

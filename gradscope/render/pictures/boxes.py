@@ -11,9 +11,8 @@ from gradscope.model.graph import activation_bytes
 from gradscope.render.pictures.folding import Part
 from gradscope.render.pictures.merging import Merged
 from gradscope.render.pictures.picture import TIMES, Box, BoxKind, Row, one_line
-from gradscope.render.prefixes import common_module
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
-from gradscope.units import counted, nbytes
+from gradscope.units import common_module, counted, nbytes
 
 _ROWS = 6
 """A box shows at most so many saved tensors, and so many leaves."""

@@ -30,24 +30,15 @@ if TYPE_CHECKING:
     from gradscope.errors import GradscopeError as GradscopeError
     from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
 
+_ERRORS = {"FreedGraphError", "GradscopeError", "StaleSavedTensorError"}
+_OWN_FILE = ("check", "compare", "draw", "follow", "holders", "snapshot", "time_graph", "uses")
 _WHERE = {
-    "FreedGraphError": "gradscope.errors",
-    "GradscopeError": "gradscope.errors",
-    "StaleSavedTensorError": "gradscope.errors",
-    "check": "gradscope.api.check",
-    "compare": "gradscope.api.compare",
-    "draw": "gradscope.api.draw",
-    "follow": "gradscope.api.follow",
-    "holders": "gradscope.api.holders",
+    **dict.fromkeys(sorted(_ERRORS), "gradscope.errors"),
+    **{name: f"gradscope.api.{name}" for name in _OWN_FILE},
     "saved_tensors": "gradscope.api.snapshot",
-    "snapshot": "gradscope.api.snapshot",
-    "time_graph": "gradscope.api.time_graph",
     "to_dot": "gradscope.api.draw",
-    "uses": "gradscope.api.uses",
     "watch": "gradscope.api.watch",
 }
-
-_ERRORS = {name for name, module in _WHERE.items() if module == "gradscope.errors"}
 
 __all__ = ["__version__", *_WHERE]
 

@@ -85,6 +85,10 @@ if TYPE_CHECKING:
 
 
 _MOST_TEXTS = 100
+_LEDGER = (
+    *("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes"),
+    "estimated_calls",
+)
 
 
 class Session:
@@ -317,17 +321,12 @@ class Session:
             backward_calls=self.state.calls,
             nodes=max(self.state.nodes_built, census.alive + census.destroyed),
             nodes_destroyed=census.destroyed,
-            saved_tensors=ledger.saved_tensors,
-            saved_bytes=ledger.saved_bytes,
-            freed_tensors=ledger.freed_tensors,
-            freed_bytes=ledger.freed_bytes,
-            returned_bytes=ledger.returned_bytes,
+            **{name: getattr(ledger, name) for name in _LEDGER},
             dropped_tensors=ledger.dropped_tensors + census.dropped[0],
             dropped_bytes=ledger.dropped_bytes + census.dropped[1],
             live_bytes=self.state.live_bytes,
             peak_saved_bytes=self.state.peak_bytes,
             left_out=len(self.state.left_out),
-            estimated_calls=ledger.estimated_calls,
             uncounted_nodes=self.state.generations.built_since if self.state.lifting.on else 0,
             notes=(*self.state.notes, *device_peaks()),
         )

@@ -59,7 +59,9 @@ def _data_lines(file: Source) -> dict[int, ThroughData]:
             "" if _root(name) in of_loop else name for name in _with_data(node, aliases[function])
         }
         if names:
-            writes = any(changes.modified_names(n) or _is_data_stored(n) for n in ast.walk(node))
+            writes = any(
+                changes.modified_names(n) or _is_data(n, ast.Store) for n in ast.walk(node)
+            )
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 before = found.get(line, ThroughData(frozenset(), False))
                 found[line] = ThroughData(before.names | names, before.writes or writes)
@@ -86,14 +88,8 @@ def _aliases(
     return aliases, loops
 
 
-def _is_data(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "data"
-
-
-def _is_data_stored(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Attribute) and node.attr == "data" and isinstance(node.ctx, ast.Store)
-    )
+def _is_data(node: ast.AST | None, how: type[ast.expr_context] = ast.expr_context) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "data" and isinstance(node.ctx, how)
 
 
 def _names_stored(targets: Iterable[ast.expr]) -> set[str]:

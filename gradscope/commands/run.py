@@ -33,9 +33,9 @@ from gradscope.commands.outputs import (
 from gradscope.errors import GradscopeError
 from gradscope.launch.children import Children, Plan, own_file
 from gradscope.launch.ending import die_of_interrupt
+from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.runner import Ended, run_program
 from gradscope.launch.standby import is_possible, standing_by
-from gradscope.launch.target import Target, header_of
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Recording
 from gradscope.record.processes import merged
 from gradscope.render.machine import Format

@@ -1,17 +1,20 @@
-"""Says where the nodes of a look were built, also of those whose saved tensors the hooks did not
-see.
-"""
+"""Says of the nodes of a look where each was built, and whether it needs what it saved to run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 from gradscope.collect.generations import Generations
 from gradscope.collect.look import Look
 from gradscope.collect.mutations import node_site
+from gradscope.collect.nodes import kind_of
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.model import Graph, Node, NodeState, Site
-from gradscope.program.sites import site_of
+from gradscope.program.sites import HIDDEN, owner_of, site_of
+from gradscope.torch_private import function_of
 
 _MOST_NODES_NAMED = 50
 
@@ -52,3 +55,81 @@ def built_at(look: Look, generations: Generations, i: int) -> Site | None:
     built = [names.get(each) for each in range(oldest, number + 1)]
     # From one run of a call to the next may be all of a loop.
     return node_site(built, first, last, one_line=not (since_call and until_call))
+
+
+_READS = frozenset({"saved_tensors", "saved_variables", "maybe_clear_saved_tensors"})
+_MOST_FUNCTIONS = 100
+
+
+def will_free(look: Look, i: int) -> bool:
+    """Return whether a call that runs the i-th node leaves it so that it cannot be run again."""
+    return look.will_run(i) and (
+        needs_saved(look, i) if look.tokens[i].is_function else look.tokens[i].has_buffers
+    )
+
+
+def needs_saved(look: Look, i: int) -> bool:
+    """Return whether running a node reads what it saved.
+
+    A C++ node always does, also one that ``torch.compile`` made: that asks even where it saved
+    nothing. A Python Function does where its code, or code that this hands on to, asks for it.
+    """
+    token, kind = look.tokens[i], type(look.nodes[i])
+    if not token.is_function or kind_of(kind).is_compiled:
+        return True
+    cls = function_of(kind)
+    return cls is None or _reads_saved(cls)
+
+
+def _reads_saved(cls: Any) -> bool:
+    """Search the backward of a Function, and the functions of the program that it names."""
+    waiting: list[Any] = [getattr(cls, "backward", None), getattr(cls, "vjp", None)]
+    seen: set[CodeType] = set()
+    while waiting and len(seen) < _MOST_FUNCTIONS:
+        function = waiting.pop()
+        while hasattr(function, "__wrapped__"):  # once_differentiable and other decorators
+            function = function.__wrapped__
+        function = getattr(function, "__func__", function)
+        if not isinstance(function, FunctionType) or function.__code__ in seen:
+            continue
+        seen.add(function.__code__)
+        names = frozenset(_named(function.__code__))
+        if names & _READS:
+            return True
+        waiting += (f for f in _callees(function, cls, names) if owner_of(f.__code__) != HIDDEN)
+    return False
+
+
+def _named(code: CodeType) -> Iterator[str]:
+    """Yield the names that a function's code mentions, and its texts: for ``getattr``."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, CodeType):
+            yield from _named(constant)
+
+
+def _callees(function: FunctionType, cls: Any, names: frozenset[str]) -> Iterator[FunctionType]:
+    """Yield the Python functions that a function can reach by the names in its code.
+
+    They are looked up without running any code of the program's.
+    """
+    found = [function.__globals__[name] for name in names if name in function.__globals__]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    owners = [cls, *(each for each in found if isinstance(each, type | ModuleType))]
+    for owner in owners:
+        for space in owner.__mro__ if isinstance(owner, type) else (owner,):
+            found += [vars(space)[name] for name in names if name in vars(space)]
+    for each in found:
+        plain = (
+            getattr(each, "__func__", each)
+            if isinstance(each, staticmethod | classmethod)
+            else each
+        )
+        if isinstance(plain, FunctionType):
+            yield plain

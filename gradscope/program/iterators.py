@@ -15,9 +15,8 @@ from ctypes import c_size_t, py_object
 from types import FrameType, GeneratorType
 from typing import Any, NamedTuple
 
+from gradscope.code.liveness import MISSING
 from gradscope.program.layouts import derives
-
-MISSING: Any = object()
 
 # CPython 3.11 to 3.14, Include/internal/pycore_frame.h: after its head, a frame object's second
 # word points to a `_PyInterpreterFrame`, in which the variables of a function begin with the tenth

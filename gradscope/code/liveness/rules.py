@@ -47,7 +47,7 @@ Result: TypeAlias = tuple[Env, Stack]
 
 
 class Machine(ABC):
-    """Executes instructions by their rules: subclasses define reading, binding, forgetting, calls."""
+    """Executes instructions by their rules; subclasses define reading, binding and calling."""
 
     def __init__(self, code: CodeType, *, grad_off: bool = False) -> None:
         self.code = code
@@ -177,7 +177,7 @@ class Step(NamedTuple):
 Rule: TypeAlias = Callable[[Step], Result]
 
 
-def subscript(s: Step) -> Result:
+def _subscript(s: Step) -> Result:
     """Take an element of a container, or a slice of it."""
     rest, (container, key) = s.pop(2)
     if not isinstance(key.constant, int | str | slice) and container.marks:
@@ -329,7 +329,7 @@ def _operate(s: Step) -> Result:
 
 def _binary(s: Step) -> Result:
     if s.instruction.arg == SUBSCRIPT_OPERATOR:
-        return subscript(s)
+        return _subscript(s)
     rest, (left, right) = s.pop(2)
     if not (left.marks or right.marks):
         return s.env, (*rest, UNKNOWN)
@@ -521,47 +521,9 @@ def _return_generator(s: Step) -> Result:
     return s.env, (*s.stack, UNKNOWN)  # the first value sent in; a POP_TOP follows
 
 
+_return_constant = _keep
+
 RULES: Final[dict[Action, Rule]] = {
-    Action.SUBSCRIPT: subscript,
-    Action.SLICE: _slice,
-    Action.STORE_SUBSCRIPT: _store_subscript,
-    Action.STORE_SLICE: _store_slice,
-    Action.DELETE_SUBSCRIPT: _delete_subscript,
-    Action.BUILD: _build,
-    Action.ADD_TO: _add_to,
-    Action.UNPACK: _unpack,
-    Action.NEXT: _next,
-    Action.KEEP: _keep,
-    Action.POP: _pop,
-    Action.FRESH: _fresh,
-    Action.PART: _part,
-    Action.OPERATE: _operate,
-    Action.BINARY: _binary,
-    Action.CONSTANT: _constant,
-    Action.NULL: _null,
-    Action.LOAD: _load,
-    Action.LOAD_PAIR: _load_pair,
-    Action.LOAD_AND_CLEAR: _load_and_clear,
-    Action.STORE: _store,
-    Action.STORE_PAIR: _store_pair,
-    Action.STORE_LOAD: _store_load,
-    Action.DELETE: _delete,
-    Action.ATTRIBUTE: _attribute,
-    Action.SUPER: _super,
-    Action.STORE_ATTRIBUTE: _store_attribute,
-    Action.DELETE_ATTRIBUTE: _delete_attribute,
-    Action.COPY: _copy,
-    Action.SWAP: _swap,
-    Action.FUNCTION: _function,
-    Action.FUNCTION_ATTRIBUTE: _function_attribute,
-    Action.CALL: _call,
-    Action.CALL_KW: _call_kw,
-    Action.CALL_EX: _call_ex,
-    Action.ENTER: _enter,
-    Action.ENTER_SPECIAL: _enter_special,
-    Action.SEND: _send,
-    Action.YIELD: _yield,
-    Action.RETURN: _return,
-    Action.RETURN_CONSTANT: _keep,
-    Action.RETURN_GENERATOR: _return_generator,
+    action: globals()[f"_{action.name.lower()}"] for action in Action
 }
+"""For each action the function of its name."""

@@ -32,9 +32,7 @@ from torch.utils.data import (
 
 from gradscope.code import names, source
 from gradscope.code.liveness import MISSING, Opaque, is_plain
-from gradscope.detect.foresight.objects import MISSING as NOT_FOUND
 from gradscope.detect.foresight.objects import Objects, attribute, follow, function_of, submodules
-from gradscope.program.iterators import MISSING as UNREADABLE
 from gradscope.program.iterators import on_stack
 from gradscope.program.layouts import class_bases, class_namespace, user_functions
 from gradscope.program.sites import USER, owner_of
@@ -205,8 +203,8 @@ class FrameFacts:
     def find(self, path: str, *, glob: bool = False) -> Any:
         """Return what a path of the frame stands for; ``glob``: of its module."""
         root, parts = names.split(path) or ("", [])
-        found = self._objects.module.get(root, NOT_FOUND) if glob else self._objects.find(root)
-        found = _builtins().get(root, NOT_FOUND) if found is NOT_FOUND else found
+        found = self._objects.module.get(root, MISSING) if glob else self._objects.find(root)
+        found = _builtins().get(root, MISSING) if found is MISSING else found
         return _shown(follow(found, parts, quiet))
 
     def part(self, owner: Any, rest: str) -> Any:
@@ -220,7 +218,7 @@ class FrameFacts:
         spaces = [class_namespace(base) for base in class_bases(type(owner))]
         asked = {space[each] for space in spaces for each in _ASKED if each in space}
         plain = {object.__getattribute__, torch.nn.Module.__getattr__}
-        return asked <= plain and follow(owner, [f".{name}"]) is NOT_FOUND
+        return asked <= plain and follow(owner, [f".{name}"]) is MISSING
 
     def truth(self, found: Any) -> bool | None:
         """Return whether an object counts as true."""
@@ -286,13 +284,13 @@ class FrameFacts:
 
     def running(self, depth: int) -> Any:
         """Return the iterator of a loop of the frame, at a depth of its stack."""
-        found = UNREADABLE if self._frame is None else on_stack(self._frame, depth)
-        return MISSING if found is UNREADABLE else Opaque(found)
+        found = MISSING if self._frame is None else on_stack(self._frame, depth)
+        return MISSING if found is MISSING else Opaque(found)
 
     def is_transparent(self, path: str) -> bool:
         """Return whether what is called is known, and no code of the program's."""
         found = self._objects.find(path)
-        if found is NOT_FOUND:
+        if found is MISSING:
             return path in _builtins()
         if function_of(found) is not None:
             return False
@@ -304,20 +302,20 @@ class FrameFacts:
 
 
 def quiet(owner: Any, part: str) -> Any:
-    """Return a stored part of an object; NOT_FOUND where reading it may run the user's code."""
+    """Return a stored part of an object; MISSING where reading it may run the user's code."""
     if isinstance(owner, torch.Tensor) and not part.startswith("[") and part != ".grad":
-        return NOT_FOUND
+        return MISSING
     found = follow(owner, [part])
-    if part.startswith("[") or found is NOT_FOUND or isinstance(owner, ModuleType):
+    if part.startswith("[") or found is MISSING or isinstance(owner, ModuleType):
         return found
     if isinstance(owner, type):
-        return NOT_FOUND if _is_descriptor(found) else found
+        return MISSING if _is_descriptor(found) else found
     spaces = [class_namespace(base) for base in class_bases(type(owner))]
     if any("__getattribute__" in space for space in spaces[:-1]):  # the last is of object
-        return NOT_FOUND
+        return MISSING
     name = part[1:]
-    on_class = next((space[name] for space in spaces if name in space), NOT_FOUND)
-    return NOT_FOUND if on_class is not NOT_FOUND and _is_descriptor(on_class) else found
+    on_class = next((space[name] for space in spaces if name in space), MISSING)
+    return MISSING if on_class is not MISSING and _is_descriptor(on_class) else found
 
 
 def _is_descriptor(found: Any) -> bool:
@@ -326,15 +324,12 @@ def _is_descriptor(found: Any) -> bool:
 
 
 def _shown(found: Any) -> Any:
-    if found is NOT_FOUND:
-        return MISSING
-    return found if is_plain(found) else Opaque(found)
+    return found if found is MISSING or is_plain(found) else Opaque(found)
 
 
 def _element(found: Any) -> Any:
-    if found is MISSING or is_plain(found):
-        return found
-    return tuple(map(_element, found)) if type(found) is tuple else Opaque(found)
+    is_tuple = type(found) is tuple and not is_plain(found)
+    return tuple(map(_element, found)) if is_tuple else _shown(found)
 
 
 def _builtins() -> dict[str, Any]:

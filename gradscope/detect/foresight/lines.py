@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gradscope.code.liveness import MISSING
 from gradscope.code.through_data import data_lines
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
@@ -28,7 +29,7 @@ from gradscope.collect.notes import raised_by_program
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
-from gradscope.detect.foresight.objects import MISSING, Objects
+from gradscope.detect.foresight.objects import Objects
 from gradscope.detect.observers import Observer, Observers
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding

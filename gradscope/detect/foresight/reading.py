@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from gradscope.code import changes, doubts, source
-from gradscope.code.keys import loops_around
 from gradscope.code.liveness import (
+    MISSING,
     RESULT,
     Effect,
     Read,
@@ -28,7 +28,6 @@ from gradscope.code.names import is_part, root_of
 from gradscope.code.names import owner_of as owner_of_name
 from gradscope.detect.foresight.loops import Loops, LoopsOfFrame
 from gradscope.detect.foresight.objects import (
-    MISSING,
     Objects,
     Resolver,
     Target,
@@ -418,7 +417,7 @@ class _Inputs:
 
     def __init__(self, frame: FrameType, here: Site, there: Site, *, again: bool) -> None:
         self._objects = Objects(frame)
-        loops = loops_around(here.file, here.line) if again else []
+        loops = source.loops_around(here.file, here.line) if again else []
         region = source.function_around(here)
         self._stored = {
             target

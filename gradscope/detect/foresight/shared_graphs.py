@@ -11,7 +11,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.look import Look
 from gradscope.collect.walk import Walker, dependencies_last, reachable
-from gradscope.detect.needs import will_free
+from gradscope.detect.built import will_free
 from gradscope.model import BackwardCall
 from gradscope.model.paths import Path
 from gradscope.program.reach import Budget, visit

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from gradscope.code import changes, source
+from gradscope.code.liveness import MISSING
 from gradscope.code.losses import Way, use_of, way_to
 from gradscope.code.places import of_node
 from gradscope.code.stepping import What, events_after, events_before
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.objects import MISSING, Objects
+from gradscope.detect.foresight.objects import Objects
 from gradscope.detect.foresight.reading import Reading
 from gradscope.detect.foresight.shared_graphs import Freeing, Held
 from gradscope.model import BackwardCall, Site

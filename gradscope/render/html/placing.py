@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradscope.model import Graph, Node
-from gradscope.render.pictures.boxes import fold_title
+from gradscope.render.pictures.compose import fold_title
 from gradscope.render.pictures.folding import Part, fold
 from gradscope.render.pictures.merging import merge
 from gradscope.render.pictures.options import DEFAULTS

@@ -14,10 +14,9 @@ from gradscope.code.liveness import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
-from gradscope.collect.default_hooks import DefaultHooks
+from gradscope.collect.default_hooks import DefaultHooks, read_saved_tensors, register_hooks, unpack
 from gradscope.collect.facts import Part
 from gradscope.collect.generations import Generations
-from gradscope.collect.identity import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.interruptions import take
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.looker import Looker
@@ -26,7 +25,7 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.slots import begin_watch, foreign, readable
 from gradscope.collect.state import State
 from gradscope.detect import hazards
-from gradscope.detect.foresight.freed import ForwardOnFreed
+from gradscope.detect.foresight.forward_on_freed import ForwardOnFreed
 from gradscope.detect.foresight.inplace import InPlace
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.observer import Foresight
@@ -50,7 +49,6 @@ from gradscope.hooks import (
 from gradscope.model import (
     BackwardCall,
     Certainty,
-    Edit,
     Finding,
     Findings,
     Graph,
@@ -460,7 +458,7 @@ class Scope(Printed):
         for place in (
             finding.site,
             *(related.site for related in finding.related),
-            *_edits(finding),
+            *(edit for fix in finding.fixes for edit in fix.edits),
         ):
             if place is not None:
                 self.writer.source(place.file)
@@ -537,10 +535,6 @@ class Scope(Printed):
         ):
             self._is_stopped = True
             raise StopRun
-
-
-def _edits(finding: Finding) -> tuple[Edit, ...]:
-    return tuple(edit for fix in finding.fixes for edit in fix.edits)
 
 
 def _worded(finding: Finding) -> str:

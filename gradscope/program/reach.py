@@ -221,6 +221,12 @@ class Walk:
         if number is not None and self._links[number][1] != "globals":
             yield from self._paths(number)
 
+    def instances(self, base: type) -> Iterator[tuple[Path, Any]]:
+        """Yield the objects of a class that the walk saw, each with its shortest name."""
+        for number, found in enumerate(self._objects):
+            if layouts.derives(type(found), base):
+                yield next(self._paths(number)), found
+
     @property
     def own(self) -> set[int]:
         """Ids of the containers in which the walk itself keeps what it saw."""
@@ -263,3 +269,12 @@ def visit(
         walk.enter_frames(frames)
         walk.run()
         return walk.report(found)
+
+
+def named_tensors(frames: Iterable[FrameType], budget: Budget) -> list[tuple[Tensor, list[Path]]]:
+    """Return these tensors, each once with all its names."""
+    by_id: dict[int, tuple[Tensor, list[Path]]] = {}
+    visit(
+        frames, budget, lambda path, found: by_id.setdefault(id(found), (found, []))[1].append(path)
+    )
+    return [*by_id.values()]

@@ -66,7 +66,7 @@ class Reading:
             raise ValueError("it has no header")
         rows = dict(self._all("calls", self._of(BackwardCall)))
         summary = self._first("summary", self._of(Summary)) or Summary()
-        summary = _brought_up(rows, self._counted_since(), summary)
+        summary = _brought_up(rows, self._noted(1), summary)
         if rows:
             summary = replace(summary, backward_calls=sum(row.count for row in rows.values()))
         return Recording(
@@ -144,25 +144,19 @@ class Reading:
         except (ValueError, TypeError, LookupError):
             return []
 
-    def _counted_since(self) -> Iterator[tuple[int, int, int, float, int]]:
-        yield from self._noted(1)
-
 
 def _is_call(one: Any) -> bool:
     number, kind, site = one
     return type(number) is int and type(kind) is str and (site is None or type(site) is list)
 
 
-def _is_row(one: Any) -> bool:
-    return [type(part) for part in one] == [int, int, int, float, int]
-
-
-_SHAPES = (_is_call, _is_row)
+_SHAPES = (_is_call, lambda row: [*map(type, row)] == [int, int, int, float, int])
+"""What the calls that run look like in the note of a log, and the rows that have changed."""
 
 
 def _brought_up(
     rows: dict[int, BackwardCall],
-    since: Iterator[tuple[int, int, int, float, int]],
+    since: list[Any],
     summary: Summary,
 ) -> Summary:
     """Count the calls since ``rows`` were written; each did what others of its row have done."""

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 32683
-FILES = 237
+CODE = 32602
+FILES = 235
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

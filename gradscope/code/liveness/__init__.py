@@ -2,6 +2,8 @@
 
 from gradscope.code.liveness.callees import Callee as Callee
 from gradscope.code.liveness.callees import Resolve as Resolve
+from gradscope.code.liveness.computing import Opaque as Opaque
+from gradscope.code.liveness.computing import is_plain as is_plain
 from gradscope.code.liveness.flow import MISSING as MISSING
 from gradscope.code.liveness.flow import forget_flows as forget_flows
 from gradscope.code.liveness.forecast import Coming as Coming
@@ -11,8 +13,6 @@ from gradscope.code.liveness.forecast import Forecaster as Forecaster
 from gradscope.code.liveness.forecast import Returned as Returned
 from gradscope.code.liveness.forecast import let_go as let_go
 from gradscope.code.liveness.forecast import ways_after as ways_after
-from gradscope.code.liveness.known import Opaque as Opaque
-from gradscope.code.liveness.known import is_plain as is_plain
 from gradscope.code.liveness.notes import Effect as Effect
 from gradscope.code.liveness.notes import Notes as Notes
 from gradscope.code.liveness.parts import ANYWHERE as ANYWHERE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Mapping
 from inspect import CO_COROUTINE, CO_GENERATOR
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, NamedTuple
 
 from gradscope.code import names
@@ -17,8 +17,7 @@ from gradscope.code.liveness.callees import (
     given_values,
     names_in,
 )
-from gradscope.code.liveness.flow import MISSING, Instruction
-from gradscope.code.liveness.known import (
+from gradscope.code.liveness.computing import (
     TRACKED,
     Facts,
     Opaque,
@@ -30,6 +29,7 @@ from gradscope.code.liveness.known import (
     iterate,
     truth,
 )
+from gradscope.code.liveness.flow import MISSING, Instruction
 from gradscope.code.liveness.notes import Notes, Phase
 from gradscope.code.liveness.opcodes import SUBSCRIPT_OPERATOR, Action
 from gradscope.code.liveness.reads import RESULT, starts_after
@@ -170,7 +170,7 @@ class Knower(Tracker):
         ):
             found = self._element(state.stack, after.stack[-1])
         elif instruction.opname == "GET_ITER":
-            found = _iterated(state.stack[-1], self.facts)
+            found = _iterated(state.stack[-1])
         elif action in _COMPUTES and instruction.effect <= 0:
             popped = state.stack[len(state.stack) - 1 + instruction.effect :]
             found = compute(instruction, [constant_of(v) for v in popped], self.facts)
@@ -181,7 +181,7 @@ class Knower(Tracker):
         return State(after.env, (*after.stack[:place], value, *rest))
 
     def _next(self, state: State, after: State) -> State:
-        _, element, rest = advance(rest_of(state.stack[-1], self.facts), self.facts)
+        _, element, rest = advance(iterate(state.stack[-1].constant), self.facts)
         *below, iterator, value = after.stack
         items = value.items
         if type(element) is tuple:
@@ -337,17 +337,12 @@ def constant_of(value: Value) -> Any:
     return TRACKED if value.marks and value.constant is MISSING else value.constant
 
 
-def rest_of(iterator: Value, facts: Facts) -> Rest:
-    """Return what an iterator on the stack still gives."""
-    return iterate(iterator.constant, facts)
-
-
-def _iterated(value: Value, facts: Facts) -> Rest:
+def _iterated(value: Value) -> Rest:
     if value.items:
         return Rest(tuple(item.constant for item in value.items)) if not value.marks else Rest()
     if any(mark.rest.startswith("[") for mark in value.marks):
         return Rest(more=True)  # it holds what is tracked
-    return Rest() if value.marks else iterate(value.constant, facts)
+    return Rest() if value.marks else iterate(value.constant)
 
 
 _MOST_VISITS = 6  # of one instruction, before what changes counts as unknown
@@ -403,7 +398,7 @@ class Forecaster(Knower):
         key = (
             *visited,
             frozenset(state.env.items()),
-            tuple((value.marks, _hashable(value)) for value in state.stack),
+            tuple((v.marks, v.role is not Role.SLICE and v.constant) for v in state.stack),
             frozenset(way.written.items()),
         )
         if key not in self._seen:
@@ -429,7 +424,7 @@ class Forecaster(Knower):
             if self.is_top:
                 explored.lost.append(way.conditions)
             else:
-                self.returns.append(Returned({}, UNKNOWN, _with_call(way.written), way.conditions))
+                self.returns.append(let_go(way.conditions, way.written))
             return None
         if instruction.action in (Action.RETURN, Action.RETURN_CONSTANT):
             self._returns(index, state, instruction)
@@ -490,7 +485,7 @@ class Forecaster(Knower):
                 return True
             if top.marks and type(top.constant) is not Rest:
                 return False  # it holds what is tracked
-            more = advance(rest_of(top, self.facts), self.facts)[0]
+            more = advance(iterate(top.constant), self.facts)[0]
             return None if more is None else not more
         if instruction.action is Action.SEND:
             return not self.exploration.to_yield
@@ -601,17 +596,9 @@ def _carries(state: State) -> bool:
     return bool(state.env) or any(value.marks for value in state.stack)
 
 
-def _hashable(value: Value) -> Any:
-    return None if value.role is Role.SLICE else value.constant
-
-
-def _with_call(written: Written) -> Written:
-    return written if CALLED in written else {**written, CALLED: True}
-
-
-def let_go(conditions: Conditions) -> Returned:
+def let_go(conditions: Conditions, written: Written = MappingProxyType({})) -> Returned:
     """Return what is left where a function refers to the object no more, and is not followed."""
-    return Returned({}, UNKNOWN, {CALLED: True}, conditions)
+    return Returned({}, UNKNOWN, {**written, CALLED: True}, conditions)
 
 
 def _widened(way: Way, before: Way) -> Way:

@@ -13,10 +13,10 @@ from gradscope.code.names import owner_of as owner_of_name
 from gradscope.collect.look import Look
 from gradscope.collect.marks import token_of
 from gradscope.collect.state import State
-from gradscope.detect.built import built_at, node_at
 from gradscope.detect.foresight.reading import Reading
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, is_root_of
 from gradscope.detect.foresight.training import Optimizers, roles_of
+from gradscope.detect.node_facts import built_at, node_at
 from gradscope.model import BackwardCall, Site
 from gradscope.program.layouts import derives
 from gradscope.program.sites import place_in, site_of

@@ -17,14 +17,14 @@ from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
-from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.evidence import shared_graph
+from gradscope.detect.foresight.library_loops import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.objects import Objects
 from gradscope.detect.foresight.outlook import Outlook, foretell, next_turn
 from gradscope.detect.foresight.reading import Reading, may_stop_before
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, tensors_of
-from gradscope.detect.foresight.stale import StaleGraphs, stepped
+from gradscope.detect.foresight.stale_graphs import StaleGraphs, stepped
 from gradscope.detect.observers import Observer, Schedule, proposed
 from gradscope.fixing.gs102 import fixes_for
 from gradscope.fixing.gs201 import fixes_for_step

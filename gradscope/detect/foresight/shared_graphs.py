@@ -11,10 +11,10 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.look import Look
 from gradscope.collect.walk import Walker, dependencies_last, reachable
-from gradscope.detect.built import will_free
+from gradscope.detect.node_facts import will_free
 from gradscope.model import BackwardCall
 from gradscope.model.paths import Path
-from gradscope.program.reach import Budget, visit
+from gradscope.program.reach import Budget, named_tensors
 from gradscope.program.tensors import held_node, leaves_of
 
 BUDGET = Budget(max_objects=4_000, max_seconds=0.01, max_depth=10, max_items=64)
@@ -39,13 +39,8 @@ class Held:
 
 def tensors_of(frames: Sequence[FrameType]) -> list[Held]:
     """Return the tensors with a graph that variables lead to, those with short names first."""
-    by_id: dict[int, Held] = {}
-
-    def found(path: Path, tensor: torch.Tensor) -> None:
-        by_id.setdefault(id(tensor), Held(tensor)).paths.append(path)
-
-    visit(frames, BUDGET, found)
-    return list(by_id.values())[:_MOST_TENSORS]
+    found = named_tensors(frames, BUDGET)
+    return [Held(tensor, paths) for tensor, paths in found[:_MOST_TENSORS]]
 
 
 class Freeing:

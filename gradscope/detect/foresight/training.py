@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -23,17 +22,15 @@ from gradscope.detect.foresight.objects import Objects
 from gradscope.detect.foresight.reading import Reading
 from gradscope.detect.foresight.shared_graphs import Freeing, Held
 from gradscope.model import BackwardCall, Site
-from gradscope.program.layouts import derives, is_user_class
+from gradscope.program.reach import Budget, Walk
 from gradscope.program.sites import place_in
 from gradscope.program.tensors import describe, held_node, leaves_of
-from gradscope.program.variables import local_variables
+from gradscope.program.undisturbed import Uncollected, Untraced
 from gradscope.rules.base import is_grad
 from gradscope.rules.roles import Cut, Link, Loss, Roles
 
-_MOST_OBJECTS = 2_000
-_DEEPEST = 4
+_BUDGET = Budget(max_objects=4_000, max_depth=6, max_items=64)
 _MOST_EVENTS = 200
-_WRITTEN = (str, int, float, bool, bytes, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,48 +114,17 @@ class Optimizers:
 
 def _found(frames: Sequence[FrameType]) -> list[Optimizer]:
     """Return the optimizers that variables lead to, those with short names first."""
-    found: dict[int, Optimizer] = {}
-    seen: set[int] = set()
-    waiting: deque[tuple[str, Any, int]] = deque()
-    for frame in frames:
-        waiting += ((name, value, 0) for name, value in local_variables(frame))
-    for frame in frames:
-        waiting += ((name, value, 0) for name, value in [*frame.f_globals.items()])
-    while waiting and len(seen) < _MOST_OBJECTS:
-        name, value, depth = waiting.popleft()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if derives(type(value), torch.optim.Optimizer):
-            found[id(value)] = Optimizer(name, _parameters(value), id(value))
-        elif depth < _DEEPEST:
-            waiting += ((part, each, depth + 1) for part, each in _parts(name, value))
-    return [*found.values()]
+    with Untraced(), Uncollected():
+        walk = Walk(_BUDGET)
+        walk.enter_frames(frames)
+        walk.run()
+        found = walk.instances(torch.optim.Optimizer)
+        return [Optimizer(path.text, _parameters(each), id(each)) for path, each in found]
 
 
 def _parameters(optimizer: Any) -> frozenset[int]:
     groups = object.__getattribute__(optimizer, "__dict__").get("param_groups", ())
     return frozenset(id(p) for group in groups for p in group["params"])
-
-
-def _parts(name: str, value: Any) -> list[tuple[str, Any]]:
-    kind = type(value)
-    if kind in (list, tuple):
-        return [(f"{name}[{i}]", each) for i, each in enumerate(value[:32])]
-    if kind is dict:
-        return [(f"{name}[{_shown(key)}]", each) for key, each in [*value.items()][:64]]
-    if is_user_class(kind):
-        try:
-            space = object.__getattribute__(value, "__dict__")
-        except AttributeError:
-            return []
-        return [(f"{name}.{key}", each) for key, each in [*space.items()][:200]]
-    return []
-
-
-def _shown(key: Any) -> str:
-    """Return a key as it is written; of the program's own classes nothing is asked."""
-    return repr(key) if type(key) in _WRITTEN else "…"
 
 
 def chain_from(site: Site, frames: Sequence[FrameType], *, by: Site | None = None) -> list[Site]:
@@ -184,10 +150,13 @@ def chain_from(site: Site, frames: Sequence[FrameType], *, by: Site | None = Non
 
 
 _MOST_NODES = 2_000
+# What no graph shows: `loss = mse(q, target_q)` trains what is behind `target_q` too, unless its
+# name says that it is meant to be constant.
 _CONSTANT = re.compile(
     r"(^|_)(old|targets?|tgt|teacher|ref|reference|ema|td|adv|advantages?|returns?|baseline|frozen|"
     r"anchor|label|pseudo|backup|bootstrap|behaviou?r|style|gram|expert)(_|s?\d*$)"
 )
+# `epoch_total += loss` wants a number, `loss += 0.1 * penalty` a loss: only the name tells.
 _TOTAL = re.compile(r"total|epoch|running|sum|cum|avg|mean|acc|hist|log|meter")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from fontTools.ttLib import TTFont
 
@@ -133,17 +134,8 @@ class _Painter:
         self.page = page_of(theme)
         self.items: list[Shape | Text] = []
 
-    def rect(
-        self,
-        rect: Rect,
-        radius: float,
-        *,
-        stroke: str | None = None,
-        width: float = 1.0,
-        dash: tuple[int, ...] = (),
-        fill: str | None = None,
-    ) -> None:
-        self.items.append(Shape((), rect, radius, stroke, width, dash, fill))
+    def rect(self, rect: Rect, radius: float, **look: Any) -> None:
+        self.items.append(Shape((), rect, radius, **look))
 
     def line(self, points: tuple[Point, ...], colour: str, width: float) -> None:
         self.items.append(Shape(points, stroke=colour, width=width, straight=True))

@@ -18,7 +18,7 @@ from gradscope.collect.marks import Token, token_of
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
+from gradscope.detect.foresight.library_loops import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.observer import retains_if_computed

@@ -24,7 +24,7 @@ from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.observer import retains_if_computed
 from gradscope.detect.foresight.outlook import foretell
 from gradscope.detect.foresight.reading import Reading, possible_read
-from gradscope.detect.foresight.shared_graphs import Freeing, Held, tensors_of
+from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
 from gradscope.detect.observers import Observer, Schedule, proposed
 from gradscope.fixing.gs103 import fixes_for
 from gradscope.model import BackwardCall, Finding, Severity, Site
@@ -79,7 +79,7 @@ class ForwardOnFreed(Observer):
         if call.parent is not None:
             return ()
         self._coming = []
-        if frame is None or call.keep or record.create_graph or look.freed or look.stale:
+        if frame is None or not may_be_shared(call, look, record):
             return ()
         foreseen = self.watch.foreseen.get(record.number)
         if foreseen is not None and foreseen.severity is Severity.WARNING:

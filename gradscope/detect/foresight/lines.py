@@ -368,17 +368,19 @@ class LineWatch(Observer):
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Go on if the call left something to look after."""
-        self._known = 0 if call.exact or record.exception is not None else self._known + 1
-        self._thread.aside = False
-        if call.parent is None and (self.watch.ledger.live_tensors or self._waiting):
+        if self._goes_on(call, is_new=call.exact or record.exception is not None):
             self.turn_on(frame)
         return ()
 
+    def _goes_on(self, call: Call, *, is_new: bool) -> bool:
+        """Count a call; return whether it left something to look after."""
+        self._known = 0 if is_new else self._known + 1
+        self._thread.aside = False
+        return call.parent is None and bool(self.watch.ledger.live_tensors or self._waiting)
+
     def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
         """Do the same after a call on a recognized graph."""
-        self._known += 1
-        self._thread.aside = False
-        if call.parent is None and (self.watch.ledger.live_tensors or self._waiting):
+        if self._goes_on(call, is_new=False):
             self.turn_on(user_frame(sys._getframe()))
         return ()
 

@@ -9,6 +9,7 @@ from types import FrameType
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.walk import Walker, dependencies_last, reachable
 from gradscope.detect.node_facts import will_free
@@ -41,6 +42,12 @@ def tensors_of(frames: Sequence[FrameType]) -> list[Held]:
     """Return the tensors with a graph that variables lead to, those with short names first."""
     found = named_tensors(frames, BUDGET)
     return [Held(tensor, paths) for tensor, paths in found[:_MOST_TENSORS]]
+
+
+def may_be_shared(call: Call, look: Look, record: BackwardCall) -> bool:
+    """Return whether a call of the program frees what it runs, and nothing in it is broken."""
+    is_inner = call.parent is not None
+    return not (call.keep or record.create_graph or is_inner or look.freed or look.stale)
 
 
 class Freeing:

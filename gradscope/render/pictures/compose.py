@@ -27,7 +27,7 @@ from gradscope.render.pictures.picture import (
     one_line,
 )
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
-from gradscope.units import common_module, counted, nbytes
+from gradscope.units import common_module, counted, listed, nbytes
 
 _ROWS = 6
 """A box shows at most so many saved tensors, and so many leaves."""
@@ -145,8 +145,7 @@ def _leaf_names(merged: Merged, leaves: Sequence[int]) -> str:
     names = sorted({merged.nodes[leaf].variable or "leaf" for leaf in leaves})
     stem = common_module([name.rpartition(".")[0] for name in names])
     rest = [name.removeprefix(stem + ".") for name in names] if stem else names
-    shown = ", ".join(rest[:3]) + (f" and {len(rest) - 3} more" if len(rest) > 3 else "")
-    return one_line(f"{stem}: {shown}" if stem else shown, 60)
+    return one_line(f"{stem}: {listed(rest)}" if stem else listed(rest), 60)
 
 
 def _contents(nodes: Sequence[Node]) -> str:

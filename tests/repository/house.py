@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 32593
+CODE = 32587
 FILES = 235
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -356,9 +356,7 @@ class Growth(Observer):
             if cycle is not None:
                 (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
                 each = (now - before) / (last - first_seen)
-                yield self._of_cycle(
-                    gs304.KeptByCycle(loop.record, cycle.kind, cycle.name, cycle.site, last, each)
-                )
+                yield self._of_cycle(gs304.KeptByCycle(loop.record, *cycle[:3], last, each))
 
     def _of_gradients(self, loop: Loop, sightings: Sightings) -> Finding:
         """Announce one gradient that keeps its graph; it stands for the others, and for what was
@@ -598,32 +596,26 @@ def _bound(suspect: Suspect) -> Bound:
     return bound_of(suspect.names, store)
 
 
-@dataclass(frozen=True, slots=True)
-class Cycle:
-    """A kind of cycle: what closes it (``ctx``, ``hook``, ``grad``), a name, its line, how many."""
-
-    kind: str
-    name: str
-    site: Site | None
-    count: int
+_Cycle: TypeAlias = tuple[str, str, Site | None, int]
+"""What closes a kind of cycle (``ctx``, ``hook``, ``grad``), a name, its line, how many."""
 
 
-def _find_cycle(*, creates: bool) -> Cycle | None:
+def _find_cycle(*, creates: bool) -> _Cycle | None:
     """Return the kind of cycle that keeps most graphs alive, of all that the collector tracks.
 
     ``creates``: the program has called ``backward(create_graph=True)``.
     """
     cycles = (_through_ctx(), _through_hooks(), _through_grad() if creates else None)
-    found = (cycle for cycle in cycles if cycle is not None and cycle.count >= _FEWEST)
-    return max(found, key=lambda cycle: cycle.count, default=None)
+    found = (cycle for cycle in cycles if cycle is not None and cycle[-1] >= _FEWEST)
+    return max(found, key=lambda cycle: cycle[-1], default=None)
 
 
-def _through_ctx() -> Cycle | None:
+def _through_ctx() -> _Cycle | None:
     counts = Counter(path for path, tensor in contexts() if _made_by_ctx(path, tensor))
     if not counts:
         return None
     ((name, count),) = counts.most_common(1)
-    return Cycle("ctx", name.text, find_store((name,), container=False), count)
+    return "ctx", name.text, find_store((name,), container=False), count
 
 
 def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
@@ -632,7 +624,7 @@ def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
     return bool(name) and name in path.origin.function.split(".")
 
 
-def _through_hooks() -> Cycle | None:
+def _through_hooks() -> _Cycle | None:
     counts: Counter[CodeType] = Counter()
     for each in tracked(Tensor):
         with DisableTorchFunction():
@@ -647,7 +639,7 @@ def _through_hooks() -> Cycle | None:
     around = [site for site in calls if site.line <= code.co_firstlineno <= site.end_line]
     candidates = around or (calls if len(calls) == 1 else ())
     site = candidates[0] if candidates else Site(code.co_filename, code.co_firstlineno)
-    return Cycle("hook", code.co_name, site, count)
+    return "hook", code.co_name, site, count
 
 
 def _closes_over(hook: FunctionType, tensor: Any) -> bool:
@@ -660,9 +652,9 @@ def _closes_over(hook: FunctionType, tensor: Any) -> bool:
     return any(default is tensor for default in hook.__defaults__ or ())
 
 
-def _through_grad() -> Cycle | None:
+def _through_grad() -> _Cycle | None:
     count = 0
     for each in tracked(Tensor):
         with DisableTorchFunction():
             count += is_held_leaf(each) and each.grad is not None and each.grad.requires_grad
-    return Cycle("grad", ".grad", None, count) if count else None
+    return ("grad", ".grad", None, count) if count else None

@@ -718,7 +718,8 @@ def test_call_at_tells_computed_keywords() -> None:
         *place("torch.autograd.grad(y[i], x, retain_graph=i < 3, create_graph=True)  # <-\n")
     )
     assert call is not None
-    assert (call.target, call.computed) == ("torch.autograd.grad", {"retain_graph"})
+    assert call.target == "torch.autograd.grad"
+    assert call.computed == {"retain_graph"}
 
 
 def test_assignment_sites() -> None:

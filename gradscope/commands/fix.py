@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from gradscope.code.suppressing import Suppressor
 from gradscope.commands.outputs import console_on, print_line
 from gradscope.launch.ending import die_of_interrupt
 from gradscope.model import Finding
 from gradscope.rules.settings import DEFAULTS, Settings
+from gradscope.rules.suppressing import Suppressor
 from gradscope.units import counted
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradscope.api.draw import to_dot as to_dot
     from gradscope.api.follow import follow as follow
     from gradscope.api.holders import holders as holders
-    from gradscope.api.saved_tensors import saved_tensors as saved_tensors
+    from gradscope.api.snapshot import saved_tensors as saved_tensors
     from gradscope.api.snapshot import snapshot as snapshot
     from gradscope.api.time_graph import time_graph as time_graph
     from gradscope.api.uses import uses as uses
@@ -30,24 +30,15 @@ if TYPE_CHECKING:
     from gradscope.errors import GradscopeError as GradscopeError
     from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
 
+_ERRORS = {"FreedGraphError", "GradscopeError", "StaleSavedTensorError"}
+_OWN_FILE = ("check", "compare", "draw", "follow", "holders", "snapshot", "time_graph", "uses")
 _WHERE = {
-    "FreedGraphError": "gradscope.errors",
-    "GradscopeError": "gradscope.errors",
-    "StaleSavedTensorError": "gradscope.errors",
-    "check": "gradscope.api.check",
-    "compare": "gradscope.api.compare",
-    "draw": "gradscope.api.draw",
-    "follow": "gradscope.api.follow",
-    "holders": "gradscope.api.holders",
-    "saved_tensors": "gradscope.api.saved_tensors",
-    "snapshot": "gradscope.api.snapshot",
-    "time_graph": "gradscope.api.time_graph",
+    **dict.fromkeys(sorted(_ERRORS), "gradscope.errors"),
+    **{name: f"gradscope.api.{name}" for name in _OWN_FILE},
+    "saved_tensors": "gradscope.api.snapshot",
     "to_dot": "gradscope.api.draw",
-    "uses": "gradscope.api.uses",
     "watch": "gradscope.api.watch",
 }
-
-_ERRORS = {name for name, module in _WHERE.items() if module == "gradscope.errors"}
 
 __all__ = ["__version__", *_WHERE]
 

@@ -17,15 +17,12 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from gradscope._version import __version__
-from gradscope.commands import diff as diff_command
 from gradscope.commands import doctor as doctor_command
-from gradscope.commands import draw as draw_command
 from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
 from gradscope.commands.outputs import Color, tell, use_color
 from gradscope.errors import GradscopeError
-from gradscope.launch.interpreter import Again, program_of
-from gradscope.launch.target import Code, Input, Module, Target
+from gradscope.launch.interpreter import Again, Code, Input, Module, Target, program_of
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Engine, Options, Theme
 from gradscope.rules.settings import FailOn, settings_at
@@ -250,7 +247,7 @@ def diff(
     color: ColorOption = Color.AUTO,
 ) -> Job:
     """Say how two saved recordings differ: memory, totals and findings."""
-    return partial(diff_command.diff, before, after)
+    return partial(report_command.diff, before, after)
 
 
 @app.command()
@@ -281,7 +278,7 @@ def draw(
 ) -> Job:
     """Draw a graph of a saved recording: to a file, or as a tree."""
     options = Options(focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme)
-    return partial(draw_command.draw, file, output, call, options, settings_at())
+    return partial(report_command.draw, file, output, call, options, settings_at())
 
 
 @app.command()

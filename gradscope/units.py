@@ -1,10 +1,11 @@
-"""Numbers, places and foreign texts as they are shown: bytes, counts, durations, paths, escapes."""
+"""Numbers, places and foreign texts as people see them: bytes, durations, paths, escapes."""
 
 from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 _STEP = 1024
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -99,3 +100,19 @@ def short_path(file: str) -> str:
     except OSError:  # the working directory was deleted
         return file
     return file.removeprefix(here)
+
+
+Path = TypeVar("Path", list[str], tuple[Any, ...])
+
+
+def common_length(paths: Sequence[Path]) -> int:
+    """Return how many of their first entries all the paths have in common."""
+    first, last = min(paths), max(paths)
+    pairs = enumerate(zip(first, last, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(first), len(last)))
+
+
+def common_module(names: Iterable[str]) -> str:
+    """Return the module that all the named ones are, or are inside; empty where there is none."""
+    paths = [name.split(".") for name in names]
+    return ".".join(paths[0][: common_length(paths)])

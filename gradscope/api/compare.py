@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gradscope.model import Graph, Node
-from gradscope.model.changes import Change, Changes
+from gradscope.model import Graph
+from gradscope.model.graph import Change, Changes
 
 _Identity = tuple[object, ...]
 
@@ -53,9 +53,6 @@ def _edges(graph: Graph, keys: list[_Identity]) -> dict[_Identity, dict[_Identit
     found: dict[_Identity, dict[_Identity, str]] = {}
     for edge in graph.edges:
         target = graph.nodes[edge.target]
-        found.setdefault(keys[edge.source], {})[keys[edge.target]] = _name(target)
+        name = f"{target.name} of {target.variable}" if target.variable else target.name
+        found.setdefault(keys[edge.source], {})[keys[edge.target]] = name
     return found
-
-
-def _name(node: Node) -> str:
-    return f"{node.name} of {node.variable}" if node.variable else node.name

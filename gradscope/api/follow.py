@@ -18,8 +18,8 @@ from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Node, NodeState, SavedState
 from gradscope.model.printed import Printed
 from gradscope.program.names import Names
+from gradscope.program.referrers import tensors_with_graph
 from gradscope.program.sites import user_frames
-from gradscope.program.tracked import tensors_with_graph
 from gradscope.torch_private import DisableTorchFunction
 
 _MOST_NODES = 20_000

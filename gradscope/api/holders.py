@@ -13,19 +13,18 @@ from types import FrameType, FunctionType
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from gradscope.code.cells import cell_of, shell_of_ipython
+from gradscope.code.places import cell_of, shell_of_ipython
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.walk import Walker
 from gradscope.errors import GradscopeError
 from gradscope.model import Site
-from gradscope.model.listing import Listing
 from gradscope.model.paths import Path
-from gradscope.model.printed import Printed
+from gradscope.model.printed import Listing, Printed
 from gradscope.program import layouts, referrers
 from gradscope.program.reach import ON_DEMAND, Walk
+from gradscope.program.referrers import tensors_with_graph
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.tensors import held_node, node_of
-from gradscope.program.tracked import tensors_with_graph
 from gradscope.program.variables import frames_of_threads
 from gradscope.units import escaped
 

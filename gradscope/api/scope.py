@@ -1,4 +1,4 @@
-"""One watch in progress: what it has seen so far, and what it does about a finding."""
+"""Watches in progress: the one set of hooks that they share, and what each has seen."""
 
 from __future__ import annotations
 
@@ -8,32 +8,327 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from gradscope.api.session import Session
-from gradscope.code.suppressing import Suppressor
-from gradscope.collect.notes import raised_by_program
+from gradscope.code.liveness import forget_flows
+from gradscope.collect import facts
+from gradscope.collect.backward import Backward
+from gradscope.collect.calls import Call
+from gradscope.collect.default_hooks import DefaultHooks, read_saved_tensors, register_hooks, unpack
+from gradscope.collect.facts import Part
+from gradscope.collect.generations import Generations
+from gradscope.collect.interruptions import take
+from gradscope.collect.ledger import Ledger
+from gradscope.collect.looker import Looker
+from gradscope.collect.notes import Notes, raised_by_program
+from gradscope.collect.saving import Saving
+from gradscope.collect.slots import begin_watch, foreign, readable
+from gradscope.collect.state import State
+from gradscope.detect import hazards
+from gradscope.detect.foresight.forward_on_freed import ForwardOnFreed
+from gradscope.detect.foresight.inplace import InPlace
+from gradscope.detect.foresight.lines import LineWatch
+from gradscope.detect.foresight.observer import Foresight
+from gradscope.detect.leaks.growth import Growth
+from gradscope.detect.leaks.unused import Unused
+from gradscope.detect.leaks.waste import Waste
+from gradscope.detect.observers import Observers
 from gradscope.errors import FreedGraphError, StaleSavedTensorError
+from gradscope.hooks import (
+    DefaultHookFunctions,
+    Handle,
+    Handles,
+    on_optimizer_step,
+    on_unraisable,
+    replace_register_hooks,
+    replace_saved_tensors_of_functions,
+    replace_unpack,
+    wrap_engine,
+    wrap_unpack_hooks,
+)
 from gradscope.model import (
     BackwardCall,
     Certainty,
-    Edit,
     Finding,
     Findings,
+    Graph,
     Header,
     Outcome,
     Recording,
+    Sample,
     Severity,
+    Site,
     Summary,
 )
 from gradscope.model.printed import Printed
+from gradscope.program.names import Names
+from gradscope.program.sites import Place, forget_codes, place_in, site_of, user_frame
+from gradscope.program.standing import forget_wholes
+from gradscope.program.undisturbed import unprofiled
+from gradscope.program.variables import turn_off
 from gradscope.record.log import Store
-from gradscope.record.writer import RecordingWriter
+from gradscope.record.writer import Like, RecordingWriter, begun
+from gradscope.rules.suppressing import Suppressor
+from gradscope.torch_private import (
+    SAVED_TENSORS_ARE_READABLE,
+    device_peaks,
+    has_default_hooks,
+    hide_package_from_compiler,
+)
 from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.render.pictures.draw import Drawing
     from gradscope.render.pictures.options import DrawOptions
+
+
+_MOST_TEXTS = 100
+_LEDGER = (
+    *("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes"),
+    "estimated_calls",
+)
+
+
+class Session:
+    """The hooks of the process: put in by the first watch and taken out by the last.
+
+    ``off`` are the parts that cannot work here.
+    """
+
+    def __init__(self, hooks: bool, off: frozenset[Part] = frozenset()) -> None:
+        hooks = hooks and Part.HOOKS not in off
+        self.scopes: list[Scope] = []
+        self.process = os.getpid()
+        notes, names = Notes(), Names()
+        self.observers = Observers(self.report, notes)
+        saving = Saving(Ledger(self.observers, notes), names, Generations())
+        self._hooks = DefaultHooks(
+            *(saving.pack, readable(saving.unpack), saving.compose),
+            before_theirs=lambda: self.state.lifting.before_theirs(),
+            notes=notes,
+        )
+        self.state = State(saving, names, self.observers, notes, self._hooks if hooks else None)
+        self.state.looks = Part.LOOKS not in off
+        self.looker = Looker(self.state)
+        self._backward = Backward(self.state, self.looker, hazards, self)
+        self._lines = LineWatch(self.state, self.observers)
+        growth = Growth(self.state)
+        self.observers.add(
+            self._lines,
+            Foresight(self.state),
+            ForwardOnFreed(self.state, self._lines),
+            InPlace(self.state, self._lines),
+            growth,
+            Unused(self.state, growth),
+            Waste(self.state),
+        )
+        self._texts: dict[tuple[Place | None, str], str] = {}
+        self._handles = Handles()
+        try:
+            self._install(hooks, off)
+        except BaseException:
+            self._handles.remove()
+            raise
+
+    @classmethod
+    def begin(cls, hooks: bool) -> Session:
+        """Return a session with all the parts that work here, and note those that do not.
+
+        Nothing that fails in ours becomes the program's failure: without hooks then, or idle.
+        """
+        failing = facts.failing()
+        off = facts.parts_off(failing)
+        notes = [facts.note(failing)] if failing else []
+        if Part.VARIABLES in off:
+            turn_off()
+        fallbacks: tuple[set[Part], ...] = (set(), {Part.HOOKS, Part.LINES}, {Part.WATCH})
+        for less in fallbacks:
+            try:
+                session = cls(hooks, off | less)
+            except Exception as failure:
+                notes.append(
+                    f"installing hooks failed in gradscope ({type(failure).__name__}: {failure}); "
+                    "please report this"
+                )
+                continue
+            for note in notes:
+                session.state.notes.add(note)
+            return session
+        raise AssertionError("a session without any part cannot fail")
+
+    def _install(self, hooks: bool, off: frozenset[Part]) -> None:
+        if Part.WATCH in off:
+            return
+        hide_package_from_compiler(__name__.partition(".")[0])
+        under_hooks = False
+        if not SAVED_TENSORS_ARE_READABLE and Part.HOOKS not in off:
+            theirs = DefaultHookFunctions.now()
+            under_hooks = has_default_hooks(theirs.disable, theirs.enable)
+        if hooks:
+            saving, notes = self.state.saving, self.state.notes
+            self._handles.add(
+                replace_saved_tensors_of_functions(
+                    lambda ctx, original: read_saved_tensors(ctx, original, notes)
+                )
+            )
+            self._handles.add(replace_register_hooks(self._register_hooks))
+            self._handles.add(
+                replace_unpack(lambda original, saved: unpack(original, saving, saved))
+            )
+            self._handles.add(self._hooks.install())
+            if Part.LINES not in off:
+                self._handles.add(self._lines.install())
+        elif not SAVED_TENSORS_ARE_READABLE:  # a look must not run hooks of the program's
+            self._handles.add(wrap_unpack_hooks(foreign))
+        self._handles.add(Handle(begin_watch(under_hooks)))
+        self._handles.add(on_unraisable(take))
+        self._handles.add(wrap_engine(self._backward.run))
+        if Part.STEPS not in off:
+            self._handles.add(on_optimizer_step(self._before_step, self._after_step))
+
+    def _register_hooks(self, *args: Any) -> None:
+        # What the program's own hooks hold cannot be read without running them.
+        self.state.lifting.block()
+        register_hooks(*args)
+
+    def close(self) -> None:
+        """Take every hook out."""
+        self.state.active = False
+        self._handles.remove()
+        self.state.saving.leave_late = self._hooks.sweep
+        self.state.restore_stack()
+        forget_codes()
+        forget_flows()
+        forget_wholes()
+
+    def _is_idle(self) -> bool:
+        """Return whether no graph is alive that a step could change."""
+        state, lifting = self.state, self.state.lifting
+        if state.ledger.live_tensors or not state.hooked:
+            return False
+        return not (lifting.leaves or (lifting.on and state.generations.has_built))
+
+    def _before_step(self, optimizer: Any) -> None:
+        try:
+            self.state.mutations.before_step(optimizer, looks=not self._is_idle())
+        except Exception as failure:
+            self._note("looking at an optimizer's step failed in gradscope", failure)
+
+    def _after_step(self, optimizer: Any) -> None:
+        state = self.state
+        state.steps += 1
+        state.generations.stepped()
+        try:
+            frame = user_frame(sys._getframe(1))
+            place = None if frame is None else place_in(frame)
+            if not self._is_idle():
+                state.mutations.after_step(optimizer, place)
+        except Exception as failure:
+            self._note("looking at an optimizer's step failed in gradscope", failure)
+            return
+        self.observers.after_step(optimizer, place, frame)
+
+    def _note(self, what: str, failure: Exception) -> None:
+        if raised_by_program(failure):
+            raise failure
+        self.state.notes.failed(what, failure)
+
+    # what the choke point writes goes to every watch in progress
+
+    def graph(self, signature: Any, graph: Graph, site: Site | None) -> int | None:
+        """Write a graph that a call at ``site`` met; return its number in the outermost watch."""
+        numbers = [scope.writer.graph(signature, graph, site) for scope in self.scopes]
+        return numbers[0]
+
+    def number(self, signature: Any, site: Site | None) -> int | None:
+        """Return the number that the outermost watch gave to the graph of this signature."""
+        return self.scopes[0].writer.known(signature, site)
+
+    def begun(self) -> str:
+        """Return what is noted of the calls that have not ended."""
+        return ",".join(f"[{call.number},{self._begun(call)}]" for call in self.state.running)
+
+    def _begun(self, call: Call) -> str:
+        text = self._texts.get((call.place, call.word))
+        if text is None:
+            if len(self._texts) >= _MOST_TEXTS:
+                self._texts.clear()
+            text = self._texts[call.place, call.word] = begun(call.word, site_of(call.place))
+        return text
+
+    def begins(self) -> None:
+        """Note that a backward call begins."""
+        for scope in self.scopes:
+            scope.writer.begin()
+
+    def call(self, call: BackwardCall, signature: Any) -> list[Like]:
+        """Write a backward call that has ended; return what adds others like it."""
+        rows = []
+        for scope in self.scopes:
+            number = scope.writer.known(signature, call.site) or None
+            rows.append(
+                scope.writer.call(call if number == call.graph else replace(call, graph=number))
+            )
+            scope.note_rank()
+        return [row for row in rows if row is not None]
+
+    def sample(self, sample: Sample) -> None:
+        """Write a point of the memory curve."""
+        for scope in self.scopes:
+            scope.writer.sample(sample)
+
+    def report(self, finding: Finding) -> None:
+        """Announce a finding."""
+        if finding.certainty is Certainty.PREDICTED:
+            self.state.foretold.append(finding)
+        for scope in self.scopes:
+            unprofiled(scope.report)(finding)
+
+    def refusal(self, finding: Finding) -> BaseException | None:
+        """Return the exception to raise in the engine's place, where a watch asked for that."""
+        refusals = (scope.refusal(finding) for scope in self.scopes)
+        return next((refusal for refusal in refusals if refusal is not None), None)
+
+    @property
+    def follows_calls(self) -> bool:
+        """Whether a watch wants to know of each call as soon as it has ended."""
+        return any(scope.follows_calls for scope in self.scopes)
+
+    def regroup(self) -> None:
+        """Begin a new row with the next call of each kind, as other watches see it now."""
+        self._backward.regroup()
+
+    def called(self, call: BackwardCall) -> None:
+        """Hand a backward call that has ended to every watch."""
+        for scope in tuple(self.scopes):
+            scope.called(call)
+
+    def explain(self, error: BaseException) -> None:
+        """Announce what is known of an exception that ended the program outside of a backward
+        call.
+        """
+        if id(error) != self.state.explained:
+            finding = hazards.explain_read(error, self.state.calls)
+            if finding is not None:
+                self.report(finding)
+
+    def summary(self) -> Summary:
+        """Return the totals so far."""
+        ledger, census = self.state.ledger, self.state.census
+        return Summary(
+            backward_calls=self.state.calls,
+            nodes=max(self.state.nodes_built, census.alive + census.destroyed),
+            nodes_destroyed=census.destroyed,
+            **{name: getattr(ledger, name) for name in _LEDGER},
+            dropped_tensors=ledger.dropped_tensors + census.dropped[0],
+            dropped_bytes=ledger.dropped_bytes + census.dropped[1],
+            live_bytes=self.state.live_bytes,
+            peak_saved_bytes=self.state.peak_bytes,
+            left_out=len(self.state.left_out),
+            uncounted_nodes=self.state.generations.built_since if self.state.lifting.on else 0,
+            notes=(*self.state.notes, *device_peaks()),
+        )
+
 
 _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
 
@@ -163,7 +458,7 @@ class Scope(Printed):
         for place in (
             finding.site,
             *(related.site for related in finding.related),
-            *_edits(finding),
+            *(edit for fix in finding.fixes for edit in fix.edits),
         ):
             if place is not None:
                 self.writer.source(place.file)
@@ -240,10 +535,6 @@ class Scope(Printed):
         ):
             self._is_stopped = True
             raise StopRun
-
-
-def _edits(finding: Finding) -> tuple[Edit, ...]:
-    return tuple(edit for fix in finding.fixes for edit in fix.edits)
 
 
 def _worded(finding: Finding) -> str:

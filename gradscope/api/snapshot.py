@@ -1,4 +1,4 @@
-"""``snapshot``: any backward graph as plain data, inside a watch or without one."""
+"""``snapshot`` and ``saved_tensors``: any backward graph as plain data, with or without a watch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradscope.collect.snapshot import picture
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
-from gradscope.model import Graph, Root
+from gradscope.model import Graph, Root, SavedTensors
 from gradscope.program.names import Names, names_in
 from gradscope.program.sites import user_frames
 from gradscope.program.tensors import describe
@@ -77,3 +77,16 @@ def room() -> int:
     session = current()
     limit = session.state.stack_limit if session is not None else _limit
     return min(limit.room_for(_MOST_NODES), _MOST_NODES)
+
+
+def saved_tensors(*roots: torch.Tensor | GradientEdge) -> SavedTensors:
+    """Return all saved tensors of the graph of one or more tensors, each with the name of its node.
+
+    Each knows its name in the derivative formula, shape, dtype, bytes, state (saved, retained,
+    freed, stale) and, where a watch saw it, the line that saved it.
+
+    Raises GradscopeError for a root that has no graph.
+    """
+    return SavedTensors(
+        (node.name, saved) for node in snapshot(*roots).nodes for saved in node.saved
+    )

@@ -15,7 +15,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.walk import Walker, root_node
 from gradscope.model import Hazards, NodeState
-from gradscope.model.listing import Listing
+from gradscope.model.printed import Listing
 from gradscope.program.names import Names
 from gradscope.program.sites import user_frames
 from gradscope.program.tensors import describe, storage_of

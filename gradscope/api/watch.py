@@ -7,19 +7,19 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 import torch
 
-from gradscope.api.scope import Scope
-from gradscope.api.session import Session
-from gradscope.code.suppressing import Suppressor
+from gradscope.api.scope import Scope, Session
 from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.record.header import header_of
 from gradscope.record.log import Store
 from gradscope.rules.settings import settings_at
+from gradscope.rules.suppressing import Suppressor
 
 _session: Session | None = None
 
@@ -69,27 +69,22 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             raise ValueError(
                 f"raise_on={raise_on!r}: say one of {', '.join(s.value for s in Severity)}, or None"
             )
-        self._raise_on = raise_on
         self._hooks = hooks
-        self._save = save if save is None or isinstance(save, Store) else Path(save)
-        self._stop_after = stop_after
-        self._on_finding = on_finding
-        self._on_call = on_call
         self._header = header
-        self._suppressor = _suppressor(settings, ignore, baseline)
+        self._begun = partial(
+            Scope,
+            raise_on=raise_on,
+            save=save if save is None or isinstance(save, Store) else Path(save),
+            stop_after=stop_after,
+            on_finding=on_finding,
+            on_call=on_call,
+            suppressor=_suppressor(settings, ignore, baseline),
+        )
         self._entered: list[tuple[Scope, Session]] = []
 
     def __enter__(self) -> Scope:
         global _session
-        scope = Scope(
-            raise_on=self._raise_on,
-            save=self._save,
-            stop_after=self._stop_after,
-            on_finding=self._on_finding,
-            on_call=self._on_call,
-            header=self._header or _header_of_process(self._hooks),
-            suppressor=self._suppressor,
-        )
+        scope = self._begun(header=self._header or _header_of_process(self._hooks))
         if _session is not None and _session.process != os.getpid():
             raise GradscopeError(
                 "a watch was inherited through fork(): "

@@ -121,7 +121,8 @@ def may_be_the_last(site: Site) -> bool:
         if not isinstance(node, ast.If) or node.lineno <= loop.lineno:
             continue
         other = node.orelse if any(source.spans(s, site.line) for s in node.body) else node.body
-        if any(_retains(call) for s in other for call in source.calls_in(s)):
+        given = (k.arg for s in other for call in source.calls_in(s) for k in call.keywords)
+        if "retain_graph" in given:
             return True
         test = node.test
         if any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(test)):
@@ -129,10 +130,6 @@ def may_be_the_last(site: Site) -> bool:
         if _names_in(test) & assigned and not _is_about_the_first(test):
             return True
     return False
-
-
-def _retains(call: ast.Call) -> bool:
-    return any(keyword.arg == "retain_graph" for keyword in call.keywords)
 
 
 def _is_about_the_first(test: ast.expr) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gradscope.code import changes, places, source
+from gradscope.code import changes, source
 from gradscope.code.names import is_part
 from gradscope.model import Site
 
@@ -70,7 +70,7 @@ def keys_taken(at: Site, here: Here | None, level: int) -> Any:
     ALL where the loops in which it stands begin again; None where the keys are not known. Without
     ``here``, the place is in another function than the one that stands still.
     """
-    node = _subscript_at(at)
+    node = source.node_at(at, ast.Subscript)
     if node is None:
         return None
     try:
@@ -78,12 +78,6 @@ def keys_taken(at: Site, here: Here | None, level: int) -> Any:
     except _UnknownError:
         return None
     return found if found is ALL else frozenset(f"[{key!r}]" for key in found)
-
-
-def _subscript_at(site: Site) -> ast.Subscript | None:
-    statement = source.statement_at(site)
-    nodes = ast.walk(statement) if statement is not None else iter(())
-    return next((n for n in nodes if isinstance(n, ast.Subscript) and places.is_at(n, site)), None)
 
 
 class _Keys:
@@ -116,7 +110,7 @@ class _Keys:
         if given:
             return self._in_comprehension(inner, given[0], name)
         around = [loop.node for loop in self._here.loops] if self._here is not None else []
-        for loop in loops_around(self._file, line):
+        for loop in source.loops_around(self._file, line):
             if loop not in around and isinstance(loop, ast.For) and _part_of(loop.target, name):
                 return ALL
         if self._here is None:
@@ -270,17 +264,6 @@ def _comprehensions_around(node: ast.AST, file: str) -> list[_Comprehension]:
         for each in ast.walk(statement[0] if statement else node)
         if isinstance(each, _Comprehension) and any(inner is node for inner in ast.walk(each))
     ]
-
-
-def loops_around(file: str, line: int) -> list[source.Loop]:
-    """Return the loops around a line in its function, innermost first."""
-    found: list[source.Loop] = []
-    for each in source.enclosing(file, line):
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-            found = []
-        elif isinstance(each, source.LOOPS) and line >= each.body[0].lineno:
-            found.insert(0, each)
-    return found
 
 
 def _in(statement: ast.stmt, loop: ast.AST) -> bool:

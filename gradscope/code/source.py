@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from types import CodeType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from gradscope.code import places
 from gradscope.model import Site
 
+N = TypeVar("N", bound=ast.AST)
 Loop: TypeAlias = ast.For | ast.While | ast.AsyncFor
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -192,14 +193,20 @@ def name_after(site: Site, name: str) -> Site | None:
     return min(behind or found, key=lambda one: (one.line, one.column), default=None)
 
 
+def loops_around(file: str, line: int) -> list[Loop]:
+    """Return the loops around a line in its function, innermost first."""
+    found: list[Loop] = []
+    for each in enclosing(file, line):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            found = []
+        elif isinstance(each, LOOPS) and line >= each.body[0].lineno:
+            found.insert(0, each)
+    return found
+
+
 def loop_around(site: Site) -> Loop | None:
     """Return the innermost loop around a site within its function."""
-    for node in reversed(enclosing(site.file, site.line)):
-        if isinstance(node, LOOPS) and site.line >= node.body[0].lineno:
-            return node
-        if isinstance(node, _FUNCTIONS):
-            return None
-    return None
+    return next(iter(loops_around(site.file, site.line)), None)
 
 
 def function_around(site: Site) -> ast.AST:
@@ -212,8 +219,13 @@ def function_around(site: Site) -> ast.AST:
 
 def call_at(site: Site) -> ast.Call | None:
     """Return the call expression at a site."""
-    calls = calls_in(statement_at(site) or tree(site.file))
-    return next((call for call in calls if places.is_at(call, site)), None)
+    return node_at(site, ast.Call)
+
+
+def node_at(site: Site, kind: type[N]) -> N | None:
+    """Return the expression of a kind at a site."""
+    nodes = ast.walk(statement_at(site) or tree(site.file))
+    return next((n for n in nodes if isinstance(n, kind) and places.is_at(n, site)), None)
 
 
 def called_name(call: ast.Call) -> str:

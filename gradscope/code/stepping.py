@@ -50,7 +50,7 @@ def events_after(chain: Sequence[Site]) -> Iterator[Event]:
             if event is not None and event.what is What.STEP:
                 yield event
         after = loop or region
-        found = [e for e in _events(after, site, 0) if not _is_at(e, site)]
+        found = _events(after, site, 0)
         yield from (e for e in found if _place(e) > here)
         if loop is not None:
             yield from (e for e in found if _place(e) < here)
@@ -66,10 +66,6 @@ def events_before(site: Site) -> list[Event]:
 
 def _place(event: Event) -> tuple[int, int]:
     return (event.site.line, event.site.column)
-
-
-def _is_at(event: Event, site: Site) -> bool:
-    return (event.site.line, event.site.column) == (site.line, site.column)
 
 
 def _events(region: ast.AST, site: Site, depth: int) -> list[Event]:

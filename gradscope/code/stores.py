@@ -36,34 +36,20 @@ def find_store(
 
     ``files`` are those of the code that was running, for what its own file does not store.
     """
-    found = _find(names, container=container, files=files)
-    return None if found is None else found[0]
+    return store_of(names, files, container=container)[0]
 
 
-def store_of(names: tuple[Path, ...], files: Iterable[str] = ()) -> tuple[Site | None, bool]:
+def store_of(
+    names: tuple[Path, ...], files: Iterable[str] = (), *, container: bool = False
+) -> tuple[Site | None, bool]:
     """Return the line that stores such a tensor, and whether it computes it from itself."""
-    return _find(names, container=False, files=files) or (None, False)
-
-
-def _find(
-    names: tuple[Path, ...], *, container: bool, files: Iterable[str]
-) -> tuple[Site, bool] | None:
     for name in names:
-        found = _find_in(name.origin.file, name, container=container)
-        if found is None and (name.origin.owner != "local" or name.attribute is not None):
-            others = dict.fromkeys(each for file in files for each in (file, *cells_like(file)))
-            found = next(
-                (
-                    found
-                    for file in others
-                    if file != name.origin.file
-                    and (found := _find_in(file, name, container=container)) is not None
-                ),
-                None,
-            )
-        if found is not None:
-            return found
-    return None
+        is_shared = name.origin.owner != "local" or name.attribute is not None
+        others = (each for file in files for each in (file, *cells_like(file)))
+        for file in dict.fromkeys((name.origin.file, *(others if is_shared else ()))):
+            if (found := _find_in(file, name, container=container)) is not None:
+                return found
+    return None, False
 
 
 def _find_in(file: str, name: Path, *, container: bool) -> tuple[Site, bool] | None:
@@ -138,9 +124,10 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
                     yield each, False, _reads(value, each)
                     if isinstance(each, ast.Subscript):
                         yield each.value, True, False
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            yield target, False, _reads(value, target)
-        case ast.NamedExpr(target=target, value=value):
+        case (
+            ast.AnnAssign(target=target, value=ast.expr() as value)
+            | ast.NamedExpr(target=target, value=value)
+        ):
             yield target, False, _reads(value, target)
         case ast.AugAssign(target=target):
             yield target, True, True
@@ -155,11 +142,7 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
 
 
 def _reads(value: ast.expr, target: ast.expr) -> bool:
-    text = ast.unparse(target)
-    return any(
-        type(node) is type(target) and isinstance(node, ast.expr) and ast.unparse(node) == text
-        for node in ast.walk(value)
-    )
+    return _names(value, ast.unparse(target))
 
 
 class Bound(enum.Enum):

@@ -55,11 +55,12 @@ def _data_lines(file: Source) -> dict[int, ThroughData]:
         if hasattr(node, "body") or isinstance(node, ast.Match) or not _may_write(node):
             continue
         of_loop = loops.get(node.lineno, set())  # for p in net.parameters(): p.data -= 0.1
-        names = {
-            "" if _root(name) in of_loop else name for name in _with_data(node, aliases[function])
-        }
+        used = _with_data(node, aliases[function])
+        names = {"" if re.split(r"\W", name)[0] in of_loop else name for name in used}
         if names:
-            writes = any(changes.modified_names(n) or _is_data_stored(n) for n in ast.walk(node))
+            writes = any(
+                changes.modified_names(n) or _is_data(n, ast.Store) for n in ast.walk(node)
+            )
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 before = found.get(line, ThroughData(frozenset(), False))
                 found[line] = ThroughData(before.names | names, before.writes or writes)
@@ -86,14 +87,8 @@ def _aliases(
     return aliases, loops
 
 
-def _is_data(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "data"
-
-
-def _is_data_stored(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Attribute) and node.attr == "data" and isinstance(node.ctx, ast.Store)
-    )
+def _is_data(node: ast.AST | None, how: type[ast.expr_context] = ast.expr_context) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "data" and isinstance(node.ctx, how)
 
 
 def _names_stored(targets: Iterable[ast.expr]) -> set[str]:
@@ -103,10 +98,6 @@ def _names_stored(targets: Iterable[ast.expr]) -> set[str]:
         for n in ast.walk(target)
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
-
-
-def _root(path: str) -> str:
-    return re.split(r"\W", path, maxsplit=1)[0]
 
 
 def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:

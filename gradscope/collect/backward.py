@@ -21,11 +21,11 @@ from gradscope.collect.interruptions import postponed, raise_postponed
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import raised_by_program
-from gradscope.collect.pictures import Pictures
 from gradscope.collect.roots import RootNames, name_of_input
 from gradscope.collect.saving import Saving
 from gradscope.collect.shapes import Repeat, Shapes
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
+from gradscope.collect.snapshot import Pictures
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import name_of_thread
 from gradscope.collect.walk import root_node

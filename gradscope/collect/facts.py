@@ -134,7 +134,7 @@ FACTS = (
         probes.functions_know_their_nodes,
         _HOOKS,
         "collect/saving.py",
-        "collect/identity.py",
+        "collect/default_hooks.py",
         "detect/hazards.py",
     ),
     _fact(

@@ -1,10 +1,11 @@
-"""Pictures the nodes of a graph as plain data; keeps no node, tensor or frame past the look."""
+"""Pictures nodes as plain data, where time allows; keeps no node, tensor or frame past the look."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import torch
@@ -12,12 +13,15 @@ from torch.autograd.graph import Node
 
 import gradscope.model as model
 from gradscope.collect.bare import Slots, can_read, slots_of
+from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token, token_of
 from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_freed
 from gradscope.collect.owners import owned_alone
+from gradscope.collect.shapes import Shape, Shapes
+from gradscope.collect.state import State
 from gradscope.model import Edge, Graph, NodeState, Root, SavedState
 from gradscope.program.names import Names
-from gradscope.program.sites import site_of
+from gradscope.program.sites import site_of, user_frames
 from gradscope.program.tensors import describe, is_parameter, label_of, shape_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import DisableTorchFunction
@@ -215,3 +219,63 @@ def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
         site_of(packed.place) if packed is not None else None,
         painter.alone.get(key),
     )
+
+
+# Taken whatever they cost; later ones only while they stay cheap.
+_FREE_PICTURES, _FREE_NODES = 20, 2_000
+_SHARE = 0.05  # of the run's time
+_MOST_NODES = 50_000
+
+
+class Pictures:
+    """One picture of each shape of graph, and one of every graph that something is wrong with."""
+
+    def __init__(self, state: State, shapes: Shapes) -> None:
+        self._state = state
+        self._shapes = shapes
+        self._taken = self._nodes = 0
+        self._seconds = 0.0
+
+    def of(
+        self, shape: Shape, look: Look, roots: tuple[Root, ...], frame: FrameType | None
+    ) -> tuple[Graph | None, bool]:
+        """Return the graph of a look as plain data, and whether the picture is a new one."""
+        graph = shape.graph
+        saving = self._state.saving
+        if graph is not None:
+            if self._taken > _FREE_PICTURES or self._state.calls > 2 * _FREE_PICTURES:
+                saving.detailed = False
+        else:
+            detailed, saving.detailed = saving.detailed, True
+            # Without the modules, and without the places of what the hooks did not see, the next
+            # graph of its shape is pictured.
+            worth_it = detailed and not look.unhooked and self._is_cheap(look)
+            if not worth_it and not look.freed and not look.stale:
+                return None, False
+            if len(self._state.running) > 1 and any(t.is_run_elsewhere for t in look.tokens):
+                return None, False
+            graph = self._take(look, roots, frame)
+        new = shape.graph is not graph
+        if new:
+            self._shapes.keep_picture(shape, graph)
+        for i, token in enumerate(look.tokens):
+            if token.graph is None:
+                token.graph, token.index = graph, i
+        return graph, new
+
+    def _is_cheap(self, look: Look) -> bool:
+        in_time = self._seconds < _SHARE * self._state.elapsed()
+        free = self._taken < _FREE_PICTURES and self._nodes < _FREE_NODES
+        return len(look.nodes) <= _MOST_NODES and (in_time or free)
+
+    def _take(self, look: Look, roots: tuple[Root, ...], frame: FrameType | None) -> Graph:
+        before = time.thread_time()
+        names = self._state.names
+        names.learn_variables(user_frames(frame))
+        graph = picture(
+            look.nodes, look.index, roots, names=names, left=look.left, runs=look.will_run
+        )
+        self._taken += 1
+        self._nodes += len(look.nodes)
+        self._seconds += time.thread_time() - before
+        return graph

@@ -1,1 +1,1 @@
-"""One command, one file: what `gradscope <command>` does, and `pytest --gradscope`."""
+"""What each `gradscope <command>` does, and `pytest --gradscope`."""

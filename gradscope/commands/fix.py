@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from gradscope.code.suppressing import Suppressor
 from gradscope.commands.outputs import console_on, print_line
 from gradscope.errors import GradscopeError
 from gradscope.launch.ending import die_of_interrupt
 from gradscope.model import Finding, Recording
 from gradscope.rules.settings import DEFAULTS, Settings
+from gradscope.rules.suppressing import Suppressor
 from gradscope.units import counted
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _recorded(
 ) -> Recording:
     """Return the recording in a file, or that of a script, which is run for it."""
     from gradscope.fixing.runs import recorded
-    from gradscope.launch.target import Script, header_of
+    from gradscope.launch.interpreter import Script, header_of
     from gradscope.record.processes import load_run
 
     if file.suffix != ".py" or not file.exists():

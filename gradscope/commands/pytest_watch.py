@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import io
 import sys
 import time
 from collections.abc import Generator
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from gradscope.code.source import called_name, calls_in, enclosing, spans
-from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.commands.outputs import print_line
 from gradscope.errors import GradscopeError
 from gradscope.launch.ending import describe
@@ -33,9 +31,10 @@ from gradscope.model import (
 from gradscope.record.codec import Decoder, dumps
 from gradscope.render.text.finding import print_list, print_note, tally
 from gradscope.render.text.printed import findings_text
-from gradscope.render.text.terminal import SafeConsole
+from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.rules import by_code
 from gradscope.rules.settings import FailOn, Settings, settings_at
+from gradscope.rules.suppressing import Suppressor, write_baseline
 from gradscope.units import counted
 
 if TYPE_CHECKING:
@@ -267,13 +266,9 @@ class Watching:
         """List the findings of each test."""
         if not self._tests:
             return
-        console = SafeConsole(
-            file=io.StringIO(),
-            width=terminalreporter._tw.fullwidth,
-            force_terminal=terminalreporter._tw.hasmarkup,
-            color_system="standard" if terminalreporter._tw.hasmarkup else None,
-            force_jupyter=False,
-        )
+        is_coloured, width = terminalreporter._tw.hasmarkup, terminalreporter._tw.fullwidth
+        color = "standard" if is_coloured else None
+        console = console_in_memory(width, force_terminal=is_coloured, color_system=color)
         for test, found in self._findings.items():
             if shown := [finding for finding in found if finding.counts]:
                 print_line(console, test)
@@ -286,8 +281,7 @@ class Watching:
             every = [finding for found in self._findings.values() for finding in found]
             print_line(console, write_baseline(self._settings.write_baseline, every))
         terminalreporter.section("gradscope", "=")
-        assert isinstance(console.file, io.StringIO)
-        for line in [*console.file.getvalue().splitlines(), self._headline()]:
+        for line in [*written_on(console).splitlines(), self._headline()]:
             terminalreporter.write_line(line)
 
     def _headline(self) -> str:

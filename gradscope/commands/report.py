@@ -1,4 +1,4 @@
-"""`gradscope report`: print the reports of saved recordings, or write one as a page.
+"""`gradscope report`, `diff` and `draw`: show saved recordings, as text, as a page or a picture.
 
 The recordings of several processes of one run make one report.
 """
@@ -11,12 +11,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gradscope.code.suppressing import Suppressor, write_baseline
-from gradscope.commands.outputs import console_on, opened, page, paged, print_line, printer
+from gradscope.commands.outputs import console_on, image, opened, page, paged, print_line, printer
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 from gradscope.render.machine import Format
+from gradscope.render.pictures.options import Options
 from gradscope.rules.settings import DEFAULTS, Settings
+from gradscope.rules.suppressing import Suppressor, write_baseline
 
 
 def report(
@@ -74,3 +75,42 @@ def _memory(format: Format) -> Callable[[Recording, Console, str | None], None]:
         case Format.JSON:
             return lambda recording, console, _: write_text(memory_to_json(recording), console)
     raise GradscopeError("--memory prints text or json")
+
+
+def diff(before: Path, after: Path) -> int:
+    """Print how memory, totals and findings differ."""
+    from gradscope.record.processes import load_run
+    from gradscope.render.text.memory import print_diff
+
+    console = console_on(sys.stdout, highlight=False)
+    recordings = load_run(before), load_run(after)
+    with paged(console):
+        print_diff(*recordings, console)
+    return 0
+
+
+_WIDEST = 1_000
+"""Columns for a tree that goes to a file or another program, which can take lines of any length."""
+
+
+def draw(
+    file: Path,
+    output: Path | None,
+    call: int | None,
+    options: Options,
+    settings: Settings = DEFAULTS,
+) -> int:
+    """Draw a graph of a saved recording: to a file, or as a tree."""
+    from gradscope.record.processes import load_run
+    from gradscope.render.pictures.draw import recording_tree
+
+    recording = Suppressor(settings).of_findings(load_run(file))
+    console = console_on(sys.stdout)
+    if output is not None:
+        image(output, "--output", options, call).write(recording, console)
+        return 0
+    tree = recording_tree(recording, options, call=call)
+    if not console.is_terminal:
+        console.width = _WIDEST
+    console.print(tree)
+    return 0

@@ -15,7 +15,6 @@ from rich.console import Console
 
 import gradscope.fixing.in_place
 import gradscope.fixing.recompute  # noqa: F401 - now, while the import path is not the program's
-from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.commands.outputs import (
     ErrorStream,
     LiveConsole,
@@ -35,13 +34,14 @@ from gradscope.errors import GradscopeError
 from gradscope.launch.children import Children, Plan, own_file
 from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.improvement import improved
+from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.runner import Ended, run_program
 from gradscope.launch.standby import is_possible, standing_by
-from gradscope.launch.target import Target, header_of
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Recording, Severity
 from gradscope.record.processes import merged
 from gradscope.render.machine import Format
 from gradscope.rules.settings import DEFAULTS, Settings
+from gradscope.rules.suppressing import Suppressor, write_baseline
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
@@ -313,8 +313,8 @@ class _Live:
     def __init__(self, stream: SafeStream, stderr: SafeStream) -> None:
         # Imported now: the program may leave no path to import it from.
         from gradscope.render.text.finding import print_finding
-        from gradscope.render.text.progress import ProgressLine, begin_line
         from gradscope.render.text.report import print_report
+        from gradscope.render.text.terminal import ProgressLine, begin_line
 
         self._console = console_on(stream, kind=LiveConsole)
         self._stream = stream

@@ -24,9 +24,8 @@ from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import root_node
-from gradscope.detect.built import built_at, node_at
-from gradscope.detect.needs import needs_saved
-from gradscope.detect.proposing import proposed
+from gradscope.detect.node_facts import built_at, needs_saved, node_at
+from gradscope.detect.observers import proposed
 from gradscope.fixing.gs101 import fixes_for_freed, fixes_for_read
 from gradscope.fixing.gs104 import fixes_for_donated
 from gradscope.fixing.gs201 import Stepped, fixes_for_step

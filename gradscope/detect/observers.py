@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -13,7 +15,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
-from gradscope.model import BackwardCall, Finding
+from gradscope.model import BackwardCall, Finding, Fix
 from gradscope.program.sites import Place
 from gradscope.program.undisturbed import unprofiled
 from gradscope.torch_private import DisableTorchFunction
@@ -97,11 +99,23 @@ _POINTS = tuple(
 )
 
 
+_UNPROFILED = ("after_step", "after_program", "at_line", "at_end", "grown")
+"""Points at which nothing of ours around the call has suspended the program's profiler."""
+
+
 class Observers(Listener):
     """Calls every observer in turn and announces what they find.
 
     An observer that fails is switched off and noted once; the others and the program continue.
+    Each point is called as an observer's own method of that name.
     """
+
+    after_step: Callable[[Any, Place | None, FrameType | None], None]
+    after_program: Callable[[ModuleType], None]
+    at_line: Callable[[FrameType], None]
+    at_end: Callable[[], None]
+    changed: Callable[[list[Packed], Place], None]
+    changed_unseen: Callable[[list[Packed], Place], None]
 
     def __init__(self, report: Callable[[Finding], None], notes: Notes) -> None:
         self._report = report
@@ -109,6 +123,9 @@ class Observers(Listener):
         self._observers: list[Observer] = []
         self._listening: dict[str, tuple[tuple[Observer, Any], ...]] = dict.fromkeys(_POINTS, ())
         """By point, with the method to call: most come often and few observers listen there."""
+        for point in _POINTS:
+            call = self._call_unprofiled if point in _UNPROFILED else self._call
+            setattr(self, point, partial(call, point))
 
     def add(self, *observers: Observer) -> None:
         """Call these observers from now on."""
@@ -123,6 +140,9 @@ class Observers(Listener):
                 for o in self._observers
                 if getattr(type(o), point) is not nothing
             )
+
+    def _call_unprofiled(self, point: str, *event: Any) -> None:
+        unprofiled(self._call)(point, *event)
 
     def _call(self, point: str, *event: Any) -> None:
         listening = self._listening[point]
@@ -156,60 +176,44 @@ class Observers(Listener):
         except Exception as again:
             self._notes.failed(f"switching {type(observer).__name__} off failed", again)
 
-    def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
-    ) -> None:
-        """Call every observer before a backward call."""
-        self._call("before_call", call, look, record, frame)
 
-    def before_repeat(self, call: Call, repeat: Repeat) -> None:
-        """Call every observer before a backward call on a recognized graph."""
-        self._call("before_repeat", call, repeat)
+_FIRST = 3  # looks of each kind: what is carried over shows in the second or third iteration
+_FREE_SECONDS = 0.25
+_FREE_SECONDS_FOR_NEW = 1.0  # a kind that was never looked at is worth more: a run has few of them
+_SHARE = 0.01  # of the run's time
+_MOST_KINDS = 10_000
 
-    def after_repeat(self, call: Call, repeat: Repeat) -> None:
-        """Call every observer after a backward call on a recognized graph."""
-        self._call("after_repeat", call, repeat)
 
-    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
-        """Call every observer after a backward call."""
-        self._call("after_call", call, record, frame)
+class Schedule:
+    """Counts calls by kind (the place and the shape of what is there), and the time that close
+    looks take: the thread's own, so that a busy machine does not change what is found. A look
+    turns Python's collector off, or the program's garbage would take that time.
+    """
 
-    def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> None:
-        """Call every observer after an optimizer's step."""
-        unprofiled(self._call)("after_step", optimizer, place, frame)
+    def __init__(self) -> None:
+        self._met: dict[Hashable, int] = {}
+        self._started = time.perf_counter()
+        self._entered = 0.0
+        self._spent = 0.0
 
-    def after_program(self, main: ModuleType) -> None:
-        """Call every observer when the program's code has ended."""
-        unprofiled(self._call)("after_program", main)
+    def is_due(self, kind: Hashable) -> bool:
+        """Count this call; True for the first few of a kind and then for every 2^k-th."""
+        met = self._met.get(kind, 0) + 1
+        if met == 1 and len(self._met) >= _MOST_KINDS:
+            return False
+        self._met[kind] = met
+        if met > _FIRST and met & (met - 1):
+            return False
+        free = _FREE_SECONDS_FOR_NEW if met == 1 else _FREE_SECONDS
+        return self._spent < free + _SHARE * (time.perf_counter() - self._started)
 
-    def at_line(self, frame: FrameType) -> None:
-        """Call every observer before a line of the user's code runs."""
-        unprofiled(self._call)("at_line", frame)
+    def __enter__(self) -> None:
+        self._entered = time.thread_time()
 
-    def at_end(self) -> None:
-        """Call every observer when the watch ends."""
-        unprofiled(self._call)("at_end")
+    def __exit__(self, *exception: object) -> None:
+        self._spent += time.thread_time() - self._entered
 
-    def saved(self, packed: Packed) -> None:
-        """Call those who take note of saved tensors."""
-        self._call("saved", packed)
 
-    def grown(self, frame: FrameType) -> None:
-        """Call every observer when the ledger has grown."""
-        unprofiled(self._call)("grown", frame)
-
-    def dropped(self, packed: Packed, nbytes: int) -> None:
-        """Call every observer when a saved tensor was dropped."""
-        self._call("dropped", packed, nbytes)
-
-    def outgrown(self) -> None:
-        """Call every observer when more nodes stay alive than before."""
-        self._call("outgrown")
-
-    def changed(self, packs: list[Packed], place: Place) -> None:
-        """Call every observer when saved tensors were changed in place."""
-        self._call("changed", packs, place)
-
-    def changed_unseen(self, packs: list[Packed], place: Place) -> None:
-        """Call every observer when saved tensors were changed through ``.data``."""
-        self._call("changed_unseen", packs, place)
+def proposed(notes: Notes, propose: Callable[[], tuple[Fix, ...]]) -> tuple[Fix, ...]:
+    """Return what is proposed; nothing, and a note, where that fails."""
+    return notes.attempt("choosing the fix of a finding failed in gradscope", propose, ())

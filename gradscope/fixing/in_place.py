@@ -9,11 +9,8 @@ from typing import Any
 import libcst as cst
 
 from gradscope.code import changes, source
-from gradscope.fixing import syntax
-from gradscope.fixing.calls import drop_flag
 from gradscope.fixing.drafts import Draft
 from gradscope.fixing.edits import CannotBeWrittenError, written
-from gradscope.fixing.moves import put_before
 from gradscope.fixing.values import statement
 from gradscope.model import Edit, Site
 
@@ -141,55 +138,3 @@ def _gives_away(name: str, each: ast.stmt) -> bool:
 
 def _is_named(name: str, region: ast.AST) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(region))
-
-
-@written
-def assigned_instead(at: Site) -> tuple[Edit, ...]:
-    """Write ``x.copy_(y)`` as ``x = y``: what was saved of the old tensor stays."""
-    draft, found = Draft(at.file), statement(at)
-    match found:
-        case ast.Expr(
-            value=ast.Call(
-                func=ast.Attribute(value=ast.Name() | ast.Attribute() as target, attr="copy_"),
-                args=[_],
-                keywords=[],
-            )
-        ):
-            old = draft.file.expression(target)
-        case _:
-            raise CannotBeWrittenError
-
-    def make(updated: cst.Expr) -> cst.Assign:
-        call = cst.ensure_type(updated.value, cst.Call)
-        assert isinstance(old, cst.Name | cst.Attribute)
-        target = cst.AssignTarget(old.deep_clone())
-        return cst.Assign([target], call.args[0].value, semicolon=updated.semicolon)
-
-    draft.change(found, make)
-    return draft.edits()
-
-
-@written
-def clone_before(at: Site, name: str) -> tuple[Edit, ...]:
-    """Put ``x = x.clone()`` before the statement that changes ``x``."""
-    draft = Draft(at.file)
-    text = syntax.same_text(name)
-    if not text.replace(".", "").isidentifier():
-        raise CannotBeWrittenError
-    put_before(draft, statement(at), [f"{text} = {text}.clone()"])
-    return draft.edits()
-
-
-@written
-def not_in_place(at: Site) -> tuple[Edit, ...]:
-    """Leave ``inplace=True`` out of the call at a place."""
-    draft, found = Draft(at.file), statement(at)
-    calls = [
-        node
-        for node in syntax.own_nodes(found)
-        if isinstance(node, ast.Call) and any(k.arg == "inplace" for k in node.keywords)
-    ]
-    if len(calls) != 1:
-        raise CannotBeWrittenError
-    drop_flag(draft, calls[0], "inplace", required=True)
-    return draft.edits()

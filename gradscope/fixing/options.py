@@ -45,12 +45,13 @@ def _with(finding: Finding, record: Record) -> Finding:
     elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
         search = _Search(record, spot)
         detached = [*search.detached(), *search.rebound(), *search.detached_together()]
-        again = [*search.cloned(), *search.again()]
-        rest = known[len(first) :]
+        again, rest = search.again(), known[len(first) :]
+        if rest and rest[0].kind is FixKind.RECOMPUTE:
+            rest = (*again, *rest)
         if search.is_built_once:  # what is meant to be trained must be built each time
-            order = [*first, *again, *rest, *detached, *search.kept()]
+            order = [*first, *rest, *again, *detached, *search.kept()]
         else:
-            order = [*first, *detached, *again, *rest, *search.kept()]
+            order = [*first, *detached, *search.cloned(), *rest, *again, *search.kept()]
     else:
         return finding
     worded = {each.edits: each for each in known if each.edits}
@@ -116,18 +117,20 @@ class _Search:
         """
         record = self._record
         parts = [self._bad([index]) for index in sorted(self._meant)[:2]]
-        if len(parts) < 2 or not parts[0] & parts[1]:
+        if len(parts) < 2 or not parts[0] or parts[0] != parts[1]:
             return False
         first, second = sorted(self._meant)[:2]
         between = {leaf for e in record.events[first:second] for leaf in e.leaves}
-        behind = record.reached(parts[0] & parts[1])
+        behind = record.reached(parts[0])
         return any(record.leaf.get(node) in between for node in behind)
 
     def kept(self) -> list[Fix]:
         """Return the fix that keeps graphs, in as few calls as that takes."""
         spots = {self._record.events[i].spot for i in self._record.calls}
-        if not self._freed:
-            return []
+        events = self._record.events
+        before = {events[i].roots for i in self._record.calls if i < self._fail}
+        if not self._freed or events[self._fail].roots in before:
+            return []  # the same loss once more: its gradients would be there twice
         keeps = set(spots)
         if not self._mends(self._keep(keeps)):
             return []

@@ -20,9 +20,8 @@ def main() -> int:
         from gradscope.errors import GradscopeError
         from gradscope.launch.children import Children, Plan, Watching
         from gradscope.launch.ending import die_of_interrupt
-        from gradscope.launch.interpreter import target_of
+        from gradscope.launch.interpreter import header_of, target_of
         from gradscope.launch.runner import run_program
-        from gradscope.launch.target import header_of
 
         plan = Plan(**json.loads(sys.argv[1]))
         target = target_of(sys.argv[2:])

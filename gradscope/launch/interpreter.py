@@ -7,10 +7,66 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gradscope.errors import GradscopeError
-from gradscope.launch.target import Code, Module, Script, Target
+from gradscope.model import Header
+from gradscope.record import header
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """``python path args``: a file, or a directory or zip file with a ``__main__.py``."""
+
+    path: str
+    args: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """``python -m name args``."""
+
+    name: str
+    args: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"-m {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """``python -c text args``."""
+
+    text: str
+    args: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "-c"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """``python - args``: a program on standard input, as it was read from there."""
+
+    content: bytes
+    args: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "-"
+
+
+Target = Script | Module | Code | Input
+
+
+def header_of(target: Target, hooks: bool) -> Header:
+    """Return the header for a program that is about to run, and has no torch yet."""
+    code = target.text if isinstance(target, Code) else None
+    return header.header_of(str(target), target.args, hooks=hooks, code=code)
+
 
 _FLAGS = frozenset("bBdEIOPqsSuv")
 """Options of the interpreter that take no value and that gradscope's start leaves as they are."""

@@ -26,7 +26,7 @@ from gradscope.launch.ending import (
     remove_own_frames,
     wait_for_threads,
 )
-from gradscope.launch.target import Code, Input, Module, Script, Target
+from gradscope.launch.interpreter import Code, Input, Module, Script, Target
 from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.model import Outcome
 

@@ -22,8 +22,8 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import decoded
 from gradscope.fixing.runs import Job
 from gradscope.launch.ending import die_of_interrupt
+from gradscope.launch.interpreter import Code, Module, Script, Target, header_of
 from gradscope.launch.runner import run_program
-from gradscope.launch.target import Code, Module, Script, Target, header_of
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope

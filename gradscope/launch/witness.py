@@ -30,7 +30,7 @@ from gradscope.hooks import (
     wrap_engine,
 )
 from gradscope.program.names import Names
-from gradscope.program.sites import USER, owner_of, place_in, place_of, site_of, user_frames
+from gradscope.program.sites import place_in, place_of, site_of, user_frames
 from gradscope.program.tensors import node_of
 from gradscope.torch_private import (
     NO_SEQUENCE_NR,
@@ -272,12 +272,7 @@ class Witness:
         if len(self._named) >= len(self._parameters) or self._searches >= _MOST_SEARCHES:
             return
         self._searches += 1
-        frames: list[FrameType] = []
-        above = frame
-        while above is not None and len(frames) < _DEEPEST:
-            if owner_of(above.f_code) == USER:
-                frames.append(above)
-            above = above.f_back
+        frames = user_frames(frame)[:_DEEPEST]
         self._names.learn_variables(frames)
         self._names.learn_attributes(frames)
         for parameter in self._parameters.values():

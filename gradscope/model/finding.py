@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from gradscope.model.graph import Site
-from gradscope.model.listing import Listing
-from gradscope.model.printed import Printed, text_of
+from gradscope.model.printed import Listing, Printed, text_of
 
 
 class Severity(StrEnum):
@@ -200,9 +199,7 @@ class Finding(Printed):
         """Return whether ``later`` is the error that this finding predicts."""
         if not self.predicts_error or later.severity is not Severity.ERROR:
             return False
-        at = later.site
-        expected = self._lines("next_read", "failing_node")
-        return (at is not None and (at.file, at.line) in expected) or self.announces(later)
+        return self.expects(later.site) or self.announces(later)
 
     @property
     def cause(self) -> Cause:

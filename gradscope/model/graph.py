@@ -1,4 +1,4 @@
-"""Backward graphs: nodes, edges, and the tensors that nodes saved."""
+"""Backward graphs: nodes, edges, the tensors that nodes saved, and what two looks differ in."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gradscope.model.listing import Listing
-from gradscope.model.printed import Printed, dot_of
+from gradscope.model.printed import Listing, Printed, dot_of
 
 
 class NodeState(StrEnum):
@@ -193,3 +192,39 @@ class SavedTensors(Listing[tuple[str, SavedTensor]]):
 
     __slots__ = ()
     nothing = "no saved tensor is there"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One node, and whether it ``stayed``, was ``added`` or is ``gone``.
+
+    ``edges`` are those that leave it: one of the same words, and the node that the edge leads to.
+    """
+
+    what: str
+    node: Node
+    edges: tuple[tuple[str, str], ...] = ()
+
+
+class Changes(Listing[Change]):
+    """The nodes of two graphs, those that stayed first; print it to read it."""
+
+    __slots__ = ()
+
+    @property
+    def stayed(self) -> tuple[Node, ...]:
+        """Nodes of both graphs, as they are in the later one."""
+        return tuple(change.node for change in self if change.what == "stayed")
+
+    @property
+    def added(self) -> tuple[Node, ...]:
+        """Nodes of the later graph only."""
+        return tuple(change.node for change in self if change.what == "added")
+
+    @property
+    def gone(self) -> tuple[Node, ...]:
+        """Nodes of the earlier graph only: the later one does not lead to them.
+
+        :func:`gradscope.follow` shows whether they are alive.
+        """
+        return tuple(change.node for change in self if change.what == "gone")

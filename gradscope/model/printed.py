@@ -1,9 +1,9 @@
-"""How the data prints: the layers that show it register their forms here."""
+"""How the data prints: the layers that show it register their forms here; lists print likewise."""
 
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from gradscope.errors import GradscopeError
 from gradscope.units import escaped
@@ -37,3 +37,20 @@ class Printed:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/plain": str(self), **rich_forms(self)}
+
+
+T = TypeVar("T")
+
+
+class Listing(Printed, tuple[T, ...]):
+    """A tuple whose printed form is that of its entries, each on lines of its own."""
+
+    __slots__ = ()
+    nothing: ClassVar[str] = "nothing"
+
+    __repr__ = Printed.__str__
+
+
+@text_of.register
+def _entries(listing: Listing) -> str:  # type: ignore[type-arg]
+    return "\n".join(map(str, listing)) or listing.nothing

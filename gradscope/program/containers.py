@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gradscope.code.cells import cell_of
+from gradscope.code.places import cell_of
 from gradscope.model import Site
 from gradscope.model.paths import FrameOf, Kind
 from gradscope.program import layouts

@@ -15,17 +15,15 @@ from ctypes import c_size_t, py_object
 from types import FrameType, GeneratorType
 from typing import Any, NamedTuple
 
+from gradscope.code.liveness import MISSING
 from gradscope.program.layouts import derives
-
-MISSING: Any = object()
+from gradscope.program.variables import DATA, WORD
 
 # CPython 3.11 to 3.14, Include/internal/pycore_frame.h: after its head, a frame object's second
 # word points to a `_PyInterpreterFrame`, in which the variables of a function begin with the tenth
 # word (3.14: the eleventh), and its stack follows them. From 3.14 on the two lowest bits of a word
 # say how it is held; both are set where it is no object (pycore_stackref.h).
-_WORD = ctypes.sizeof(c_size_t)
-_DATA = object.__basicsize__ + _WORD
-_SLOTS = (10 if sys.version_info >= (3, 14) else 9) * _WORD
+_SLOTS = (10 if sys.version_info >= (3, 14) else 9) * WORD
 _HOW_IT_IS_HELD = 3
 _IS_KNOWN = (
     sys.implementation.name == "cpython"
@@ -45,8 +43,8 @@ def on_stack(frame: FrameType, depth: int) -> Any:
     if not _IS_KNOWN or not 0 <= depth < code.co_stacksize:
         return MISSING
     variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    data = c_size_t.from_address(id(frame) + _DATA).value
-    word = c_size_t.from_address(data + _SLOTS + (len(variables) + depth) * _WORD).value
+    data = c_size_t.from_address(id(frame) + DATA).value
+    word = c_size_t.from_address(data + _SLOTS + (len(variables) + depth) * WORD).value
     how = word & _HOW_IT_IS_HELD
     if word == how or how == _HOW_IT_IS_HELD:
         return MISSING

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -36,14 +36,11 @@ class Budget:
 ON_DEMAND = Budget(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items=20_000)
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What a walk took; ``truncated`` is True when something was left unseen."""
+class Scan(NamedTuple):
+    """How many objects a walk saw; ``truncated`` is True when something was left unseen."""
 
     objects: int
-    tensors: int
     truncated: bool
-    seconds: float
 
 
 _Link = tuple[int, Kind, Any]
@@ -213,18 +210,22 @@ class Walk:
 
     def report(self, found: Callable[[Path, Tensor], None]) -> Scan:
         """Call ``found`` for every tensor with a graph, once for each name, the shortest first."""
-        truncated = self._truncated or self._contents.cut
-        scan = Scan(self._done, len(self._tensors), truncated, time.thread_time() - self._started)
         for number in self._tensors:
             for path in self._paths(number):
                 found(path, self._objects[number])
-        return scan
+        return Scan(self._done, self._truncated or self._contents.cut)
 
     def paths_to(self, found: object) -> Iterator[Path]:
         """Return the names of an object; none for one that the walk did not see."""
         number = self._index.get(id(found))
         if number is not None and self._links[number][1] != "globals":
             yield from self._paths(number)
+
+    def instances(self, base: type) -> Iterator[tuple[Path, Any]]:
+        """Yield the objects of a class that the walk saw, each with its shortest name."""
+        for number, found in enumerate(self._objects):
+            if layouts.derives(type(found), base):
+                yield next(self._paths(number)), found
 
     @property
     def own(self) -> set[int]:
@@ -268,3 +269,12 @@ def visit(
         walk.enter_frames(frames)
         walk.run()
         return walk.report(found)
+
+
+def named_tensors(frames: Iterable[FrameType], budget: Budget) -> list[tuple[Tensor, list[Path]]]:
+    """Return these tensors, each once with all its names."""
+    by_id: dict[int, tuple[Tensor, list[Path]]] = {}
+    visit(
+        frames, budget, lambda path, found: by_id.setdefault(id(found), (found, []))[1].append(path)
+    )
+    return [*by_id.values()]

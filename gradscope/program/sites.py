@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 import torch
 
 from gradscope.code import places
-from gradscope.code.cells import cell_of
+from gradscope.code.places import cell_of
 from gradscope.model import Site
 from gradscope.torch_private import CALL, carried
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -67,6 +67,12 @@ def is_held_leaf(tensor: Tensor) -> bool:
     A view whose base was changed in place is not asked, see ``held_node``: it has a node, or will.
     """
     return _changed_base(tensor) is None and is_leaf(tensor)
+
+
+def leaves_of(nodes: Iterable[Any]) -> list[Tensor]:
+    """Return the leaves whose gradient arrives at some of these nodes."""
+    found = (getattr(node, "variable", None) for node in nodes)
+    return [leaf for leaf in found if isinstance(leaf, Tensor)]
 
 
 def is_leaf(tensor: Tensor) -> bool:

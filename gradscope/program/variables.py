@@ -35,13 +35,13 @@ _PROXY = type((lambda: sys._getframe().f_locals)())
 # CPython 3.11, Include/internal/pycore_frame.h: after its head, a frame object's second word points
 # to a `_PyInterpreterFrame`, in which the fourth word points to the mapping of a module or class,
 # and the variables of a function begin with the tenth.
-_WORD = ctypes.sizeof(c_size_t)
-_DATA = object.__basicsize__ + _WORD
-_LOCALS, _SLOTS = 3 * _WORD, 9 * _WORD
+WORD = ctypes.sizeof(c_size_t)
+DATA = object.__basicsize__ + WORD
+_LOCALS, _SLOTS = 3 * WORD, 9 * WORD
 _HAS_SLOTS = (
     sys.implementation.name == "cpython"
     and sys.version_info[:2] == (3, 11)
-    and FrameType.__basicsize__ == _DATA + 3 * _WORD + _SLOTS  # one structure after the other
+    and FrameType.__basicsize__ == DATA + 3 * WORD + _SLOTS  # one structure after the other
 )
 
 _interpreter = ctypes.PYFUNCTYPE(c_void_p)(("PyInterpreterState_Get", ctypes.pythonapi))
@@ -132,7 +132,7 @@ class Variable:
             return None
         try:
             if _HAS_SLOTS:  # first, as this runs at every operation of the program's
-                data = c_size_t.from_address(id(frame) + _DATA).value
+                data = c_size_t.from_address(id(frame) + DATA).value
                 value: Any = py_object.from_address(data + self._offset).value
                 if self._may_be_in_cell and type(value) is CellType:
                     return value.cell_contents
@@ -160,7 +160,7 @@ def _namespace(frame: FrameType) -> Any:
     if _warns(frame):  # the variables of the comprehension that runs, or there are none
         return dict(_by_get_var(frame, frame.f_code)) or frame.f_globals
     if _HAS_SLOTS and _stands_still(frame):
-        place = c_size_t.from_address(id(frame) + _DATA).value + _LOCALS
+        place = c_size_t.from_address(id(frame) + DATA).value + _LOCALS
         return py_object.from_address(place).value if c_size_t.from_address(place).value else None
     if frame.f_code.co_cellvars and not _HAS_VIEW:
         return None  # a class body: asking for f_locals would delete its own `__class__`
@@ -185,7 +185,7 @@ def _slots(code: CodeType) -> dict[str, tuple[int, bool]]:
     """How far into a frame's data each variable lies, and whether it may be in a cell."""
     cells = code.co_cellvars + code.co_freevars
     names = dict.fromkeys(code.co_varnames + cells)
-    return {name: (_SLOTS + i * _WORD, name in cells) for i, name in enumerate(names)}
+    return {name: (_SLOTS + i * WORD, name in cells) for i, name in enumerate(names)}
 
 
 def frames_of_threads() -> dict[int, FrameType]:
@@ -210,7 +210,7 @@ def _stands_still(frame: FrameType) -> bool:
 
 def _in_slots(frame: FrameType, code: CodeType) -> Iterator[tuple[str, object]]:
     slots = _slots(code)
-    first = c_size_t.from_address(id(frame) + _DATA).value + _SLOTS
+    first = c_size_t.from_address(id(frame) + DATA).value + _SLOTS
     addresses = (c_size_t * len(slots)).from_address(first)[:]
     values = (py_object * len(slots)).from_address(first)
     for i, (name, (_, may_be_in_cell)) in enumerate(slots.items()):

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from functools import cache
 from operator import attrgetter
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -35,23 +34,20 @@ _LARGEST = 1 << 63
 _MOST_LINES = 10_000
 """No place has more: those who show one go through its lines."""
 
-_JSON = json.JSONEncoder(check_circular=False, separators=(",", ":"))
+
+_VALUES = {name: attrgetter(*names) for name, names in LAYOUT.items()}
 
 
-def dumps(value: Any) -> str:
-    """Return a dataclass of the model as JSON text."""
-    return dump_plain(plain(value))
+def row(value: Any) -> Any:
+    """Return the values of a dataclass of the model."""
+    return _VALUES[type(value).__name__](value)
 
 
-def plain(value: Any) -> Any:
-    """Return a dataclass of the model as lists, strings and numbers."""
-    kind: Any = type(value)
-    return _encoder(kind)(value)
-
-
-def dump_plain(value: Any) -> str:
-    """Return what ``plain`` made as JSON text in ASCII, which every encoding can write."""
-    return _JSON.encode(value)
+def dumps(value: Any, row: Convert = row) -> str:
+    """Return plain values, and ``row`` of each dataclass of the model, as JSON text in ASCII, which
+    every encoding can write: the name of a file may have characters that UTF-8 has not.
+    """
+    return json.dumps(value, check_circular=False, separators=(",", ":"), default=row)
 
 
 def parse(text: object) -> Any:
@@ -66,42 +62,6 @@ def parse(text: object) -> Any:
 
 def _no_number(name: str) -> float:
     raise ValueError(f"{name} is no number")
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-@cache
-def _encoder(kind: Any) -> Convert:
-    """Return what writes values of the type ``kind``: ``_same`` if JSON takes them as they are."""
-    if is_dataclass(kind):
-        return _dataclass_encoder(kind)
-    origin, args = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        (inner,) = (_encoder(arg) for arg in args if arg is not type(None))
-        return inner if inner is _same else lambda value: None if value is None else inner(value)
-    if origin is tuple:
-        item = _encoder(args[0])
-        return _same if item is _same else lambda value: [item(part) for part in value]
-    return _same
-
-
-def _dataclass_encoder(kind: Any) -> Convert:
-    hints = get_type_hints(kind)
-    read = attrgetter(*LAYOUT[kind.__name__])
-    converts = ((at, _encoder(hints[name])) for at, name in enumerate(LAYOUT[kind.__name__]))
-    nested = [(at, convert) for at, convert in converts if convert is not _same]
-    if not nested:
-        return read
-
-    def write(value: Any) -> list[Any]:
-        row = list(read(value))
-        for at, convert in nested:
-            row[at] = convert(row[at])
-        return row
-
-    return write
 
 
 class Decoder:
@@ -138,14 +98,12 @@ class Decoder:
             return lambda plain: None if plain is None else inner(plain)
         if origin is tuple:
             return _tuple_reader(self._reader(args[0]))
-        if kind is str and self._most is not None:
-            return _text_reader(self._most)
-        return kind if issubclass(kind, Enum) else _scalar_reader(kind)
+        return kind if issubclass(kind, Enum) else _scalar_reader(kind, self._most)
 
     def _dataclass_reader(self, kind: Any) -> Convert:
         hints = get_type_hints(kind)
         written = self._layout.get(kind.__name__, ())
-        readers = [self._reader(hints[name]) if name in hints else _same for name in written]
+        readers = [self._reader(hints[name]) if name in hints else _passed_over for name in written]
         required = {
             f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
         }
@@ -165,6 +123,10 @@ class Decoder:
         return _place_reader(read) if {"line", "end_line"} <= hints.keys() else read
 
 
+def _passed_over(plain: Any) -> None:
+    """Take a value of a later version."""
+
+
 def _place_reader(read: Convert) -> Convert:
     def read_place(plain: Any) -> Any:
         place = read(plain)
@@ -175,7 +137,7 @@ def _place_reader(read: Convert) -> Convert:
     return read_place
 
 
-def _scalar_reader(kind: type) -> Convert:
+def _scalar_reader(kind: type, most: int | None) -> Convert:
     allowed = (float, int) if kind is float else (kind,)
     is_number = kind in (int, float)
 
@@ -184,16 +146,7 @@ def _scalar_reader(kind: type) -> Convert:
             raise ValueError(f"expected {kind.__name__}, found {type(plain).__name__}")
         if is_number and not -_LARGEST <= plain <= _LARGEST:
             raise ValueError("a number is too large")
-        return plain
-
-    return read
-
-
-def _text_reader(most: int) -> Convert:
-    def read(plain: Any) -> str:
-        if type(plain) is not str:
-            raise ValueError(f"expected str, found {type(plain).__name__}")
-        return plain[:most]
+        return plain[:most] if kind is str else plain
 
     return read
 

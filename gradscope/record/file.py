@@ -1,4 +1,4 @@
-"""Creates the file of a recording, and reads one, whatever became of its writer or of the file."""
+"""Creates the file of a recording; reads one, leaving out and counting what cannot be read."""
 
 from __future__ import annotations
 
@@ -6,13 +6,209 @@ import os
 import platform
 import stat
 import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from gradscope.errors import GradscopeError
-from gradscope.model import Header, Recording
-from gradscope.record.log import FORMAT, Found, Head, Store, head_of, new_file, read_log
-from gradscope.record.reading import Reading
+from gradscope.model import (
+    BackwardCall,
+    Finding,
+    Graph,
+    Header,
+    Outcome,
+    Recording,
+    Sample,
+    Site,
+    Summary,
+)
+from gradscope.record.codec import LAYOUT, Decoder, Layout, parse
+from gradscope.record.log import FORMAT, TABLES, Found, Head, Store, head_of, new_file, read_log
+from gradscope.units import counted, nbytes
+
+T = TypeVar("T")
+
+_MOST_TEXT = dict.fromkeys(TABLES, 2 << 20) | {"graphs": 16 << 20, "sources": 64 << 20}
+"""Bytes that are read of the text of each table, unpacked; ten times as many in memory."""
+
+_MOST_RECORDS = dict.fromkeys(TABLES, 10_000) | {"findings": 500}
+_MOST_CHARACTERS = 8192
+"""Of a name or a message; what a recording says of the program itself may be longer."""
+
+_MOST_LISTS = 1_500_000
+"""Lists and objects in all these texts: an empty one takes 3 bytes there, and 64 in memory."""
+
+_MOST_OPEN = 3
+_NAMES = {"graphs": "graph", "sources": "source file", "timeline": "point of the memory curve"}
+
+
+class Reading:
+    """What the records of a log say; raises ValueError where it has no header."""
+
+    def __init__(self, found: Found) -> None:
+        self._found = found
+        self._room = dict(_MOST_TEXT)
+        self._lists = _MOST_LISTS
+        self._left_out: Counter[str] = Counter()
+        self._tables: dict[str, list[tuple[int, bytes]]] = {table: [] for table in _MOST_TEXT}
+        for (table, key), payload in found.payloads.items():
+            self._tables[table].append((key, payload))
+        layout = self._first("layout", _layout) or LAYOUT
+        self._decoder = Decoder(layout, _MOST_CHARACTERS)
+        self._header = Decoder(layout)
+
+    def recording(self) -> Recording:
+        """Return all that can be read; the totals count the calls that the table shows."""
+        header = self._first("header", lambda text: self._header.loads(Header, text))
+        if header is None:
+            raise ValueError("it has no header")
+        rows = dict(self._all("calls", self._of(BackwardCall)))
+        summary = self._first("summary", self._of(Summary)) or Summary()
+        summary = _brought_up(rows, self._noted(1), summary)
+        if rows:
+            summary = replace(summary, backward_calls=sum(row.count for row in rows.values()))
+        return Recording(
+            header=header,
+            outcome=self._first("outcome", self._of(Outcome)) or Outcome(),
+            summary=summary,
+            calls=tuple(sorted(rows.values(), key=lambda call: call.number)),
+            graphs=dict(self._all("graphs", lambda text: _sound(self._of(Graph)(text)))),
+            findings=tuple(found for _, found in self._all("findings", self._of(Finding))),
+            timeline=tuple(point for _, point in self._all("timeline", self._of(Sample))),
+            sources=dict(source for _, source in self._all("sources", _source)),
+        )
+
+    def open_calls(self) -> Iterator[str]:
+        """Yield a sentence for each call that had begun, and not ended, when this was written."""
+        begun = self._noted(0)
+        for number, kind, plain in begun[:_MOST_OPEN]:
+            site = None if plain is None else self._decoder.read(Site, plain)
+            what = f"backward call {number:,}" + (" (autograd.grad)" if kind == "grad" else "")
+            yield what + (f" at {site.place}" if site else "") + " had begun and had not ended"
+        if len(begun) > _MOST_OPEN:
+            yield f"{counted(len(begun) - _MOST_OPEN, 'other call')} had begun and had not ended"
+
+    def losses(self) -> Iterator[str]:
+        """Yield a sentence for each kind of loss."""
+        missing, lost = self._found.missing, nbytes(self._found.missing + self._found.damaged)
+        if missing:
+            yield f"the recording is cut off: {lost} at its end are missing, the rest is shown"
+        elif self._found.damaged:
+            yield f"the recording is damaged: {lost} of it cannot be read, the rest is shown"
+        for table, count in (+self._left_out).items():
+            what = counted(count, _NAMES.get(table, table.removesuffix("s")))
+            yield f"{what} of the recording cannot be read, or are too large, and are left out"
+
+    def _first(self, table: str, read: Callable[[bytes], T]) -> T | None:
+        return next((value for _, value in self._all(table, read)), None)
+
+    def _all(self, table: str, read: Callable[[bytes], T]) -> Iterator[tuple[int, T]]:
+        """Yield the values of a table by their keys, without those that cannot be read."""
+        records, most = self._tables[table], _MOST_RECORDS[table]
+        self._left_out[table] += max(0, len(records) - most)
+        for key, payload in records[:most]:
+            try:
+                value = read(self._text(table, payload))
+            except (ValueError, zlib.error):
+                self._left_out[table] += 1
+                continue
+            yield key, value
+
+    def _text(self, table: str, payload: bytes) -> bytes:
+        """Return the text of a record, unpacked if there is room for all of it."""
+        room = self._room[table]
+        if table in ("graphs", "sources"):
+            unpacking = zlib.decompressobj()
+            payload = unpacking.decompress(payload, room + 1)
+            if not unpacking.eof and len(payload) <= room:
+                raise ValueError("its end is missing")
+        lists = payload.count(b"[") + payload.count(b"{")
+        if len(payload) > room or lists > self._lists:
+            raise ValueError("too large")
+        self._room[table] -= len(payload)
+        self._lists -= lists
+        return payload
+
+    def _of(self, kind: type[T]) -> Callable[[bytes], T]:
+        return lambda text: self._decoder.loads(kind, text)
+
+    def _noted(self, which: int) -> list[Any]:
+        """Return the calls that run, or the rows that have changed, in the note of the log."""
+        if not self._found.note:
+            return []
+        try:
+            noted = parse(self._found.note)
+            return [one for one in noted[which] if _SHAPES[which](one)]
+        except (ValueError, TypeError, LookupError):
+            return []
+
+
+def _is_call(one: Any) -> bool:
+    number, kind, site = one
+    return type(number) is int and type(kind) is str and (site is None or type(site) is list)
+
+
+_SHAPES = (_is_call, lambda row: [*map(type, row)] == [int, int, int, float, int])
+"""What the calls that run look like in the note of a log, and the rows that have changed."""
+
+
+def _brought_up(
+    rows: dict[int, BackwardCall],
+    since: list[Any],
+    summary: Summary,
+) -> Summary:
+    """Count the calls since ``rows`` were written; each did what others of its row have done."""
+    for index, count, last_number, ended, live_bytes in since:
+        row = rows.get(index)
+        if row is None or count <= row.count:
+            continue
+        more = count - row.count
+        rows[index] = replace(
+            row, count=count, last_number=last_number, ended=ended, live_bytes=live_bytes
+        )
+        summary = replace(
+            summary,
+            live_bytes=live_bytes,
+            **{name: getattr(summary, name) + more * getattr(row, of) for name, of in _GROWING},
+        )
+    return summary
+
+
+_GROWING = (
+    *(("nodes", "nodes_built"), ("nodes_destroyed", "nodes_destroyed")),
+    *((name, name) for name in ("saved_tensors", "saved_bytes")),
+    *((name, name) for name in ("freed_tensors", "freed_bytes", "returned_bytes")),
+)
+"""The totals, and what each call of a row adds to them."""
+
+
+def _layout(text: bytes) -> Layout:
+    layout = parse(text)
+    if not isinstance(layout, dict) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+        for names in layout.values()
+    ):
+        raise ValueError("its layout is not one")
+    return layout
+
+
+def _source(text: bytes) -> tuple[str, str]:
+    pair = parse(text)
+    if not isinstance(pair, list) or [type(part) for part in pair] != [str, str]:
+        raise ValueError("expected a source file's name and text")
+    return pair[0], pair[1]
+
+
+def _sound(graph: Graph) -> Graph:
+    """Return ``graph``; raise ValueError if it names a node that it does not have."""
+    named = [n for edge in graph.edges for n in (edge.source, edge.target)]
+    named += [root.node for root in graph.roots]
+    if named and not 0 <= min(named) <= max(named) < len(graph.nodes):
+        raise ValueError("a graph names a node that it does not have")
+    return graph
+
 
 _GIVE = "give a file that `gradscope run --save FILE` wrote"
 

@@ -23,9 +23,8 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record.file import load
-from gradscope.units import counted
+from gradscope.units import counted, listed
 
-_MOST_NAMED = 3
 _LARGEST = ("live_bytes", "peak_saved_bytes")
 """Totals that are of one moment: of several processes the largest counts."""
 
@@ -255,11 +254,13 @@ def _difference(number: int, own: _Met, usual: _Met) -> str:
     begun = f"the graph of backward call {number:,}{_at(own.call.site)}"
     mine, theirs = _parameters(own.graph), _parameters(usual.graph)
     if lacking := [name for name in theirs if name not in mine]:
-        without = f"{begun} does not lead to {_list(lacking)}, as those of the others do"
+        names = listed(f"`{name}`" for name in lacking)
+        without = f"{begun} does not lead to {names}, as those of the others do"
         waits = "DistributedDataParallel waits for gradients of them that never come"
         return f"{without}: {waits}, unless it was given find_unused_parameters=True"
     if more := [name for name in mine if name not in theirs]:
-        return f"{begun} leads to {_list(more)}, and those of the others do not"
+        names = listed(f"`{name}`" for name in more)
+        return f"{begun} leads to {names}, and those of the others do not"
     for one, other in zip(own.graph.nodes, usual.graph.nodes, strict=False):
         if (one.name, one.module) != (other.name, other.module):
             return f"{begun} has {_node(one)} where the others have {_node(other)}"
@@ -269,12 +270,6 @@ def _difference(number: int, own: _Met, usual: _Met) -> str:
 
 def _parameters(graph: Graph) -> list[str]:
     return [node.variable for node in graph.nodes if node.variable is not None]
-
-
-def _list(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    listed = ", ".join(f"`{name}`" for name in names[:_MOST_NAMED])
-    return listed + (f" and {more:,} more" if more > 0 else "")
 
 
 def _node(node: Node) -> str:

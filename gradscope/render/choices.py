@@ -1,8 +1,12 @@
-"""What a finding's fixes say beside what to do: why, what it means for the training, what else."""
+"""What a finding says in words, for people and machines: all of it, and the choice of fixes."""
 
 from __future__ import annotations
 
-from gradscope.model import Applicability, Fix
+import json
+from typing import Any
+
+from gradscope.model import Applicability, Finding, Fix
+from gradscope.units import short_path
 
 
 def reasons(fix: Fix) -> list[tuple[str, str]]:
@@ -27,3 +31,25 @@ def safety_of(fix: Fix) -> str:
     """Return how safe a fix is, in the word for machines; empty where that is not known."""
     is_known = fix.applicability is not Applicability.UNSPECIFIED
     return fix.applicability.value if is_known else ""
+
+
+def whole_message(finding: Finding) -> str:
+    """Return all that a finding says."""
+    lines = [f"{finding.message}: {finding.label}" if finding.label else finding.message]
+    for related in finding.related:
+        where = f" ({short_path(related.site.file)}:{related.site.line})" if related.site else ""
+        lines.append(f"note: {related.message}{where}")
+    if finding.withdrawn:
+        lines.append(f"withdrawn: {finding.withdrawn}")
+    if finding.fix is not None:
+        lines.append(f"help: {finding.fix.message}")
+        lines += [f"{word}: {text}" for word, text in reasons(finding.fix)]
+    lines += [f"or: {alternative(other)}" for other in finding.alternatives]
+    if finding.suppression is not None:
+        lines.append(f"suppressed {finding.suppression.reason}")
+    return "\n".join(lines)
+
+
+def dumped(value: Any, **options: Any) -> str:
+    """Return a value as JSON that any encoding has, and that no terminal obeys."""
+    return json.dumps(value, **options).replace("\x7f", "\\u007f")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 
 from rich.console import Console
@@ -13,7 +12,7 @@ from gradscope.model import Finding, Findings, Graph, Hazards, Recording
 from gradscope.model.printed import rich_forms
 from gradscope.render.text.finding import print_finding, print_findings
 from gradscope.render.text.report import print_report
-from gradscope.render.text.terminal import SafeConsole
+from gradscope.render.text.terminal import console_in_memory
 
 _WIDTH = 100
 _SECONDS = 3
@@ -31,16 +30,8 @@ _THEME = TerminalTheme((255, 255, 255), (0, 0, 0), _MEDIUM, _MEDIUM)
 
 def coloured(print_on: Callable[[Console], object]) -> str:
     """Return as HTML what a function prints on a console."""
-    console = SafeConsole(
-        file=io.StringIO(),
-        width=_WIDTH,
-        record=True,
-        force_terminal=True,
-        force_jupyter=False,
-        color_system="truecolor",
-        legacy_windows=False,
-        _environ={},
-    )
+    options = {"record": True, "force_terminal": True, "_environ": {}}
+    console = console_in_memory(_WIDTH, color_system="truecolor", **options)
     print_on(console)
     html = console.export_html(theme=_THEME, code_format="{code}", inline_styles=True)
     return _BLOCK.format(code=html.strip("\n"))

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from gradscope.errors import GradscopeError, meant
-from gradscope.rules import (
-    gs101,
-    gs102,
-    gs103,
-    gs104,
-    gs201,
-    gs202,
-    gs301,
-    gs302,
-    gs303,
-    gs304,
-    gs305,
-)
 from gradscope.rules.base import Rule
 
 __all__ = ["ALL_RULES", "Rule", "by_code"]
 
-ALL_RULES: tuple[Rule, ...] = (
-    gs101.RULE,
-    gs102.RULE,
-    gs103.RULE,
-    gs104.RULE,
-    gs201.RULE,
-    gs202.RULE,
-    gs301.RULE,
-    gs302.RULE,
-    gs303.RULE,
-    gs304.RULE,
-    gs305.RULE,
-)
+_CODES = sorted(file.name for file in iter_modules(__path__) if file.name.startswith("gs"))
+ALL_RULES: tuple[Rule, ...] = tuple(import_module(f"{__name__}.{code}").RULE for code in _CODES)
+"""Those of the files of this folder that a code names, in the order of the codes."""
 
 
 def by_code(code: str) -> Rule:

@@ -81,7 +81,7 @@ def _ran(program: str, folder: Path, *options: str) -> dict[str, Any]:
     (folder / "train.py").write_text(program)
     report = folder / "report.json"
     gradscope(
-        *("run", "--format", "json", "--output", report, *options, "train.py"),
+        *("run", "--format", "json", "--output", str(report), *options, "train.py"),
         cwd=folder,
         executable=sys.executable,
         GRADSCOPE_NO_REHEARSAL="",

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 33197
-FILES = 269
+CODE = 32582
+FILES = 235
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -26,7 +26,7 @@ from torch.autograd import Function
 
 import gradscope.torch_private as private
 from gradscope.collect.nodes import _EDGES
-from gradscope.detect.foresight.remaining import left_in
+from gradscope.detect.foresight.facts import left_in
 from gradscope.program.iterators import on_stack
 from gradscope.program.variables import AS_ARGUMENT, Variable, local_variables
 from gradscope.torch_private import cached_parametrizations
@@ -452,7 +452,7 @@ FACTS = (
     Fact(
         _TORCH,
         "a loader's iterator and torch's samplers show how many batches are left",
-        ("detect/foresight/remaining.py",),
+        ("detect/foresight/facts.py",),
         _loaders_show_how_many_batches_are_left,
     ),
     Fact(

@@ -13,10 +13,10 @@ import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
 from test_cli_parsing import parse
 
-from gradscope.code.suppressing import Suppressor
 from gradscope.model import Recording
 from gradscope.render.machine.sarif import to_sarif
 from gradscope.rules.settings import DEFAULTS
+from gradscope.rules.suppressing import Suppressor
 
 ROOT = Path(__file__).parents[2]
 CANNED = canned_recording()

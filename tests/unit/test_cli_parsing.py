@@ -12,7 +12,7 @@ from gradscope.cli import UsageError, app
 from gradscope.commands import run as commands
 from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import RunOptions
-from gradscope.launch.target import Code, Module, Script, Target
+from gradscope.launch.interpreter import Code, Module, Script, Target
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Engine, Options, Theme
 from gradscope.rules.settings import DEFAULTS, FailOn, Settings

@@ -24,10 +24,9 @@ from gradscope.render.pictures import formats, wasm
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import to_dot
 from gradscope.render.pictures.draw import draw_graphs
-from gradscope.render.pictures.font import font
 from gradscope.render.pictures.options import DEFAULTS, Options
 from gradscope.render.pictures.picture import UNMARKED, Marks, one_line, span
-from gradscope.render.pictures.scene import size_of
+from gradscope.render.pictures.scene import font, size_of
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
     "two_losses": two_losses,

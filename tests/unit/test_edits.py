@@ -469,11 +469,6 @@ def test_statements_go_under_no_grad(
         lambda at: values.clone_reads(at("l"), "queue"),
         "l = q @ queue.clone()  # x\n",
     ),
-    clone_first=(
-        "x = f()\nx[m] = 0\n",
-        lambda at: in_place.clone_before(at("x[m]"), "x"),
-        "x = f()\nx = x.clone()\nx[m] = 0\n",
-    ),
     plus=(
         "x = f()\nx += y  # in place\n",
         lambda at: in_place.out_of_place(at("x +="), METHODS),
@@ -518,16 +513,6 @@ def test_statements_go_under_no_grad(
         "def f(x):\n    x += 1\n",
         lambda at: in_place.out_of_place(at("x +="), METHODS),
         "",
-    ),
-    copied=(
-        "self.u.copy_(f(v))\n",
-        lambda at: in_place.assigned_instead(at("self")),
-        "self.u = f(v)\n",
-    ),
-    inplace_=(
-        "y = F.relu(x, inplace=True)\n",
-        lambda at: in_place.not_in_place(at("y")),
-        "y = F.relu(x)\n",
     ),
 )
 def test_operations_are_made_out_of_place(

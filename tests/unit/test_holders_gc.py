@@ -25,7 +25,7 @@ from torch import Tensor
 from gradscope.api.holders import Holder, holders
 from gradscope.errors import GradscopeError
 from gradscope.program.reach import Budget, visit
-from gradscope.program.tracked import contexts
+from gradscope.program.referrers import contexts
 from gradscope.program.variables import local_variables
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gradscope.program.iterators import MISSING, coming, on_stack
+from gradscope.code.liveness import MISSING
+from gradscope.program.iterators import coming, on_stack
 
 LIST = [10, 11, 12, 13, 14]
 DICT = {"a": 1, "b": 2, "c": 3}

@@ -16,11 +16,10 @@ from gradscope.model import Graph
 from gradscope.render.pictures import layout, wasm
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import draw_graphs, place
-from gradscope.render.pictures.layout import lay_out
+from gradscope.render.pictures.layout import lay_out, wrap
 from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import BoxKind, Picture, Placed, Rect, span
 from gradscope.render.pictures.scene import size_of
-from gradscope.render.pictures.wrapping import wrap
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="needs a system dot")
 ENGINES = ["wasm", "simple", pytest.param("dot", marks=needs_dot)]

@@ -15,7 +15,7 @@ from torch._dynamo.utils import ExactWeakKeyDictionary
 import gradscope
 from gradscope.code.changes import changed_by
 from gradscope.detect.foresight import lines
-from gradscope.detect.foresight.versions import Versions
+from gradscope.detect.foresight.lines import Versions
 from gradscope.model import Site
 
 BLAMED = [

@@ -9,7 +9,7 @@ import sys
 import torch
 
 from gradscope.collect.mutations import Mutations
-from gradscope.detect.foresight.optimizers import Optimizers
+from gradscope.detect.foresight.training import Optimizers
 from gradscope.program.sites import Place
 
 
@@ -24,7 +24,7 @@ def test_keys_of_the_program_s_own_classes_are_not_asked() -> None:
     weight = torch.ones(2, requires_grad=True)
     held = {Key(): torch.optim.SGD([weight], 0.1), "named": torch.optim.SGD([weight], 0.1)}
     found = Optimizers([sys._getframe()]).all
-    assert sorted(each.name for each in found) == ["held['named']", "held[…]"]
+    assert sorted(each.name for each in found) == ["held['named']", "held[<Key>]"]
     assert len(held) == 2
 
 

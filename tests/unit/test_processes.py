@@ -15,13 +15,15 @@ from recorded import DONE, HEADER, SITE, call_of
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import (
     Again,
+    Code,
     Command,
+    Module,
+    Script,
     command_of,
     program_of,
     target_of,
     watched,
 )
-from gradscope.launch.target import Code, Module, Script
 from gradscope.model import (
     BackwardCall,
     Certainty,

@@ -10,11 +10,11 @@ import torch
 
 import gradscope
 from gradscope.api.scope import Scope
-from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.errors import GradscopeError
 from gradscope.model import Finding
 from gradscope.record.file import load
 from gradscope.rules.settings import DEFAULTS
+from gradscope.rules.suppressing import Suppressor, write_baseline
 
 
 def loss() -> torch.Tensor:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.code.suppressing import Suppressor, write_baseline
 from gradscope.errors import GradscopeError
 from gradscope.model import (
     Certainty,
@@ -23,6 +22,7 @@ from gradscope.model import (
 from gradscope.render.machine import Format, writer
 from gradscope.render.text.printed import report_text
 from gradscope.rules.settings import DEFAULTS, FailOn, settings_at
+from gradscope.rules.suppressing import Suppressor, write_baseline
 
 
 def finding(file: Path, line: int, code: str = "GS303", *, end_line: int = 0) -> Finding:

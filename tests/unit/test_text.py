@@ -34,9 +34,8 @@ from gradscope.model import (
 from gradscope.render.machine import Format
 from gradscope.render.text.calls import MOST_ROWS, folded
 from gradscope.render.text.finding import print_finding
-from gradscope.render.text.progress import ProgressLine, begin_line
 from gradscope.render.text.report import print_report
-from gradscope.render.text.terminal import SafeConsole, cut, plain
+from gradscope.render.text.terminal import ProgressLine, SafeConsole, begin_line, cut, plain
 from gradscope.units import counted, listed, nbytes, seconds
 
 RECORDINGS = {

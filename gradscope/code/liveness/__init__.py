@@ -1,55 +1,32 @@
 """Reads ahead in the bytecode: which names are read again, where, and to what end."""
 
-from gradscope.code.liveness.callees import Callee, Resolve
-from gradscope.code.liveness.calls import (
-    Call,
-    assignment_sites,
-    call_at,
-    calls_after,
-    instruction_at,
-    site_of,
-)
-from gradscope.code.liveness.flow import MISSING, forget_flows
-from gradscope.code.liveness.forecast import Forecaster, let_go, ways_after
-from gradscope.code.liveness.known import Facts, Opaque, is_plain
-from gradscope.code.liveness.loops import Loops, iterators_at, loops_at
-from gradscope.code.liveness.notes import Effect, Notes
-from gradscope.code.liveness.parts import ANYWHERE
-from gradscope.code.liveness.reads import RESULT, Read, all_reads, left_after, read_of
-from gradscope.code.liveness.ways import Coming, Condition, Exploration, Returned
-from gradscope.code.liveness.words import CallKind
-
-__all__ = [
-    "ANYWHERE",
-    "MISSING",
-    "RESULT",
-    "Call",
-    "CallKind",
-    "Callee",
-    "Coming",
-    "Condition",
-    "Effect",
-    "Exploration",
-    "Facts",
-    "Forecaster",
-    "Loops",
-    "Notes",
-    "Opaque",
-    "Read",
-    "Resolve",
-    "Returned",
-    "all_reads",
-    "assignment_sites",
-    "call_at",
-    "calls_after",
-    "forget_flows",
-    "instruction_at",
-    "is_plain",
-    "iterators_at",
-    "left_after",
-    "let_go",
-    "loops_at",
-    "read_of",
-    "site_of",
-    "ways_after",
-]
+from gradscope.code.liveness.callees import Callee as Callee
+from gradscope.code.liveness.callees import Resolve as Resolve
+from gradscope.code.liveness.computing import Opaque as Opaque
+from gradscope.code.liveness.computing import is_plain as is_plain
+from gradscope.code.liveness.flow import MISSING as MISSING
+from gradscope.code.liveness.flow import forget_flows as forget_flows
+from gradscope.code.liveness.forecast import Coming as Coming
+from gradscope.code.liveness.forecast import Condition as Condition
+from gradscope.code.liveness.forecast import Exploration as Exploration
+from gradscope.code.liveness.forecast import Forecaster as Forecaster
+from gradscope.code.liveness.forecast import Returned as Returned
+from gradscope.code.liveness.forecast import let_go as let_go
+from gradscope.code.liveness.forecast import ways_after as ways_after
+from gradscope.code.liveness.notes import Effect as Effect
+from gradscope.code.liveness.notes import Notes as Notes
+from gradscope.code.liveness.parts import ANYWHERE as ANYWHERE
+from gradscope.code.liveness.reads import RESULT as RESULT
+from gradscope.code.liveness.reads import Call as Call
+from gradscope.code.liveness.reads import Read as Read
+from gradscope.code.liveness.reads import all_reads as all_reads
+from gradscope.code.liveness.reads import assignment_sites as assignment_sites
+from gradscope.code.liveness.reads import call_at as call_at
+from gradscope.code.liveness.reads import calls_after as calls_after
+from gradscope.code.liveness.reads import instruction_at as instruction_at
+from gradscope.code.liveness.reads import left_after as left_after
+from gradscope.code.liveness.reads import read_of as read_of
+from gradscope.code.liveness.reads import site_of as site_of
+from gradscope.code.liveness.survey import iterators_at as iterators_at
+from gradscope.code.liveness.survey import loops_at as loops_at
+from gradscope.code.liveness.words import CallKind as CallKind

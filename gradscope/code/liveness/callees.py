@@ -1,15 +1,16 @@
-"""Names the functions that a tracked call runs, and the marks that their parameters start with."""
+"""Carries what is tracked from a call into the functions that it runs, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from inspect import CO_VARARGS, CO_VARKEYWORDS
+from inspect import CO_OPTIMIZED, CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
 from typing import Any, NamedTuple, TypeAlias
 
 from gradscope.code.liveness.flow import MISSING
 from gradscope.code.liveness.parts import put
-from gradscope.code.liveness.values import NO_MARKS, Invocation, Marks, Value, union
+from gradscope.code.liveness.values import NO_MARKS, Env, Invocation, Marks, Value, union
+from gradscope.code.names import is_part, root_of
 
 
 class Callee(NamedTuple):
@@ -77,3 +78,61 @@ def given_values(callee: Callee, call: Invocation) -> dict[str, Any]:
     given = arguments(callee, call).items()
     values = {name: MISSING if value.marks else value.constant for name, value in given}
     return {**dict.fromkeys(names, MISSING), **dict(callee.defaults), **values}
+
+
+class Crossing:
+    """One call of a known function: which of the caller's paths it has, and under which names."""
+
+    def __init__(self, caller: CodeType, callee: Callee, env: Env, call: Invocation) -> None:
+        code = callee.code
+        self._same_file = code.co_filename == caller.co_filename
+        self.owner = callee.owner
+        self.first = code.co_varnames[0] if callee.owner and code.co_argcount else ""
+        self._caller, self._code, self._env = caller, code, env
+        owned = {
+            self.first + path[len(callee.owner) :]: path
+            for path in env
+            if self.first and is_part(path, callee.owner)
+        }
+        # What a method stores under its own name for the owner is stored under the caller's, too.
+        shared = {
+            path: marks
+            for path, marks in env.items()
+            if path not in owned.values() and self.shares(path)
+        }
+        self._taken = {*shared, *owned.values()}
+        self.start: dict[str, Marks] = {
+            **shared,
+            **{name: env[path] for name, path in owned.items()},
+        }
+        for name, marks in parameters(callee, call).items():
+            self.start[name] = self.start.get(name, NO_MARKS) | marks
+
+    def after(self, left: Env) -> Env:
+        """Return what the caller has after a call that left this behind."""
+        after = {path: marks for path, marks in self._env.items() if path not in self._taken}
+        for path, marks in left.items():
+            if outer := self.outer_path(path):
+                after[outer] = marks
+        return after
+
+    def outer_path(self, path: str) -> str:
+        """Return the caller's name for a path of the function; empty where it has none."""
+        if self.first and is_part(path, self.first):
+            return self.owner + path[len(self.first) :]
+        return path if self.shares(path) else ""
+
+    def shares(self, path: str) -> bool:
+        """Return whether a function of the same file has the path's variable too."""
+        root, code, own = root_of(path), self._code, self._caller
+        if not self._same_file:
+            return False
+        if root in code.co_freevars:
+            return True
+        local = root in code.co_varnames or root in code.co_cellvars
+        mine = own.co_flags & CO_OPTIMIZED and root in (
+            *own.co_varnames,
+            *own.co_cellvars,
+            *own.co_freevars,
+        )
+        return not local and not mine

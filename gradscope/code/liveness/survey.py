@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 from types import CodeType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gradscope.code.liveness.flow import MISSING, flow_of
+from gradscope.code.liveness.opcodes import Action
 from gradscope.code.liveness.rules import Machine
 from gradscope.code.liveness.values import (
     NO_MARKS,
@@ -27,11 +29,9 @@ from gradscope.code.liveness.words import CallKind, kind_of_call
 
 
 class CallFact(NamedTuple):
-    """A call as written: what is called, the names handed to it, its keywords, computed ones."""
+    """A call as written: what is called, its keywords with computed values, what it does."""
 
     target: str
-    arguments: tuple[str, ...]
-    keywords: tuple[str, ...]
     computed: frozenset[str]
     kind: CallKind
 
@@ -119,10 +119,8 @@ class _Surveyor(Machine):
         """Remember the call; its result carries the marks that the call hands on."""
         callee = call.callee
         computed = {name for name, value in call.named.items() if value.constant is MISSING}
-        given = tuple(a.path for a in call.arguments if a.path)
         kind = kind_of_call(callee.path, callee.attribute, dropped=False)
-        fact = CallFact(callee.path, given, call.keywords, frozenset(computed), kind)
-        self.survey.calls[call.at] = fact
+        self.survey.calls[call.at] = CallFact(callee.path, frozenset(computed), kind)
         if kind is CallKind.NO_GRAD:
             return env, no_grad(call)
         if (decorated := decorated_function(call)) is not None:
@@ -160,3 +158,44 @@ def decorated_function(call: Invocation) -> Value | None:
         return None  # not a function, or a lambda or a comprehension
     is_no_grad = call.callee.role is Role.NO_GRAD
     return function._replace(role=Role.NO_GRAD) if is_no_grad else function
+
+
+class Loops(Protocol):
+    """What the iterators of the loops around a place will still give, by their depth on the
+    stack.
+    """
+
+    def coming(self, depth: int, name: str) -> Collection[str] | None:
+        """Return what leads from an element to the object that a name held, for each way; None
+        where the value is no iterator or the name is not known.
+        """
+
+    def is_spent(self, depth: int) -> bool:
+        """Return whether it will give nothing more."""
+
+    def header(self, depth: int) -> int:
+        """Return the instruction that takes the next element."""
+
+    def keys(self, code: CodeType, at: int, level: int, *, is_top: bool) -> Collection[str] | None:
+        """Return the parts that a subscript can take once the next iteration of the loop with this
+        number has begun, ANYWHERE among them if it takes each; None where that is not known.
+        """
+
+
+def iterators_at(code: CodeType, lasti: int) -> dict[int, int]:
+    """Return where on the stack the loops around an instruction keep their iterators: the depth,
+    and the instruction that takes the next element.
+    """
+    flow, stacks = flow_of(code), survey_of(code).stacks
+    headers = [loop.header for loop in flow.loops_around(flow.index(lasti))]
+    return {
+        len(stacks[header]) - 1: header
+        for header in headers
+        if flow.instructions[header].action is Action.NEXT and stacks.get(header)
+    }
+
+
+def loops_at(code: CodeType, lasti: int) -> int:
+    """Return how many loops are around an instruction."""
+    flow = flow_of(code)
+    return len(flow.loops_around(flow.index(lasti)))

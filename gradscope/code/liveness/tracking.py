@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any, TypeAlias
 
-from gradscope.code.liveness.callees import Callee, Resolve, arguments, names_in
-from gradscope.code.liveness.crossing import Crossing
+from gradscope.code.liveness.callees import Callee, Crossing, Resolve, arguments, names_in
 from gradscope.code.liveness.flow import Instruction, Loop, level_after
-from gradscope.code.liveness.loops import Loops
 from gradscope.code.liveness.notes import Effect, Note, Notes, Phase
 from gradscope.code.liveness.opcodes import Action
 from gradscope.code.liveness.parts import ANYWHERE, handed_on, place_of, put, rearranged
 from gradscope.code.liveness.rules import Machine
-from gradscope.code.liveness.survey import decorated_function, no_grad, survey_of
+from gradscope.code.liveness.survey import Loops, decorated_function, no_grad, survey_of
 from gradscope.code.liveness.values import (
     NO_MARKS,
     UNKNOWN,

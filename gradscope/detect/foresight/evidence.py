@@ -13,16 +13,15 @@ from gradscope.code.names import owner_of as owner_of_name
 from gradscope.collect.look import Look
 from gradscope.collect.marks import token_of
 from gradscope.collect.state import State
-from gradscope.detect.built import built_at, node_at
 from gradscope.detect.foresight.reading import Reading
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, is_root_of
-from gradscope.detect.foresight.training import roles_of
+from gradscope.detect.foresight.training import Optimizers, roles_of
+from gradscope.detect.node_facts import built_at, node_at
 from gradscope.model import BackwardCall, Site
 from gradscope.program.layouts import derives
 from gradscope.program.sites import place_in, site_of
 from gradscope.program.standing import standing
 from gradscope.program.tensors import held_node
-from gradscope.program.variables import local_variables
 from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.roles import UNKNOWN
 
@@ -348,16 +347,8 @@ def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:
     """Return whether a leaf is a module's parameter, or in an optimizer of these frames."""
     if any(derives(type(leaf), torch.nn.Parameter) for leaf in leaves):
         return True
-    ids = {id(leaf) for leaf in leaves}
-    optimizers = [
-        value
-        for frame in frames
-        for _, value in (*local_variables(frame), *frame.f_globals.items())
-        if derives(type(value), torch.optim.Optimizer)
-    ]
-    return not optimizers or any(
-        id(p) in ids for o in optimizers for g in o.param_groups for p in g["params"]
-    )
+    optimizers = Optimizers(frames)
+    return not optimizers.all or any(id(leaf) in optimizers.parameters for leaf in leaves)
 
 
 def _steps_between(first: Site, last: Site) -> bool:

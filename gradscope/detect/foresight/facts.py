@@ -1,32 +1,184 @@
-"""Says what conditions in the code ask for, from the objects of one frame."""
+"""Says what conditions ask for, and what iterators still give, from the objects of one frame."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import math
+import operator
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from functools import lru_cache
 from types import (
     BuiltinFunctionType,
     FrameType,
     FunctionType,
+    GeneratorType,
     MethodType,
     ModuleType,
 )
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
 
 from gradscope.code import names, source
 from gradscope.code.liveness import MISSING, Opaque, is_plain
-from gradscope.detect.foresight.objects import MISSING as NOT_FOUND
 from gradscope.detect.foresight.objects import Objects, attribute, follow, function_of, submodules
-from gradscope.detect.foresight.remaining import SIZED, Again, element_of, left_in
-from gradscope.program.iterators import MISSING as UNREADABLE
 from gradscope.program.iterators import on_stack
 from gradscope.program.layouts import class_bases, class_namespace, user_functions
 from gradscope.program.sites import USER, owner_of
+from gradscope.program.tensors import shape_of
+from gradscope.program.variables import local_variables
+from gradscope.torch_private import LOADER_ITERATORS
+
+Left: TypeAlias = tuple[float, float]
+"""How many elements are left, at least and at most."""
+
+Again: TypeAlias = Callable[[Any], bool | None]
+"""Tells whether a generator will yield once more, as far as that is known."""
+
+SIZED = frozenset({list, tuple, dict, set, frozenset, deque, str, bytes, range, OrderedDict})
+_UNKNOWN: Left = (0, math.inf)
+_LISTS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
+_EMPTY: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), "", deque())
+_COUNTED = frozenset(type(iter(each)) for each in _EMPTY) | {
+    type(reversed([])),
+    type(reversed(range(0))),
+    type(iter(range(2**70))),
+}
+_INDEXED = tuple(type(iter(each)) for each in _EMPTY if type(each) in (list, tuple, range))
+
+
+def left_in(found: Any, again: Again) -> Left:
+    """Return how many elements an iterator or a container gives from here on."""
+    kind = type(found)
+    if kind in SIZED:
+        return _exactly(len(found))
+    if kind in _COUNTED:
+        return _exactly(operator.length_hint(found))
+    if kind in (itertools.count, itertools.cycle):
+        return math.inf, math.inf
+    if kind in (enumerate, zip, map):
+        known = [left_in(inner, again) for inner in _inner(found)]
+        return (min(k[0] for k in known), min(k[1] for k in known)) if known else _UNKNOWN
+    if kind is reversed:
+        state = found.__reduce__()
+        return _exactly(state[2] + 1 if len(state) > 2 else 0)
+    if kind is GeneratorType:
+        return _of_generator(found, again)
+    if kind in _LISTS:
+        namespace = object.__getattribute__(found, "__dict__")
+        return _exactly(len(namespace["_modules"]) + len(namespace["_parameters"]))
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        shape = shape_of(found)
+        return _exactly(shape[0]) if shape else _UNKNOWN
+    return _of_loader(found, kind, again)
+
+
+def _exactly(number: float) -> Left:
+    return number, number
+
+
+def _inner(found: Any) -> tuple[Any, ...]:
+    """Return the iterators that an ``enumerate``, ``zip`` or ``map`` takes its elements from."""
+    state: tuple[Any, ...] = found.__reduce__()[1]
+    if type(found) is enumerate:
+        return state[:1]
+    return state[1:] if type(found) is map else state
+
+
+def element_of(found: Any, ahead: int) -> Any:
+    """Return the element that comes after ``ahead`` others; MISSING where it is not known."""
+    kind = type(found)
+    if kind in (list, tuple, range):
+        return found[ahead] if ahead < len(found) else MISSING
+    if kind in _INDEXED:
+        _, of, *place = found.__reduce__()
+        # From Python 3.12 on what is left of a range is a range of its own, without a place.
+        index = (place[0] if place and place[0] is not None else 0) + ahead
+        return element_of(of[0], index) if of else MISSING
+    if kind is enumerate:
+        inner, number = found.__reduce__()[1]
+        return number + ahead, element_of(inner, ahead)
+    if kind is zip:
+        return tuple(element_of(inner, ahead) for inner in _inner(found))
+    return MISSING
+
+
+def _of_generator(generator: Any, again: Again) -> Left:
+    """Return what is left in a generator: exactly in torch's samplers."""
+    if generator.gi_frame is None:
+        return 0, 0
+    code = generator.gi_code
+    known: dict[str, Any] = dict(local_variables(generator.gi_frame))
+    if code is BatchSampler.__iter__.__code__:
+        size, drops = known["self"].batch_size, known["self"].drop_last
+        if "sampler_iter" not in known:  # it loops over the sampler, as before torch 2.6
+            if not generator.gi_suspended:
+                return _UNKNOWN
+            if known["idx_in_batch"] != size:  # this batch was the last, and the loop is over
+                return 0, 0
+            known["sampler_iter"] = on_stack(generator.gi_frame, 0)
+        least, most = left_in(known["sampler_iter"], again)
+        if drops:
+            return least // size, most // size
+        return _up(least / size), _up(most / size)
+    if code is RandomSampler.__iter__.__code__ and generator.gi_yieldfrom is not None:
+        least, most = left_in(generator.gi_yieldfrom, again)
+        sampler = known["self"]
+        ends = not sampler.replacement and sampler._num_samples is None
+        return least, most if ends else math.inf
+    more = again(generator)
+    return (1 if more else 0), (0 if more is False else math.inf)
+
+
+def _up(number: float) -> float:
+    return number if number == math.inf else math.ceil(number)
+
+
+def _of_loader(found: Any, kind: type, again: Again) -> Left:
+    """Return how many batches a loader, or an iterator over one, still has."""
+    namespace = object.__getattribute__(found, "__dict__") if kind in _LOADING else {}
+    if kind is DataLoader:
+        return _batches(namespace)
+    if namespace.get("_dataset_kind") != 0:  # of an IterableDataset only the user's code knows
+        return _UNKNOWN
+    waiting = namespace.get("_tasks_outstanding", 0)
+    least, most = left_in(namespace.get("_sampler_iter"), again)
+    return least + waiting, most + waiting
+
+
+_LOADING = (DataLoader, *LOADER_ITERATORS)
+
+
+def _batches(loader: dict[str, Any]) -> Left:
+    sampler, size = loader.get("sampler"), loader.get("batch_size")
+    if type(sampler) not in (SequentialSampler, RandomSampler) or type(size) is not int:
+        return _UNKNOWN
+    rows = _rows(object.__getattribute__(sampler, "__dict__").get("data_source"))
+    if rows is None:
+        return _UNKNOWN
+    return _exactly(rows // size if loader.get("drop_last") else math.ceil(rows / size))
+
+
+def _rows(dataset: Any) -> int | None:
+    kind = type(dataset)
+    if kind in (list, tuple, range):
+        return len(dataset)
+    if kind is TensorDataset:
+        shape = shape_of(dataset.tensors[0])
+        return shape[0] if shape else None
+    return _rows(dataset.indices) if kind is Subset else None
+
 
 _MOST_KEYS = 1_000
 _WITH_PARAMETERS = ("parameters", "named_parameters", "state_dict")
@@ -51,8 +203,8 @@ class FrameFacts:
     def find(self, path: str, *, glob: bool = False) -> Any:
         """Return what a path of the frame stands for; ``glob``: of its module."""
         root, parts = names.split(path) or ("", [])
-        found = self._objects.module.get(root, NOT_FOUND) if glob else self._objects.find(root)
-        found = _builtins().get(root, NOT_FOUND) if found is NOT_FOUND else found
+        found = self._objects.module.get(root, MISSING) if glob else self._objects.find(root)
+        found = _builtins().get(root, MISSING) if found is MISSING else found
         return _shown(follow(found, parts, quiet))
 
     def part(self, owner: Any, rest: str) -> Any:
@@ -66,7 +218,7 @@ class FrameFacts:
         spaces = [class_namespace(base) for base in class_bases(type(owner))]
         asked = {space[each] for space in spaces for each in _ASKED if each in space}
         plain = {object.__getattribute__, torch.nn.Module.__getattr__}
-        return asked <= plain and follow(owner, [f".{name}"]) is NOT_FOUND
+        return asked <= plain and follow(owner, [f".{name}"]) is MISSING
 
     def truth(self, found: Any) -> bool | None:
         """Return whether an object counts as true."""
@@ -132,13 +284,13 @@ class FrameFacts:
 
     def running(self, depth: int) -> Any:
         """Return the iterator of a loop of the frame, at a depth of its stack."""
-        found = UNREADABLE if self._frame is None else on_stack(self._frame, depth)
-        return MISSING if found is UNREADABLE else Opaque(found)
+        found = MISSING if self._frame is None else on_stack(self._frame, depth)
+        return MISSING if found is MISSING else Opaque(found)
 
     def is_transparent(self, path: str) -> bool:
         """Return whether what is called is known, and no code of the program's."""
         found = self._objects.find(path)
-        if found is NOT_FOUND:
+        if found is MISSING:
             return path in _builtins()
         if function_of(found) is not None:
             return False
@@ -150,20 +302,20 @@ class FrameFacts:
 
 
 def quiet(owner: Any, part: str) -> Any:
-    """Return a stored part of an object; NOT_FOUND where reading it may run the user's code."""
+    """Return a stored part of an object; MISSING where reading it may run the user's code."""
     if isinstance(owner, torch.Tensor) and not part.startswith("[") and part != ".grad":
-        return NOT_FOUND
+        return MISSING
     found = follow(owner, [part])
-    if part.startswith("[") or found is NOT_FOUND or isinstance(owner, ModuleType):
+    if part.startswith("[") or found is MISSING or isinstance(owner, ModuleType):
         return found
     if isinstance(owner, type):
-        return NOT_FOUND if _is_descriptor(found) else found
+        return MISSING if _is_descriptor(found) else found
     spaces = [class_namespace(base) for base in class_bases(type(owner))]
     if any("__getattribute__" in space for space in spaces[:-1]):  # the last is of object
-        return NOT_FOUND
+        return MISSING
     name = part[1:]
-    on_class = next((space[name] for space in spaces if name in space), NOT_FOUND)
-    return NOT_FOUND if on_class is not NOT_FOUND and _is_descriptor(on_class) else found
+    on_class = next((space[name] for space in spaces if name in space), MISSING)
+    return MISSING if on_class is not MISSING and _is_descriptor(on_class) else found
 
 
 def _is_descriptor(found: Any) -> bool:
@@ -172,15 +324,12 @@ def _is_descriptor(found: Any) -> bool:
 
 
 def _shown(found: Any) -> Any:
-    if found is NOT_FOUND:
-        return MISSING
-    return found if is_plain(found) else Opaque(found)
+    return found if found is MISSING or is_plain(found) else Opaque(found)
 
 
 def _element(found: Any) -> Any:
-    if found is MISSING or is_plain(found):
-        return found
-    return tuple(map(_element, found)) if type(found) is tuple else Opaque(found)
+    is_tuple = type(found) is tuple and not is_plain(found)
+    return tuple(map(_element, found)) if is_tuple else _shown(found)
 
 
 def _builtins() -> dict[str, Any]:

@@ -17,10 +17,8 @@ from gradscope.code.statements import Statement
 from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
 from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.schedule import Schedule
-from gradscope.detect.foresight.stale import Needed, StaleGraphs, stepped
-from gradscope.detect.observers import Observer
-from gradscope.detect.proposing import proposed
+from gradscope.detect.foresight.stale_graphs import Needed, StaleGraphs, stepped
+from gradscope.detect.observers import Observer, Schedule, proposed
 from gradscope.fixing.gs201 import fixes_for_step
 from gradscope.fixing.gs202 import fixes_for_change
 from gradscope.model import Finding, Fix, Site
@@ -35,7 +33,7 @@ _DEEPEST = 1_000_000
 
 
 @dataclass(slots=True)
-class Change:
+class Changed:
     """Saved tensors that one place has changed; ``depth`` and ``tries`` tell in which frame their
     graphs were looked for last.
 
@@ -67,7 +65,7 @@ class InPlace(Observer):
         super().__init__(watch)
         self._lines = lines
         self._schedule = Schedule()
-        self._changes: list[Change] = []
+        self._changes: list[Changed] = []
         self._told: set[Site] = set()
 
     def changed(self, packs: list[Packed], place: Place) -> None:
@@ -92,7 +90,7 @@ class InPlace(Observer):
                 packed.tensor is not None and is_parameter(packed.tensor) for packed in packs
             )
             references = [weakref.ref(packed) for packed in packs]
-            self._changes.append(Change(statement, computed, trained, references, hidden))
+            self._changes.append(Changed(statement, computed, trained, references, hidden))
             self._lines.wait(self, True)
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
@@ -120,7 +118,7 @@ class InPlace(Observer):
         self._lines.wait(self, bool(self._changes))
         return findings
 
-    def _examine(self, change: Change, alive: set[int], frames: list[FrameType]) -> list[Finding]:
+    def _examine(self, change: Changed, alive: set[int], frames: list[FrameType]) -> list[Finding]:
         watch = self.watch
 
         def name_of(tensor: torch.Tensor) -> str:
@@ -144,7 +142,7 @@ class InPlace(Observer):
         return [gs202.finding(facts, *fixes)]
 
     def _fixes(
-        self, change: Change, needed: Needed, facts: gs202.StaleSoon, frames: list[FrameType]
+        self, change: Changed, needed: Needed, facts: gs202.StaleSoon, frames: list[FrameType]
     ) -> tuple[Fix, ...]:
         kept = stepped(self.watch, facts, needed, frames)
         if kept.carried:  # it is its graph that is too old, not the change that comes too early

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.nn import Module
 
-from gradscope.code.keys import ALL, Here, LoopAtHand, keys_taken, loops_around
-from gradscope.code.liveness import ANYWHERE, iterators_at, loops_at, site_of
-from gradscope.detect.foresight.objects import MISSING as NOT_FOUND
+from gradscope.code import source
+from gradscope.code.keys import ALL, Here, LoopAtHand, keys_taken
+from gradscope.code.liveness import ANYWHERE, MISSING, iterators_at, loops_at, site_of
 from gradscope.detect.foresight.objects import Objects, names_of_parameters
 from gradscope.program.containers import Contents
-from gradscope.program.iterators import MISSING, coming, on_stack
+from gradscope.program.iterators import coming, on_stack
 from gradscope.program.layouts import derives
 from gradscope.program.sites import place_in
 from gradscope.program.standing import standing
@@ -97,7 +97,7 @@ class LoopsOfFrame:
 
     def _here(self) -> Here | None:
         site = place_in(self._frame).site
-        loops = loops_around(site.file, site.line)
+        loops = source.loops_around(site.file, site.line)
         fors = [loop for loop in loops if isinstance(loop, ast.For)]
         if len(fors) != len(self._known) or len(loops) != loops_at(
             self._frame.f_code, self._frame.f_lasti
@@ -117,7 +117,7 @@ class LoopsOfFrame:
 
     def _value(self, path: str) -> Any:
         found = self._objects.find(path)
-        if found is NOT_FOUND:
+        if found is MISSING:
             raise LookupError
         return found
 

@@ -12,14 +12,12 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from gradscope.code import names
-from gradscope.code.liveness import Callee, Opaque, assignment_sites, calls_after, is_plain
+from gradscope.code.liveness import MISSING, Callee, Opaque, assignment_sites, calls_after, is_plain
 from gradscope.program import layouts
 from gradscope.program.containers import layout_of
 from gradscope.program.sites import LIBRARY, USER, owner_of
 from gradscope.program.variables import local_variables
 from gradscope.torch_private import CONTEXT_FILE
-
-MISSING: Any = object()
 
 _MOST_MODULES = 500
 

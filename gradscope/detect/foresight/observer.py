@@ -17,17 +17,15 @@ from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
-from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.evidence import shared_graph
+from gradscope.detect.foresight.library_loops import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.objects import Objects
 from gradscope.detect.foresight.outlook import Outlook, foretell, next_turn
 from gradscope.detect.foresight.reading import Reading, may_stop_before
-from gradscope.detect.foresight.schedule import Schedule
-from gradscope.detect.foresight.shared_graphs import Freeing, Held, tensors_of
-from gradscope.detect.foresight.stale import StaleGraphs, stepped
-from gradscope.detect.observers import Observer
-from gradscope.detect.proposing import proposed
+from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
+from gradscope.detect.foresight.stale_graphs import StaleGraphs, stepped
+from gradscope.detect.observers import Observer, Schedule, proposed
 from gradscope.fixing.gs102 import fixes_for
 from gradscope.fixing.gs201 import fixes_for_step
 from gradscope.model import BackwardCall, Finding, Site
@@ -58,14 +56,7 @@ class Foresight(Observer):
         """Ask of every held tensor that leads to what this call will free whether the code will run
         it backward.
         """
-        if (
-            frame is None
-            or call.keep
-            or record.create_graph
-            or call.parent is not None
-            or look.freed
-            or look.stale
-        ):
+        if frame is None or not may_be_shared(call, look, record):
             return ()
         due = self._schedule.is_due(_kind(call, look))
         if not due and not call.woken:

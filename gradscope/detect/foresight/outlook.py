@@ -29,7 +29,6 @@ from gradscope.code.names import root_of
 from gradscope.collect.alarms import Alarm
 from gradscope.detect.foresight.facts import FrameFacts
 from gradscope.detect.foresight.loops import Loops
-from gradscope.detect.foresight.objects import MISSING as NOT_FOUND
 from gradscope.detect.foresight.objects import Objects, Resolver
 from gradscope.detect.foresight.reading import (
     MOST_FRAMES,
@@ -319,7 +318,7 @@ def _turn(frame: FrameType, at: int) -> Alarm | None:
     value = objects.find(name)
     test = _compiled(ast.unparse(statement.test))
     read = {text: objects.find(text) for text in test.co_names if text != name}
-    if type(value) is not int or not all(map(_is_known, read.values())):
+    if type(value) is not int or not all(map(is_plain, read.values())):
         return None
     try:
         holds = bool(eval(test, {"__builtins__": {}, **read, name: value}))
@@ -329,10 +328,6 @@ def _turn(frame: FrameType, at: int) -> Alarm | None:
     except (ArithmeticError, TypeError, ValueError):
         return None
     return None
-
-
-def _is_known(value: object) -> bool:
-    return value is not NOT_FOUND and value is not MISSING and is_plain(value)
 
 
 def _compiled(test: str) -> CodeType:

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from gradscope.code import changes, doubts, source
-from gradscope.code.keys import loops_around
 from gradscope.code.liveness import (
+    MISSING,
     RESULT,
     Effect,
     Read,
@@ -28,7 +28,6 @@ from gradscope.code.names import is_part, root_of
 from gradscope.code.names import owner_of as owner_of_name
 from gradscope.detect.foresight.loops import Loops, LoopsOfFrame
 from gradscope.detect.foresight.objects import (
-    MISSING,
     Objects,
     Resolver,
     Target,
@@ -50,20 +49,11 @@ from gradscope.program.variables import is_module_level
 MOST_NAMES = 6
 MOST_FRAMES = 8
 _PLAIN = ("variable", "attribute", "item")
+# `print(self)` between two calls stores nothing in it, and `agent.update(self)` may.
 _HARMLESS_CALLS = frozenset(
     {
-        "print",
-        "len",
-        "list",
-        "tuple",
-        "dict",
-        "zip",
-        "enumerate",
-        "isinstance",
-        "type",
-        "id",
-        "repr",
-        "str",
+        *("print", "len", "list", "tuple", "dict", "zip"),
+        *("enumerate", "isinstance", "type", "id", "repr", "str"),
     }
 )
 _WALKS = frozenset(
@@ -273,11 +263,7 @@ def names_in(paths: Sequence[Path], frame: FrameType, objects: Objects) -> dict[
         if kinds[-1:] == ["cache"] and all(kind in _PLAIN for kind in kinds[:-1]):
             called = path.text.removeprefix("<lru_cache of ").removesuffix(">")
             wrapper = objects.find(called)
-            if (
-                wrapper is not MISSING
-                and takes_no_arguments(wrapper)
-                and not _is_cleared(called, frame)
-            ):
+            if wrapper is not MISSING and takes_no_arguments(wrapper) and not _is_cleared(frame):
                 found[path.text] = Tracked(path.text, cached=called)
         elif all(kind in _PLAIN for kind in kinds):
             owner, last = owner_of_name(path.text)
@@ -295,7 +281,7 @@ def _file_of(frame: FrameType) -> str:
     return file if type(file) is str else ""
 
 
-def _is_cleared(called: str, frame: FrameType) -> bool:
+def _is_cleared(frame: FrameType) -> bool:
     return any(
         isinstance(call.func, ast.Attribute) and call.func.attr == "cache_clear"
         for call in source.calls_in(source.tree(frame.f_code.co_filename))
@@ -428,7 +414,7 @@ class _Inputs:
 
     def __init__(self, frame: FrameType, here: Site, there: Site, *, again: bool) -> None:
         self._objects = Objects(frame)
-        loops = loops_around(here.file, here.line) if again else []
+        loops = source.loops_around(here.file, here.line) if again else []
         region = source.function_around(here)
         self._stored = {
             target
@@ -465,14 +451,12 @@ def _given_by(owner: Any, method: str) -> Iterator[Tensor]:
     """Yield what a method of an object gives that runs none of the user's code."""
     if type(owner) in (dict, OrderedDict) and method == "values":
         yield from _tensors_in([*dict.values(owner)])
-    elif isinstance(owner, Module) and method == "parameters" and _is_torchs(owner, method):
+    elif isinstance(owner, Module) and method == "parameters":
+        if attribute(owner, method) is not attribute(Module, method):  # one of the user's own
+            return
         for each in Module.modules(owner):
             held = object.__getattribute__(each, "__dict__")["_parameters"]
             yield from (p for p in held.values() if derives(type(p), Parameter))
-
-
-def _is_torchs(module: Module, method: str) -> bool:
-    return attribute(module, method) is attribute(Module, method)
 
 
 def _tensors_in(found: Any) -> Iterator[Tensor]:

@@ -9,13 +9,14 @@ from types import FrameType
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.walk import Walker, dependencies_last, reachable
-from gradscope.detect.needs import will_free
+from gradscope.detect.node_facts import will_free
 from gradscope.model import BackwardCall
 from gradscope.model.paths import Path
-from gradscope.program.reach import Budget, visit
-from gradscope.program.tensors import held_node
+from gradscope.program.reach import Budget, named_tensors
+from gradscope.program.tensors import held_node, leaves_of
 
 BUDGET = Budget(max_objects=4_000, max_seconds=0.01, max_depth=10, max_items=64)
 _MOST_NODES = 2_000  # that may be touched in one look
@@ -39,13 +40,14 @@ class Held:
 
 def tensors_of(frames: Sequence[FrameType]) -> list[Held]:
     """Return the tensors with a graph that variables lead to, those with short names first."""
-    by_id: dict[int, Held] = {}
+    found = named_tensors(frames, BUDGET)
+    return [Held(tensor, paths) for tensor, paths in found[:_MOST_TENSORS]]
 
-    def found(path: Path, tensor: torch.Tensor) -> None:
-        by_id.setdefault(id(tensor), Held(tensor)).paths.append(path)
 
-    visit(frames, BUDGET, found)
-    return list(by_id.values())[:_MOST_TENSORS]
+def may_be_shared(call: Call, look: Look, record: BackwardCall) -> bool:
+    """Return whether a call of the program frees what it runs, and nothing in it is broken."""
+    is_inner = call.parent is not None
+    return not (call.keep or record.create_graph or is_inner or look.freed or look.stale)
 
 
 class Freeing:
@@ -97,8 +99,7 @@ class Freeing:
         """
         kept = set() if cut is None else set(reachable(self.look.targets, roots, cut=cut))
         lost = (i for i in reachable(self.look.targets, roots) if i not in kept)
-        leaves = (getattr(self.look.nodes[i], "variable", None) for i in lost)
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return leaves_of(self.look.nodes[i] for i in lost)
 
     def comes_to(self, held: Held, tensor: torch.Tensor) -> bool:
         """Return whether a way from the held tensor to another runs a node that will be freed."""
@@ -107,14 +108,11 @@ class Freeing:
         node = held_node(tensor)
         if node is not None:
             return self.look.index.get(node) in found
-        nodes = (self.look.nodes[i] for i in found)
-        return any(getattr(each, "variable", None) is tensor for each in nodes)
+        return any(leaf is tensor for leaf in leaves_of(self.look.nodes[i] for i in found))
 
     def leaves(self, held: Held) -> list[torch.Tensor]:
         """Return the leaves that the part about to be freed leads to."""
-        below = (self.look.nodes[i] for i in reachable(self.look.targets, held.freed))
-        leaves = (getattr(node, "variable", None) for node in below)
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return leaves_of(self.look.nodes[i] for i in reachable(self.look.targets, held.freed))
 
 
 def is_root_of(record: BackwardCall, look: Look, held: Held, name: str) -> bool:

@@ -1,34 +1,162 @@
-"""Gathers who is trained by what: the two losses of a hazard, and the part that they share."""
+"""Gathers which optimizers train what: the two losses of a hazard, and the part that they share."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import torch
-from torch.autograd.graph import Node
 
 from gradscope.code import changes, source
+from gradscope.code.liveness import MISSING
 from gradscope.code.losses import Way, use_of, way_to
-from gradscope.code.stepping import What, events_after
+from gradscope.code.places import of_node
+from gradscope.code.stepping import What, events_after, events_before
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.optimizers import Optimizer, Optimizers, chain_from
+from gradscope.detect.foresight.objects import Objects
 from gradscope.detect.foresight.reading import Reading
 from gradscope.detect.foresight.shared_graphs import Freeing, Held
 from gradscope.model import BackwardCall, Site
+from gradscope.program.reach import Budget, Walk
 from gradscope.program.sites import place_in
-from gradscope.program.tensors import describe, held_node
+from gradscope.program.tensors import describe, held_node, leaves_of
+from gradscope.program.undisturbed import Uncollected, Untraced
 from gradscope.rules.base import is_grad
 from gradscope.rules.roles import Cut, Link, Loss, Roles
 
+_BUDGET = Budget(max_objects=4_000, max_depth=6, max_items=64)
+_MOST_EVENTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """An optimizer by its name, and its parameters by identity."""
+
+    name: str
+    parameters: frozenset[int]
+    identity: int
+
+
+class Optimizers:
+    """The optimizers in reach of some frames; it holds the frames' variables, so let it go soon."""
+
+    def __init__(self, frames: Sequence[FrameType]) -> None:
+        self._frames = frames
+        self._objects = [Objects(frame) for frame in frames]
+        self.all = _found(frames)
+        self.parameters = frozenset(p for each in self.all for p in each.parameters)
+
+    def stepping_with(self, chain: Sequence[Site]) -> tuple[Optimizer, ...]:
+        """Return what steps after a backward call: before the next one if any does, else before its
+        gradients are reset.
+        """
+        zeroed: set[int] = set()
+        soon: dict[int, Optimizer] = {}
+        later: dict[int, Optimizer] = {}
+        is_next = True
+        for number, event in enumerate(events_after(chain)):
+            if number > _MOST_EVENTS:
+                break
+            if event.what is What.BACKWARD:
+                is_next = False
+            elif event.what is What.ZERO:
+                zeroed |= self._parameters_of(event.target)
+            else:
+                for optimizer in self._named(event.target, event.among):
+                    if not optimizer.parameters <= zeroed:
+                        (soon if is_next else later).setdefault(optimizer.identity, optimizer)
+                    zeroed |= optimizer.parameters if is_next else set()
+        return self._reset_for_it(tuple((soon or later).values()), chain[0])
+
+    def _reset_for_it(self, found: tuple[Optimizer, ...], site: Site) -> tuple[Optimizer, ...]:
+        """Of several optimizers, return those whose gradients are reset for this very call."""
+        if len(found) < 2:
+            return found
+        zeroed: set[int] = set()
+        for event in events_before(site):
+            if event.what is What.BACKWARD:
+                zeroed.clear()
+            elif event.what is What.ZERO:
+                zeroed |= self._parameters_of(event.target)
+        own = tuple(each for each in found if each.parameters <= zeroed)
+        return own or found
+
+    def _object(self, text: str) -> Any:
+        found = (objects.find(text) for objects in self._objects if text)
+        return next((each for each in found if each is not MISSING), MISSING)
+
+    def _named(self, target: str, among: tuple[str, ...]) -> list[Optimizer]:
+        """Return the optimizers that a step is made of: ``opt.step()``, ``scaler.step(opt)``."""
+        for text in (target, *among[:1]):
+            found = self._object(text)
+            known = [each for each in self.all if each.identity == id(found)]
+            if known:
+                return known
+            if found is MISSING:
+                last = text.rpartition(".")[2]
+                alike = [each for each in self.all if each.name.rpartition(".")[2] == last]
+                if alike:
+                    return alike
+        one_of_several = self._object(target) is MISSING and len(self.all) == 1
+        return self.all if one_of_several and "sched" not in target.lower() else []
+
+    def _parameters_of(self, target: str) -> frozenset[int]:
+        found = self._object(target)
+        if isinstance(found, torch.nn.Module):
+            return frozenset(map(id, torch.nn.Module.parameters(found)))
+        return frozenset(p for each in self._named(target, ()) for p in each.parameters)
+
+
+def _found(frames: Sequence[FrameType]) -> list[Optimizer]:
+    """Return the optimizers that variables lead to, those with short names first."""
+    with Untraced(), Uncollected():
+        walk = Walk(_BUDGET)
+        walk.enter_frames(frames)
+        walk.run()
+        found = walk.instances(torch.optim.Optimizer)
+        return [Optimizer(path.text, _parameters(each), id(each)) for path, each in found]
+
+
+def _parameters(optimizer: Any) -> frozenset[int]:
+    groups = object.__getattribute__(optimizer, "__dict__").get("param_groups", ())
+    return frozenset(id(p) for group in groups for p in group["params"])
+
+
+def chain_from(site: Site, frames: Sequence[FrameType], *, by: Site | None = None) -> list[Site]:
+    """Return a call's site and those of the calls that lead to it, innermost first.
+
+    ``by`` is where the code that runs now comes to it, if its function does not run yet.
+    """
+    places = [place_in(frame).site for frame in frames]
+    for depth, place in enumerate(places):
+        if (place.file, place.function) == (site.file, site.function):
+            return [site, *places[depth + 1 :]]
+    name = site.function.rpartition(".")[2]
+    for depth, place in enumerate(places):
+        calls = source.calls_in(source.function_around(place))
+        call = next((c for c in calls if source.called_name(c) == name), None)
+        if call is not None:
+            here = of_node(call, place.file, place.function)
+            return [site, here, *places[depth + 1 :]]
+    for depth, place in enumerate(places):
+        if by is not None and (place.file, place.function) == (by.file, by.function):
+            return [site, by, *places[depth + 1 :]]
+    return [site]
+
+
 _MOST_NODES = 2_000
+# What no graph shows: `loss = mse(q, target_q)` trains what is behind `target_q` too, unless its
+# name says that it is meant to be constant.
 _CONSTANT = re.compile(
     r"(^|_)(old|targets?|tgt|teacher|ref|reference|ema|td|adv|advantages?|returns?|baseline|frozen|"
     r"anchor|label|pseudo|backup|bootstrap|behaviou?r|style|gram|expert)(_|s?\d*$)"
 )
+# `epoch_total += loss` wants a number, `loss += 0.1 * penalty` a loss: only the name tells.
 _TOTAL = re.compile(r"total|epoch|running|sum|cum|avg|mean|acc|hist|log|meter")
 
 
@@ -207,14 +335,9 @@ def _lost_behind(failing: Held, cut: Held) -> list[torch.Tensor]:
     if start is None or end is None:
         return []
     walker = Walker(_MOST_NODES)
-    whole = _leaves_in(walker.walk([start]))
-    kept = {id(leaf) for leaf in _leaves_in(walker.walk([start], enter=lambda n: n != end))}
+    whole = leaves_of(walker.walk([start]))
+    kept = {id(leaf) for leaf in leaves_of(walker.walk([start], enter=lambda n: n != end))}
     return [leaf for leaf in whole if id(leaf) not in kept]
-
-
-def _leaves_in(nodes: Iterable[Node]) -> list[torch.Tensor]:
-    leaves = (getattr(node, "variable", None) for node in nodes)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _constant(

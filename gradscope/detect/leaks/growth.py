@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -19,11 +21,9 @@ from gradscope.collect.look import Look
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
-from gradscope.detect.leaks.loops import Key, Loop, Sightings
 from gradscope.detect.leaks.spans import Room, Spans
 from gradscope.detect.leaks.suspects import Mark, Scanned, Suspect, scan
-from gradscope.detect.observers import Observer
-from gradscope.detect.proposing import proposed
+from gradscope.detect.observers import Observer, proposed
 from gradscope.fixing.leaks import (
     detached_after,
     detached_where_stored,
@@ -32,14 +32,128 @@ from gradscope.fixing.leaks import (
     fixes_for_kept,
 )
 from gradscope.model import BackwardCall, Finding, Fix, Site
-from gradscope.model.paths import Path
+from gradscope.model.paths import Origin, Path
+from gradscope.program.referrers import contexts, tracked
 from gradscope.program.sites import Place, user_frame, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf
-from gradscope.program.tracked import contexts, tracked
 from gradscope.program.undisturbed import Untraced
 from gradscope.rules import gs301, gs302, gs304
 from gradscope.rules.base import NOW, Seen
 from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
+
+SIGHTINGS = 3  # scans in which the same holder has to have grown
+_SATURATED = 100  # iterations: a scan looks at no more entries of a container
+_MOST_TICKS = 100_000
+
+Key = tuple[Origin, str]
+"""What tells the holders of different scans apart."""
+
+
+class Sightings:
+    """One holder in scan after scan: how many iterations had run, and what it held then.
+
+    Only scans in which it had grown are kept: a holder may grow in bursts.
+    """
+
+    __slots__ = ("count", "grows", "newest", "seen")
+
+    def __init__(self, count: int, suspect: Suspect) -> None:
+        self.seen = [(count, suspect)]
+        self.count, self.newest = count, suspect
+        self.grows = True
+
+    def add(self, count: int, suspect: Suspect) -> None:
+        """Note what the holder holds after so many iterations."""
+        last = self.newest.iterations
+        self.grows &= suspect.iterations >= last
+        if suspect.iterations > last or last >= _SATURATED:
+            self.seen = [*self.seen[-(SIGHTINGS - 1) :], (count, suspect)]
+        self.count, self.newest = count, suspect
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it was seen often enough to have grown."""
+        return self.grows and len(self.seen) == SIGHTINGS
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether nearly every iteration so far is still held."""
+        return self.grows and self.newest.iterations >= self.count - 1
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Nodes and bytes more with every iteration."""
+        first, last = self.seen[0][1], self.newest
+        if last.iterations == first.iterations:
+            return last.nodes / last.iterations, last.nbytes / last.iterations
+        more = last.iterations - first.iterations
+        return (last.nodes - first.nodes) / more, (last.nbytes - first.nbytes) / more
+
+
+class Loop:
+    """The backward calls made at one place.
+
+    One call is one iteration; in a program whose optimizers step, all calls between two steps are
+    one (accumulation). ``waits``: the calls are ``autograd.grad(create_graph=True)``, steps within
+    something larger if a call comes that runs through their graphs. ``before`` ends an
+    iteration that is not counted here: the one before it was known that an optimizer steps.
+    """
+
+    def __init__(self, steps: int, *, waits: bool, before: Sequence[int] = ()) -> None:
+        self.call = self.count = 0
+        self.before = len(before)
+        self.waits = waits
+        self.steps = steps
+        self.first = next_sequence_nr()
+        self.starts = self.due = False
+        self.ticks = array("Q", before)
+        self.holders: dict[Key, Sightings] = {}
+        self.numbers: frozenset[int] = frozenset()
+        self.alive: list[tuple[int, int]] = []
+        """How many iterations had run at each scan, and how many nodes were alive."""
+        self._last: BackwardCall | Call | None = None
+        self.done = False
+
+    def begin(self, call: int, steps: int) -> None:
+        """Begin a call, after so many steps of optimizers."""
+        self.call = call
+        self.starts = not steps or steps != self.steps or not self.count
+        self.count += self.starts
+        self.steps = steps
+        # The 4th, 6th, 8th, 12th, 16th, 24th … iteration is due for a scan.
+        half = self.count // 3 * 2 if self.count % 3 == 0 else self.count
+        self.due = self.starts and self.count >= 4 and half & (half - 1) == 0
+
+    @property
+    def record(self) -> BackwardCall | None:
+        """The record of the last call."""
+        return self._last.record if isinstance(self._last, Call) else self._last
+
+    def end(self, ended: BackwardCall | Call, sequence_nr: int) -> None:
+        """End the call; ``sequence_nr`` is that of the next node. Of a call on a recognized graph
+        there may be no record yet.
+        """
+        self._last = ended
+        if not self.starts:
+            self.ticks.pop()
+        self.ticks.append(sequence_nr)
+        if len(self.ticks) > _MOST_TICKS:
+            del self.ticks[: _MOST_TICKS // 2]
+
+    def built(self, sequence_nr: int) -> bool:
+        """Return whether an iteration that has ended built the node with this number."""
+        return bool(self.ticks) and self.first <= sequence_nr < self.ticks[-1]
+
+    def note_alive(self, nodes: int) -> None:
+        """Note at a scan how many nodes are alive."""
+        self.alive = [*self.alive[-(SIGHTINGS - 1) :], (self.count, nodes)]
+
+    def grows(self, *, ended: bool) -> bool:
+        """Return whether at least one node more was alive with each further call, at every scan."""
+        return len(self.alive) >= (2 if ended else SIGHTINGS) and all(
+            now - before >= last - first for (first, before), (last, now) in pairwise(self.alive)
+        )
+
 
 _FREE_SCANS, _FREE_SECONDS = 8, 0.3  # spent whatever the run takes; later scans have to be cheap
 _SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05  # of the run's time
@@ -242,9 +356,7 @@ class Growth(Observer):
             if cycle is not None:
                 (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
                 each = (now - before) / (last - first_seen)
-                yield self._of_cycle(
-                    gs304.KeptByCycle(loop.record, cycle.kind, cycle.name, cycle.site, last, each)
-                )
+                yield self._of_cycle(gs304.KeptByCycle(loop.record, *cycle[:3], last, each))
 
     def _of_gradients(self, loop: Loop, sightings: Sightings) -> Finding:
         """Announce one gradient that keeps its graph; it stands for the others, and for what was
@@ -387,17 +499,16 @@ class Told:
 
     def again(self, sightings: Sightings, seen: Seen) -> Told:
         """Return the same with the newest figures."""
-        suspect, (nodes, nbytes) = sightings.newest, sightings.rates
-        facts = replace(
-            self.facts,
-            iterations=suspect.iterations,
-            nodes=suspect.nodes,
-            nbytes=suspect.nbytes,
-            nodes_each=nodes,
-            nbytes_each=nbytes,
-            seen=replace(seen, cut=suspect.cut),
-        )
-        return replace(self, facts=facts)
+        return replace(self, facts=replace(self.facts, **_figures(sightings, seen)))
+
+
+def _figures(sightings: Sightings, seen: Seen) -> dict[str, Any]:
+    """Return what a holder holds now, and how much more with each iteration."""
+    suspect, (nodes, nbytes) = sightings.newest, sightings.rates
+    names = ("iterations", "nodes", "nbytes")
+    figures = {name: getattr(suspect, name) for name in names}
+    seen = replace(seen, cut=suspect.cut)
+    return {**figures, "nodes_each": nodes, "nbytes_each": nbytes, "seen": seen}
 
 
 def carried(
@@ -406,21 +517,15 @@ def carried(
     """Return what is said of a tensor whose graph goes back over the iterations."""
     suspect = sightings.newest
     site = record.site if record is not None else None
-    nodes, nbytes = sightings.rates
     names = suspect.names if suspect.is_direct else suspect.names[: suspect.is_tuple]
     facts = gs301.Carried(
         call=record,
         holder=suspect.names[0].text,
         stored=find_store(suspect.names, container=False, files=suspect.files),
-        iterations=suspect.iterations,
-        nodes=suspect.nodes,
-        nbytes=suspect.nbytes,
-        nodes_each=nodes,
-        nbytes_each=nbytes,
         silent=site is not None and writes_data(site.file),
         counts_bytes=watch.hooked,
-        seen=Seen(cut=suspect.cut),
         steps=steps,
+        **_figures(sightings, Seen()),
     )
     edits = detached_after(site, names, in_tuple=not suspect.is_direct)
     words, in_tuple = gs301.words_for(facts), not suspect.is_direct
@@ -432,7 +537,6 @@ def _kept_alive(watch: State, sightings: Sightings, record: BackwardCall | None)
     suspect = sightings.newest
     container = suspect.is_container
     store = find_store(suspect.names, container=container, files=suspect.files)
-    nodes, nbytes = sightings.rates
     name = suspect.names[0]
     facts = gs302.KeptAlive(
         call=record,
@@ -441,15 +545,10 @@ def _kept_alive(watch: State, sightings: Sightings, record: BackwardCall | None)
         is_container=container,
         is_scalar=suspect.is_scalar,
         through_frame=name.through_frame,
-        iterations=suspect.iterations,
-        nodes=suspect.nodes,
-        nbytes=suspect.nbytes,
-        nodes_each=nodes,
-        nbytes_each=nbytes,
         after=watch.calls,
         counts_bytes=watch.hooked,
-        seen=Seen(cut=suspect.cut),
         parts=suspect.parts or _part_named(name),
+        **_figures(sightings, Seen()),
     )
     writable = suspect.is_direct and not name.through_frame
     edits = detached_where_stored(store, in_container=container) if writable else ()
@@ -497,32 +596,26 @@ def _bound(suspect: Suspect) -> Bound:
     return bound_of(suspect.names, store)
 
 
-@dataclass(frozen=True, slots=True)
-class Cycle:
-    """A kind of cycle: what closes it (``ctx``, ``hook``, ``grad``), a name, its line, how many."""
-
-    kind: str
-    name: str
-    site: Site | None
-    count: int
+_Cycle: TypeAlias = tuple[str, str, Site | None, int]
+"""What closes a kind of cycle (``ctx``, ``hook``, ``grad``), a name, its line, how many."""
 
 
-def _find_cycle(*, creates: bool) -> Cycle | None:
+def _find_cycle(*, creates: bool) -> _Cycle | None:
     """Return the kind of cycle that keeps most graphs alive, of all that the collector tracks.
 
     ``creates``: the program has called ``backward(create_graph=True)``.
     """
     cycles = (_through_ctx(), _through_hooks(), _through_grad() if creates else None)
-    found = (cycle for cycle in cycles if cycle is not None and cycle.count >= _FEWEST)
-    return max(found, key=lambda cycle: cycle.count, default=None)
+    found = (cycle for cycle in cycles if cycle is not None and cycle[-1] >= _FEWEST)
+    return max(found, key=lambda cycle: cycle[-1], default=None)
 
 
-def _through_ctx() -> Cycle | None:
+def _through_ctx() -> _Cycle | None:
     counts = Counter(path for path, tensor in contexts() if _made_by_ctx(path, tensor))
     if not counts:
         return None
     ((name, count),) = counts.most_common(1)
-    return Cycle("ctx", name.text, find_store((name,), container=False), count)
+    return "ctx", name.text, find_store((name,), container=False), count
 
 
 def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
@@ -531,7 +624,7 @@ def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
     return bool(name) and name in path.origin.function.split(".")
 
 
-def _through_hooks() -> Cycle | None:
+def _through_hooks() -> _Cycle | None:
     counts: Counter[CodeType] = Counter()
     for each in tracked(Tensor):
         with DisableTorchFunction():
@@ -546,7 +639,7 @@ def _through_hooks() -> Cycle | None:
     around = [site for site in calls if site.line <= code.co_firstlineno <= site.end_line]
     candidates = around or (calls if len(calls) == 1 else ())
     site = candidates[0] if candidates else Site(code.co_filename, code.co_firstlineno)
-    return Cycle("hook", code.co_name, site, count)
+    return "hook", code.co_name, site, count
 
 
 def _closes_over(hook: FunctionType, tensor: Any) -> bool:
@@ -559,9 +652,9 @@ def _closes_over(hook: FunctionType, tensor: Any) -> bool:
     return any(default is tensor for default in hook.__defaults__ or ())
 
 
-def _through_grad() -> Cycle | None:
+def _through_grad() -> _Cycle | None:
     count = 0
     for each in tracked(Tensor):
         with DisableTorchFunction():
             count += is_held_leaf(each) and each.grad is not None and each.grad.requires_grad
-    return Cycle("grad", ".grad", None, count) if count else None
+    return ("grad", ".grad", None, count) if count else None

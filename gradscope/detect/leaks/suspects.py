@@ -16,7 +16,7 @@ from gradscope.code.stores import store_of
 from gradscope.detect.leaks.spans import Extent, Spans
 from gradscope.model import Site
 from gradscope.model.paths import Origin, Path, Step
-from gradscope.program.reach import Budget, visit
+from gradscope.program.reach import Budget, named_tensors
 from gradscope.program.sites import Place
 from gradscope.program.tensors import held_node
 from gradscope.program.variables import variables
@@ -133,17 +133,11 @@ def scan(
 
 
 def _tensors(frames: Sequence[FrameType], budget: Budget) -> _Found:
-    found: _Found = {}
-
-    def take(path: Path, tensor: Tensor) -> None:
-        known = found.get(id(tensor))
-        if known is not None:
-            known[2].append(path)
-        elif (node := held_node(tensor)) is not None:
-            found[id(tensor)] = (tensor, node, [path])
-
-    visit(frames, budget, take)
-    return found
+    return {
+        id(tensor): (tensor, node, paths)
+        for tensor, paths in named_tensors(frames, budget)
+        if (node := held_node(tensor)) is not None
+    }
 
 
 def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group]:

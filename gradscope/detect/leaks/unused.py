@@ -21,8 +21,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
-from gradscope.detect.observers import Observer
-from gradscope.detect.proposing import proposed
+from gradscope.detect.observers import Observer, proposed
 from gradscope.fixing.leaks import fixes_for_unused
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.layouts import class_namespace, is_user_module, user_functions

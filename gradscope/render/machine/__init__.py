@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from importlib import import_module
 
 from gradscope.model import Recording
 
@@ -20,15 +21,8 @@ class Format(StrEnum):
 
 def writer(form: Format) -> Callable[[Recording], str]:
     """Return what writes a recording in a format but ``text``; most commands import none."""
-    match form:
-        case Format.JSON:
-            from gradscope.render.machine.json import to_json as write
-        case Format.SARIF:
-            from gradscope.render.machine.sarif import to_sarif as write
-        case Format.GITHUB:
-            from gradscope.render.machine.github import to_github as write
-        case Format.TRACE:
-            from gradscope.render.machine.trace import to_trace as write
-        case Format.TEXT:
-            raise ValueError("text is for people")
+    if form is Format.TEXT:
+        raise ValueError("text is for people")
+    module = import_module(f"{__name__}.{form}")
+    write: Callable[[Recording], str] = getattr(module, f"to_{form}")
     return write

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from gradscope.model import SCHEMA, BackwardCall, Edit, Finding, Process, Recording, Root, Site
-from gradscope.render.machine.message import dumped
+from gradscope.render.choices import dumped
 from gradscope.render.memory import Kind, by, largest, name_of
 
 _ELSEWHERE = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}

@@ -11,8 +11,7 @@ from typing import Any
 from urllib.parse import quote_from_bytes
 
 from gradscope.model import Edit, Finding, Fix, Recording, Severity, Site
-from gradscope.render.choices import alternative, reasons, safety_of
-from gradscope.render.machine.message import dumped
+from gradscope.render.choices import alternative, dumped, reasons, safety_of
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
 from gradscope.units import short_path

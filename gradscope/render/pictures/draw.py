@@ -14,13 +14,12 @@ from gradscope.model import Graph, Recording
 from gradscope.render.pictures import dot
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.formats import ENCODERS, check_suffix
-from gradscope.render.pictures.layout import available_engine, lay_out
+from gradscope.render.pictures.layout import available_engine, lay_out, wrap
 from gradscope.render.pictures.options import DEFAULTS, Options, Theme
 from gradscope.render.pictures.picture import UNMARKED, BoxKind, Marks, Picture, Placed
 from gradscope.render.pictures.scene import draw_scene, size_of
 from gradscope.render.pictures.selection import Selection, select
 from gradscope.render.pictures.tree import picture_tree
-from gradscope.render.pictures.wrapping import wrap
 from gradscope.units import count
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from importlib.resources import as_file
 from importlib.util import find_spec
 
 from gradscope.errors import GradscopeError
-from gradscope.render.pictures.font import FAMILY, FILE
 from gradscope.render.pictures.picture import Point
-from gradscope.render.pictures.scene import Scene, Shape, Text
+from gradscope.render.pictures.scene import FAMILY, FILE, Scene, Shape, Text
 from gradscope.units import escaped
 
 _SHARPNESS = 2.0

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.model import Graph, Node, Root
-from gradscope.render.prefixes import common_module
+from gradscope.units import common_module
 
 
 @dataclass(frozen=True, slots=True)

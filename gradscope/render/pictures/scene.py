@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from fontTools.ttLib import TTFont
 
 from gradscope.model import Severity
-from gradscope.render.pictures.font import font
 from gradscope.render.pictures.picture import (
     TIMES,
     Box,
@@ -21,6 +25,33 @@ from gradscope.render.pictures.picture import (
     Row,
 )
 from gradscope.render.theme import NODE_STATES, SAVED_STATES, SEVERITIES, Look, Tone, page_of
+
+FAMILY = "Liberation Sans"
+"""Has the widths of Helvetica and Arial, which every viewer and graphviz know."""
+
+FILE = files("gradscope.render.pictures") / "fonts" / "LiberationSans-Regular.ttf"
+
+
+@dataclass(frozen=True, slots=True)
+class Font:
+    """Advance widths of characters, in 1/``units`` of the font size."""
+
+    units: int
+    widths: dict[int, int]
+
+    def width(self, text: str, size: float) -> float:
+        """Return the width of a text in points; a missing character counts as a full square."""
+        return sum(self.widths.get(ord(ch), self.units) for ch in text) * size / self.units
+
+
+@cache
+def font() -> Font:
+    """Return the bundled font, parsed once."""
+    with FILE.open("rb") as file, TTFont(file) as face:
+        advances = face["hmtx"].metrics
+        widths = {code: advances[glyph][0] for code, glyph in face.getBestCmap().items()}
+        return Font(face["head"].unitsPerEm, widths)
+
 
 TITLE, TEXT, SMALL = 13.0, 11.0, 10.0
 _PAD, _STRIP, _HEAD, _ROW = 9.0, 19.0, 22.0, 16.0
@@ -103,17 +134,8 @@ class _Painter:
         self.page = page_of(theme)
         self.items: list[Shape | Text] = []
 
-    def rect(
-        self,
-        rect: Rect,
-        radius: float,
-        *,
-        stroke: str | None = None,
-        width: float = 1.0,
-        dash: tuple[int, ...] = (),
-        fill: str | None = None,
-    ) -> None:
-        self.items.append(Shape((), rect, radius, stroke, width, dash, fill))
+    def rect(self, rect: Rect, radius: float, **look: Any) -> None:
+        self.items.append(Shape((), rect, radius, **look))
 
     def line(self, points: tuple[Point, ...], colour: str, width: float) -> None:
         self.items.append(Shape(points, stroke=colour, width=width, straight=True))

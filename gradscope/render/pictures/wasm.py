@@ -134,13 +134,11 @@ def _engine_and_module() -> tuple[Any, Any]:
 
 def _cache_folder() -> Path | None:
     """Return a folder that only the user can write to, as its content is run; else None."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA", "")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(base) / "gradscope"
+    from platformdirs import user_cache_path
+
+    folder = user_cache_path("gradscope", appauthor=False)
     with suppress(OSError):
-        if os.path.isabs(base):
+        if folder.is_absolute():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return folder if _is_private(folder) else None
     return None

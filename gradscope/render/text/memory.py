@@ -22,7 +22,7 @@ from gradscope.render.text.terminal import (
     print_lines,
     print_message,
 )
-from gradscope.units import counted, listed, nbytes
+from gradscope.units import count, counted, listed, nbytes
 
 _MOST_ROWS, _MOST_BENEATH = 12, 5
 _BENEATH = "  "
@@ -53,7 +53,8 @@ def print_memory(recording: Recording, console: Console) -> None:
         for name, size in sums.items():
             beneath = _beneath(name, size, graph, console) if kind is Kind.LINE else {}
             for each, part in ((name, size), *beneath.items()):
-                rows.append((each, _cells(part, graph), _bar(part.nbytes / most, console)))
+                bar = "█" * max(round(part.nbytes / most * 100), 1)  # cut to the table's width
+                rows.append((each, _cells(part, graph), Text(bar, style="cyan")))
         if graph.alone is not None:
             rows.insert(0, ("", ("saved", "", "alone"), Text()))
         _print_table(f"by {kind}", rows, console)
@@ -128,7 +129,7 @@ def print_diff(before: Recording, after: Recording, console: Console) -> None:
         "backward calls": _totals(before, after, "backward_calls"),
         "nodes built": _totals(before, after, "nodes"),
     }
-    rows += [(name, _change(*pair, str_of=_count), Text()) for name, pair in counts.items()]
+    rows += [(name, _change(*pair, str_of=count), Text()) for name, pair in counts.items()]
     _print_table("totals", [("", ("before", "after", "change"), Text()), *rows], console)
     graphs = [largest(one) for one in (before, after)]
     for kind in (Kind.MODULE, Kind.OPERATION):  # lines move with the change that is looked at
@@ -183,20 +184,11 @@ def _totals(before: Recording, after: Recording, name: str) -> tuple[int, int]:
     return getattr(before.summary, name), getattr(after.summary, name)
 
 
-def _count(number: int) -> str:
-    return f"{number:,}"
-
-
 def _change(before: int, after: int, str_of: Callable[[int], str] = nbytes) -> tuple[str, str, str]:
     """Return both figures, and the difference with its sign."""
     sign = "+" if after > before else "-"
     change = "" if after == before else f"{sign}{str_of(abs(after - before))}"
     return str_of(before), str_of(after), change
-
-
-def _bar(share: float, console: Console) -> Text:
-    """Return a bar; its full width is set when the table is printed."""
-    return Text("█" * max(round(share * 100), 1), style="cyan")
 
 
 def _print_table(title: str, rows: Sequence[Row], console: Console) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
-
-from rich.console import Console
 
 from gradscope.model import (
     BackwardCall,
@@ -21,12 +18,12 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.model.changes import Changes
+from gradscope.model.graph import Changes
 from gradscope.model.printed import text_of
 from gradscope.render.text.calls import as_code
 from gradscope.render.text.finding import print_finding, print_findings
 from gradscope.render.text.report import print_report
-from gradscope.render.text.terminal import SafeConsole, plain
+from gradscope.render.text.terminal import console_in_memory, plain, written_on
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
 from gradscope.units import counted, escaped, nbytes
 
@@ -48,7 +45,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 @text_of.register
 def graph_text(graph: Graph) -> str:
     """Return a headline, then a line for each node and each of its further saved tensors."""
-    console = _console()
+    console = console_in_memory(_WIDTH)
     roots = {root.node: root.name or "root" for root in graph.roots}
     following: dict[int, list[str]] = {}
     for edge in graph.edges:
@@ -152,31 +149,31 @@ def changes_text(changes: Changes) -> str:
 @text_of.register
 def finding_text(finding: Finding) -> str:
     """Return a finding as the report shows it."""
-    console = _console()
+    console = console_in_memory(_WIDTH)
     print_finding(finding, console)
-    return _written(console)
+    return written_on(console).strip("\n")
 
 
 @text_of.register
 def findings_text(findings: Findings) -> str:
     """Return findings as the report shows them, one after the other; suppressed ones counted."""
-    console = _console()
+    console = console_in_memory(_WIDTH)
     print_findings(findings, console)
-    return _written(console) or "no finding"
+    return written_on(console).strip("\n") or "no finding"
 
 
 @text_of.register
 def report_text(recording: Recording) -> str:
     """Return the whole report."""
-    console = _console()
+    console = console_in_memory(_WIDTH)
     print_report(recording, console)
-    return _written(console)
+    return written_on(console).strip("\n")
 
 
 @text_of.register
 def call_text(call: BackwardCall) -> str:
     """Return a backward call in one line: nodes built, destroyed, run; bytes freed, retained."""
-    console = _console()
+    console = console_in_memory(_WIDTH)
     site = f"  {_where(call.site)}" if call.site else ""
     number = f"call {call.number}"
     if call.count > 1:
@@ -202,20 +199,3 @@ def summary_text(summary: Summary) -> str:
         f"{s.freed_tensors:,} freed by backward{dropped}\n"
         f"held           {nbytes(s.live_bytes)} now, {nbytes(s.peak_saved_bytes)} at the peak"
     )
-
-
-def _console() -> Console:
-    """Return a console without colour that writes into memory, and has every sign."""
-    return SafeConsole(
-        file=io.StringIO(),
-        width=_WIDTH,
-        color_system=None,
-        force_terminal=False,
-        force_jupyter=False,  # in a notebook rich would display the text instead of writing it
-        legacy_windows=False,
-    )
-
-
-def _written(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().strip("\n")

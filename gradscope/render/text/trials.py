@@ -105,8 +105,10 @@ def _tables(trial: Trial, console: Console) -> None:
             "new": lambda tried: Text(_new_cell(tried)),
             "trains": lambda tried: _trains_cell(tried, console),
             "loss": lambda tried: Text(_loss_cell(tried)),
-            "memory": lambda tried: Text(_memory_cell(tried)),
-            "per step": lambda tried: Text(_time_cell(tried)),
+            "memory": lambda tried: Text(
+                _memory(tried.verdict).removeprefix("graphs held at most ")
+            ),
+            "per step": lambda tried: Text(_time(tried.verdict)),
             "verdict": _verdict_cell,
         }
         for name, cell in rows.items():
@@ -173,17 +175,9 @@ def _first(loss: Loss, count: int) -> Loss:
     return replace(loss, values=loss.values[:count])
 
 
-def _memory_cell(tried: Tried) -> str:
-    return _memory(tried.verdict).removeprefix("graphs held at most ") if tried.verdict else ""
-
-
-def _time_cell(tried: Tried) -> str:
-    return "not known" if tried.verdict is None else _time(tried.verdict)
-
-
-def _time(verdict: Verdict) -> str:
+def _time(verdict: Verdict | None) -> str:
     """Return how long an iteration takes, and how much that is beside one without the fix."""
-    after, before = verdict.seconds_of_a_step
+    after, before = (None, None) if verdict is None else verdict.seconds_of_a_step
     if after is None:
         return "not known"
     return f"{seconds(after)} (before, {seconds(before)})" if before else seconds(after)
@@ -272,7 +266,9 @@ def _number(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
 
 
-def _memory(verdict: Verdict) -> str:
+def _memory(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return ""
     runs = [run.recording for run in (verdict.before, verdict.after)]
     if runs[1] is not None and not runs[1].header.hooks:
         return "not counted without hooks"

@@ -16,7 +16,7 @@ from unittest import mock
 
 import torch
 
-from gradscope.api.session import Session
+from gradscope.api.scope import Session
 from gradscope.collect.notes import Notes
 from gradscope.model import Certainty, Finding
 from tests.oracles.conformance.records import Raised

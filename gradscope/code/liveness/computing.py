@@ -41,16 +41,7 @@ _COMPUTE: Final[Mapping[str, Operation]] = {
     "^": operator.xor,
 }
 _OF_NUMBERS: Final[Mapping[str, Callable[..., Any]]] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "abs": abs,
-    "min": min,
-    "max": max,
-    "range": range,
-    "round": round,
-    "str": str,
-    "len": len,
+    each.__name__: each for each in (bool, int, float, abs, min, max, range, round, str, len)
 }
 _OF_TEXT: Final = frozenset({"startswith", "endswith", "lower", "upper", "strip"})
 _ITERATES: Final = frozenset({"enumerate", "zip", "reversed", "list", "tuple", "iter", "tqdm"})
@@ -222,7 +213,7 @@ def called(path: str, arguments: Sequence[Any], facts: Facts) -> Any:
     """Return what a builtin function gives for known values."""
     name = path.rpartition(".")[2]
     if name in _ITERATES:
-        rests = [iterate(a, facts) for a in arguments if not is_plain(a) or type(a) is range]
+        rests = [iterate(a) for a in arguments if not is_plain(a) or type(a) is range]
         if not rests:
             return MISSING
         answers = {rest.more for rest in (rests if name == "zip" else rests[:1])}
@@ -259,13 +250,11 @@ def asked(owner: Any, method: str, arguments: Sequence[Any], facts: Facts) -> An
     return MISSING
 
 
-def iterate(value: Any, facts: Facts) -> Rest:
+def iterate(value: Any) -> Rest:
     """Return the iterator over a value."""
     if type(value) is Rest:
         return value
-    if type(value) is range or type(value) is tuple:
-        return Rest(value)
-    return Rest(value) if type(value) is Opaque else Rest()
+    return Rest(value) if type(value) in (range, tuple, Opaque) else Rest()
 
 
 _FARTHEST = 3

@@ -27,7 +27,7 @@ from gradscope.detect.foresight.training import reason_for_a_constant
 from gradscope.fixing.gs201 import Stepped
 from gradscope.model import Site
 from gradscope.program.sites import place_in
-from gradscope.program.tensors import held_node
+from gradscope.program.tensors import held_node, leaves_of
 from gradscope.rules import gs202
 from gradscope.rules.gs202 import StaleSoon
 
@@ -150,8 +150,7 @@ def stepped(watch: State, facts: StaleSoon, needed: Needed, frames: Sequence[Fra
     again = reading.again or reading.read.after_back_edge
     carried = again and is_carried(reading, loop)
     walker = Walker(_MOST_NODES)
-    nodes = walker.walk([held_node(needed.held.tensor)])
-    leaves = [v for n in nodes if isinstance(v := getattr(n, "variable", None), torch.Tensor)]
+    leaves = leaves_of(walker.walk([held_node(needed.held.tensor)]))
     constant = reason_for_a_constant(watch, reading, leaves, frames) if again else ""
     return Stepped(
         step=facts.changed_at,

@@ -18,16 +18,14 @@ from gradscope.collect.marks import Token, token_of
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.driven import codes_of, read_by_the_next_run
+from gradscope.detect.foresight.library_loops import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.observer import retains_if_computed
 from gradscope.detect.foresight.outlook import foretell
 from gradscope.detect.foresight.reading import Reading, possible_read
-from gradscope.detect.foresight.schedule import Schedule
-from gradscope.detect.foresight.shared_graphs import Freeing, Held, tensors_of
-from gradscope.detect.observers import Observer
-from gradscope.detect.proposing import proposed
+from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
+from gradscope.detect.observers import Observer, Schedule, proposed
 from gradscope.fixing.gs103 import fixes_for
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.program.drivers import runs_on
@@ -82,7 +80,7 @@ class ForwardOnFreed(Observer):
         if call.parent is not None:
             return ()
         self._coming = []
-        if frame is None or call.keep or record.create_graph or look.freed or look.stale:
+        if frame is None or not may_be_shared(call, look, record):
             return ()
         foreseen = self.watch.foreseen.get(record.number)
         if foreseen is not None and foreseen.severity is Severity.WARNING:

@@ -10,9 +10,9 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from gradscope.code import changes, doubts, source
-from gradscope.code.liveness import RESULT, Effect, Read, all_reads, left_after
+from gradscope.code.liveness import MISSING, RESULT, Effect, Read, all_reads, left_after
 from gradscope.collect.look import Look
-from gradscope.detect.foresight.objects import MISSING, Objects, Resolver, Target, function_of
+from gradscope.detect.foresight.objects import Objects, Resolver, Target, function_of
 from gradscope.detect.foresight.reading import Reading
 from gradscope.model.paths import Path
 from gradscope.program.layouts import class_bases, class_namespace, derives, is_user_class

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 32582
-FILES = 235
+CODE = 34088
+FILES = 243
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

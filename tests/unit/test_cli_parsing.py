@@ -59,10 +59,16 @@ def test_what_belongs_to_the_program(line: list[str], expected: Target) -> None:
     assert target(*line) == expected
 
 
+@pytest.fixture(autouse=True)
+def _as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GRADSCOPE_NO_REHEARSAL", raising=False)
+
+
 def test_the_options_of_run() -> None:
     assert parse("run", "a.py").args[1] == RunOptions()
     files = ["--format", "sarif", "--output", "o", "--save", "s", "--html", "h", "--draw", "d.svg"]
-    flags = ["--stop-after", "3", "--guard", "--no-hooks", "--fail-on", "warning"]
+    flags = ["--stop-after", "3", "--guard", "--no-hooks", "--no-rehearsal"]
+    flags += ["--fail-on", "warning"]
     assert parse("run", *files, *flags, "a.py").args[1] == RunOptions(
         Format.SARIF,
         Path("o"),
@@ -72,6 +78,7 @@ def test_the_options_of_run() -> None:
         stop_after=3,
         guard=True,
         hooks=False,
+        rehearse=False,
         settings=Settings(fail_on=FailOn.WARNING),
     )
 
@@ -105,9 +112,12 @@ def test_the_other_commands() -> None:
         Options("x", 3, ("y", "z"), fold=False, sites=True, engine=Engine.DOT, theme=Theme.DARK),
         DEFAULTS,
     )
-    assert parse("fix", "a").args == (Path("a"), FixOptions())
+    assert parse("fix", "a").args == (Path("a"), (), FixOptions())
     options = ["--finding", "2", "--verify", "--write", "--stop-after", "5", "--timeout", "9.5"]
-    assert parse("fix", "a", *options).args == (Path("a"), FixOptions("2", True, True, 5, 9.5))
+    tried = FixOptions("2", True, True, 5, 9.5)
+    assert parse("fix", "a", *options).args == (Path("a"), (), tried)
+    more = parse("fix", "--no-rehearsal", "--yes", "a.py", "b").args
+    assert more == (Path("a.py"), ("b",), FixOptions(rehearse=False, guarded=False))
     assert parse("explain", "GS101").args == ("GS101",)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.options import with_options
 from gradscope.fixing.proposals import Candidate, Plan, Proposal, plan, replanned
-from gradscope.fixing.runs import Bounds, Run, Start, check, rehearse, run, start_process
+from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
 from gradscope.fixing.verify import Verdict, default_calls
-from gradscope.model import Applicability, Finding, Fix, Recording, Severity
+from gradscope.model import Applicability, Edit, Finding, Fix, Recording, Severity
 
 _MOST_TRIED = 6
 _LEAST_SECONDS = 2.0
@@ -46,34 +46,57 @@ def _tried(
     bounds = Bounds(default_calls(proposed.proposals), 0)
     ended = recording.outcome.exit_status
     before = Run(recording, (), ended, "")
-    best: dict[int, tuple[Fix, bool]] = {}
+    judged: dict[int, _Judgement] = {}
     for proposal in proposed.proposals:
         if proposal.finding.severity is Severity.ADVICE:
             continue
+        judgement = _Judgement()
+        judged |= dict.fromkeys(map(id, proposal.findings), judgement)
         for candidate in [c for c in proposal.candidates if c.can_be_tried][:_MOST_TRIED]:
             left = end - time.monotonic()
             if left < _LEAST_SECONDS:
                 break
             tell(f"tries fix {candidate.number}")
             with_it = _only(recording, proposed, proposal, candidate)
-            after = run(
-                recording, with_it.changes, replace(bounds, seconds=left), guarded=True, start=start
-            )
+            within = Bounds(bounds.calls, left)
+            after = run(recording, with_it.changes, within, guarded=True, start=start)
+            if after.exit_status == REFUSED:
+                continue
             verdict = Verdict(with_it, bounds, before, after)
             if after.exit_status is not None and _holds(verdict, proposal):
-                best[proposal.number] = candidate.fix, after.exit_status == 0
+                judgement.held = candidate.fix
+                judgement.is_proven = after.exit_status == 0
                 break
-    chosen = {
-        id(finding): best[proposal.number]
-        for proposal in proposed.proposals
-        if proposal.number in best
-        for finding in proposal.findings
-    }
-    findings = tuple(
-        _first(each, *chosen[id(each)]) if id(each) in chosen else each
-        for each in recording.findings
-    )
-    return replace(recording, findings=findings)
+            judgement.failed.append(candidate.fix.edits)
+    findings = (judged[id(f)].applied(f) if id(f) in judged else f for f in recording.findings)
+    return replace(recording, findings=tuple(findings))
+
+
+@dataclass
+class _Judgement:
+    """What trying the candidates of a finding has shown: which held, and which did not."""
+
+    held: Fix | None = None
+    is_proven: bool = False
+    """Whether the program came to its own end with it."""
+    failed: list[tuple[Edit, ...]] = field(default_factory=list)
+
+    def applied(self, finding: Finding) -> Finding:
+        """Return a finding with what held as its first fix; only that is said to be safe."""
+        fixes = [each for each in finding.fixes if self.held is None or each != self.held]
+        if self.held is not None or self.failed:
+            fixes = [_careful(fix) for fix in fixes]
+        if self.held is not None:
+            safe = Applicability.MACHINE_APPLICABLE
+            first = replace(self.held, applicability=safe) if self.is_proven else self.held
+            fixes = [first, *(fix for fix in fixes if fix.edits != first.edits)]
+        return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
+
+
+def _careful(fix: Fix) -> Fix:
+    if fix.applicability is not Applicability.MACHINE_APPLICABLE or not fix.edits:
+        return fix
+    return replace(fix, applicability=Applicability.MAYBE_INCORRECT)
 
 
 def _only(recording: Recording, plan: Plan, proposal: Proposal, candidate: Candidate) -> Plan:
@@ -86,16 +109,3 @@ def _holds(verdict: Verdict, proposal: Proposal) -> bool:
     codes = {(each.code, each.site) for each in proposal.findings}
     gone = not any((each.code, each.site) in codes for each in verdict.after.findings)
     return gone and verdict.left(proposal) is None and not verdict.fails and not verdict.is_worse
-
-
-def _first(finding: Finding, fix: Fix, is_proven: bool) -> Finding:
-    """Return a finding with this fix before its others, which are not said to be safe."""
-    fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE) if is_proven else fix
-    others = [each for each in finding.fixes if each.edits != fix.edits]
-    careful = Applicability.MAYBE_INCORRECT
-    safe = Applicability.MACHINE_APPLICABLE
-    others = [
-        replace(each, applicability=careful) if each.applicability is safe else each
-        for each in others
-    ]
-    return replace(finding, fix=fix, alternatives=tuple(others))

@@ -41,7 +41,8 @@ def _with(finding: Finding, record: Record) -> Finding:
     known = finding.fixes
     first = known[:1] if known and known[0].kind in _MEANT else ()
     if finding.code in _LEAKS:
-        order = [*known[:1], *_detached_at(finding, record), *known[1:]]
+        state = _Search(record, ("", 0)).let_go() if finding.code == "GS301" else []
+        order = [*state, *known[:1], *_detached_at(finding, record), *known[1:]]
     elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
         search = _Search(record, spot)
         detached = [*search.detached(), *search.rebound(), *search.detached_together()]
@@ -95,8 +96,8 @@ class _Search:
 
     def detached(self) -> list[Fix]:
         """Return the fixes that detach in one place."""
-        single = [p for p in self._harmless if self._mends(self._cut([p]))]
-        fixes = (self._detach([each]) for each in sorted(single, key=self._worth))
+        left = {p: len(s.hazards) for p in self._harmless if self._mends(s := self._cut([p]))}
+        fixes = (self._detach([p]) for p in sorted(left, key=lambda p: (left[p], *self._worth(p))))
         return [fix for fix in fixes if fix is not None][:_MOST]
 
     def detached_together(self) -> list[Fix]:
@@ -132,10 +133,11 @@ class _Search:
         if not self._freed or events[self._fail].roots in before:
             return []  # the same loss once more: its gradients would be there twice
         keeps = set(spots)
-        if not self._mends(self._keep(keeps)):
+        left = set(self._keep(keeps).hazards)
+        if left & self._meant:
             return []
         for spot in sorted(spots):
-            if self._mends(self._keep(keeps - {spot})):
+            if set(self._keep(keeps - {spot}).hazards) <= left:
                 keeps.discard(spot)
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
         parts = [_kept(sites[spot]) for spot in sorted(keeps)]
@@ -176,6 +178,27 @@ class _Search:
             if edits:
                 told = listed([f"`{name}`" for name in harmless])
                 message = f"detach() {told} before line {place.line}: a state is carried on"
+                fixes.append(self._fix(FixKind.DETACH, message, edits, changed))
+        return fixes[:_MOST]
+
+    def let_go(self) -> list[Fix]:
+        """Return the fixes that detach, at the head of a loop, what leads to all earlier runs."""
+        record, fixes = self._record, []
+        for head, place in enumerate(record.heads):
+            names = self._carried(head, place)
+            at = frozenset().union(*names.values())
+            changed = self._rebind(head, at)
+            if not names or self._harm(changed):
+                continue
+            begun = record.begun[head][-1]
+            last = record.reached(range(begun, len(record.after)), changed.cut)
+            if any(node < begun and record.nbytes[node] for node in last):
+                continue
+            kinds = {name: self._kinds(own) for name, own in names.items()}
+            edits = _rebinding(place, kinds, is_leaf=bool(changed.rebound))
+            if edits:
+                told = listed([f"`{name}`" for name in names])
+                message = f"detach() {told} before line {place.line}: it leads to all earlier runs"
                 fixes.append(self._fix(FixKind.DETACH, message, edits, changed))
         return fixes[:_MOST]
 
@@ -246,7 +269,8 @@ class _Search:
         if len(begun) < 2 or region is None:
             return {}
         names: dict[str, set[int]] = defaultdict(set)
-        leading = record.reached(r for i in self._meant for r in record.events[i].roots)
+        calls = self._meant or record.calls
+        leading = record.reached(r for i in calls for r in record.events[i].roots)
         for node, number in record.identities.items():
             read = _node(record.places[number])
             if node not in leading or not _is_in(record.places[number], place.file, region):

@@ -86,7 +86,6 @@ class Record:
         self,
         starts: Iterable[int],
         cut: Callable[[int, int], bool] = lambda node, following: False,
-        targets: Iterable[int | None] | None = None,
     ) -> set[int]:
         """Return the nodes that a call runs without the edges that are cut; -1 leads to a root."""
         seen: set[int] = set()
@@ -97,9 +96,7 @@ class Record:
                 continue
             seen.add(node)
             waiting += [n for n in self.after[node] if not cut(node, n)]
-        if targets is None:
-            return seen
-        return self.leading(seen, {t for t in targets if t is not None})
+        return seen
 
     def leading(self, seen: set[int], targets: set[int]) -> set[int]:
         """Return those of some nodes by which they lead to the targets."""
@@ -170,6 +167,8 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Go through all events once; return the simulation."""
+        self._is_again = False
+        self._rebound: list[tuple[int, int, int]] = []
         self._freed: set[int] = set()
         self._old: set[int] = set()
         self._fresh: dict[int, set[int]] = {}
@@ -184,7 +183,7 @@ class Simulation:
         self._step(self.record.used_at_the_end)
         return self
 
-    def _cuts(self, node: int, following: int) -> bool:
+    def cut(self, node: int, following: int) -> bool:
         """Return whether an edge is gone: nothing is trained through it."""
         change, record = self.change, self.record
         place = record.identities.get(following)
@@ -193,7 +192,7 @@ class Simulation:
             begun = record.begun.get(change.head, ())
             latest = bisect_right(begun, following) - 1
             if source and latest >= 0 and source[0] < begun[latest]:
-                self._rebound[following] = source[0]
+                self._rebound.append((source[0], following, node))
                 return True
         if self._is_again and record.made[following] in change.again:
             return False
@@ -203,12 +202,14 @@ class Simulation:
     def _call(self, index: int, event: Event) -> None:
         record, change = self.record, self.change
         self._is_again = event.spot in change.for_calls
-        self._rebound: dict[int, int] = {}
-        here = record.reached(event.roots, self._cuts, event.targets)
+        self._rebound = []
+        here = record.reached(event.roots, self.cut)
         targets = {t for t in event.targets or () if t is not None}
-        rebound = {(n, old) for n, old in self._rebound.items() if old in targets}
-        self.rebound |= {old for _, old in rebound}
-        self.ran[index] = here.union(*rebound)
+        rebound = [each for each in self._rebound if each[0] in targets]
+        self.rebound |= {old for old, _, _ in rebound}
+        if event.targets is not None:
+            here = record.leading(here, targets | {node for _, _, node in rebound})
+        self.ran[index] = here.union(*(each[:2] for each in rebound))
         self._fresh[index] = here - self._old
         new = {n for n in here if record.made[n] in change.again} if self._is_again else set()
         stale = {node for node, _, place in event.stale if place not in change.clones}

@@ -35,6 +35,8 @@ from gradscope.launch.{2} import main
 sys.path.remove({0!r})
 sys.exit(main({1!r}))
 """
+REFUSED = 125
+"""The exit status of a guarded run that ended where it would change something outside."""
 _MOST_OUTPUT = 64 << 10
 _GRACE = 5  # seconds
 _MOST_CALLS = 10_000

@@ -20,17 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import decoded
-from gradscope.fixing.runs import Job
+from gradscope.fixing.runs import REFUSED, Job
 from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.interpreter import Code, Module, Script, Target, header_of
 from gradscope.launch.runner import run_program
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
-
-
-REFUSED = 125
-"""The exit status of a run that ended where it would change something outside its process."""
 
 
 def main(job_file: str) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34088
+CODE = 34116
 FILES = 243
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

@@ -78,6 +78,16 @@ class Source:
             stack += reversed(inside)
         return tuple(found)
 
+    @cached_property
+    def expressions(self) -> dict[tuple[int, int, int | None, int | None], ast.expr]:
+        """Every expression by its lines and columns; of several at one place, the outermost."""
+        found: dict[tuple[int, int, int | None, int | None], ast.expr] = {}
+        for node in (each.node for each in self.nodes):
+            if isinstance(node, ast.expr):
+                span = node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+                found.setdefault(span, node)
+        return found
+
 
 def _child(parent: Found, prefix: str, node: ast.AST) -> tuple[Found, str]:
     """Return a child with its function, and what the names of functions in it begin with."""

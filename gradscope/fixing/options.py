@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import ast
-import textwrap
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from gradscope.code import source
-from gradscope.code.places import of_node
-from gradscope.fixing import calls, recompute, syntax
-from gradscope.fixing.edits import checked, joined
+from gradscope.fixing import recompute
+from gradscope.fixing.edits import joined
 from gradscope.fixing.marks import Place
+from gradscope.fixing.placed import (
+    copying,
+    decorated_function,
+    expression_at,
+    is_in,
+    keeping_graph,
+    rebinding,
+    region_of,
+    statement_around,
+    text_at,
+    with_call,
+)
 from gradscope.fixing.rehearsal import Change, Flow, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording, Site
 from gradscope.units import counted, listed
@@ -27,7 +36,6 @@ _MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLON
 step comes too early, a value is overwritten.
 """
 _CHANGES = Applicability.MAYBE_INCORRECT
-_SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _MOST_CUTS = 400
 
 
@@ -66,10 +74,10 @@ def _detached_at(finding: Finding, record: Record) -> Iterator[Fix]:
     lines = {(site.file, site.line) for site in sites if site is not None}
     graphs = set(record.identities.values())
     at = [n for n, p in enumerate(record.places) if n in graphs and (p.file, p.line) in lines]
-    for number in sorted(at, key=lambda n: len(_text(record.places[n])))[:_MOST]:
-        edits = _suffixed(record.places[number], record.kinds.get(number, frozenset()), "detach")
+    for number in sorted(at, key=lambda n: len(text_at(record.places[n])))[:_MOST]:
+        edits = with_call(record.places[number], record.kinds.get(number, frozenset()), "detach")
         if edits:
-            message = f"store `{_text(record.places[number])}` detached"
+            message = f"store `{text_at(record.places[number])}` detached"
             yield Fix(FixKind.DETACH, message, edits, _CHANGES)
 
 
@@ -140,7 +148,7 @@ class _Search:
             if set(self._keep(keeps - {spot}).hazards) <= left:
                 keeps.discard(spot)
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
-        parts = [_kept(sites[spot]) for spot in sorted(keeps)]
+        parts = [keeping_graph(sites[spot]) for spot in sorted(keeps)]
         edits = joined(*parts) if parts else ()
         where = listed([f"line {line}" for _, line in sorted(keeps)])
         return (
@@ -174,7 +182,7 @@ class _Search:
                     harmless.remove(name)
             kinds = {n: self._kinds(names[n]) for n in harmless}
             is_leaf = bool(changed.rebound)
-            edits = _rebinding(place, kinds, is_leaf=is_leaf)
+            edits = rebinding(place, kinds, is_leaf=is_leaf)
             if edits:
                 told = listed([f"`{name}`" for name in harmless])
                 message = f"detach() {told} before line {place.line}: a state is carried on"
@@ -195,7 +203,7 @@ class _Search:
             if any(node < begun and record.nbytes[node] for node in last):
                 continue
             kinds = {name: self._kinds(own) for name, own in names.items()}
-            edits = _rebinding(place, kinds, is_leaf=bool(changed.rebound))
+            edits = rebinding(place, kinds, is_leaf=bool(changed.rebound))
             if edits:
                 told = listed([f"`{name}`" for name in names])
                 message = f"detach() {told} before line {place.line}: it leads to all earlier runs"
@@ -214,9 +222,9 @@ class _Search:
         if not self._mends(changed):
             return []
         record = self._record
-        parts = [_suffixed(record.places[n], record.kinds[n], "clone") for n in places]
+        parts = [with_call(record.places[n], record.kinds[n], "clone") for n in places]
         edits = joined(*parts) if all(parts) else ()
-        told = listed([f"`{_text(record.places[n])}`" for n in places])
+        told = listed([f"`{text_at(record.places[n])}`" for n in places])
         lines = listed([f"line {record.places[n].line}" for n in places])
         message = f"clone() {told} at {lines}: it is changed before backward needs it"
         fix = Fix(FixKind.CLONE, message, edits, _CHANGES, ("every gradient stays as it is",))
@@ -227,9 +235,9 @@ class _Search:
         record = self._record
         made = {record.made[n] for n in self._freed if record.made[n] >= 0}
         fixes = []
-        for function in {_function_of(record.places[n]) for n in made} - {None}:
+        for function in {decorated_function(record.places[n]) for n in made} - {None}:
             assert function is not None
-            own = frozenset(n for n, p in enumerate(record.places) if _is_in(p, *function))
+            own = frozenset(n for n, p in enumerate(record.places) if is_in(p, *function))
             if self._mends(self._built_again(own, frozenset())):
                 edits = recompute.uncached(Site(function[0], function[1].lineno))
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
@@ -243,16 +251,18 @@ class _Search:
         """
         record = self._record
         spot = record.events[self._fail].spot
-        for statement in {_statement(record.places[n]) for n in made}:
-            own = frozenset(n for n, p in enumerate(record.places) if _is_in(p, *statement))
+        for statement in {statement_around(record.places[n]) for n in made}:
+            own = frozenset(n for n, p in enumerate(record.places) if is_in(p, *statement))
             inside = sorted(own & set(record.identities.values()), key=self._worth)
             for cuts in [(), *((n,) for n in inside)]:
                 changed = self._built_again(own, frozenset(cuts), spot)
                 if not self._mends(changed) or self._harm(changed):
                     continue
-                edits = _copying(statement, spot, [record.places[n] for n in cuts], record)
+                edits = copying(statement, spot, [record.places[n] for n in cuts], record)
                 if edits:
-                    also = "".join(f", and detach `{_text(record.places[n])}` before" for n in cuts)
+                    also = "".join(
+                        f", and detach `{text_at(record.places[n])}` before" for n in cuts
+                    )
                     message = f"run line {statement[1].lineno} again for line {spot[1]}{also}"
                     yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
                     return
@@ -265,15 +275,15 @@ class _Search:
         """Return the variables whose values go on beyond a head, and the places that read them."""
         record = self._record
         begun = record.begun.get(head, [])
-        region = _region(place)
+        region = region_of(place)
         if len(begun) < 2 or region is None:
             return {}
         names: dict[str, set[int]] = defaultdict(set)
         calls = self._meant or record.calls
         leading = record.reached(r for i in calls for r in record.events[i].roots)
         for node, number in record.identities.items():
-            read = _node(record.places[number])
-            if node not in leading or not _is_in(record.places[number], place.file, region):
+            read = expression_at(record.places[number])
+            if node not in leading or not is_in(record.places[number], place.file, region):
                 continue
             source, at = record.after[node], bisect_right(begun, node) - 1
             is_variable = isinstance(read, ast.Name | ast.Attribute)
@@ -347,7 +357,7 @@ class _Search:
         on the last one's, and an edit that is awkward to read, unlike that of a tensor's name.
         """
         kinds = self._record.kinds.get(number, frozenset())
-        node = _node(self._record.places[number])
+        node = expression_at(self._record.places[number])
         is_plain = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
         length = 0 if node is None else len(ast.unparse(node))
         return self._held(number), len(kinds), not is_plain, length
@@ -376,12 +386,12 @@ class _Search:
         record = self._record
         kinds = [record.kinds.get(n, frozenset()) for n in numbers]
         parts = [
-            _suffixed(record.places[n], k, "detach") for n, k in zip(numbers, kinds, strict=True)
+            with_call(record.places[n], k, "detach") for n, k in zip(numbers, kinds, strict=True)
         ]
         edits = joined(*parts) if len(parts) > 1 else parts[0]
         if not edits:
             return None
-        texts = [_text(record.places[n]) for n in numbers]
+        texts = [text_at(record.places[n]) for n in numbers]
         lines = sorted({record.places[n].line for n in numbers})
         where = listed([f"line {line}" for line in lines])
         names = listed([f"`{text}`" for text in dict.fromkeys(texts)])
@@ -405,163 +415,3 @@ class _Search:
             if isinstance(leaf, int) and isinstance(spot, tuple) and names[leaf]
         ]
         return (*sorted(told)[:_MOST], "every gradient that a step needs stays as it is")
-
-
-def _node(place: Place) -> ast.expr | None:
-    """Return the expression at a place."""
-    for found in source.parsed(place.file).nodes:
-        node = found.node
-        if isinstance(node, ast.expr) and (
-            (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
-            == (place.line, place.column, place.end_line, place.end_column)
-        ):
-            return node
-    return None
-
-
-def _kept(place: Place) -> tuple[Edit, ...]:
-    """Return the edit that has a call keep its graph."""
-    node = _node(place)
-    return calls.with_flag(of_node(node, place.file), "retain_graph") if node is not None else ()
-
-
-def _text(place: Place) -> str:
-    node = _node(place)
-    return "" if node is None else ast.unparse(node)
-
-
-def _suffixed(place: Place, kinds: frozenset[str], method: str) -> tuple[Edit, ...]:
-    """Return the edit that detaches or clones what a place gives."""
-    node = _node(place)
-    if place.is_added:
-        return _total_cut(place) if method == "detach" else ()
-    if node is None:
-        return ()
-    lines = [line.rstrip("\r\n") for line in source.parsed(place.file).lines]
-    part = lines[place.line - 1 : place.end_line]
-    data = "\n".join(part).encode()
-    end = len("\n".join(part[:-1]).encode()) + (len(part) > 1) + place.end_column
-    text = data[place.column : end].decode()
-    new = _with_suffix(text, node, kinds, method)
-    if not new:
-        return ()
-    whole = (data[: place.column] + new.encode() + data[end:]).decode()
-    last = place.end_line if place.end_line > place.line else 0
-    return checked(Edit(place.file, place.line, whole, last))
-
-
-def _with_suffix(text: str, node: ast.expr, kinds: frozenset[str], method: str) -> str:
-    """Return ``text.detach()``, or what else detaches values of these kinds; empty if unknown."""
-    shown = text if isinstance(node, _SIMPLE) else f"({text})"
-    if "mixed" in kinds:
-        return ""
-    if "tuple" in kinds:
-        cut = f"tuple(t.{method}() for t in {text})"
-        other = kinds - {"tuple"}
-        if not other:
-            return cut
-        return f"({text} if {text} is None else {cut})" if other == {"none"} else ""
-    other = kinds - {"tensor", "number"}
-    if not other:
-        return f"{shown}.{method}()"
-    if isinstance(node, ast.Call):
-        return ""
-    is_other = f"{text} is None" if other == {"none"} else f"not torch.is_tensor({text})"
-    return f"({text} if {is_other} else {shown}.{method}())"
-
-
-def _rebinding(
-    place: Place, kinds: dict[str, frozenset[str]], *, is_leaf: bool
-) -> tuple[Edit, ...]:
-    """Return the edit that detaches variables before the statement at a place."""
-    lines = []
-    for name, own in kinds.items():
-        node = ast.parse(name, mode="eval").body
-        new = _with_suffix(name, node, own, "detach")
-        if not new or (is_leaf and own - {"tensor", "number"}):
-            return ()
-        lines.append(f"{name} = {new}{'.requires_grad_()' if is_leaf else ''}")
-    return _inserted(place.file, place.line, lines)
-
-
-def _inserted(file: str, line: int, statements: Sequence[str]) -> tuple[Edit, ...]:
-    """Return the edit that puts statements before the one that begins at a line."""
-    old = source.line_of(file, line)
-    indent = old[: len(old) - len(old.lstrip())]
-    text = "\n".join([*(f"{indent}{each}" for each in statements), old])
-    return checked(Edit(file, line, text))
-
-
-def _copying(
-    statement: tuple[str, ast.stmt], spot: Spot, cuts: Sequence[Place], record: Record
-) -> tuple[Edit, ...]:
-    """Return the edit that runs a statement again before what follows the step needs its value."""
-    file, node = statement
-    block = syntax.block_with(file, node)
-    names = syntax.stored_names(node)
-    ends = [i for i, each in enumerate(block) if source.spans(each, spot[1])]
-    if file != spot[0] or not ends or not names or _draws(node):
-        return ()
-    begin = block.index(node) + 1
-    readers = [e for e in block[begin : ends[0] + 1] if syntax.read_names(e) & names]
-    parts = [_suffixed(each, frozenset({"tensor"}), "detach") for each in cuts]
-    if len(readers) < 2 or not all(parts):
-        return ()
-    lines = source.parsed(file).lines[node.lineno - 1 : node.end_lineno]
-    copy = textwrap.dedent("".join(lines)).rstrip("\n").split("\n")
-    inserted = _inserted(file, readers[-1].lineno, copy)
-    return joined(*parts, inserted) if parts else inserted
-
-
-def _draws(node: ast.AST) -> bool:
-    """Return whether a statement draws or takes something: its copy would have another."""
-    words = ("rand", "sample", "drop", "next", "normal", "choice", "shuffle")
-    called = [source.called_name(call) for call in source.calls_in(node)]
-    return any(word in name for name in called if name for word in words)
-
-
-def _is_in(place: Place, file: str, node: ast.AST) -> bool:
-    """Return whether a place is within a node of a file."""
-    first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1 << 60)
-    return place.file == file and first <= place.line <= last
-
-
-def _statement(place: Place) -> tuple[str, ast.stmt]:
-    return place.file, source.enclosing(place.file, place.line)[-1]
-
-
-def _function_of(place: Place) -> tuple[str, ast.FunctionDef] | None:
-    """Return the function around a place that has a decorator."""
-    for each in reversed(source.enclosing(place.file, place.line)):
-        if isinstance(each, ast.FunctionDef):
-            return (place.file, each) if each.decorator_list else None
-    return None
-
-
-def _region(place: Place) -> ast.stmt | None:
-    """Return the function or loop that a statement begins."""
-    around = source.enclosing(place.file, place.line)
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, *source.LOOPS)
-    return next(
-        (e for e in reversed(around) if isinstance(e, kinds) and e.lineno != place.line), None
-    )
-
-
-def _total_cut(place: Place) -> tuple[Edit, ...]:
-    """Return ``x = x.detach() + y`` for ``x += y``."""
-    lines = [line.rstrip("\r\n") for line in source.parsed(place.file).lines]
-    for found in source.parsed(place.file).nodes:
-        node = found.node
-        if isinstance(node, ast.AugAssign) and node.target.lineno == place.line:
-            if node.target.col_offset != place.column or node.end_lineno != node.lineno:
-                continue
-            symbol = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}[type(node.op)]
-            target, value = ast.unparse(node.target), ast.unparse(node.value)
-            if isinstance(node.value, ast.BinOp | ast.IfExp | ast.Lambda):
-                value = f"({value})"
-            line = lines[place.line - 1].encode()
-            cut = f"({target}.detach() if torch.is_tensor({target}) else {target})"
-            made = f"{target} = {cut} {symbol} {value}".encode()
-            new = line[: node.col_offset] + made + line[node.end_col_offset :]
-            return checked(Edit(place.file, place.line, new.decode()))
-    return ()

@@ -412,7 +412,6 @@ def main(job_file: str) -> NoReturn:
         for handle in handles:
             stack.callback(handle.remove)
         graph = rehearsal._graph
-        torch._C._autograd._saved_tensors_hooks_enable()
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(graph.pack, graph.unpack))
         stack.enter_context(rehearsal)
         if job.guarded:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from rich.console import Console
 
-import gradscope.fixing.in_place
-import gradscope.fixing.recompute  # noqa: F401 - now, while the import path is not the program's
 from gradscope.commands.outputs import (
     ErrorStream,
     LiveConsole,

@@ -25,10 +25,6 @@ from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import root_node
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
-from gradscope.detect.observers import proposed
-from gradscope.fixing.gs101 import fixes_for_freed, fixes_for_read
-from gradscope.fixing.gs104 import fixes_for_donated
-from gradscope.fixing.gs201 import Stepped, fixes_for_step
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
 from gradscope.program.sites import (
     USER,
@@ -41,7 +37,7 @@ from gradscope.program.sites import (
 )
 from gradscope.program.tensors import describe, shape_of, storage_of, version_of
 from gradscope.program.variables import variables
-from gradscope.rules import base, gs101, gs104, gs201
+from gradscope.rules import base, gs101, gs104, gs201, gs202
 from gradscope.torch_private import (
     DisableTorchFunction,
     FunctionNode,
@@ -77,14 +73,11 @@ def examine(evidence: Evidence) -> list[Finding]:
     if first is None:
         return []
     if first in needed:
-        facts = _freed_graph(evidence, [i for i in order if i in needed])
-        fixes = proposed(evidence.state.notes, lambda: fixes_for_freed(facts))
-        return [gs101.finding(facts, fixes)]
+        return [gs101.finding(_freed_graph(evidence, [i for i in order if i in needed]))]
     if first in stale:
         return [_as_foretold(evidence, _stale_tensor(evidence, first, stale))]
     nodes = tuple(node_at(look, evidence.graph, i) for i in order if i in donated)
-    kept = gs104.DonatedGraph(evidence.record, nodes)
-    return [gs104.finding(kept, proposed(evidence.state.notes, lambda: fixes_for_donated(kept)))]
+    return [gs104.finding(gs104.DonatedGraph(evidence.record, nodes))]
 
 
 def foresee(
@@ -203,15 +196,12 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
     if not entries:
         return None
     innermost = entries[-1]
-    readers = [Place(each.tb_frame.f_code, each.tb_lasti).site for each in entries]
-    site = readers[-1]
+    site = Place(innermost.tb_frame.f_code, innermost.tb_lasti).site
     for _, value in variables(innermost.tb_frame):
         token = token_of(value) if issubclass(type(value), (FunctionNode, AutogradNode)) else None
         if token is not None and token.freed_by is not None:
             by = _record_of(token.freed_by)
-            by_site = None if by is None else by.site
-            fixes = fixes_for_read(gs101.READ_EARLIER, readers, by_site)
-            read = gs101.FreedRead(site, value.name(), site_of(token.place), by, calls, fixes)
+            read = gs101.FreedRead(site, value.name(), site_of(token.place), by, calls)
             return gs101.finding_of_read(read)
     return gs101.finding_of_read(gs101.FreedRead(site, after=calls))
 
@@ -308,19 +298,11 @@ def _as_foretold(evidence: Evidence, facts: gs201.StaleTensor) -> Finding:
     call = evidence.record.site
     if not isinstance(facts.modified, gs201.ModifiedByStep) or call is None:
         return found
-    step, made = facts.modified.site, facts.saved.site or facts.node.site
-    before = step.function == call.function and call.line < step.line
-    root = facts.call.roots[0].name if len(facts.call.roots) == 1 else None
-    known = Stepped(
-        step=step,
-        next_call=call,
-        holder="" if before else root or "the loss",
-        tensors=(facts.saved.source or "a parameter",),
-        made=() if made is None else (made,),
-        carried=before,
-    )
-    fixes = proposed(evidence.state.notes, lambda: fixes_for_step(known))
-    return replace(found, fix=fixes[0], alternatives=fixes[1:]) if fixes else found
+    step = facts.modified.site
+    if step.function != call.function or step.line <= call.line:
+        return found
+    others = () if found.fix is None else (found.fix,)
+    return replace(found, fix=gs202.fix_of_state("", call), alternatives=others)
 
 
 def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:

@@ -15,7 +15,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
-from gradscope.model import BackwardCall, Finding, Fix
+from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
 from gradscope.program.undisturbed import unprofiled
 from gradscope.torch_private import DisableTorchFunction
@@ -212,8 +212,3 @@ class Schedule:
 
     def __exit__(self, *exception: object) -> None:
         self._spent += time.thread_time() - self._entered
-
-
-def proposed(notes: Notes, propose: Callable[[], tuple[Fix, ...]]) -> tuple[Fix, ...]:
-    """Return what is proposed; nothing, and a note, where that fails."""
-    return notes.attempt("choosing the fix of a finding failed in gradscope", propose, ())

@@ -1,135 +1,190 @@
-"""What an edit must be: it can be written, and every file still parses with it."""
+"""Puts pieces of text into files: several changes of one statement become one edit of its lines."""
 
 from __future__ import annotations
 
-import difflib
-import functools
-import re
+import ast
 import symtable
-from collections.abc import Callable, Iterable, Sequence
-from typing import ParamSpec
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from gradscope.code import source
-from gradscope.fixing.patch import Source, apply
+from gradscope.fixing.patch import Source, apply, bare
 from gradscope.model import Edit
 
-P = ParamSpec("P")
-_WORD = re.compile(r"\w+|\s|[^\w\s]")
-_Hunk = tuple[int, int, tuple[str, ...]]
-"""Words from and up to a place, and those that replace them."""
+
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """A text in the place of what stands from ``start`` to ``end`` in a file.
+
+    Both are a line, from 1, and a column in bytes of UTF-8, from 0, as in ``ast``.
+    """
+
+    file: str
+    start: tuple[int, int]
+    end: tuple[int, int]
+    text: str
 
 
-class CannotBeWrittenError(Exception):
-    """The edit cannot be written down, or would be wrong."""
+Pieces = tuple[Piece, ...]
 
 
-def checked(*edits: Edit) -> tuple[Edit, ...]:
-    """Return the edits if each file can be parsed with all of them; none otherwise."""
+def written(*pieces: Piece) -> tuple[Edit, ...]:
+    """Return the edits that put the pieces in; none if there is none, if two contradict each
+    other, or if a file cannot be parsed with them.
+    """
+    found: list[Edit] = []
+    for file, of_file in groupby(sorted(set(pieces)), key=lambda piece: piece.file):
+        clusters: list[list[Piece]] = []
+        for piece in of_file:
+            before = clusters[-1][-1] if clusters else None
+            if before is not None and piece.start < before.end:
+                return ()
+            if before is not None and piece.start[0] <= before.end[0]:
+                clusters[-1].append(piece)
+            else:
+                clusters.append([piece])
+        found += [_edit(file, cluster) for cluster in clusters]
+    return _checked(found)
+
+
+def _edit(file: str, pieces: Sequence[Piece]) -> Edit:
+    lines = source.parsed(file).lines
+    first, last = pieces[0].start[0], min(pieces[-1].end[0], len(lines))
+    texts = [bare(line).encode() for line in lines[first - 1 : last]]
+    starts = [0]
+    for text in texts:
+        starts.append(starts[-1] + len(text) + 1)
+    data = b"\n".join(texts)
+    for piece in reversed(pieces):
+        begin, end = (starts[line - first] + column for line, column in (piece.start, piece.end))
+        data = data[:begin] + piece.text.encode() + data[end:]
+    return Edit(file, first, data.decode(), last if last > first else 0)
+
+
+def _checked(edits: Sequence[Edit]) -> tuple[Edit, ...]:
     for file in {edit.file for edit in edits}:
         own = [edit for edit in edits if edit.file == file]
-        lines = [line for edit in own for line in edit.lines]
-        before = Source(file, tuple(source.parsed(file).lines))
-        if len(set(lines)) < len(lines) or max(lines) > len(before.lines):
-            return ()
-        after = apply(before, own).after
+        after = apply(Source(file, tuple(source.parsed(file).lines)), own).after
         try:
             with source.quietly():
                 symtable.symtable("".join(after.lines), file, "exec")
         except (SyntaxError, ValueError):
             return ()
-    return edits
+    return tuple(edits)
 
 
-_UNWRITABLE = (
-    *(CannotBeWrittenError, SyntaxError, ValueError, LookupError, TypeError, AttributeError),
-    *(AssertionError, RecursionError, NotImplementedError, StopIteration, OSError),
-)
+def instead_of(node: ast.AST, file: str, text: str) -> Piece:
+    """Return the piece that replaces an expression."""
+    return Piece(file, _start(node), _end(node), text)
 
 
-def written(write: Callable[P, tuple[Edit, ...]]) -> Callable[P, tuple[Edit, ...]]:
-    """Return the function with nothing for what cannot be written.
+def text_of(node: ast.AST, file: str) -> str:
+    """Return an expression as it is written, over several lines if it is so."""
+    (first, column), (last, end) = _start(node), _end(node)
+    lines = [bare(line).encode() for line in source.parsed(file).lines[first - 1 : last]]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][column:]
+    return b"\n".join(lines).decode()
 
-    It runs in the user's program, and a finding without an edit is one all the same.
+
+def _start(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
+def _end(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
+
+
+# statements
+
+
+def before(node: ast.stmt, file: str, lines: Iterable[str]) -> Pieces:
+    """Return the piece that puts lines above a statement; none if others share its line."""
+    at = (first_line(node), 0)
+    indent = _indent(node, file)
+    if indent is None:
+        return ()
+    return (Piece(file, at, at, "".join(f"{indent}{line}\n" for line in lines)),)
+
+
+def after(node: ast.stmt, file: str, lines: Iterable[str]) -> Pieces:
+    """Return the piece that puts lines below a statement; none if others share its lines."""
+    indent = _indent(node, file)
+    if indent is None or not _stands_alone(node, file):
+        return ()
+    return (Piece(file, _end(node), _end(node), "".join(f"\n{indent}{line}" for line in lines)),)
+
+
+def removed(node: ast.stmt, file: str) -> Pieces:
+    """Return the piece that takes a statement out; none if others share its lines."""
+    if not _stands_alone(node, file):
+        return ()
+    if len(block_with(file, node)) < 2:
+        return (Piece(file, _start(node), _end(node), "pass"),)
+    return (Piece(file, (first_line(node), 0), (_end(node)[0] + 1, 0), ""),)
+
+
+def under(node: ast.stmt, file: str, context: str) -> Pieces:
+    """Return the pieces that run a statement under a context; none if a text of several lines is
+    in it, as that would change with its indentation.
     """
-
-    @functools.wraps(write)
-    def edits(*args: P.args, **kwargs: P.kwargs) -> tuple[Edit, ...]:
-        try:
-            return write(*args, **kwargs)
-        except _UNWRITABLE:
-            return ()
-        except Exception as error:
-            # Not what a signal's handler of the program may have raised meanwhile.
-            if not type(error).__module__.startswith("libcst"):
-                raise
-            return ()
-
-    return edits
-
-
-@written
-def joined(*parts: tuple[Edit, ...]) -> tuple[Edit, ...]:
-    """Return all edits as one change; none if a part is empty or two contradict each other."""
-    return checked(*merged(edit for part in parts for edit in part)) if all(parts) else ()
+    indent = _indent(node, file)
+    lines = range(first_line(node), _end(node)[0] + 1)
+    texts = (n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.JoinedStr))
+    if (
+        indent is None
+        or not _stands_alone(node, file)
+        or any(n.end_lineno != n.lineno for n in texts)
+    ):
+        return ()
+    step = "\t" if indent.startswith("\t") else "    "
+    parts = [Piece(file, (line, 0), (line, 0), step) for line in lines[1:]]
+    head = f"{indent}with {context}:\n{step}"
+    return (Piece(file, (lines[0], 0), (lines[0], 0), head), *parts)
 
 
-def merged(edits: Iterable[Edit]) -> tuple[Edit, ...]:
-    """Return the edits, with one for all that change the same lines."""
-    done: list[Edit] = []
-    cluster: list[Edit] = []
-    for edit in sorted(edits, key=lambda each: (each.file, each.line)):
-        is_near = bool(cluster) and edit.line <= max(each.last for each in cluster)
-        if is_near and cluster[0].file == edit.file:
-            cluster.append(edit)
-        else:
-            done += _one(cluster)
-            cluster = [edit]
-    return (*done, *_one(cluster))
+def lines_of(node: ast.stmt, file: str) -> list[str]:
+    """Return the lines of a statement, without its indentation."""
+    indent = len(_indent(node, file) or "")
+    own = source.parsed(file).lines[first_line(node) - 1 : _end(node)[0]]
+    return [bare(line)[indent:] if not bare(line)[:indent].strip() else bare(line) for line in own]
 
 
-def _one(cluster: Sequence[Edit]) -> Sequence[Edit]:
-    """Return one edit for several of the same lines."""
-    if len(cluster) < 2:
-        return cluster
-    first, last = cluster[0].line, max(edit.last for edit in cluster)
-    lines = [line.rstrip("\n") for line in source.parsed(cluster[0].file).lines]
-    base = lines[first - 1 : last]
-    words = _WORD.findall("\n".join(base))
-    hunks: list[_Hunk] = []
-    for edit in cluster:
-        if not edit.replacement:
-            raise CannotBeWrittenError  # what one takes out the other changes
-        new = [*lines[first - 1 : edit.line - 1], edit.replacement, *lines[edit.last : last]]
-        for hunk in _hunks(words, _WORD.findall("\n".join(new))):
-            if hunk not in hunks:
-                hunks.append(hunk)
-    text = _applied(words, sorted(hunks, key=lambda each: each[:2]))
-    return [Edit(cluster[0].file, first, text, last if last > first else 0)]
+def first_line(node: ast.stmt) -> int:
+    """Return the line where a statement begins, its decorators included."""
+    return min(
+        _start(node)[0], *(_start(d)[0] for d in getattr(node, "decorator_list", ())), 1 << 60
+    )
 
 
-def _hunks(old: list[str], new: list[str]) -> Iterable[_Hunk]:
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    for what, i, end, j, last in matcher.get_opcodes():
-        if what != "equal":
-            yield i, end, tuple(new[j:last])
+def _indent(node: ast.stmt, file: str) -> str | None:
+    """Return what stands before a statement; None if that is not only white space."""
+    text = (
+        bare(source.parsed(file).lines[first_line(node) - 1]).encode()[: _start(node)[1]].decode()
+    )
+    return None if text.strip() else text
 
 
-def _applied(words: list[str], hunks: Sequence[_Hunk]) -> str:
-    """Return the words with all hunks applied; two may insert whole lines at one place."""
-    made: list[str] = []
-    at = 0
-    before: _Hunk | None = None
-    for hunk in hunks:
-        start, end, new = hunk
-        if start < at or (before is not None and not _fits(before, hunk)):
-            raise CannotBeWrittenError
-        made += [*words[at:start], *new]
-        at, before = end, hunk
-    return "".join([*made, *words[at:]])
+def _stands_alone(node: ast.stmt, file: str) -> bool:
+    line, column = _end(node)
+    rest = bare(source.parsed(file).lines[line - 1]).encode()[column:].decode().strip()
+    return _indent(node, file) is not None and (not rest or rest.startswith("#"))
 
 
-def _fits(before: _Hunk, hunk: _Hunk) -> bool:
-    """Return whether a hunk may follow another: not at the same place, unless both are lines."""
-    if hunk[0] != before[1] or before[0] != before[1] or hunk[0] != hunk[1]:
-        return True
-    return before[2][:1] == hunk[2][:1] == ("\n",)
+def block_with(file: str, statement: ast.stmt) -> list[ast.stmt]:
+    """Return the block that a statement stands in."""
+    for region in ast.walk(source.tree(file)):
+        for block in blocks_of(region):
+            if statement in block:
+                return block
+    return []
+
+
+def blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Yield the lists of statements that a statement is made of."""
+    for child in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(child, name, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                yield block

@@ -9,23 +9,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from gradscope.fixing import recompute
-from gradscope.fixing.edits import joined
+from gradscope.fixing.edits import Pieces, written
 from gradscope.fixing.marks import Place
 from gradscope.fixing.placed import (
     copying,
     decorated_function,
     expression_at,
     is_in,
-    keeping_graph,
     rebinding,
     region_of,
     statement_around,
     text_at,
+    uncached,
     with_call,
+    with_flag,
 )
-from gradscope.fixing.rehearsal import Change, Flow, Record, Simulation, Spot
-from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording, Site
+from gradscope.fixing.rehearsal import Change, Flow, Kind, Record, Simulation, Spot
+from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
 from gradscope.units import counted, listed
 
 _MOST = 3
@@ -75,10 +75,17 @@ def _detached_at(finding: Finding, record: Record) -> Iterator[Fix]:
     graphs = set(record.identities.values())
     at = [n for n, p in enumerate(record.places) if n in graphs and (p.file, p.line) in lines]
     for number in sorted(at, key=lambda n: len(text_at(record.places[n])))[:_MOST]:
-        edits = with_call(record.places[number], record.kinds.get(number, frozenset()), "detach")
+        kinds = record.kinds.get(number, frozenset())
+        edits = written(*with_call(record.places[number], kinds, "detach"))
         if edits:
             message = f"store `{text_at(record.places[number])}` detached"
             yield Fix(FixKind.DETACH, message, edits, _CHANGES)
+
+
+def _all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
+    """Return the edits of all parts together; none if there is one that cannot be written."""
+    known = list(parts)
+    return written(*(piece for part in known for piece in part)) if all(known) else ()
 
 
 def _fails_at(finding: Finding) -> Spot | None:
@@ -148,8 +155,7 @@ class _Search:
             if set(self._keep(keeps - {spot}).hazards) <= left:
                 keeps.discard(spot)
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
-        parts = [keeping_graph(sites[spot]) for spot in sorted(keeps)]
-        edits = joined(*parts) if parts else ()
+        edits = _all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
         where = listed([f"line {line}" for _, line in sorted(keeps)])
         return (
             [
@@ -182,7 +188,7 @@ class _Search:
                     harmless.remove(name)
             kinds = {n: self._kinds(names[n]) for n in harmless}
             is_leaf = bool(changed.rebound)
-            edits = rebinding(place, kinds, is_leaf=is_leaf)
+            edits = written(*rebinding(place, kinds, is_leaf=is_leaf))
             if edits:
                 told = listed([f"`{name}`" for name in harmless])
                 message = f"detach() {told} before line {place.line}: a state is carried on"
@@ -203,7 +209,7 @@ class _Search:
             if any(node < begun and record.nbytes[node] for node in last):
                 continue
             kinds = {name: self._kinds(own) for name, own in names.items()}
-            edits = rebinding(place, kinds, is_leaf=bool(changed.rebound))
+            edits = written(*rebinding(place, kinds, is_leaf=bool(changed.rebound)))
             if edits:
                 told = listed([f"`{name}`" for name in names])
                 message = f"detach() {told} before line {place.line}: it leads to all earlier runs"
@@ -222,8 +228,7 @@ class _Search:
         if not self._mends(changed):
             return []
         record = self._record
-        parts = [with_call(record.places[n], record.kinds[n], "clone") for n in places]
-        edits = joined(*parts) if all(parts) else ()
+        edits = _all_of(with_call(record.places[n], record.kinds[n], "clone") for n in places)
         told = listed([f"`{text_at(record.places[n])}`" for n in places])
         lines = listed([f"line {record.places[n].line}" for n in places])
         message = f"clone() {told} at {lines}: it is changed before backward needs it"
@@ -239,7 +244,7 @@ class _Search:
             assert function is not None
             own = frozenset(n for n, p in enumerate(record.places) if is_in(p, *function))
             if self._mends(self._built_again(own, frozenset())):
-                edits = recompute.uncached(Site(function[0], function[1].lineno))
+                edits = written(*uncached(*function))
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
                 if edits:
                     fixes.append(Fix(FixKind.RECOMPUTE, message, edits, _CHANGES))
@@ -258,7 +263,9 @@ class _Search:
                 changed = self._built_again(own, frozenset(cuts), spot)
                 if not self._mends(changed) or self._harm(changed):
                     continue
-                edits = copying(statement, spot, [record.places[n] for n in cuts], record)
+                tensor = frozenset({"tensor"})
+                parts = [with_call(record.places[n], tensor, "detach") for n in cuts]
+                edits = written(*copying(statement, spot, parts))
                 if edits:
                     also = "".join(
                         f", and detach `{text_at(record.places[n])}` before" for n in cuts
@@ -294,7 +301,7 @@ class _Search:
     def _rebind(self, head: int, names: frozenset[int]) -> Simulation:
         return Simulation(self._record, Change(head=head, names=names)).run()
 
-    def _kinds(self, numbers: Iterable[int]) -> frozenset[str]:
+    def _kinds(self, numbers: Iterable[int]) -> frozenset[Kind]:
         return frozenset().union(*(self._record.kinds.get(n, frozenset()) for n in numbers))
 
     def _bad(self, calls: Collection[int]) -> set[int]:
@@ -385,10 +392,9 @@ class _Search:
     def _detach(self, numbers: Sequence[int]) -> Fix | None:
         record = self._record
         kinds = [record.kinds.get(n, frozenset()) for n in numbers]
-        parts = [
+        edits = _all_of(
             with_call(record.places[n], k, "detach") for n, k in zip(numbers, kinds, strict=True)
-        ]
-        edits = joined(*parts) if len(parts) > 1 else parts[0]
+        )
         if not edits:
             return None
         texts = [text_at(record.places[n]) for n in numbers]

@@ -1,20 +1,33 @@
-"""Writes edits at the places that a rehearsal has marked: detached, cloned, run again."""
+"""Writes the edits of a fix at the places that a rehearsal has marked."""
 
 from __future__ import annotations
 
 import ast
-import textwrap
 from collections.abc import Sequence
 
 from gradscope.code import source
-from gradscope.code.places import of_node
-from gradscope.fixing import calls, syntax
-from gradscope.fixing.edits import checked, joined
+from gradscope.fixing.edits import (
+    Pieces,
+    after,
+    before,
+    block_with,
+    instead_of,
+    lines_of,
+    removed,
+    text_of,
+    under,
+)
 from gradscope.fixing.marks import Place
-from gradscope.fixing.rehearsal import Record, Spot
-from gradscope.model import Edit
+from gradscope.fixing.rehearsal import Kind, Spot
 
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+_CACHES = ("cache", "lru_cache", "cached_property")
+_ADDITIONS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_POSITIONS = {
+    "torch.autograd.grad": ("retain_graph", 3),
+    "torch.autograd.backward": ("retain_graph", 2),
+}
+"""Where a call takes a flag that is not named."""
 
 
 def expression_at(place: Place) -> ast.expr | None:
@@ -23,110 +36,10 @@ def expression_at(place: Place) -> ast.expr | None:
     return source.parsed(place.file).expressions.get(span)
 
 
-def keeping_graph(place: Place) -> tuple[Edit, ...]:
-    """Return the edit that has a call keep its graph."""
-    node = expression_at(place)
-    return calls.with_flag(of_node(node, place.file), "retain_graph") if node is not None else ()
-
-
 def text_at(place: Place) -> str:
     """Return the text of an expression; empty if there is none."""
     node = expression_at(place)
     return "" if node is None else ast.unparse(node)
-
-
-def with_call(place: Place, kinds: frozenset[str], method: str) -> tuple[Edit, ...]:
-    """Return the edit that detaches or clones what a place gives."""
-    node = expression_at(place)
-    if place.is_added:
-        return _total_cut(place) if method == "detach" else ()
-    if node is None:
-        return ()
-    lines = [line.rstrip("\r\n") for line in source.parsed(place.file).lines]
-    part = lines[place.line - 1 : place.end_line]
-    data = "\n".join(part).encode()
-    end = len("\n".join(part[:-1]).encode()) + (len(part) > 1) + place.end_column
-    text = data[place.column : end].decode()
-    new = _with_suffix(text, node, kinds, method)
-    if not new:
-        return ()
-    whole = (data[: place.column] + new.encode() + data[end:]).decode()
-    last = place.end_line if place.end_line > place.line else 0
-    return checked(Edit(place.file, place.line, whole, last))
-
-
-def _with_suffix(text: str, node: ast.expr, kinds: frozenset[str], method: str) -> str:
-    """Return ``text.detach()``, or what else detaches values of these kinds; empty if unknown."""
-    shown = text if isinstance(node, _SIMPLE) else f"({text})"
-    if "mixed" in kinds:
-        return ""
-    if "tuple" in kinds:
-        cut = f"tuple(t.{method}() for t in {text})"
-        other = kinds - {"tuple"}
-        if not other:
-            return cut
-        return f"({text} if {text} is None else {cut})" if other == {"none"} else ""
-    other = kinds - {"tensor", "number"}
-    if not other:
-        return f"{shown}.{method}()"
-    if isinstance(node, ast.Call):
-        return ""
-    is_other = f"{text} is None" if other == {"none"} else f'not hasattr({text}, "{method}")'
-    return f"({text} if {is_other} else {shown}.{method}())"
-
-
-def rebinding(place: Place, kinds: dict[str, frozenset[str]], *, is_leaf: bool) -> tuple[Edit, ...]:
-    """Return the edit that detaches variables before the statement at a place."""
-    lines = []
-    for name, own in kinds.items():
-        node = ast.parse(name, mode="eval").body
-        new = _with_suffix(name, node, own, "detach")
-        if not new or (is_leaf and own - {"tensor", "number"}):
-            return ()
-        lines.append(f"{name} = {new}{'.requires_grad_()' if is_leaf else ''}")
-    return _inserted(place.file, place.line, lines)
-
-
-def _inserted(file: str, line: int, statements: Sequence[str]) -> tuple[Edit, ...]:
-    """Return the edit that puts statements before the one that begins at a line."""
-    old = source.line_of(file, line)
-    indent = old[: len(old) - len(old.lstrip())]
-    text = "\n".join([*(f"{indent}{each}" for each in statements), old])
-    return checked(Edit(file, line, text))
-
-
-def copying(
-    statement: tuple[str, ast.stmt], spot: Spot, cuts: Sequence[Place], record: Record
-) -> tuple[Edit, ...]:
-    """Return the edit that runs a statement again before what follows the step needs its value."""
-    file, node = statement
-    block = syntax.block_with(file, node)
-    names = syntax.stored_names(node)
-    ends = [i for i, each in enumerate(block) if source.spans(each, spot[1])]
-    if file != spot[0] or not ends or not names or _draws(node):
-        return ()
-    begin = block.index(node) + 1
-    readers = [e for e in block[begin : ends[0] + 1] if syntax.read_names(e) & names]
-    parts = [with_call(each, frozenset({"tensor"}), "detach") for each in cuts]
-    if len(readers) < 2 or not all(parts):
-        return ()
-    lines = source.parsed(file).lines[node.lineno - 1 : node.end_lineno]
-    copy = textwrap.dedent("".join(lines)).rstrip("\n").split("\n")
-    inserted = _inserted(file, readers[-1].lineno, copy)
-    return joined(*parts, inserted) if parts else inserted
-
-
-def _draws(node: ast.AST) -> bool:
-    """Return whether a statement draws or takes something: its copy would have another."""
-    words = ("rand", "sample", "drop", "next", "normal", "choice", "shuffle")
-    called = [source.called_name(call) for call in source.calls_in(node)]
-    return any(word in name for name in called if name for word in words)
-
-
-def is_in(place: Place, file: str, node: ast.AST) -> bool:
-    """Return whether a place is within a node of a file."""
-    first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1 << 60)
-    return place.file == file and first <= place.line <= last
 
 
 def statement_around(place: Place) -> tuple[str, ast.stmt]:
@@ -134,12 +47,10 @@ def statement_around(place: Place) -> tuple[str, ast.stmt]:
     return place.file, source.enclosing(place.file, place.line)[-1]
 
 
-def decorated_function(place: Place) -> tuple[str, ast.FunctionDef] | None:
-    """Return the function around a place that has a decorator."""
-    for each in reversed(source.enclosing(place.file, place.line)):
-        if isinstance(each, ast.FunctionDef):
-            return (place.file, each) if each.decorator_list else None
-    return None
+def is_in(place: Place, file: str, node: ast.AST) -> bool:
+    """Return whether a place is within a node of a file."""
+    first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1 << 60)
+    return place.file == file and first <= place.line <= last
 
 
 def region_of(place: Place) -> ast.stmt | None:
@@ -151,21 +62,278 @@ def region_of(place: Place) -> ast.stmt | None:
     )
 
 
-def _total_cut(place: Place) -> tuple[Edit, ...]:
+# values
+
+
+def with_call(place: Place, kinds: frozenset[Kind], method: str) -> Pieces:
+    """Return the edit that detaches or clones what a place gives, or takes its number."""
+    if place.is_added:
+        return _total_cut(place) if method == "detach" else ()
+    node = expression_at(place)
+    if node is None:
+        return ()
+    written = text_of(node, place.file)
+    text = written if isinstance(node, _SIMPLE) else f"({written})"
+    new = _cut(text, kinds, method, is_call=isinstance(node, ast.Call))
+    return (instead_of(node, place.file, new),) if new else ()
+
+
+def _cut(text: str, kinds: frozenset[Kind], method: str, *, is_call: bool = False) -> str:
+    """Return ``text.detach()``, or what else detaches values of these kinds; empty if unknown.
+
+    ``is_call``: it must not stand there twice.
+    """
+    tensors, others = kinds & {"tensor", "number"}, kinds & {"none", "other"}
+    containers = {kind for kind in kinds if isinstance(kind, tuple)}
+    if len(containers) + bool(tensors) != 1 or (others and is_call):
+        return ""
+    if tensors:
+        cut, is_one = f"{text}.{method}()", f'hasattr({text}, "{method}")'
+    else:
+        ((name, parts),) = containers
+        inner = _cut("v" if name == "dict" else "t", parts, method)
+        if not inner:
+            return ""
+        made = {
+            "tuple": f"tuple({inner} for t in {text})",
+            "list": f"[{inner} for t in {text}]",
+            "dict": f"{{k: {inner} for k, v in {text}.items()}}",
+        }
+        cut, is_one = made[name], f"isinstance({text}, {name})"
+    if not others:
+        return cut
+    return (
+        f"(None if {text} is None else {cut})"
+        if others == {"none"}
+        else f"({cut} if {is_one} else {text})"
+    )
+
+
+def rebinding(place: Place, kinds: dict[str, frozenset[Kind]], *, is_leaf: bool) -> Pieces:
+    """Return the edit that detaches variables before the statement at a place."""
+    lines = []
+    for name, own in kinds.items():
+        new = _cut(name, own, "detach")
+        if not new or (is_leaf and own - {"tensor", "number"}):
+            return ()
+        lines.append(f"{name} = {new}{'.requires_grad_()' if is_leaf else ''}")
+    return before(statement_around(place)[1], place.file, lines)
+
+
+def _total_cut(place: Place) -> Pieces:
     """Return ``x = x.detach() + y`` for ``x += y``."""
-    lines = [line.rstrip("\r\n") for line in source.parsed(place.file).lines]
-    for found in source.parsed(place.file).nodes:
-        node = found.node
-        if isinstance(node, ast.AugAssign) and node.target.lineno == place.line:
-            if node.target.col_offset != place.column or node.end_lineno != node.lineno:
-                continue
-            symbol = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}[type(node.op)]
-            target, value = ast.unparse(node.target), ast.unparse(node.value)
-            if isinstance(node.value, ast.BinOp | ast.IfExp | ast.Lambda):
-                value = f"({value})"
-            line = lines[place.line - 1].encode()
-            cut = f'({target}.detach() if hasattr({target}, "detach") else {target})'
-            made = f"{target} = {cut} {symbol} {value}".encode()
-            new = line[: node.col_offset] + made + line[node.end_col_offset :]
-            return checked(Edit(place.file, place.line, new.decode()))
+    _, node = statement_around(place)
+    if not isinstance(node, ast.AugAssign) or type(node.op) not in _ADDITIONS:
+        return ()
+    target, value = text_of(node.target, place.file), text_of(node.value, place.file)
+    if isinstance(node.value, ast.BinOp | ast.IfExp | ast.Lambda):
+        value = f"({value})"
+    cut = f'({target}.detach() if hasattr({target}, "detach") else {target})'
+    return (instead_of(node, place.file, f"{target} = {cut} {_ADDITIONS[type(node.op)]} {value}"),)
+
+
+# calls of the engine
+
+
+def call_at(place: Place) -> ast.Call | None:
+    """Return the call at a place, or the only one of the engine in its statement."""
+    node = expression_at(place)
+    if isinstance(node, ast.Call):
+        return node
+    names = ("backward", "grad", "manual_backward")
+    inside = source.calls_in(statement_around(place)[1])
+    calls = [c for c in inside if source.called_name(c) in names and is_in(place, place.file, c)]
+    return calls[0] if len(calls) == 1 else None
+
+
+def with_flag(place: Place, name: str, value: str = "True") -> Pieces:
+    """Return the edit that passes ``name=value`` in a call, in the place of what it passes now."""
+    call = call_at(place)
+    if call is None or any(keyword.arg is None for keyword in call.keywords):
+        return ()  # **options may pass it as well
+    given = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    known, at = _POSITIONS.get(ast.unparse(call.func), ("retain_graph", 1))
+    if given is None and name == known and at < len(call.args):
+        given = call.args[at]
+    if given is not None:
+        return (instead_of(given, place.file, value),)
+    return with_argument(call, place.file, f"{name}={value}")
+
+
+def with_argument(call: ast.Call, file: str, text: str) -> Pieces:
+    """Return the edit that hands one more argument to a call."""
+    last = max((*call.args, *call.keywords), key=_end, default=None)
+    if last is not None:
+        return (instead_of(last, file, f"{text_of(last, file)}, {text}"),)
+    written = text_of(call, file)
+    return (instead_of(call, file, f"{written[: written.rindex('(')]}({text})"),)
+
+
+def without_flag(place: Place, name: str) -> Pieces:
+    """Return the edit that leaves ``name=True`` out of a call."""
+    call = call_at(place)
+    keyword = next((k for k in call.keywords if k.arg == name), None) if call else None
+    if call is None or keyword is None:
+        return ()
+    given = sorted((*call.args, *call.keywords), key=_end)
+    at = given.index(keyword)
+    if len(given) == 1:
+        return (instead_of(keyword, place.file, ""),)
+    first, last = (given[at - 1], keyword) if at else (keyword, given[1])
+    kept = text_of(given[at - 1] if at else given[1], place.file)
+    span = ast.copy_location(ast.Pass(), first)
+    span.end_lineno, span.end_col_offset = _end(last)
+    return (instead_of(span, place.file, kept),)
+
+
+def _end(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
+
+
+def summed(first: Place, second: Place) -> Pieces:
+    """Return the edit that makes one backward call of two that stand in one block: the later one,
+    of the sum of both losses.
+    """
+    calls, (file, last) = (call_at(first), call_at(second)), statement_around(second)
+    losses = [_loss_of(call) for call in calls if call is not None]
+    gone, block = statement_around(first)[1], block_with(file, last)
+    if gone not in block or block.index(gone) >= block.index(last) or None in losses:
+        return ()
+    texts = [text_of(loss, file) for loss in losses if loss is not None]
+    forms = [
+        text_of(call, file).replace(text, "", 1).replace("retain_graph=True", "")
+        for call, text in zip(calls, texts, strict=False)
+        if call is not None
+    ]
+    between = block[block.index(gone) + 1 : block.index(last)]
+    changed = {name for each in between for name in stored_names(each)}
+    if len(forms) < 2 or forms[0] != forms[1] or _read_names(ast.parse(texts[0])) & changed:
+        return ()
+    kept, call = losses[1], calls[1]
+    assert kept is not None
+    assert call is not None
+    total = " + ".join(texts)
+    is_owner = getattr(call.func, "value", None) is kept
+    return (*removed(gone, file), instead_of(kept, file, f"({total})" if is_owner else total))
+
+
+def summed_loop(place: Place) -> Pieces:
+    """Return the edit that makes one backward call of those in a loop over losses."""
+    file, last = statement_around(place)
+    loop = next(iter(source.enclosing(file, last.lineno)[-2:-1]), None)
+    if not isinstance(loop, ast.For) or loop.body != [last] or loop.orelse:
+        return ()
+    form = f"{ast.unparse(loop.target)}.backward()"
+    is_plain = ast.unparse(last).replace("retain_graph=True", "") == form
+    made = f"sum({text_of(loop.iter, file)}).backward()"
+    return (instead_of(loop, file, made),) if is_plain else ()
+
+
+def _loss_of(call: ast.Call) -> ast.expr | None:
+    """Return what a call starts from: ``x`` of ``x.backward()`` or of ``f.backward(x)``."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "backward" and not call.args:
+        match call.func.value:
+            case ast.Call(func=ast.Attribute(attr="scale"), args=[inner]):  # a GradScaler
+                return inner
+        return call.func.value
+    return call.args[0] if len(call.args) == 1 else None
+
+
+# statements
+
+
+def stored_names(node: ast.AST) -> set[str]:
+    """Return the variables that a statement binds, and what is in it."""
+    return {
+        each.id
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+    }
+
+
+def _read_names(node: ast.AST) -> set[str]:
+    found = {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    }
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        found.add(node.target.id)
+    return found
+
+
+def copying(statement: tuple[str, ast.stmt], spot: Spot, cuts: Sequence[Pieces]) -> Pieces:
+    """Return the edit that runs a statement again before what follows the step needs its value,
+    with some cuts in its first run.
+    """
+    file, node = statement
+    block, names = block_with(file, node), stored_names(node)
+    ends = [i for i, each in enumerate(block) if source.spans(each, spot[1])]
+    if file != spot[0] or not ends or not names or _draws(node) or not all(cuts):
+        return ()
+    begin = block.index(node) + 1
+    readers = [e for e in block[begin : ends[0] + 1] if _read_names(e) & names]
+    if len(readers) < 2:
+        return ()
+    copy = before(readers[-1], file, lines_of(node, file))
+    return (*(piece for cut in cuts for piece in cut), *copy) if copy else ()
+
+
+def _draws(node: ast.AST) -> bool:
+    """Return whether a statement draws or takes something: its copy would have another."""
+    words = ("rand", "sample", "drop", "next", "normal", "choice", "shuffle")
+    called = [source.called_name(call) for call in source.calls_in(node)]
+    return any(word in name for name in called if name for word in words)
+
+
+def moved(at: Place, behind: Place) -> Pieces:
+    """Return the edit that moves the statement around a place behind that around another one."""
+    (file, node), (other, goal) = statement_around(at), statement_around(behind)
+    block = block_with(file, node)
+    goal = next((e for e in block if source.spans(e, goal.lineno)), goal)
+    if file != other or goal not in block or block.index(goal) <= block.index(node):
+        return ()
+    gone, put = removed(node, file), after(goal, file, lines_of(node, file))
+    return (*gone, *put) if gone and put else ()
+
+
+def without_graph(file: str, line: int) -> Pieces:
+    """Return the edit that runs the statement at a line under ``torch.no_grad()``."""
+    node = source.enclosing(file, line)[-1]
+    kinds = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.For
+    if not isinstance(node, kinds):
+        return ()
+    return under(node, file, "torch.no_grad()") if _has_torch(file) else ()
+
+
+def _has_torch(file: str) -> bool:
+    return any(
+        isinstance(node, ast.Import) and any(a.name == "torch" and not a.asname for a in node.names)
+        for node in source.tree(file).body
+    )
+
+
+def decorated_function(place: Place) -> tuple[str, ast.FunctionDef] | None:
+    """Return the function around a place that has a decorator."""
+    for each in reversed(source.enclosing(place.file, place.line)):
+        if isinstance(each, ast.FunctionDef):
+            return (place.file, each) if each.decorator_list else None
+    return None
+
+
+def uncached(file: str, function: ast.FunctionDef) -> Pieces:
+    """Return the edit that takes the decorator off a function that keeps its results."""
+    asked = ("cache_clear", "cache_info", "__wrapped__")
+    for node in ast.walk(source.tree(file)):
+        is_asked = isinstance(node, ast.Attribute) and node.attr in asked
+        if is_asked and function.name in ast.unparse(node):
+            return ()
+    for each in function.decorator_list:
+        called = each.func if isinstance(each, ast.Call) else each
+        name = ast.unparse(called).rpartition(".")[2]
+        if name == "cached_property":
+            return (instead_of(each, file, "property"),)
+        if name in _CACHES:
+            line = each.lineno
+            whole = ast.copy_location(ast.Pass(), each)
+            whole.col_offset, whole.end_lineno, whole.end_col_offset = 0, line + 1, 0
+            return (instead_of(whole, file, ""),)
     return ()

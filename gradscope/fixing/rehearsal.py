@@ -16,6 +16,11 @@ from gradscope.fixing.marks import Place
 Spot: TypeAlias = tuple[str, int]
 """A file and a line in it."""
 
+Kind: TypeAlias = "str | tuple[str, frozenset[Kind]]"
+"""What a place gave: ``tensor``, ``number`` (of one element), ``none``, ``other``, or what a tuple,
+a list or a dict has in it.
+"""
+
 Flow: TypeAlias = tuple[object, ...]
 """A way by which a call trains a leaf: in full, or only from which line to which leaf."""
 
@@ -57,13 +62,13 @@ class Record:
     ``after``: the nodes that each node leads to. ``made``: the place that built it, -1 if unknown.
     ``nbytes``: what it saved. ``leaf``: the leaf that a node accumulates into. ``identities``: the
     place that a node stands for. ``added``: edges that an ``x += y`` made to the old ``x``, each
-    with its place. ``kinds``: what a place gave (tensor, number, tuple, mixed, none, other).
+    with its place. ``kinds``: what a place gave.
     ``heads`` are the first statements of functions and loops, ``begun`` how many nodes there were
     each time one began. ``ended``: how the rehearsal did.
     """
 
     places: Sequence[Place]
-    kinds: dict[int, frozenset[str]]
+    kinds: dict[int, frozenset[Kind]]
     after: Sequence[Sequence[int]]
     made: Sequence[int]
     nbytes: Sequence[int]
@@ -268,7 +273,7 @@ def read_record(file: Path) -> Record:
     data = json.loads(file.read_text(encoding="utf-8"))
     return Record(
         places=[Place(*each) for each in data["places"]],
-        kinds={int(k): frozenset(v) for k, v in data["kinds"].items()},
+        kinds={int(k): frozenset(map(_kind, v)) for k, v in data["kinds"].items()},
         after=data["after"],
         made=data["made"],
         nbytes=data["nbytes"],
@@ -282,6 +287,10 @@ def read_record(file: Path) -> Record:
         begun={int(k): v for k, v in data["begun"].items()},
         ended=data["ended"],
     )
+
+
+def _kind(data: str | list[Any]) -> Kind:
+    return data if isinstance(data, str) else (data[0], frozenset(map(_kind, data[1])))
 
 
 def _event(data: dict[str, Any]) -> Event:

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from importlib.machinery import SourceFileLoader
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NoReturn
@@ -35,6 +36,9 @@ from gradscope.torch_private import SAVED, DisableTorchFunction
 
 _CALLS_AFTER = 14
 """Engine calls that are watched after the first one that would fail."""
+
+_CONTAINERS = (tuple, list, dict)
+_MOST_PARTS = 64  # of a container that are looked at
 
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 
@@ -143,7 +147,7 @@ class Rehearsal(TorchFunctionMode):
         self._graph = _Graph()
         self._identities: dict[int, int] = {}
         self._added: list[tuple[int, int, int]] = []
-        self._kinds: dict[int, set[str]] = {}
+        self._kinds: dict[int, list[Any]] = {}
         self._events: list[dict[str, Any]] = []
         self._changed: dict[int, int] = {}
         self._heads: dict[int, list[int]] = {}
@@ -159,17 +163,24 @@ class Rehearsal(TorchFunctionMode):
         kind = type(value)
         if isinstance(value, torch.Tensor):
             with self._lock, DisableTorchFunction():
-                return self._marked(number, value, "number" if value.numel() == 1 else "tensor")
-        if kind is tuple and value and any(isinstance(each, torch.Tensor) for each in value):
-            told = _kind_of(value)
+                self._note_kind(number, value)
+                return self._marked(number, value)
+        if kind in _CONTAINERS:
             with self._lock, DisableTorchFunction():
-                return tuple(self._marked(number, each, told) for each in value)
-        if value is None or kind in (int, float, bool, str):
-            self._kinds.setdefault(number, set()).add("none" if value is None else "other")
+                self._note_kind(number, value)
+                if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
+                    return tuple(self._marked(number, each) for each in value)
+        elif value is None or kind in (int, float, bool, str):
+            self._note_kind(number, value)
         return value
 
-    def _marked(self, number: int, value: Any, told: str) -> Any:
-        self._kinds.setdefault(number, set()).add(told)
+    def _note_kind(self, number: int, value: Any) -> None:
+        known = self._kinds.setdefault(number, [])
+        kind = _kind_of(value)
+        if kind not in known:
+            known.append(kind)
+
+    def _marked(self, number: int, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         self._graph.gave[_memory(value)] = number
@@ -196,8 +207,7 @@ class Rehearsal(TorchFunctionMode):
         if node is not None:
             with self._lock:
                 own = self._graph.number(node, number)
-                kinds = self._kinds.setdefault(number, set())
-                kinds.add("number" if new.numel() == 1 else "tensor")
+                self._note_kind(number, new)
                 if old is not None:
                     self._added.append((own, self._graph.number(old, number), number))
         return new
@@ -328,7 +338,7 @@ class Rehearsal(TorchFunctionMode):
             "places": [_plain(each) for each in self._marker.places],
             "heads": [_plain(each) for each in self._marker.heads],
             "begun": self._heads,
-            "kinds": {number: sorted(kinds) for number, kinds in self._kinds.items()},
+            "kinds": self._kinds,
             "after": graph.after,
             "made": graph.place,
             "nbytes": graph.nbytes,
@@ -350,8 +360,19 @@ def _memory(tensor: Any) -> int:
         return 0
 
 
-def _kind_of(values: tuple[Any, ...]) -> str:
-    return "tuple" if all(isinstance(each, torch.Tensor) for each in values) else "mixed"
+def _kind_of(value: Any, depth: int = 3) -> Any:
+    """Return what a value is, as ``fixing/rehearsal.py`` describes it."""
+    if isinstance(value, torch.Tensor):
+        return "number" if value.numel() == 1 else "tensor"
+    kind = type(value)
+    if kind not in _CONTAINERS or not depth:
+        return "none" if value is None else "other"
+    parts: list[Any] = []
+    for each in islice(value.values() if kind is dict else value, _MOST_PARTS):
+        part = _kind_of(each, depth - 1)
+        if part not in parts:
+            parts.append(part)
+    return [kind.__name__, parts]
 
 
 def _is_clear(tensor: Any) -> bool:

@@ -24,6 +24,8 @@ HEADINGS = (
 """The sections of every rule's page, in this order."""
 
 
+_MOST_FIXES = 4
+
 ENGINE_ERRORS = (
     ("Trying to backward through the graph a second time", "GS101", "backward-through-freed-graph"),
     ("compiled with non-empty donated buffers", "GS104", "compiled-graph-cannot-be-retained"),
@@ -198,6 +200,14 @@ def head(call: BackwardCall, *own: Site | None) -> Site | None:
     """
     known = (site for site in own if site is not None)
     return next(known, call.site) if call.driven else call.site
+
+
+def first_few(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+    """Return the first of what can be done, nothing twice."""
+    known: dict[tuple[FixKind, str], Fix] = {}
+    for fix in fixes:
+        known.setdefault((fix.kind, fix.message), fix)
+    return tuple(known.values())[:_MOST_FIXES]
 
 
 def is_grad(call: BackwardCall) -> bool:

@@ -79,7 +79,7 @@ backward call in a hook, frees after the call has begun: no look before it can s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gradscope.model.calls import BackwardCall
@@ -117,12 +117,11 @@ class FreedGraph:
     foretold: Site | None = None
 
 
-def finding(facts: FreedGraph, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding; ``fixes`` are what can be done, the better first."""
+def finding(facts: FreedGraph) -> Finding:
+    """Return the finding, with what can be done about it, in words."""
     saved = tuple(s for node in facts.nodes for s in node.saved if s.state is SavedState.FREED)
     needed = counted(len(saved), "saved tensor") if saved else "the saved tensors"
     where = "" if facts.call.site is not None else f", in thread {facts.call.thread!r}"
-    choices = [*_fixes_of_cells(facts), *fixes]
     return RULE.finding(
         f"{'autograd.grad' if is_grad(facts.call) else 'backward'} through a freed graph",
         facts.call,
@@ -131,7 +130,7 @@ def finding(facts: FreedGraph, fixes: Sequence[Fix] = ()) -> Finding:
         related=_related(facts, activation_bytes(saved)),
         nodes=facts.nodes,
         saved=saved,
-        fixes=choices or (fix_for(facts),),
+        fixes=_fixes_of_cells(facts) or facts.foreseen or (fix_for(facts),),
     )
 
 
@@ -187,7 +186,7 @@ class FreedRead:
     that was freed.
 
     This is no backward call, so it can only be explained after torch has raised. ``after`` is the
-    number of the last completed backward call, ``fixes`` what can be done.
+    number of the last completed backward call.
     """
 
     site: Site | None
@@ -195,10 +194,9 @@ class FreedRead:
     made: Site | None = None
     freed_by: BackwardCall | None = None
     after: int = 0
-    fixes: tuple[Fix, ...] = ()
 
 
-READ_EARLIER = "look at saved tensors before the backward call, or pass retain_graph=True to it"
+_READ_EARLIER = "look at saved tensors before the backward call, or pass retain_graph=True to it"
 
 
 def finding_of_read(facts: FreedRead) -> Finding:
@@ -216,7 +214,7 @@ def finding_of_read(facts: FreedRead) -> Finding:
         label=f"reads what {facts.node or 'a node'} saved, already freed",
         related=notes,
         nodes=(facts.node,) if facts.node else (),
-        fixes=facts.fixes or (Fix(FixKind.REORDER, READ_EARLIER),),
+        fixes=(Fix(FixKind.REORDER, _READ_EARLIER),),
     )
     return replace(found, certainty=Certainty.OBSERVED)
 
@@ -255,8 +253,6 @@ def fix_for(facts: FreedGraph) -> Fix:
     matters.
     """
     call, by = facts.call, facts.freed_by
-    if facts.foreseen:
-        return facts.foreseen[0]
     if by is None:
         return Fix(FixKind.RECOMPUTE, "build the graph again before this call")
     if call.parent is not None and call.parent == by.parent:

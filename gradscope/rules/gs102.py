@@ -71,14 +71,14 @@ the call is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, Site, activation_bytes
-from gradscope.rules.base import built, called, head, is_grad, place, rule
-from gradscope.rules.roles import UNKNOWN, Roles
+from gradscope.rules.base import built, called, first_few, head, is_grad, place, rule
+from gradscope.rules.roles import UNKNOWN, Cut, Link, Loss, Roles, grouped
 from gradscope.units import counted, listed, nbytes
 
 RULE = rule(
@@ -131,8 +131,8 @@ class SharedGraph:
     share: tuple[int, int] = (0, 0)
 
 
-def finding(facts: SharedGraph, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding; ``fixes`` are what can be done, the better first."""
+def finding(facts: SharedGraph) -> Finding:
+    """Return the finding, with what can be done about it, in words."""
     saved = tuple(s for node in facts.nodes for s in node.saved)
     size = activation_bytes(saved)
     needs = "needs" if facts.conditions is None else "would need"
@@ -144,12 +144,12 @@ def finding(facts: SharedGraph, fixes: Sequence[Fix] = ()) -> Finding:
         related=_related(facts, size),
         nodes=facts.nodes,
         saved=saved,
-        fixes=fixes or (Fix(kind := fix_kind(facts), words_for(kind, facts)),),
+        fixes=first_few(_fixes(facts)),
     )
     return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
 
 
-def words_for(kind: FixKind, facts: SharedGraph) -> str:
+def _words(kind: FixKind, facts: SharedGraph) -> str:
     """Return what to do, and what it costs, for a fix of a kind."""
     size = activation_bytes(tuple(s for node in facts.nodes for s in node.saved))
     return _advice(kind, facts, size) + _cost(kind, facts)
@@ -187,22 +187,204 @@ def unless_certain(conditions: tuple[str, ...] | None) -> str:
     return f"if {' and '.join(conditions)}, " if conditions else "if the program comes to it, "
 
 
-def fix_kind(facts: SharedGraph) -> FixKind:
-    """Return what an expert would do; the order of the questions matters."""
+def _fixes(facts: SharedGraph) -> Iterator[Fix]:
+    """Yield what can be done, what an expert would do first; the order of the questions matters."""
+    roles, call = facts.roles, facts.call
+    is_part = facts.same_root and call.inputs is not None
     if facts.accumulated:
-        return FixKind.ITEM
-    is_part = facts.same_root and facts.call.inputs is not None
-    if not facts.again and (is_grad(facts.call) or is_part):
-        return FixKind.RETAIN_GRAPH
-    if facts.elements:
-        return FixKind.SUM_LOSSES
-    if facts.same_root:
-        return FixKind.RECOMPUTE
-    if facts.again:
-        if facts.carried:
-            return FixKind.NO_GRAD if facts.averaged else FixKind.DETACH
-        return FixKind.RECOMPUTE if facts.trained else FixKind.DETACH
-    return FixKind.DETACH if facts.stepped_between else FixKind.SUM_LOSSES
+        yield from _of_total(facts)
+    elif roles.rows and facts.again:
+        yield _fix(FixKind.RETAIN_GRAPH, facts, reason="each call asks for a part of one result")
+        yield _recomputed(facts)
+    elif not facts.again and (is_grad(call) or is_part):
+        yield from _of_probe(facts)
+    elif facts.elements:
+        yield _together(facts, "all of them are trained by one step")
+        yield _fix(FixKind.RETAIN_GRAPH, facts)
+    elif facts.same_root or roles.alike:
+        yield _forward_again(facts, "each call needs a graph of its own")
+        yield _fix(FixKind.RETAIN_GRAPH, facts)
+    elif facts.again and facts.carried:
+        yield from _of_state(facts)
+    elif facts.again:
+        yield from _of_made_once(facts)
+    else:
+        yield from _of_siblings(facts)
+
+
+def _fix(kind: FixKind, facts: SharedGraph, *effects: str, reason: str = "") -> Fix:
+    return Fix(kind, _words(kind, facts), effects=tuple(filter(None, effects)), reason=reason)
+
+
+def _of_total(facts: SharedGraph) -> Iterator[Fix]:
+    name = facts.holder
+    effect = "each call trains by its own loss alone"
+    item = _fix(FixKind.ITEM, facts, effect, reason=f"`{name}` is a running total")
+    reset = f"set `{name}` to zero at the start of each iteration: it still holds earlier losses"
+    zero = Fix(FixKind.OTHER, reset, effects=(effect,), reason=f"`{name}` is a loss, never reset")
+    yield from (item, zero) if facts.roles.total else (zero, item)
+
+
+def _of_probe(facts: SharedGraph) -> Iterator[Fix]:
+    roles = facts.roles
+    create = Fix(
+        FixKind.CREATE_GRAPH,
+        "pass create_graph=True to this call: the later loss is trained through its result",
+        effects=("the later loss trains through the gradient as well, which it does not now",),
+        reason="its result is a part of the later loss",
+    )
+    use = "only steps a copy of the weights" if roles.update else "is only read"
+    retain = _fix(FixKind.RETAIN_GRAPH, facts, reason="" if roles.penalty else f"its result {use}")
+    yield from (create, retain) if roles.penalty else (retain,)
+    if roles.update:
+        yield create
+    if not roles.penalty:
+        yield _forward_again(facts, "")
+
+
+def _of_state(facts: SharedGraph) -> Iterator[Fix]:
+    """Yield what can be done with a state that goes from one iteration into the next."""
+    lost = grouped(facts.roles.leaves) or "the parameters"
+    own = f"{lost} would get gradient from each loss through its own iteration, not earlier ones"
+    if facts.averaged:
+        yield _fix(FixKind.NO_GRAD, facts, "no parameter is trained through it")
+    goes = "each iteration's graph goes once its call is over"
+    yield _fix(FixKind.DETACH, facts, own, goes, reason="a carried state")
+    if not facts.averaged and not facts.call.driven:
+        yield _fix(FixKind.RETAIN_GRAPH, facts)
+
+
+def _of_made_once(facts: SharedGraph) -> Iterator[Fix]:
+    """What was made once, and is used by every iteration: a constant, or a cache to be trained."""
+    roles, again = facts.roles, _recomputed(facts)
+    if facts.holder.startswith("<cached "):
+        open_it = "open parametrize.cached() in each iteration of the loop, not around it"
+        yield replace(again, message=open_it, reason="a cache belongs to one graph")
+        yield _fix(FixKind.RETAIN_GRAPH, facts)
+        return
+    trained = facts.trained and not roles.constant
+    lost = loses(grouped(roles.leaves), roles.second, f"through `{facts.holder}`")
+    detach = _fix(FixKind.DETACH, facts, lost, reason="" if trained else roles.constant)
+    no_grad = Fix(
+        FixKind.NO_GRAD,
+        f"compute `{facts.holder}` under torch.no_grad(): it keeps no graph at all",
+        effects=(lost,),
+    )
+    yield from (again, detach, no_grad) if trained else (detach, no_grad, again)
+
+
+def _recomputed(facts: SharedGraph) -> Fix:
+    """Return the fix that computes what is shared anew, where it is used."""
+    who = grouped(facts.roles.leaves)
+    gets = f"{who} would get gradient in each iteration" if who else ""
+    is_trained = facts.trained and not facts.roles.constant
+    reason = "what it is computed from is trained" if is_trained else ""
+    return _fix(FixKind.RECOMPUTE, facts, gets, _share(facts, "each time"), reason=reason)
+
+
+def _of_siblings(facts: SharedGraph) -> Iterator[Fix]:
+    """Yield what can be done with two losses over one forward pass."""
+    roles = facts.roles
+    cuts = {link.cut for link in roles.links}
+    first, second = (_detached(facts, cut) for cut in (Cut.FIRST, Cut.SECOND))
+    one_step = "one optimizer steps with both" if roles.same_optimizer else ""
+    together, retain = _together(facts, one_step), _fix(FixKind.RETAIN_GRAPH, facts)
+    apart = "each loss has a step of its own" if facts.stepped_between else ""
+    again = _forward_again(facts, apart or "each loss trains another part")
+    if not roles.known or not roles.links:
+        likely, other = (second, first) if facts.only_shared else (first, second)
+        yield from (likely, together, other) if facts.stepped_between else (together, likely)
+    elif cuts == {Cut.NEITHER}:
+        yield from _of_constant(facts)
+    elif len(cuts) == 1 and cuts <= {Cut.FIRST, Cut.SECOND}:
+        yield second if cuts == {Cut.SECOND} else first
+    elif cuts == {Cut.FIRST, Cut.SECOND}:
+        message = f"{first.message} and {second.message.removeprefix('use ')}"
+        yield replace(first, message=message, effects=(*first.effects, *second.effects))
+    elif roles.same_optimizer or not facts.stepped_between:
+        yield together
+    yield from (again, together, retain)
+
+
+def _of_constant(facts: SharedGraph) -> Iterator[Fix]:
+    """Yield what can be done with what neither loss trains."""
+    link = facts.roles.links[0]
+    reason = "no optimizer that steps with these losses has its parameters"
+    effects = (f"{grouped(link.leaves)} would get no gradient, which no step uses",)
+    detach = f"detach() `{link.name}` where it is computed"
+    yield Fix(FixKind.DETACH, detach, effects=effects, reason=reason)
+    no_grad = f"compute `{link.name}` under torch.no_grad()"
+    yield Fix(FixKind.NO_GRAD, no_grad, effects=effects)
+
+
+def _detached(facts: SharedGraph, cut: Cut) -> Fix:
+    """Return the fix that detaches what is shared in one of the two losses."""
+    roles = facts.roles
+    links = [link for link in roles.links if link.cut is cut] or [*roles.links[:1]]
+    is_first = cut is Cut.FIRST
+    loss, other = (roles.first, roles.second) if is_first else (roles.second, roles.first)
+    if not links or loss is None or other is None:
+        return _fix(FixKind.DETACH, facts)
+    names = [(link.name_first if is_first else link.name_second) or link.name for link in links]
+    lost = grouped(n for link in links for n in (link.lost_first if is_first else link.lost_second))
+    keeps = f"{grouped(links[0].leaves) or 'the shared part'} would get gradient from {other.words}"
+    return Fix(
+        FixKind.DETACH,
+        f"use {', '.join(f'`{name}.detach()`' for name in names)} in {loss.words}",
+        effects=(loses(lost, loss), f"{keeps} as before"),
+        reason=_why(links[0], loss, other) if all(link.cut is cut for link in links) else "",
+    )
+
+
+def _why(link: Link, loss: Loss, other: Loss) -> str:
+    """Return why one loss may do without the gradient of a variable."""
+    if not other.steps:
+        return ""
+    if loss.trains:
+        return f"`{link.name}` is named as a constant"
+    steps, others = (", ".join(f"`{name}`" for name in each.steps) for each in (loss, other))
+    return f"{steps} steps with this loss, and only {others} has {grouped(link.leaves)}"
+
+
+def _together(facts: SharedGraph, reason: str) -> Fix:
+    """Return the fix that makes one backward call of the two."""
+    late = "the first step would come after both losses"
+    effect = late if facts.stepped_between else _untouched(facts.roles)
+    return _fix(FixKind.SUM_LOSSES, facts, effect, reason=reason)
+
+
+def _forward_again(facts: SharedGraph, reason: str) -> Fix:
+    """Return the fix that gives the later call a graph of its own."""
+    names = ", ".join(f"`{link.name}`" for link in facts.roles.links)
+    what = f" ({names})" if names else ""
+    message = f"run the forward pass again{what} for the call at {place(facts.next_call)}"
+    found = _fix(
+        FixKind.RECOMPUTE, facts, _untouched(facts.roles), _share(facts, "twice"), reason=reason
+    )
+    return found if facts.same_root else replace(found, message=message)
+
+
+def loses(leaves: str, loss: Loss | None, how: str = "") -> str:
+    """Return that parameters get no gradient from a loss any more."""
+    source_of = loss.words if loss is not None else "this loss"
+    what = leaves or "what it was computed from"
+    return f"{what} would get no gradient from {source_of}{f' {how}' if how else ''}"
+
+
+def _share(facts: SharedGraph, how: str) -> str:
+    """Return what would be computed again: the shared part's share of the graph, in nodes."""
+    part, whole = facts.share
+    if not part or part > whole:
+        return f"the shared part is computed {how}"
+    share = f"{100 * part / whole:.0f} %" if part < whole else "all"
+    nodes = f"{part} of the {counted(whole, 'node')} of this call's graph ({share})"
+    return f"the shared part is computed {how}: {nodes}"
+
+
+def _untouched(roles: Roles) -> str:
+    """Return that all parameters get gradient from both losses, as before."""
+    who = grouped(roles.leaves)
+    return f"{who} would get gradient from both losses as before" if who else "trains as before"
 
 
 def _cost(kind: FixKind, facts: SharedGraph) -> str:

@@ -64,7 +64,6 @@ finding. GS101 is announced in any case, when the call is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
@@ -99,8 +98,8 @@ class ForwardOnFreed:
     carried: bool = False
 
 
-def finding(facts: ForwardOnFreed, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding; ``fixes`` are what can be done, the better first."""
+def finding(facts: ForwardOnFreed) -> Finding:
+    """Return the finding, with what can be done about it, in words."""
     names = listed(facts.nodes)
     freed = f"freed by {called(facts.freed_by)}, which did not keep it"
     return RULE.finding(
@@ -114,11 +113,11 @@ def finding(facts: ForwardOnFreed, fixes: Sequence[Fix] = ()) -> Finding:
             Related("next_read", facts.next_call, "the backward call here will fail"),
         ),
         nodes=facts.nodes,
-        fixes=fixes or (fix_for(facts),),
+        fixes=(_fix(facts),),
     )
 
 
-def fix_for(facts: ForwardOnFreed) -> Fix:
+def _fix(facts: ForwardOnFreed) -> Fix:
     """Return what an expert would do, judged by these facts."""
     freed = f"the call at {place(facts.freed_by.site)}"
     detach = f"detach() `{facts.holder}`"

@@ -68,7 +68,6 @@ code may have worked yesterday.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
@@ -97,8 +96,8 @@ class DonatedGraph:
     nodes: tuple[Node, ...]
 
 
-def finding(facts: DonatedGraph, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding; ``fixes`` are what can be done, the better first."""
+def finding(facts: DonatedGraph) -> Finding:
+    """Return the finding, with what can be done about it, in words."""
     saved = tuple(s for node in facts.nodes for s in node.saved)
     flag = "create_graph=True" if facts.call.create_graph else "retain_graph=True"
     keep = f"asks to keep {counted(len(facts.nodes), 'compiled node')}"
@@ -109,7 +108,7 @@ def finding(facts: DonatedGraph, fixes: Sequence[Fix] = ()) -> Finding:
         related=_related(facts),
         nodes=facts.nodes,
         saved=saved,
-        fixes=fixes or (first_fix(facts),),
+        fixes=(_fix(facts),),
     )
 
 
@@ -120,7 +119,7 @@ def _related(facts: DonatedGraph) -> list[Related]:
     return [Related("created", site, message) for site in sites]
 
 
-def first_fix(facts: DonatedGraph) -> Fix:
+def _fix(facts: DonatedGraph) -> Fix:
     """Keep the graph without donating, or do without the compiler where a second derivative is
     wanted.
     """

@@ -91,6 +91,7 @@ need no more than a sign or a size of what they saved.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -98,6 +99,7 @@ from enum import Enum
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import place, rule
 from gradscope.rules.gs102 import unless_certain
+from gradscope.rules.roles import grouped
 from gradscope.units import counted, listed
 
 RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Certainty.PREDICTED)
@@ -111,6 +113,10 @@ TOLERANT = frozenset(name + end for end, names in _TOLERANT.items() for name in 
 """Nodes whose derivative asks what they saved for a sign, a side or a size: a change of values
 seldom makes it wrong.
 """
+
+_AVERAGE = re.compile(
+    r"ema|avg|average|mean|momentum|shadow|teacher|target|slow|swa", re.IGNORECASE
+)
 
 
 class By(Enum):
@@ -152,8 +158,25 @@ class StaleSoon:
     conditions: tuple[str, ...] | None = None
 
 
-def finding(facts: StaleSoon, *fixes: Fix) -> Finding:
-    """Return the finding; without ``fixes``, the better first, the order is to change."""
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What decides how a graph that went stale is cured.
+
+    ``carried``: its holder goes from one iteration into the next; ``again``: it was made before
+    this iteration; ``constant`` says why nothing is trained through it, if so. Of a change by an
+    operation, ``computed``: an operation of the graph made what was changed; ``trained``: it is a
+    parameter.
+    """
+
+    carried: bool = False
+    again: bool = False
+    constant: str = ""
+    computed: bool = False
+    trained: bool = False
+
+
+def finding(facts: StaleSoon, need: Need = Need()) -> Finding:
+    """Return the finding, with what can be done about it, in words."""
     names = _names(facts)
     is_step = facts.by is By.STEP
     modified = counted(len(facts.tensors), "parameter") if is_step else names
@@ -165,7 +188,7 @@ def finding(facts: StaleSoon, *fixes: Fix) -> Finding:
         related=_related(facts, names),
         nodes=facts.nodes,
         saved=facts.tensors,
-        fixes=fixes or (_reorder(facts),),
+        fixes=_fixes(facts, need),
     )
     found = replace(found, silent=facts.by is By.DATA)
     return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
@@ -188,6 +211,58 @@ def _related(facts: StaleSoon, names: str) -> Iterator[Related]:
         fate = "compute a wrong gradient" if is_hidden else "fail"
         what = f"{if_so}the backward call here will {fate}"
         yield Related("failing_node", facts.next_call, what)
+
+
+def _fixes(facts: StaleSoon, need: Need) -> tuple[Fix, ...]:
+    """Return what can be done, the expert's choice first."""
+    if need.carried:  # it is its graph that is too old, not the change that comes too early
+        return (fix_of_state(facts.holder, facts.next_call), _reorder(facts))
+    if facts.by is By.STEP:
+        return (*(_of_made_once(facts, need) if need.again else ()), _reorder(facts))
+    if need.trained or (facts.by is By.OPERATION and not need.computed and _is_average(facts)):
+        return (_reorder(facts), *(() if need.trained else (_clone(facts),)))
+    return (_clone(facts), _reorder(facts))
+
+
+def fix_of_state(holder: str, kept: Site) -> Fix:
+    """Return the fix of a graph that is kept over a step although only its value is carried on."""
+    what = f"`{holder}`" if holder else "what is carried on"
+    return Fix(
+        FixKind.DETACH,
+        f"detach() {what} after the backward call at {place(kept)}",
+        effects=("each loss trains through its own iteration, not through earlier ones",),
+        reason="a carried state, whose old graph the step has made stale",
+    )
+
+
+def _of_made_once(facts: StaleSoon, need: Need) -> tuple[Fix, ...]:
+    """Return what can be done with what was made before the loop, and is kept over its steps."""
+    name, who = facts.holder, grouped(facts.tensors)
+    again = Fix(
+        FixKind.RECOMPUTE,
+        f"compute `{name}` again in each iteration: the step has changed what it is made from",
+        effects=(f"{who} would get gradient in each iteration, at its new value",),
+        reason="" if need.constant else "what it is computed from is trained",
+    )
+    detach = Fix(
+        FixKind.DETACH,
+        f"detach() `{name}` where it is stored",
+        effects=(f"{who} would get no gradient through `{name}`",),
+        reason=need.constant,
+    )
+    return (detach, again) if need.constant else (again, detach)
+
+
+def _clone(facts: StaleSoon) -> Fix:
+    where = f" at {place(facts.made[0])}" if facts.made else ""
+    form = f"or at {place(facts.changed_at)} use the out-of-place form, or change a clone()"
+    effects = ("one more tensor of that size is held until the graph goes",)
+    return Fix(FixKind.CLONE, f"save a clone(){where}, {form}", effects=effects)
+
+
+def _is_average(facts: StaleSoon) -> bool:
+    """Return whether an average of weights is what was changed."""
+    return any(_AVERAGE.search(name) for name in facts.tensors) and not facts.nodes[1:]
 
 
 def _reorder(facts: StaleSoon) -> Fix:

@@ -68,7 +68,6 @@ backpropagation through time) is no finding; a longer one may be.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
@@ -108,8 +107,8 @@ class Carried:
     steps: bool = False
 
 
-def finding(facts: Carried, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding; ``fixes`` are what can be done, the better first."""
+def finding(facts: Carried) -> Finding:
+    """Return the finding, with what can be done about it, in words."""
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"
@@ -131,11 +130,11 @@ def finding(facts: Carried, fixes: Sequence[Fix] = ()) -> Finding:
         label=f"goes back over {facts.seen.words(facts.iterations)}",
         related=related,
         bytes=facts.nbytes,
-        fixes=fixes or (Fix(FixKind.DETACH, words_for(facts)),),
+        fixes=(Fix(FixKind.DETACH, _words(facts)),),
     )
 
 
-def words_for(facts: Carried) -> str:
+def _words(facts: Carried) -> str:
     """Return what to do, and what it means."""
     where = f" where it is handed on ({place(facts.stored)})" if facts.stored else ""
     return f"{_cut(facts, where)}; no gradient then goes back beyond the iteration"

@@ -71,7 +71,6 @@ container of independent outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
@@ -92,8 +91,7 @@ class KeptAlive:
     are single numbers; ``through_frame``: it is held by way of the variables of a function that has
     ended (a traceback). Each iteration adds ``nodes_each`` and ``nbytes_each``; ``after`` is the
     number of the last backward call. Without hooks the bytes are not known: ``counts_bytes`` is
-    False. ``seen`` says more of the count of iterations. ``parts`` are the index, key or attribute
-    of those parts that hold a graph, where tuples, dicts or objects are stored.
+    False. ``seen`` says more of the count of iterations.
     """
 
     call: BackwardCall | None
@@ -110,11 +108,10 @@ class KeptAlive:
     after: int = 0
     counts_bytes: bool = True
     seen: Seen = NOW
-    parts: tuple[object, ...] = ()
 
 
-def finding(facts: KeptAlive, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding; ``fixes`` are what can be done, the better first."""
+def finding(facts: KeptAlive) -> Finding:
+    """Return the finding, with what can be done about it, in words."""
     saved = f"{nbytes(facts.nbytes)} saved" if facts.nbytes else "no saved bytes"
     saved = saved if facts.counts_bytes else UNCOUNTED
     grown = growth(saved, facts.nodes_each, facts.nbytes_each, counts_bytes=facts.counts_bytes)
@@ -127,18 +124,8 @@ def finding(facts: KeptAlive, fixes: Sequence[Fix] = ()) -> Finding:
         label=f"keeps graphs of {facts.seen.words(facts.iterations)}, {saved}",
         related=(Related("held_by", facts.stored, held),),
         bytes=facts.nbytes,
-        fixes=fixes or (Fix(fix_kind(facts), words_for(facts)),),
+        fixes=(Fix(*_fix(facts)),),
     )
-
-
-def fix_kind(facts: KeptAlive) -> FixKind:
-    """Return what an expert would do."""
-    return _fix(facts)[0]
-
-
-def words_for(facts: KeptAlive) -> str:
-    """Return what to do, and what it means."""
-    return _fix(facts)[1]
 
 
 def _fix(facts: KeptAlive) -> tuple[FixKind, str]:

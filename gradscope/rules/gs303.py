@@ -59,7 +59,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
-from gradscope.model.finding import Certainty, Edit, Finding, Fix, FixKind, Related, Severity
+from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.rules.base import called, rule
 from gradscope.units import counted, nbytes
 
@@ -77,7 +77,7 @@ class KeptForNothing:
     nbytes: int
 
 
-def finding(facts: KeptForNothing, edits: tuple[Edit, ...] = ()) -> Finding:
+def finding(facts: KeptForNothing) -> Finding:
     """Return the finding."""
     dropped = f"dropped unused {counted(facts.times, 'time')}"
     note = f"kept by retain_graph=True in {called(facts.call)} and those before it"
@@ -89,5 +89,5 @@ def finding(facts: KeptForNothing, edits: tuple[Edit, ...] = ()) -> Finding:
         label=f"{nbytes(facts.nbytes)} kept after each call, {dropped}",
         related=(Related("retained_by", facts.call.site, note),),
         bytes=facts.nbytes,
-        fixes=(Fix(FixKind.REMOVE_RETAIN, f"{leave}: {same}", edits),),
+        fixes=(Fix(FixKind.REMOVE_RETAIN, f"{leave}: {same}"),),
     )

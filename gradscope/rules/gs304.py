@@ -89,7 +89,6 @@ enough to go unseen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
@@ -117,8 +116,8 @@ class KeptByCycle:
     nodes_each: float
 
 
-def finding(facts: KeptByCycle, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding; ``fixes`` are what can be done, the better first."""
+def finding(facts: KeptByCycle) -> Finding:
+    """Return the finding, with what can be done about it, in words."""
     site = facts.site or (facts.call.site if facts.call else None)
     how = {
         "ctx": f"`{facts.name}` is an output stored on the ctx of its Function",
@@ -133,11 +132,11 @@ def finding(facts: KeptByCycle, fixes: Sequence[Fix] = ()) -> Finding:
         site=site,
         label=f"{seen}, {counted(round(facts.nodes_each), 'node')} more with each",
         related=(Related("held_by", site, how),),
-        fixes=fixes or (Fix(kind, words_for(facts)),),
+        fixes=(Fix(kind, _words(facts)),),
     )
 
 
-def words_for(facts: KeptByCycle) -> str:
+def _words(facts: KeptByCycle) -> str:
     """Return what to do."""
     where = at(facts.site or (facts.call.site if facts.call else None))
     if facts.kind == "ctx":

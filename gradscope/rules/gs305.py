@@ -65,7 +65,6 @@ line that trains does. Where one line does both, in turn, it says nothing: run t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
@@ -96,8 +95,8 @@ class NeverBackpropagated:
     after: int = 0
 
 
-def finding(facts: NeverBackpropagated, fixes: Sequence[Fix] = ()) -> Finding:
-    """Return the finding; ``fixes`` are what can be done, the better first."""
+def finding(facts: NeverBackpropagated) -> Finding:
+    """Return the finding, with what can be done about it, in words."""
     size = nbytes(facts.nbytes)
     related = []
     if facts.built is not None:
@@ -118,10 +117,10 @@ def finding(facts: NeverBackpropagated, fixes: Sequence[Fix] = ()) -> Finding:
         label=f"{size} saved and dropped, {times}; never run backward",
         related=related,
         bytes=facts.nbytes,
-        fixes=fixes or (Fix(FixKind.NO_GRAD, words_for(facts)),),
+        fixes=(Fix(FixKind.NO_GRAD, _words(facts)),),
     )
 
 
-def words_for(facts: NeverBackpropagated) -> str:
+def _words(facts: NeverBackpropagated) -> str:
     """Return what to do, and what it means."""
     return f"run {place(facts.made)} under torch.no_grad(); nothing then trains through it"

@@ -25,8 +25,7 @@ from gradscope.detect.foresight.observer import retains_if_computed
 from gradscope.detect.foresight.outlook import foretell
 from gradscope.detect.foresight.reading import Reading, possible_read
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
-from gradscope.detect.observers import Observer, Schedule, proposed
-from gradscope.fixing.gs103 import fixes_for
+from gradscope.detect.observers import Observer, Schedule
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.program.drivers import runs_on
 from gradscope.program.sites import place_in, site_of, user_frame, user_frames
@@ -185,7 +184,7 @@ class ForwardOnFreed(Observer):
         return []
 
     def _found(self, facts: gs103.ForwardOnFreed) -> Finding:
-        found = gs103.finding(facts, proposed(self.watch.notes, lambda: fixes_for(facts)))
+        found = gs103.finding(facts)
         # What is proposed once the call fails is to be the same.
         self.watch.foreseen.setdefault(facts.freed_by.number, found)
         return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 import torch
@@ -17,11 +17,9 @@ from gradscope.code.statements import Statement
 from gradscope.collect.marks import Packed
 from gradscope.collect.state import State
 from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.stale_graphs import Needed, StaleGraphs, stepped
-from gradscope.detect.observers import Observer, Schedule, proposed
-from gradscope.fixing.gs201 import fixes_for_step
-from gradscope.fixing.gs202 import fixes_for_change
-from gradscope.model import Finding, Fix, Site
+from gradscope.detect.foresight.stale_graphs import StaleGraphs, need_of
+from gradscope.detect.observers import Observer, Schedule
+from gradscope.model import Finding, Site
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import is_held_leaf, is_parameter, requires_grad
 from gradscope.rules import gs202
@@ -138,18 +136,10 @@ class InPlace(Observer):
             self._told.add(change.statement.site)
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
         facts = needed.facts(change.statement.site, watch.calls, by)
-        fixes = proposed(watch.notes, lambda: self._fixes(change, needed, facts, frames))
-        return [gs202.finding(facts, *fixes)]
-
-    def _fixes(
-        self, change: Changed, needed: Needed, facts: gs202.StaleSoon, frames: list[FrameType]
-    ) -> tuple[Fix, ...]:
-        kept = stepped(self.watch, facts, needed, frames)
-        if kept.carried:  # it is its graph that is too old, not the change that comes too early
-            return fixes_for_step(kept)
-        return fixes_for_change(
-            change.statement, facts, _METHODS, computed=change.computed, trained=change.trained
+        need = replace(
+            need_of(watch, needed, frames), computed=change.computed, trained=change.trained
         )
+        return [gs202.finding(facts, need)]
 
 
 def _is_computed(packed: Packed) -> bool:

@@ -24,10 +24,8 @@ from gradscope.detect.foresight.objects import Objects
 from gradscope.detect.foresight.outlook import Outlook, foretell, next_turn
 from gradscope.detect.foresight.reading import Reading, may_stop_before
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
-from gradscope.detect.foresight.stale_graphs import StaleGraphs, stepped
-from gradscope.detect.observers import Observer, Schedule, proposed
-from gradscope.fixing.gs102 import fixes_for
-from gradscope.fixing.gs201 import fixes_for_step
+from gradscope.detect.foresight.stale_graphs import StaleGraphs, need_of
+from gradscope.detect.observers import Observer, Schedule
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.drivers import runs_on
 from gradscope.program.sites import Place, place_in, user_frames
@@ -97,10 +95,7 @@ class Foresight(Observer):
             if needed is None:
                 return ()
             facts = needed.facts(place.site, watch.calls, gs202.By.STEP)
-            fixes = proposed(
-                watch.notes, lambda: fixes_for_step(stepped(watch, facts, needed, frames))
-            )
-            return [gs202.finding(facts, *fixes)]
+            return [gs202.finding(facts, need_of(watch, needed, frames))]
 
     def _set_alarm(self, call: Call, decided: list[tuple[FrameType, int]]) -> None:
         """Have the call looked at again when a branch that keeps it from harm will turn."""
@@ -144,9 +139,7 @@ class Foresight(Observer):
         if chosen is not coming:
             conditions = next(o.conditions for _, o in chosen if o.reading.read.site == facts.read)
             facts = replace(facts, conditions=conditions)
-        holders = [r.holder() for _, r in found if r.backward == facts.next_call]
-        fixes = proposed(self.watch.notes, lambda: fixes_for(facts, holders))
-        finding = gs102.finding(facts, fixes)
+        finding = gs102.finding(facts)
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding
         return [finding]

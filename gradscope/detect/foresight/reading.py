@@ -37,7 +37,6 @@ from gradscope.detect.foresight.objects import (
     takes_no_arguments,
 )
 from gradscope.detect.foresight.shared_graphs import Freeing, Held
-from gradscope.fixing.gs102 import Holder
 from gradscope.model import Site
 from gradscope.model.paths import Path
 from gradscope.program.drivers import is_run_again
@@ -84,12 +83,6 @@ class Reading:
         """The backward call that will run through what was read."""
         assert self.read.backward is not None
         return self.read.backward
-
-    def holder(self) -> Holder:
-        """Return what a writer of edits has to know of the variable."""
-        whole = self.name.rpartition("[")[0]
-        in_tuple = bool(whole) and derives(type(Objects(self.frame).find(whole)), tuple)
-        return Holder(self.name, place_in(self.frame).site, self.again, in_tuple)
 
 
 def possible_read(held: Held, frames: Sequence[FrameType], loops: Loops) -> Reading | None:

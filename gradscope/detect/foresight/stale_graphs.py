@@ -18,18 +18,16 @@ from gradscope.collect.nodes import held as saved_in
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.evidence import is_carried, link_of
+from gradscope.detect.foresight.evidence import is_carried
 from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.outlook import foretell
 from gradscope.detect.foresight.reading import Reading
 from gradscope.detect.foresight.shared_graphs import Held, tensors_of
 from gradscope.detect.foresight.training import reason_for_a_constant
-from gradscope.fixing.gs201 import Stepped
 from gradscope.model import Site
 from gradscope.program.sites import place_in
 from gradscope.program.tensors import held_node, leaves_of
 from gradscope.rules import gs202
-from gradscope.rules.gs202 import StaleSoon
 
 _MOST_NODES = 2_000  # that may be touched in one look
 _MOST_MADE = 3
@@ -143,25 +141,13 @@ class StaleGraphs:
         return [packed for reference in references if (packed := reference()) is not None]
 
 
-def stepped(watch: State, facts: StaleSoon, needed: Needed, frames: Sequence[FrameType]) -> Stepped:
+def need_of(watch: State, needed: Needed, frames: Sequence[FrameType]) -> gs202.Need:
     """Return what decides how a stale graph is cured."""
     reading = needed.reading
     loop = source.loop_around(place_in(reading.frame).site)
     again = reading.again or reading.read.after_back_edge
-    carried = again and is_carried(reading, loop)
-    walker = Walker(_MOST_NODES)
-    leaves = leaves_of(walker.walk([held_node(needed.held.tensor)]))
-    constant = reason_for_a_constant(watch, reading, leaves, frames) if again else ""
-    return Stepped(
-        step=facts.changed_at,
-        next_call=facts.next_call,
-        holder=facts.holder,
-        tensors=facts.tensors,
-        made=facts.made,
-        carried=carried,
-        again=again,
-        constant=constant,
-        link=link_of(reading, facts.made),
-        kept=facts.next_call if again else None,
-        in_tuple=reading.holder().in_tuple,
-    )
+    if not again:
+        return gs202.Need()
+    leaves = leaves_of(Walker(_MOST_NODES).walk([held_node(needed.held.tensor)]))
+    constant = reason_for_a_constant(watch, reading, leaves, frames)
+    return gs202.Need(is_carried(reading, loop), again, constant)

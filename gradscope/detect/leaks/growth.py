@@ -23,15 +23,8 @@ from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.leaks.spans import Room, Spans
 from gradscope.detect.leaks.suspects import Mark, Scanned, Suspect, scan
-from gradscope.detect.observers import Observer, proposed
-from gradscope.fixing.leaks import (
-    detached_after,
-    detached_where_stored,
-    fixes_for_carried,
-    fixes_for_cycle,
-    fixes_for_kept,
-)
-from gradscope.model import BackwardCall, Finding, Fix, Site
+from gradscope.detect.observers import Observer
+from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.referrers import contexts, tracked
 from gradscope.program.sites import Place, user_frame, user_frames
@@ -368,7 +361,7 @@ class Growth(Observer):
         return self._of_cycle(gs304.KeptByCycle(loop.record, "grad", name, None, *kept))
 
     def _of_cycle(self, facts: gs304.KeptByCycle) -> Finding:
-        return gs304.finding(facts, proposed(self.watch.notes, lambda: fixes_for_cycle(facts)))
+        return gs304.finding(facts)
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""
@@ -488,14 +481,13 @@ class Told:
     """What was said of a holder."""
 
     facts: gs301.Carried | gs302.KeptAlive
-    fixes: tuple[Fix, ...]
 
     @property
     def finding(self) -> Finding:
         """The text of what was said."""
         if isinstance(self.facts, gs301.Carried):
-            return gs301.finding(self.facts, self.fixes)
-        return gs302.finding(self.facts, self.fixes)
+            return gs301.finding(self.facts)
+        return gs302.finding(self.facts)
 
     def again(self, sightings: Sightings, seen: Seen) -> Told:
         """Return the same with the newest figures."""
@@ -517,7 +509,6 @@ def carried(
     """Return what is said of a tensor whose graph goes back over the iterations."""
     suspect = sightings.newest
     site = record.site if record is not None else None
-    names = suspect.names if suspect.is_direct else suspect.names[: suspect.is_tuple]
     facts = gs301.Carried(
         call=record,
         holder=suspect.names[0].text,
@@ -527,9 +518,7 @@ def carried(
         steps=steps,
         **_figures(sightings, Seen()),
     )
-    edits = detached_after(site, names, in_tuple=not suspect.is_direct)
-    words, in_tuple = gs301.words_for(facts), not suspect.is_direct
-    return Told(facts, fixes_for_carried(facts, edits, words, in_tuple=in_tuple))
+    return Told(facts)
 
 
 def _kept_alive(watch: State, sightings: Sightings, record: BackwardCall | None) -> Told:
@@ -547,20 +536,9 @@ def _kept_alive(watch: State, sightings: Sightings, record: BackwardCall | None)
         through_frame=name.through_frame,
         after=watch.calls,
         counts_bytes=watch.hooked,
-        parts=suspect.parts or _part_named(name),
         **_figures(sightings, Seen()),
     )
-    writable = suspect.is_direct and not name.through_frame
-    edits = detached_where_stored(store, in_container=container) if writable else ()
-    return Told(facts, fixes_for_kept(facts, edits, gs302.words_for(facts)))
-
-
-def _part_named(name: Path) -> tuple[object, ...]:
-    """Return the index of a part whose name this is: ``memory[3][1]``."""
-    ends = name.steps[-2:]
-    if len(ends) == 2 and all(step.kind == "item" for step in ends):
-        return (ends[1].key,)
-    return ()
+    return Told(facts)
 
 
 def _has_grown(sightings: Sightings, *, ended: bool) -> bool:

@@ -21,8 +21,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
-from gradscope.detect.observers import Observer, proposed
-from gradscope.fixing.leaks import fixes_for_unused
+from gradscope.detect.observers import Observer
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.layouts import class_namespace, is_user_module, user_functions
 from gradscope.program.routes import Route
@@ -134,7 +133,7 @@ class Unused(Observer):
         facts = self._facts(sites[line], routes[0], times, sizes[line], trained)
         if not self.watch.is_worth_telling(facts.made, facts.nbytes):
             return
-        yield gs305.finding(facts, proposed(self.watch.notes, lambda: fixes_for_unused(facts)))
+        yield gs305.finding(facts)
 
     def _facts(
         self, site: Site, route: Route, times: int, nbytes: int, trained: dict[_Line, int]

@@ -14,7 +14,6 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.detect.observers import Observer
-from gradscope.fixing.leaks import without_retain
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.sites import from_library
 from gradscope.rules import gs303
@@ -95,7 +94,7 @@ class Waste(Observer):
             if enough and self.watch.is_worth_telling(site, max(unused)):
                 self._told.add(site)
                 facts = gs303.KeptForNothing(record, len(unused), max(unused))
-                yield gs303.finding(facts, without_retain(site))
+                yield gs303.finding(facts)
 
 
 def _is_of_the_user(record: BackwardCall) -> bool:

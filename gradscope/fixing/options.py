@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from gradscope.code import source
 from gradscope.fixing.edits import Pieces, written
 from gradscope.fixing.marks import Place
 from gradscope.fixing.placed import (
@@ -16,13 +17,19 @@ from gradscope.fixing.placed import (
     decorated_function,
     expression_at,
     is_in,
+    moved,
+    put_inside,
     rebinding,
     region_of,
     statement_around,
+    summed,
+    summed_loop,
     text_at,
     uncached,
     with_call,
     with_flag,
+    without_flag,
+    without_graph,
 )
 from gradscope.fixing.rehearsal import Change, Flow, Kind, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
@@ -30,7 +37,7 @@ from gradscope.units import counted, listed
 
 _MOST = 3
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
-_LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
+_LEAKS = frozenset({"GS301", "GS302", "GS303", "GS304", "GS305"})
 _MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLONE})
 """What a cut would do as well, and these say better: a number is wanted, an average is computed, a
 step comes too early, a value is overwritten.
@@ -46,40 +53,65 @@ def with_options(recording: Recording, record: Record) -> Recording:
 
 
 def _with(finding: Finding, record: Record) -> Finding:
-    known = finding.fixes
-    first = known[:1] if known and known[0].kind in _MEANT else ()
     if finding.code in _LEAKS:
-        state = _Search(record, ("", 0)).let_go() if finding.code == "GS301" else []
-        order = [*state, *known[:1], *_detached_at(finding, record), *known[1:]]
+        order = _ordered(finding.fixes, _of_leak(finding, record), ())
     elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
         search = _Search(record, spot)
-        detached = [*search.detached(), *search.rebound(), *search.detached_together()]
-        again, rest = search.again(), known[len(first) :]
-        if rest and rest[0].kind is FixKind.RECOMPUTE:
-            rest = (*again, *rest)
-        if search.is_built_once:  # what is meant to be trained must be built each time
-            order = [*first, *rest, *again, *detached, *search.kept()]
-        else:
-            order = [*first, *detached, *search.cloned(), *rest, *again, *search.kept()]
+        # What is meant to be trained must be built each time.
+        sooner = () if search.is_built_once else (FixKind.DETACH, FixKind.CLONE)
+        order = _ordered(finding.fixes, search.options(finding), sooner)
     else:
         return finding
-    worded = {each.edits: each for each in known if each.edits}
-    fixes = [*dict.fromkeys(worded.get(each.edits, each) for each in order)]
+    fixes = [*{fix.edits or fix: fix for fix in reversed([*order])}.values()][::-1]
     return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
 
 
-def _detached_at(finding: Finding, record: Record) -> Iterator[Fix]:
-    """Yield the fixes that detach what the line of a leak stores."""
+def _ordered(
+    known: Sequence[Fix], found: dict[FixKind, list[Fix]], sooner: Iterable[FixKind]
+) -> Iterator[Fix]:
+    """Yield what was found, by kinds: as the facts of the failure have it, but what loses nothing
+    comes ``sooner``. Where nothing was found of a kind that the facts name, its words stand.
+    """
+    words = {fix.kind: fix for fix in reversed(known)}
+    first = [fix.kind for fix in known[:1] if fix.kind in _MEANT]
+    for kind in dict.fromkeys((*first, *sooner, *(fix.kind for fix in known), *found)):
+        word = words.get(kind)
+        if not found.get(kind):
+            yield from () if word is None else (word,)
+            continue
+        for fix in found[kind]:
+            yield fix if word is None else replace(fix, reason=word.reason or fix.reason)
+
+
+def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
+    """Return what lets go of the graphs that a line keeps."""
+    found: dict[FixKind, list[Fix]] = defaultdict(list)
+    if finding.code == "GS301":
+        found[FixKind.DETACH] += _Search(record, ("", 0)).let_go()
     sites = [finding.site, *(each.site for each in finding.related if each.role == "held_by")]
-    lines = {(site.file, site.line) for site in sites if site is not None}
+    lines = {(site.file, site.line): None for site in sites if site is not None}
     graphs = set(record.identities.values())
     at = [n for n, p in enumerate(record.places) if n in graphs and (p.file, p.line) in lines]
-    for number in sorted(at, key=lambda n: len(text_at(record.places[n])))[:_MOST]:
-        kinds = record.kinds.get(number, frozenset())
-        edits = written(*with_call(record.places[number], kinds, "detach"))
-        if edits:
-            message = f"store `{text_at(record.places[number])}` detached"
-            yield Fix(FixKind.DETACH, message, edits, _CHANGES)
+    for number in sorted(at, key=lambda n: (len(text_at(record.places[n])), n))[:_MOST]:
+        place, kinds = record.places[number], record.kinds.get(number, frozenset())
+        text = text_at(place)
+        ways = [(FixKind.DETACH, "detach", f"store `{text}` detached")]
+        if kinds == {"number"}:
+            ways.append((FixKind.ITEM, "item", f"store the value, `{text}.item()`"))
+        for kind, method, message in ways:
+            if edits := written(*with_call(place, kinds, method)):
+                found[kind].append(Fix(kind, message, edits, _CHANGES))
+    for file, line in lines:
+        if edits := written(*without_graph(file, line)):
+            message = f"run line {line} under torch.no_grad()"
+            found[FixKind.NO_GRAD].append(Fix(FixKind.NO_GRAD, message, edits, _CHANGES))
+    calls = {e.spot: e.site for e in record.events if e.kind == "call"}
+    flag = FixKind.REMOVE_RETAIN, "retain_graph"
+    for spot in lines:
+        if spot in calls and (edits := written(*without_flag(calls[spot], flag[1]))):
+            message = f"leave {flag[1]}=True out at line {spot[1]}"
+            found[flag[0]].append(Fix(flag[0], message, edits, _CHANGES))
+    return found
 
 
 def _all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
@@ -108,6 +140,18 @@ class _Search:
         self._fail = min(self._meant, default=-1)
         self._stale = tuple(e for i in sorted(self._meant) for e in record.events[i].stale)
         self._freed = self._bad(self._meant)
+
+    def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
+        """Return what mends it, by kinds, the best first."""
+        return {
+            FixKind.DETACH: [*self.detached(), *self.rebound(), *self.detached_together()],
+            FixKind.CLONE: self.cloned(),
+            FixKind.SUM_LOSSES: self.together(),
+            FixKind.REORDER: self.later(finding),
+            FixKind.RECOMPUTE: self.again(),
+            FixKind.NO_GRAD: self.without_graph(finding),
+            FixKind.RETAIN_GRAPH: self.kept(),
+        }
 
     def detached(self) -> list[Fix]:
         """Return the fixes that detach in one place."""
@@ -170,6 +214,75 @@ class _Search:
             if edits
             else []
         )
+
+    def together(self) -> list[Fix]:
+        """Return the fixes that make one call of those that share a graph, where no step and no
+        zeroed gradient comes between.
+        """
+        record, fixes = self._record, []
+        calls = [i for i in record.calls if i <= self._fail]
+        for first, second in ((i, self._fail) for i in calls[-_MOST - 1 : -1]):
+            one, other = record.events[first], record.events[second]
+            between = record.events[first + 1 : second]
+            trained = {record.leaf[n] for n in self._base.ran[first] if n in record.leaf}
+            is_apart = any(each.leaves for each in between) or trained & set(other.cleared)
+            if is_apart or not self._mends(self._keep([one.spot])):
+                continue
+            if one.spot == other.spot:
+                edits = written(*summed_loop(other.site))
+            else:
+                edits = written(*summed(one.site, other.site))
+            if edits:
+                message = f"add the losses of lines {one.spot[1]} and {other.spot[1]}"
+                trains = ("every parameter gets the gradient of both losses",)
+                fixes.append(
+                    Fix(
+                        FixKind.SUM_LOSSES,
+                        f"{message}, and call backward once",
+                        edits,
+                        _CHANGES,
+                        trains,
+                    )
+                )
+        return fixes[-1:]
+
+    def later(self, finding: Finding) -> list[Fix]:
+        """Return the fixes that change what backward has saved only when it is over: after the
+        call, or after the step that follows it.
+        """
+        record, fixes = self._record, []
+        changed = {record.events[event].site for _, event, _ in self._stale if event >= 0}
+        if finding.code == "GS202" and finding.site is not None:
+            at = finding.site
+            changed.add(Place(at.file, at.line, at.column, at.end_line, at.end_column))
+        following = record.events[self._fail :] if self._fail >= 0 else ()
+        steps = [each for each in following if each.kind == "step"]
+        for site in sorted(changed, key=lambda each: (each.file, each.line)):
+            for goal in dict.fromkeys(e.site for e in (*steps[:1], *following[:1])):
+                if edits := written(*moved(site, goal)):
+                    message = f"move line {site.line} after line {goal.line}"
+                    fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES))
+        return fixes[:_MOST]
+
+    def without_graph(self, finding: Finding) -> list[Fix]:
+        """Return the fixes that build no graph where what is carried on is computed."""
+        roles = ("created", "held_by")
+        sites = [each.site for each in finding.related if each.role in roles]
+        spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
+        fixes = []
+        for file, line in spots:
+            here = {
+                n
+                for n, made in enumerate(self._record.made)
+                if made >= 0 and self._record.places[made].line == line
+            }
+            cuts = {self._record.identities[n] for n in here if n in self._record.identities}
+            if not cuts or self._harm(self._cut(cuts)):
+                continue
+            if edits := written(*without_graph(file, line)):
+                message = f"run line {line} under torch.no_grad()"
+                fixes.append(Fix(FixKind.NO_GRAD, message, edits, _CHANGES))
+        return fixes
 
     def rebound(self) -> list[Fix]:
         """Return the fixes that detach variables at the head of a function or loop."""
@@ -248,7 +361,20 @@ class _Search:
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
                 if edits:
                     fixes.append(Fix(FixKind.RECOMPUTE, message, edits, _CHANGES))
-        return [*fixes, *self._copied(made)]
+        return [*fixes, *self._inside(made), *self._copied(made)]
+
+    def _inside(self, made: set[int]) -> Iterator[Fix]:
+        """Yield the fixes that run, at the head of a loop, a statement from before it."""
+        record = self._record
+        spot = record.events[self._fail].spot
+        loops = [each for each in source.enclosing(*spot) if isinstance(each, source.LOOPS)]
+        for file, node in {statement_around(record.places[n]) for n in made}:
+            own = frozenset(n for n, p in enumerate(record.places) if is_in(p, file, node))
+            changed = self._built_again(own, frozenset())
+            if file == spot[0] and self._mends(changed) and not self._harm(changed):
+                if edits := written(*put_inside(file, node, loops)):
+                    message = f"run line {node.lineno} in each iteration"
+                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
 
     def _copied(self, made: set[int]) -> Iterator[Fix]:
         """Yield the fixes that run a statement again before the call that fails needs its value,
@@ -296,6 +422,19 @@ class _Search:
             is_variable = isinstance(read, ast.Name | ast.Attribute)
             if read and is_variable and source and at >= 0 and source[0] < begun[at]:
                 names[ast.unparse(read)].add(number)
+        for number, reads in record.held.items():
+            read = expression_at(record.places[number])
+            is_variable = isinstance(read, ast.Name | ast.Attribute)
+            if (
+                read is None
+                or not is_variable
+                or not is_in(record.places[number], place.file, region)
+            ):
+                continue
+            for time, sources in reads:
+                at = bisect_right(begun, time) - 1
+                if at >= 0 and any(s < begun[at] and s in leading for s in sources):
+                    names[ast.unparse(read)].add(number)
         return {name: frozenset(at) for name, at in names.items()}
 
     def _rebind(self, head: int, names: frozenset[int]) -> Simulation:

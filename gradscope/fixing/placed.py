@@ -91,13 +91,14 @@ def _cut(text: str, kinds: frozenset[Kind], method: str, *, is_call: bool = Fals
         cut, is_one = f"{text}.{method}()", f'hasattr({text}, "{method}")'
     else:
         ((name, parts),) = containers
-        inner = _cut("v" if name == "dict" else "t", parts, method)
+        each = next(letter for letter in "tuvw" if text != letter)
+        inner = _cut(each, parts, method)
         if not inner:
             return ""
         made = {
-            "tuple": f"tuple({inner} for t in {text})",
-            "list": f"[{inner} for t in {text}]",
-            "dict": f"{{k: {inner} for k, v in {text}.items()}}",
+            "tuple": f"tuple({inner} for {each} in {text})",
+            "list": f"[{inner} for {each} in {text}]",
+            "dict": f"{{k: {inner} for k, {each} in {text}.items()}}",
         }
         cut, is_one = made[name], f"isinstance({text}, {name})"
     if not others:
@@ -275,6 +276,26 @@ def copying(statement: tuple[str, ast.stmt], spot: Spot, cuts: Sequence[Pieces])
         return ()
     copy = before(readers[-1], file, lines_of(node, file))
     return (*(piece for cut in cuts for piece in cut), *copy) if copy else ()
+
+
+def put_inside(file: str, node: ast.stmt, loops: Sequence[ast.stmt]) -> Pieces:
+    """Return the edit that moves a statement to the head of the loop behind it."""
+    block, names = block_with(file, node), stored_names(node)
+    loop = next((each for each in loops if each in block), None)
+    if loop is None or not names or _draws(node) or block.index(loop) <= block.index(node):
+        return ()
+    between = block[block.index(node) + 1 : block.index(loop)]
+    if any(_read_names(each) & names for each in between):
+        return ()
+    gone = removed(node, file)
+    put = before(block_of(loop)[0], file, lines_of(node, file))
+    return (*gone, *put) if gone and put else ()
+
+
+def block_of(loop: ast.stmt) -> list[ast.stmt]:
+    """Return the statements that a loop runs."""
+    body: list[ast.stmt] = getattr(loop, "body", [])
+    return body
 
 
 def _draws(node: ast.AST) -> bool:

@@ -62,7 +62,8 @@ class Record:
     ``after``: the nodes that each node leads to. ``made``: the place that built it, -1 if unknown.
     ``nbytes``: what it saved. ``leaf``: the leaf that a node accumulates into. ``identities``: the
     place that a node stands for. ``added``: edges that an ``x += y`` made to the old ``x``, each
-    with its place. ``kinds``: what a place gave.
+    with its place. ``kinds``: what a place gave. ``held``: each time
+    that a place gave a list, a dict or a tuple, how many nodes there were and which were in it.
     ``heads`` are the first statements of functions and loops, ``begun`` how many nodes there were
     each time one began. ``ended``: how the rehearsal did.
     """
@@ -77,6 +78,7 @@ class Record:
     identities: dict[int, int]
     added: dict[tuple[int, int], int]
     events: Sequence[Event]
+    held: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
     leaves: Sequence[str] = ()
     heads: Sequence[Place] = ()
     begun: dict[int, list[int]] = field(default_factory=dict)
@@ -173,6 +175,7 @@ class Simulation:
     def run(self) -> Simulation:
         """Go through all events once; return the simulation."""
         self._is_again = False
+        self._carried = self._held_by_names()
         self._rebound: list[tuple[int, int, int]] = []
         self._freed: set[int] = set()
         self._old: set[int] = set()
@@ -192,10 +195,12 @@ class Simulation:
         """Return whether an edge is gone: nothing is trained through it."""
         change, record = self.change, self.record
         place = record.identities.get(following)
+        if self._carried and following in self._carried[self._turn(node)]:
+            return True
         if place is not None and place in change.names:
             source = record.after[following]
             begun = record.begun.get(change.head, ())
-            latest = bisect_right(begun, following) - 1
+            latest = self._turn(following)
             if source and latest >= 0 and source[0] < begun[latest]:
                 self._rebound.append((source[0], following, node))
                 return True
@@ -203,6 +208,21 @@ class Simulation:
             return False
         added = record.added.get((node, following))
         return place in change.cuts or added in change.cuts
+
+    def _turn(self, node: int) -> int:
+        """Return how often the head had begun when a node was built, less one."""
+        return bisect_right(self.record.begun.get(self.change.head, ()), node) - 1
+
+    def _held_by_names(self) -> dict[int, set[int]]:
+        """Return the nodes that the variables hold from before, for each time the head began."""
+        found: dict[int, set[int]] = defaultdict(set)
+        begun = self.record.begun.get(self.change.head, ())
+        for place in self.change.names:
+            for time, nodes in self.record.held.get(place, ()):
+                turn = self._turn(time)
+                if turn >= 0:
+                    found[turn] |= {node for node in nodes if node < begun[turn]}
+        return found
 
     def _call(self, index: int, event: Event) -> None:
         record, change = self.record, self.change
@@ -282,6 +302,7 @@ def read_record(file: Path) -> Record:
         identities={int(k): v for k, v in data["identities"].items()},
         added={(own, old): place for own, old, place in data["added"]},
         events=[_event(each) for each in data["events"]],
+        held={int(k): [(time, tuple(nodes)) for time, nodes in v] for k, v in data["held"].items()},
         leaves=data["leaves"],
         heads=[Place(*each) for each in data["heads"]],
         begun={int(k): v for k, v in data["begun"].items()},

@@ -14,7 +14,7 @@ import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib.machinery import SourceFileLoader
 from itertools import islice
@@ -151,6 +151,7 @@ class Rehearsal(TorchFunctionMode):
         self._events: list[dict[str, Any]] = []
         self._changed: dict[int, int] = {}
         self._heads: dict[int, list[int]] = {}
+        self._held: dict[int, list[tuple[int, list[int]]]] = {}
         self._freed: set[int] = set()
         self._hazard: int | None = None
         self._lock = threading.RLock()
@@ -168,6 +169,9 @@ class Rehearsal(TorchFunctionMode):
         if kind in _CONTAINERS:
             with self._lock, DisableTorchFunction():
                 self._note_kind(number, value)
+                nodes = [self._graph.number(n, number) for n in _nodes_in(value)]
+                if nodes:
+                    self._held.setdefault(number, []).append((len(self._graph.after), nodes))
                 if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
                     return tuple(self._marked(number, each) for each in value)
         elif value is None or kind in (int, float, bool, str):
@@ -338,6 +342,7 @@ class Rehearsal(TorchFunctionMode):
             "places": [_plain(each) for each in self._marker.places],
             "heads": [_plain(each) for each in self._marker.heads],
             "begun": self._heads,
+            "held": self._held,
             "kinds": self._kinds,
             "after": graph.after,
             "made": graph.place,
@@ -373,6 +378,16 @@ def _kind_of(value: Any, depth: int = 3) -> Any:
         if part not in parts:
             parts.append(part)
     return [kind.__name__, parts]
+
+
+def _nodes_in(value: Any, depth: int = 3) -> Iterator[Any]:
+    """Yield the nodes of the tensors in a value."""
+    if isinstance(value, torch.Tensor):
+        if value.grad_fn is not None:
+            yield value.grad_fn
+    elif type(value) in _CONTAINERS and depth:
+        for each in islice(value.values() if type(value) is dict else value, _MOST_PARTS):
+            yield from _nodes_in(each, depth - 1)
 
 
 def _is_clear(tensor: Any) -> bool:

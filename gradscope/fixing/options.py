@@ -371,10 +371,11 @@ class _Search:
         for file, node in {statement_around(record.places[n]) for n in made}:
             own = frozenset(n for n, p in enumerate(record.places) if is_in(p, file, node))
             changed = self._built_again(own, frozenset())
-            if file == spot[0] and self._mends(changed) and not self._harm(changed):
-                if edits := written(*put_inside(file, node, loops)):
-                    message = f"run line {node.lineno} in each iteration"
-                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
+            if file != spot[0] or not self._mends(changed) or self._harm(changed):
+                continue
+            if edits := written(*put_inside(file, node, loops)):
+                message = f"run line {node.lineno} in each iteration"
+                yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
 
     def _copied(self, made: set[int]) -> Iterator[Fix]:
         """Yield the fixes that run a statement again before the call that fails needs its value,
@@ -424,12 +425,8 @@ class _Search:
                 names[ast.unparse(read)].add(number)
         for number, reads in record.held.items():
             read = expression_at(record.places[number])
-            is_variable = isinstance(read, ast.Name | ast.Attribute)
-            if (
-                read is None
-                or not is_variable
-                or not is_in(record.places[number], place.file, region)
-            ):
+            is_here = is_in(record.places[number], place.file, region)
+            if not isinstance(read, ast.Name | ast.Attribute) or not is_here:
                 continue
             for time, sources in reads:
                 at = bisect_right(begun, time) - 1

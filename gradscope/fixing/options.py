@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from gradscope.code import source
-from gradscope.fixing.edits import Pieces, written
+from gradscope.fixing.edits import Pieces, block_with, written
 from gradscope.fixing.marks import Place
 from gradscope.fixing.placed import (
     copying,
@@ -18,6 +18,7 @@ from gradscope.fixing.placed import (
     expression_at,
     is_in,
     moved,
+    put_in_method,
     put_inside,
     rebinding,
     region_of,
@@ -36,6 +37,7 @@ from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recordin
 from gradscope.units import counted, listed
 
 _MOST = 3
+_READS = (ast.Name, ast.Attribute, ast.Subscript)
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS303", "GS304", "GS305"})
 _MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLONE})
@@ -74,7 +76,8 @@ def _ordered(
     """
     words = {fix.kind: fix for fix in reversed(known)}
     first = [fix.kind for fix in known[:1] if fix.kind in _MEANT]
-    for kind in dict.fromkeys((*first, *sooner, *(fix.kind for fix in known), *found)):
+    found_sooner = [kind for kind in sooner if found.get(kind)]
+    for kind in dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found)):
         word = words.get(kind)
         if not found.get(kind):
             yield from () if word is None else (word,)
@@ -114,6 +117,12 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     return found
 
 
+def _blocks_around(spot: Spot) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
+    """Yield the blocks that a line stands in, the innermost first, each with its statement."""
+    for statement in reversed(source.enclosing(*spot)):
+        yield block_with(spot[0], statement), statement
+
+
 def _all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
     """Return the edits of all parts together; none if there is one that cannot be written."""
     known = list(parts)
@@ -143,8 +152,13 @@ class _Search:
 
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
         """Return what mends it, by kinds, the best first."""
+        detached = [*self.detached(), *self.rebound(), *self.detached_together()]
+        first = finding.fix
+        if not detached and first is not None and first.kind is FixKind.DETACH and first.reason:
+            detached = self.detached(constant=True)
         return {
-            FixKind.DETACH: [*self.detached(), *self.rebound(), *self.detached_together()],
+            FixKind.DETACH: detached,
+            FixKind.ITEM: self.counted(),
             FixKind.CLONE: self.cloned(),
             FixKind.SUM_LOSSES: self.together(),
             FixKind.REORDER: self.later(finding),
@@ -153,11 +167,26 @@ class _Search:
             FixKind.RETAIN_GRAPH: self.kept(),
         }
 
-    def detached(self) -> list[Fix]:
-        """Return the fixes that detach in one place."""
-        left = {p: len(s.hazards) for p in self._harmless if self._mends(s := self._cut([p]))}
+    def detached(self, *, constant: bool = False) -> list[Fix]:
+        """Return the fixes that detach in one place: ``constant`` is what facts say that it is not
+        to be trained, though steps use it.
+        """
+        places = self._places() if constant else self._harmless
+        left = {p: len(s.hazards) for p in places if self._mends(s := self._cut([p]))}
         fixes = (self._detach([p]) for p in sorted(left, key=lambda p: (left[p], *self._worth(p))))
         return [fix for fix in fixes if fix is not None][:_MOST]
+
+    def counted(self) -> list[Fix]:
+        """Return the fixes that take a number in the place of a tensor of one element."""
+        record, fixes = self._record, []
+        for each in self._harmless:
+            is_number = record.kinds.get(each) == {"number"} and not record.places[each].is_added
+            if is_number and self._mends(changed := self._cut([each])):
+                edits = written(*with_call(record.places[each], frozenset({"number"}), "item"))
+                message = f"use the value of `{text_at(record.places[each])}`"
+                where = f" at line {record.places[each].line}, with item()"
+                fixes.append(self._fix(FixKind.ITEM, message + where, edits, changed))
+        return [fix for fix in fixes if fix.edits][:_MOST]
 
     def detached_together(self) -> list[Fix]:
         """Return the fix that detaches in the fewest places, where one is not enough."""
@@ -355,51 +384,105 @@ class _Search:
         fixes = []
         for function in {decorated_function(record.places[n]) for n in made} - {None}:
             assert function is not None
-            own = frozenset(n for n, p in enumerate(record.places) if is_in(p, *function))
-            if self._mends(self._built_again(own, frozenset())):
+            if self._mends(self._built_again(self._built_by(*function), frozenset())):
                 edits = written(*uncached(*function))
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
                 if edits:
                     fixes.append(Fix(FixKind.RECOMPUTE, message, edits, _CHANGES))
-        return [*fixes, *self._inside(made), *self._copied(made)]
+        return [*fixes, *self._inside_loop(), *self._inside_function(), *self._copied()]
 
-    def _inside(self, made: set[int]) -> Iterator[Fix]:
-        """Yield the fixes that run, at the head of a loop, a statement from before it."""
-        record = self._record
-        spot = record.events[self._fail].spot
-        loops = [each for each in source.enclosing(*spot) if isinstance(each, source.LOOPS)]
-        for file, node in {statement_around(record.places[n]) for n in made}:
-            own = frozenset(n for n, p in enumerate(record.places) if is_in(p, file, node))
-            changed = self._built_again(own, frozenset())
-            if file != spot[0] or not self._mends(changed) or self._harm(changed):
+    def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
+        """Return the nodes that a statement or function has built, by whatever it called: all that
+        its values lead to, up to the variables that it reads.
+        """
+        record, found = self._record, set[int]()
+        own = {n for n, p in enumerate(record.places) if is_in(p, file, node)}
+        reads = {n for n in own if isinstance(expression_at(record.places[n]), _READS)}
+        inside = {n: place for n, place in record.identities.items() if place in own}
+        waiting = [n for n, place in inside.items() if place not in reads]
+        while waiting:
+            each = waiting.pop()
+            if each not in found:
+                found.add(each)
+                if inside.get(each) not in reads:
+                    waiting += record.after[each]
+        return frozenset(found | {n for n, place in enumerate(record.made) if place in own})
+
+    def _building(self, block: Sequence[ast.stmt], end: ast.stmt) -> list[ast.stmt]:
+        """Return the statements of a block, up to one of them, that built what was freed."""
+        file = self._record.events[self._fail].spot[0]
+        before = block[: block.index(end)]
+        kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        return [
+            each
+            for each in before
+            if not isinstance(each, kinds) and self._built_by(file, each) & self._freed
+        ]
+
+    def _inside_loop(self) -> Iterator[Fix]:
+        """Yield the fixes that run, at the head of a loop, statements from before it."""
+        file, line = self._record.events[self._fail].spot
+        for loop in source.enclosing(file, line):
+            if not isinstance(loop, source.LOOPS):
                 continue
-            if edits := written(*put_inside(file, node, loops)):
-                message = f"run line {node.lineno} in each iteration"
+            nodes = self._building(block_with(file, loop), loop)
+            changed = self._built_again(self._all_built(file, nodes), frozenset())
+            if not nodes or not self._mends(changed) or self._harm(changed):
+                continue
+            if edits := written(*put_inside(file, nodes, loop)):
+                lines = listed([f"line {node.lineno}" for node in nodes])
+                message = f"run {lines} in each iteration"
                 yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
 
-    def _copied(self, made: set[int]) -> Iterator[Fix]:
-        """Yield the fixes that run a statement again before the call that fails needs its value,
-        with what the first run of it need not train detached there.
+    def _inside_function(self) -> Iterator[Fix]:
+        """Yield the fixes that compute an attribute in the method that reads it."""
+        record = self._record
+        made = {record.made[n] for n in self._freed if record.made[n] >= 0}
+        for file, node in {statement_around(record.places[n]) for n in made}:
+            if not isinstance(node, ast.Assign):
+                continue
+            changed = self._built_again(self._built_by(file, node), frozenset())
+            readers = [each for each in record.heads if each.file == file]
+            edits = written(*put_in_method(file, node, readers))
+            if edits and self._mends(changed) and not self._harm(changed):
+                message = f"run line {node.lineno} where `{ast.unparse(node.targets[0])}` is used"
+                yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
+
+    def _copied(self) -> Iterator[Fix]:
+        """Yield the fixes that run statements again before the call that fails needs their values,
+        with what the first run of them need not train detached there.
         """
         record = self._record
         spot = record.events[self._fail].spot
-        for statement in {statement_around(record.places[n]) for n in made}:
-            own = frozenset(n for n, p in enumerate(record.places) if is_in(p, *statement))
-            inside = sorted(own & set(record.identities.values()), key=self._worth)
-            for cuts in [(), *((n,) for n in inside)]:
-                changed = self._built_again(own, frozenset(cuts), spot)
-                if not self._mends(changed) or self._harm(changed):
+        block = next(iter(_blocks_around(spot)), None)
+        if block is None:
+            return
+        building = self._building(*block)
+        for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
+            built = self._all_built(spot[0], nodes)
+            places = {
+                n
+                for n in record.identities.values()
+                if any(is_in(record.places[n], spot[0], s) for s in nodes)
+            }
+            for cuts in [(), *((n,) for n in sorted(places, key=self._worth))]:
+                changed = self._built_again(built, frozenset(cuts), spot)
+                if not nodes or not self._mends(changed) or self._harm(changed):
                     continue
                 tensor = frozenset({"tensor"})
                 parts = [with_call(record.places[n], tensor, "detach") for n in cuts]
-                edits = written(*copying(statement, spot, parts))
+                edits = written(*copying(spot[0], nodes, spot, parts))
                 if edits:
                     also = "".join(
                         f", and detach `{text_at(record.places[n])}` before" for n in cuts
                     )
-                    message = f"run line {statement[1].lineno} again for line {spot[1]}{also}"
+                    lines = listed([f"line {node.lineno}" for node in nodes])
+                    message = f"run {lines} again for line {spot[1]}{also}"
                     yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
                     return
+
+    def _all_built(self, file: str, nodes: Iterable[ast.stmt]) -> frozenset[int]:
+        return frozenset().union(*(self._built_by(file, node) for node in nodes))
 
     def _built_again(self, own: frozenset[int], cuts: frozenset[int], *spots: Spot) -> Simulation:
         calls = frozenset(spots or {self._record.events[i].spot for i in self._record.calls})

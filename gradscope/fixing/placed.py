@@ -261,35 +261,69 @@ def _read_names(node: ast.AST) -> set[str]:
     return found
 
 
-def copying(statement: tuple[str, ast.stmt], spot: Spot, cuts: Sequence[Pieces]) -> Pieces:
-    """Return the edit that runs a statement again before what follows the step needs its value,
-    with some cuts in its first run.
+def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pieces]) -> Pieces:
+    """Return the edit that runs statements again before what follows the step needs their values,
+    with some cuts in their first run.
     """
-    file, node = statement
-    block, names = block_with(file, node), stored_names(node)
+    block = block_with(file, nodes[0])
+    names = {name for node in nodes for name in stored_names(node)}
     ends = [i for i, each in enumerate(block) if source.spans(each, spot[1])]
-    if file != spot[0] or not ends or not names or _draws(node) or not all(cuts):
+    if not ends or not names or any(map(_draws, nodes)) or not all(cuts):
         return ()
-    begin = block.index(node) + 1
+    begin = block.index(nodes[-1]) + 1
     readers = [e for e in block[begin : ends[0] + 1] if _read_names(e) & names]
     if len(readers) < 2:
         return ()
-    copy = before(readers[-1], file, lines_of(node, file))
+    copy = before(readers[-1], file, [line for node in nodes for line in lines_of(node, file)])
     return (*(piece for cut in cuts for piece in cut), *copy) if copy else ()
 
 
-def put_inside(file: str, node: ast.stmt, loops: Sequence[ast.stmt]) -> Pieces:
-    """Return the edit that moves a statement to the head of the loop behind it."""
-    block, names = block_with(file, node), stored_names(node)
-    loop = next((each for each in loops if each in block), None)
-    if loop is None or not names or _draws(node) or block.index(loop) <= block.index(node):
+def put_inside(file: str, nodes: Sequence[ast.stmt], loop: ast.stmt) -> Pieces:
+    """Return the edit that moves statements to the head of the loop behind them."""
+    block = block_with(file, loop)
+    names = {name for node in nodes for name in stored_names(node)}
+    between = block[block.index(nodes[0]) : block.index(loop)]
+    others = [each for each in between if each not in nodes]
+    if not names or any(map(_draws, nodes)) or any(_read_names(each) & names for each in others):
         return ()
-    between = block[block.index(node) + 1 : block.index(loop)]
-    if any(_read_names(each) & names for each in between):
+    gone = [removed(node, file) for node in nodes]
+    lines = [line for node in nodes for line in lines_of(node, file)]
+    put = before(block_of(loop)[0], file, lines)
+    return (*(piece for each in gone for piece in each), *put) if all(gone) and put else ()
+
+
+def put_in_method(file: str, node: ast.Assign, heads: Sequence[Place]) -> Pieces:
+    """Return the edit that moves the assignment of an attribute from one method of a class to the
+    head of the only one that reads it.
+    """
+    target = node.targets[0]
+    free = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    local = {name for each in _functions_around(file, node) for name in _own_names(each)}
+    if not isinstance(target, ast.Attribute) or free & local != {"self"} or _draws(node):
         return ()
+    text = ast.unparse(target)
+    readers = {
+        _functions_around(file, n)[-1]: None
+        for n in ast.walk(source.tree(file))
+        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and ast.unparse(n) == text
+        if _functions_around(file, n)
+    }
+    at = [each for each in heads for reader in readers if region_of(each) is reader]
     gone = removed(node, file)
-    put = before(block_of(loop)[0], file, lines_of(node, file))
-    return (*gone, *put) if gone and put else ()
+    if len(readers) != 1 or not at or not gone:
+        return ()
+    put = before(statement_around(at[0])[1], file, lines_of(node, file))
+    return (*gone, *put) if put else ()
+
+
+def _functions_around(file: str, node: ast.AST) -> list[ast.stmt]:
+    around = source.enclosing(file, getattr(node, "lineno", 0))
+    return [each for each in around if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def _own_names(function: ast.stmt) -> set[str]:
+    """Return the arguments and variables of a function."""
+    return stored_names(function) | {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
 
 
 def block_of(loop: ast.stmt) -> list[ast.stmt]:

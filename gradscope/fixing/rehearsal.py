@@ -139,7 +139,7 @@ class Change:
     ``cuts``: places whose value is detached. ``head`` and ``names``: at the head of a function or
     loop, the places that read some variables are detached the first time that they give what was
     built before. ``keeps``: calls, by their lines, that keep their graph. ``again``: for calls of
-    some lines, what these places built is built anew, without the cuts in them. ``clones``: places
+    some lines, these nodes are built anew, without the cuts in them. ``clones``: places
     whose value is cloned.
     """
 
@@ -204,7 +204,7 @@ class Simulation:
             if source and latest >= 0 and source[0] < begun[latest]:
                 self._rebound.append((source[0], following, node))
                 return True
-        if self._is_again and record.made[following] in change.again:
+        if self._is_again and following in change.again:
             return False
         added = record.added.get((node, following))
         return place in change.cuts or added in change.cuts
@@ -236,7 +236,7 @@ class Simulation:
             here = record.leading(here, targets | {node for _, _, node in rebound})
         self.ran[index] = here.union(*(each[:2] for each in rebound))
         self._fresh[index] = here - self._old
-        new = {n for n in here if record.made[n] in change.again} if self._is_again else set()
+        new = here & change.again if self._is_again else set[int]()
         stale = {node for node, _, place in event.stale if place not in change.clones}
         freed = (n for n in here if n in self._freed and record.nbytes[n])
         if any(n not in new for n in freed) or (here & stale) - new:

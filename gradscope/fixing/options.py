@@ -37,6 +37,7 @@ from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recordin
 from gradscope.units import counted, listed
 
 _MOST = 3
+_NUMBER: frozenset[Kind] = frozenset({"number"})
 _READS = (ast.Name, ast.Attribute, ast.Subscript)
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS303", "GS304", "GS305"})
@@ -99,7 +100,7 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
         place, kinds = record.places[number], record.kinds.get(number, frozenset())
         text = text_at(place)
         ways = [(FixKind.DETACH, "detach", f"store `{text}` detached")]
-        if kinds == {"number"}:
+        if kinds == _NUMBER:
             ways.append((FixKind.ITEM, "item", f"store the value, `{text}.item()`"))
         for kind, method, message in ways:
             if edits := written(*with_call(place, kinds, method)):
@@ -180,9 +181,9 @@ class _Search:
         """Return the fixes that take a number in the place of a tensor of one element."""
         record, fixes = self._record, []
         for each in self._harmless:
-            is_number = record.kinds.get(each) == {"number"} and not record.places[each].is_added
+            is_number = record.kinds.get(each) == _NUMBER and not record.places[each].is_added
             if is_number and self._mends(changed := self._cut([each])):
-                edits = written(*with_call(record.places[each], frozenset({"number"}), "item"))
+                edits = written(*with_call(record.places[each], _NUMBER, "item"))
                 message = f"use the value of `{text_at(record.places[each])}`"
                 where = f" at line {record.places[each].line}, with item()"
                 fixes.append(self._fix(FixKind.ITEM, message + where, edits, changed))

@@ -363,7 +363,7 @@ class _Search:
         """Return the fix that clones what is changed before backward needs it."""
         places = sorted({place for _, _, place in self._stale})
         by = {event for _, event, _ in self._stale}
-        if any(self._record.events[each].kind == "step" for each in by):
+        if any(each < 0 or self._record.events[each].kind == "step" for each in by):
             return []  # a step comes too early
         if not places or min(places) < 0 or self._freed or len(places) > _MOST:
             return []

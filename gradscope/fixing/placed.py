@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
@@ -340,13 +341,35 @@ def _draws(node: ast.AST) -> bool:
 
 
 def moved(at: Place, behind: Place) -> Pieces:
-    """Return the edit that moves the statement around a place behind that around another one."""
+    """Return the edit that moves the statement around a place behind that around another one: if
+    it stands behind it already, to a loop of its own, for the next turn comes before it.
+    """
     (file, node), (other, goal) = statement_around(at), statement_around(behind)
     block = block_with(file, node)
     goal = next((e for e in block if source.spans(e, goal.lineno)), goal)
-    if file != other or goal not in block or block.index(goal) <= block.index(node):
+    if file != other or goal not in block or goal is node:
         return ()
+    if block.index(goal) < block.index(node):
+        return _own_loop(file, node)
     gone, put = removed(node, file), after(goal, file, lines_of(node, file))
+    return (*gone, *put) if gone and put else ()
+
+
+def _own_loop(file: str, node: ast.stmt) -> Pieces:
+    """Return the edit that runs a statement of a loop in another one over the same, behind it."""
+    loop = next(iter(source.enclosing(file, node.lineno)[-2:-1]), None)
+    if not isinstance(loop, ast.For) or node not in loop.body or len(loop.body) < 2:
+        return ()
+    over = loop.iter
+    is_made = isinstance(over, ast.Call) and ast.unparse(over.func) in ("zip", "range", "enumerate")
+    bound = {name for each in loop.body for name in stored_names(each)}
+    if not is_made or _read_names(node) & bound:
+        return ()
+    head = f"for {text_of(loop.target, file)} in {text_of(over, file)}:"
+    lines = [head, *(f"    {line}" for line in lines_of(node, file))]
+    gone, put = removed(node, file), after(loop, file, lines)
+    if gone and put and node is loop.body[-1]:  # the two pieces meet
+        return (replace(gone[0], end=put[0].end, text=put[0].text.lstrip("\n")),)
     return (*gone, *put) if gone and put else ()
 
 

@@ -155,7 +155,8 @@ class Rehearsal(TorchFunctionMode):
         self._freed: set[int] = set()
         self._hazard: int | None = None
         self._lock = threading.RLock()
-        self._busy = threading.local()
+        self._stepped: set[int] = set()
+        """The memory of what the running step changes."""
 
     # what the marked program calls
 
@@ -232,6 +233,8 @@ class Rehearsal(TorchFunctionMode):
 
     def _change(self, tensor: Any) -> None:
         with self._lock, DisableTorchFunction():
+            if _memory(tensor) in self._stepped:
+                return
             self._changed[_memory(tensor)] = len(self._events)
             by_hand = tensor.is_leaf and tensor.requires_grad and tensor.grad is not None
             leaves = [self._graph.variable(tensor)] if by_hand else []
@@ -322,8 +325,13 @@ class Rehearsal(TorchFunctionMode):
             tensors = [p for group in optimizer.param_groups for p in group["params"]]
             for tensor in tensors:
                 self._changed[_memory(tensor)] = len(self._events)
+                self._stepped.add(_memory(tensor))
             leaves = [self._graph.variable(p) for p in tensors if p.grad is not None]
             self._note("step", leaves=leaves, optimizer=id(optimizer))
+
+    def stepped(self, optimizer: Any) -> None:
+        """Forget what the step was to change."""
+        self._stepped.clear()
 
     # what is written down
 
@@ -443,7 +451,7 @@ def main(job_file: str) -> NoReturn:
     with ExitStack() as stack:
         handles = [
             wrap_engine(rehearsal.run_engine),
-            on_optimizer_step(rehearsal.step, lambda optimizer: None),
+            on_optimizer_step(rehearsal.step, rehearsal.stepped),
         ]
         for handle in handles:
             stack.callback(handle.remove)

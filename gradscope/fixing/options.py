@@ -18,6 +18,7 @@ from gradscope.fixing.placed import (
     expression_at,
     is_in,
     moved,
+    put_in_function,
     put_in_method,
     put_inside,
     rebinding,
@@ -281,6 +282,8 @@ class _Search:
         call, or after the step that follows it.
         """
         record, fixes = self._record, []
+        if self._freed:
+            return []
         changed = {record.events[event].site for _, event, _ in self._stale if event >= 0}
         if finding.code == "GS202" and finding.site is not None:
             at = finding.site
@@ -319,6 +322,7 @@ class _Search:
         fixes = []
         for head, place in enumerate(self._record.heads):
             names = self._carried(head, place)
+            is_call = place in self._calls_at
             harmless = [n for n, at in names.items() if not self._harm(self._rebind(head, at))]
             every = frozenset().union(*(names[n] for n in harmless)) if harmless else frozenset()
             changed = self._rebind(head, every)
@@ -331,12 +335,17 @@ class _Search:
                     harmless.remove(name)
             kinds = {n: self._kinds(names[n]) for n in harmless}
             is_leaf = bool(changed.rebound)
-            edits = written(*rebinding(place, kinds, is_leaf=is_leaf))
+            edits = written(*rebinding(place, kinds, is_leaf=is_leaf, is_behind=is_call))
             if edits:
                 told = listed([f"`{name}`" for name in harmless])
-                message = f"detach() {told} before line {place.line}: a state is carried on"
+                where = f"{'after' if is_call else 'before'} line {place.line}"
+                message = f"detach() {told} {where}: a state is carried on"
                 fixes.append(self._fix(FixKind.DETACH, message, edits, changed))
         return fixes[:_MOST]
+
+    @cached_property
+    def _calls_at(self) -> frozenset[Place]:
+        return frozenset(self._record.events[i].site for i in self._record.calls)
 
     def let_go(self) -> list[Fix]:
         """Return the fixes that detach, at the head of a loop, what leads to all earlier runs."""
@@ -352,7 +361,10 @@ class _Search:
             if any(node < begun and record.nbytes[node] for node in last):
                 continue
             kinds = {name: self._kinds(own) for name, own in names.items()}
-            edits = written(*rebinding(place, kinds, is_leaf=bool(changed.rebound)))
+            is_call = place in self._calls_at
+            edits = written(
+                *rebinding(place, kinds, is_leaf=bool(changed.rebound), is_behind=is_call)
+            )
             if edits:
                 told = listed([f"`{name}`" for name in names])
                 message = f"detach() {told} before line {place.line}: it leads to all earlier runs"
@@ -409,9 +421,8 @@ class _Search:
                     waiting += record.after[each]
         return frozenset(found | {n for n, place in enumerate(record.made) if place in own})
 
-    def _building(self, block: Sequence[ast.stmt], end: ast.stmt) -> list[ast.stmt]:
+    def _building(self, file: str, block: Sequence[ast.stmt], end: ast.stmt) -> list[ast.stmt]:
         """Return the statements of a block, up to one of them, that built what was freed."""
-        file = self._record.events[self._fail].spot[0]
         before = block[: block.index(end)]
         kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
         return [
@@ -422,11 +433,11 @@ class _Search:
 
     def _inside_loop(self) -> Iterator[Fix]:
         """Yield the fixes that run, at the head of a loop, statements from before it."""
-        file, line = self._record.events[self._fail].spot
-        for loop in source.enclosing(file, line):
+        around = [(spot[0], e) for spot in self._stack for e in source.enclosing(*spot)]
+        for file, loop in around:
             if not isinstance(loop, source.LOOPS):
                 continue
-            nodes = self._building(block_with(file, loop), loop)
+            nodes = self._building(file, block_with(file, loop), loop)
             changed = self._built_again(self._all_built(file, nodes), frozenset())
             if not nodes or not self._mends(changed) or self._harm(changed):
                 continue
@@ -444,7 +455,7 @@ class _Search:
                 continue
             changed = self._built_again(self._built_by(file, node), frozenset())
             readers = [each for each in record.heads if each.file == file]
-            edits = written(*put_in_method(file, node, readers))
+            edits = written(*put_in_method(file, node, readers), *put_in_function(file, node))
             if edits and self._mends(changed) and not self._harm(changed):
                 message = f"run line {node.lineno} where `{ast.unparse(node.targets[0])}` is used"
                 yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
@@ -453,34 +464,41 @@ class _Search:
         """Yield the fixes that run statements again before the call that fails needs their values,
         with what the first run of them need not train detached there.
         """
-        record = self._record
-        spot = record.events[self._fail].spot
-        block = next(iter(_blocks_around(spot)), None)
-        if block is None:
-            return
-        building = self._building(*block)
-        for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
-            built = self._all_built(spot[0], nodes)
-            places = {
-                n
-                for n in record.identities.values()
-                if any(is_in(record.places[n], spot[0], s) for s in nodes)
-            }
-            for cuts in [(), *((n,) for n in sorted(places, key=self._worth))]:
-                changed = self._built_again(built, frozenset(cuts), spot)
-                if not nodes or not self._mends(changed) or self._harm(changed):
-                    continue
-                tensor = frozenset({"tensor"})
-                parts = [with_call(record.places[n], tensor, "detach") for n in cuts]
-                edits = written(*copying(spot[0], nodes, spot, parts))
-                if edits:
-                    also = "".join(
-                        f", and detach `{text_at(record.places[n])}` before" for n in cuts
-                    )
-                    lines = listed([f"line {node.lineno}" for node in nodes])
-                    message = f"run {lines} again for line {spot[1]}{also}"
-                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
-                    return
+        record, fails = self._record, self._record.events[self._fail].spot
+        for spot in self._stack:
+            block = next(iter(_blocks_around(spot)), None)
+            building = self._building(spot[0], *block) if block is not None else []
+            for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
+                built = self._all_built(spot[0], nodes)
+                places = {
+                    number
+                    for number in record.identities.values()
+                    if any(is_in(record.places[number], spot[0], node) for node in nodes)
+                }
+                for cuts in [(), *((n,) for n in sorted(places, key=self._worth))]:
+                    changed = self._built_again(built, frozenset(cuts), fails)
+                    if not nodes or not self._mends(changed) or self._harm(changed):
+                        continue
+                    if fix := self._copy(spot, nodes, cuts, changed):
+                        yield fix
+                        return
+
+    def _copy(
+        self, spot: Spot, nodes: Sequence[ast.stmt], cuts: Sequence[int], changed: Simulation
+    ) -> Fix | None:
+        """Return the fix that runs statements again before a line, with some cuts before."""
+        places = [self._record.places[n] for n in cuts]
+        parts = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
+        edits = written(*copying(spot[0], nodes, spot, parts))
+        also = "".join(f", and detach `{text_at(place)}` before" for place in places)
+        lines = listed([f"line {node.lineno}" for node in nodes])
+        message = f"run {lines} again for line {spot[1]}{also}"
+        return self._fix(FixKind.RECOMPUTE, message, edits, changed) if edits else None
+
+    @property
+    def _stack(self) -> Sequence[Spot]:
+        event = self._record.events[self._fail]
+        return event.stack or (event.spot,)
 
     def _all_built(self, file: str, nodes: Iterable[ast.stmt]) -> frozenset[int]:
         return frozenset().union(*(self._built_by(file, node) for node in nodes))
@@ -493,8 +511,8 @@ class _Search:
         """Return the variables whose values go on beyond a head, and the places that read them."""
         record = self._record
         begun = record.begun.get(head, [])
-        region = region_of(place)
-        if len(begun) < 2 or region is None:
+        region = region_of(place) or source.tree(place.file)
+        if len(begun) < (1 if place in self._calls_at else 2):
             return {}
         names: dict[str, set[int]] = defaultdict(set)
         calls = self._meant or record.calls
@@ -503,9 +521,9 @@ class _Search:
             read = expression_at(record.places[number])
             if node not in leading or not is_in(record.places[number], place.file, region):
                 continue
-            source, at = record.after[node], bisect_right(begun, node) - 1
+            behind, at = record.after[node], bisect_right(begun, node) - 1
             is_variable = isinstance(read, ast.Name | ast.Attribute)
-            if read and is_variable and source and at >= 0 and source[0] < begun[at]:
+            if read and is_variable and behind and at >= 0 and behind[0] < begun[at]:
                 names[ast.unparse(read)].add(number)
         for number, reads in record.held.items():
             read = expression_at(record.places[number])

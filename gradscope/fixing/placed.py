@@ -111,15 +111,18 @@ def _cut(text: str, kinds: frozenset[Kind], method: str, *, is_call: bool = Fals
     )
 
 
-def rebinding(place: Place, kinds: dict[str, frozenset[Kind]], *, is_leaf: bool) -> Pieces:
-    """Return the edit that detaches variables before the statement at a place."""
+def rebinding(
+    place: Place, kinds: dict[str, frozenset[Kind]], *, is_leaf: bool, is_behind: bool = False
+) -> Pieces:
+    """Return the edit that detaches variables before the statement at a place, or behind it."""
     lines = []
     for name, own in kinds.items():
         new = _cut(name, own, "detach")
         if not new or (is_leaf and own - {"tensor", "number"}):
             return ()
         lines.append(f"{name} = {new}{'.requires_grad_()' if is_leaf else ''}")
-    return before(statement_around(place)[1], place.file, lines)
+    put = after if is_behind else before
+    return put(statement_around(place)[1], place.file, lines)
 
 
 def _total_cut(place: Place) -> Pieces:
@@ -315,6 +318,18 @@ def put_in_method(file: str, node: ast.Assign, heads: Sequence[Place]) -> Pieces
         return ()
     put = before(statement_around(at[0])[1], file, lines_of(node, file))
     return (*gone, *put) if put else ()
+
+
+def put_in_function(file: str, node: ast.Assign) -> Pieces:
+    """Return the edit that moves the assignment of a variable into the only function behind it that
+    reads it, as a closure does.
+    """
+    block, names = block_with(file, node), stored_names(node)
+    readers = [e for e in block[block.index(node) + 1 :] if _read_names(e) & names]
+    if len(readers) != 1 or not isinstance(readers[0], ast.FunctionDef) or _draws(node):
+        return ()
+    gone, put = removed(node, file), before(readers[0].body[0], file, lines_of(node, file))
+    return (*gone, *put) if gone and put else ()
 
 
 def _functions_around(file: str, node: ast.AST) -> list[ast.stmt]:

@@ -33,7 +33,8 @@ class Event:
     Of a call, ``roots`` and ``targets`` are the nodes that it starts from and asks for (None: all
     leaves), ``stale`` the nodes whose saved tensors had been changed, each with the event that did
     it and the place that gave the tensor, and ``cleared`` the leaves without a gradient when it
-    began. ``leaves`` are those that a step has used. ``nodes`` is how many nodes there were.
+    began. ``leaves`` are those that a step has used. ``nodes`` is how many nodes there were,
+    ``stack`` the program's lines that led there, the innermost first.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Event:
     leaves: tuple[int, ...] = ()
     optimizer: int = 0
     nodes: int = 0
+    stack: tuple[Spot, ...] = ()
 
     @property
     def spot(self) -> Spot:
@@ -64,8 +66,8 @@ class Record:
     place that a node stands for. ``added``: edges that an ``x += y`` made to the old ``x``, each
     with its place. ``kinds``: what a place gave. ``held``: each time
     that a place gave a list, a dict or a tuple, how many nodes there were and which were in it.
-    ``heads`` are the first statements of functions and loops, ``begun`` how many nodes there were
-    each time one began. ``ended``: how the rehearsal did.
+    ``heads`` are the first statements of functions and loops, and the engine's calls; ``begun`` is
+    how many nodes there were each time one began. ``ended``: how the rehearsal did.
     """
 
     places: Sequence[Place]
@@ -291,6 +293,14 @@ class Simulation:
 def read_record(file: Path) -> Record:
     """Return the record in a file; raise OSError or ValueError if there is none."""
     data = json.loads(file.read_text(encoding="utf-8"))
+    events = [_event(each) for each in data["events"]]
+    heads = [Place(*each) for each in data["heads"]]
+    begun = {int(k): v for k, v in data["begun"].items()}
+    calls: dict[Place, list[int]] = defaultdict(list)
+    for event in events:
+        if event.kind == "call":
+            calls[event.site].append(event.nodes)
+    begun |= dict(enumerate(calls.values(), len(heads)))
     return Record(
         places=[Place(*each) for each in data["places"]],
         kinds={int(k): frozenset(map(_kind, v)) for k, v in data["kinds"].items()},
@@ -301,11 +311,11 @@ def read_record(file: Path) -> Record:
         leaf={int(k): v for k, v in data["leaf"].items()},
         identities={int(k): v for k, v in data["identities"].items()},
         added={(own, old): place for own, old, place in data["added"]},
-        events=[_event(each) for each in data["events"]],
+        events=events,
         held={int(k): [(time, tuple(nodes)) for time, nodes in v] for k, v in data["held"].items()},
         leaves=data["leaves"],
-        heads=[Place(*each) for each in data["heads"]],
-        begun={int(k): v for k, v in data["begun"].items()},
+        heads=[*heads, *calls],
+        begun=begun,
         ended=data["ended"],
     )
 
@@ -316,6 +326,6 @@ def _kind(data: str | list[Any]) -> Kind:
 
 def _event(data: dict[str, Any]) -> Event:
     site = Place(*data.pop("site"))
-    data["stale"] = tuple(map(tuple, data.get("stale", ())))
+    data |= {name: tuple(map(tuple, data.get(name, ()))) for name in ("stale", "stack")}
     given: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
     return Event(site=site, **given)

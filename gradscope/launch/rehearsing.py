@@ -38,6 +38,7 @@ _CALLS_AFTER = 14
 """Engine calls that are watched after the first one that would fail."""
 
 _CONTAINERS = (tuple, list, dict)
+_MOST_FRAMES = 8
 _MOST_PARTS = 64  # of a container that are looked at
 
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
@@ -340,7 +341,12 @@ class Rehearsal(TorchFunctionMode):
         while frame is not None and frame.f_code.co_filename not in self._files:
             frame = frame.f_back
         site = ["", 0, 0, 0, 0] if frame is None else _place(frame)
-        self._events.append({"kind": kind, "site": site, **facts})
+        stack: list[list[Any]] = []
+        while frame is not None and len(stack) < _MOST_FRAMES:
+            if frame.f_code.co_filename in self._files:
+                stack.append([frame.f_code.co_filename, frame.f_lineno])
+            frame = frame.f_back
+        self._events.append({"kind": kind, "site": site, "stack": stack, **facts})
 
     def finish(self, ended: str) -> NoReturn:
         """Write down what was seen, and end the process at once: no code of the program's runs."""

@@ -284,13 +284,18 @@ class _Search:
         record, fixes = self._record, []
         if self._freed:
             return []
-        changed = {record.events[event].site for _, event, _ in self._stale if event >= 0}
+        by = {event for _, event, _ in self._stale if event >= 0}
         if finding.code == "GS202" and finding.site is not None:
-            at = finding.site
-            changed.add(Place(at.file, at.line, at.column, at.end_line, at.end_column))
+            spot = finding.site.file, finding.site.line
+            by |= {i for i, each in enumerate(record.events) if each.spot == spot}
+        changed = dict.fromkeys(
+            Place(file, line, 0, line, 0)
+            for event in sorted(by)
+            for file, line in record.events[event].stack
+        )
         following = record.events[self._fail :] if self._fail >= 0 else ()
         steps = [each for each in following if each.kind == "step"]
-        for site in sorted(changed, key=lambda each: (each.file, each.line)):
+        for site in changed:
             for goal in dict.fromkeys(e.site for e in (*steps[:1], *following[:1])):
                 if edits := written(*moved(site, goal)):
                     message = f"move line {site.line} after line {goal.line}"
@@ -304,12 +309,8 @@ class _Search:
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
         fixes = []
         for file, line in spots:
-            here = {
-                n
-                for n, made in enumerate(self._record.made)
-                if made >= 0 and self._record.places[made].line == line
-            }
-            cuts = {self._record.identities[n] for n in here if n in self._record.identities}
+            built = self._built_by(file, source.enclosing(file, line)[-1])
+            cuts = {self._record.identities[n] for n in built if n in self._record.identities}
             if not cuts or self._harm(self._cut(cuts)):
                 continue
             if edits := written(*without_graph(file, line)):

@@ -161,6 +161,12 @@ class _Report:
 
     def _improved(self, recording: Recording, ended: Ended) -> Recording:
         """Return the recording with its fixes rehearsed and tried, where that is soon done."""
+        try:
+            from gradscope.fixing.constructs import with_edits  # not while the program runs
+
+            recording = with_edits(recording)
+        except Exception as failure:  # the report comes all the same
+            _tell(failure, self._stderr)
         took = time.time() - (self._header.started or 0)
         findings = self._suppressor.applied(recording).findings
         due = any(f.counts and f.severity is not Severity.ADVICE for f in findings)

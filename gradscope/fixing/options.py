@@ -151,6 +151,7 @@ class _Search:
         self._fail = min(self._meant, default=-1)
         self._stale = tuple(e for i in sorted(self._meant) for e in record.events[i].stale)
         self._freed = self._bad(self._meant)
+        self._broken = self._freed | {node for node, _, _ in self._stale}
 
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
         """Return what mends it, by kinds, the best first."""
@@ -423,13 +424,13 @@ class _Search:
         return frozenset(found | {n for n, place in enumerate(record.made) if place in own})
 
     def _building(self, file: str, block: Sequence[ast.stmt], end: ast.stmt) -> list[ast.stmt]:
-        """Return the statements of a block, up to one of them, that built what was freed."""
+        """Return the statements of a block, up to one of them, that built what was freed, or went stale."""
         before = block[: block.index(end)]
         kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
         return [
             each
             for each in before
-            if not isinstance(each, kinds) and self._built_by(file, each) & self._freed
+            if not isinstance(each, kinds) and self._built_by(file, each) & self._broken
         ]
 
     def _inside_loop(self) -> Iterator[Fix]:

@@ -276,9 +276,12 @@ def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pie
         return ()
     begin = block.index(nodes[-1]) + 1
     readers = [e for e in block[begin : ends[0] + 1] if _read_names(e) & names]
-    if len(readers) < 2:
+    if not readers:
         return ()
     copy = before(readers[-1], file, [line for node in nodes for line in lines_of(node, file)])
+    if copy and len(readers) == 1:  # nothing needs it before
+        gone = [removed(node, file) for node in nodes]
+        return (*(piece for each in gone for piece in each), *copy) if all(gone) else ()
     return (*(piece for cut in cuts for piece in cut), *copy) if copy else ()
 
 

@@ -1,0 +1,147 @@
+"""Writes the edits that need no rehearsal: the finding names the construct and its line."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gradscope.code import source
+from gradscope.fixing.edits import Pieces, after, instead_of, text_of, written
+from gradscope.fixing.marks import Place
+from gradscope.fixing.placed import with_flag, without_flag, without_graph
+from gradscope.model import Finding, Fix, FixKind, Recording, Site
+from gradscope.rules.gs104 import SETTING
+
+_CHECKPOINT = "checkpoint"
+
+
+def with_edits(recording: Recording) -> Recording:
+    """Return the recording with the edits of such constructs in the fixes that mean them."""
+    return replace(recording, findings=tuple(map(_with, recording.findings)))
+
+
+def _with(finding: Finding) -> Finding:
+    fixes = [
+        fix if fix.edits else replace(fix, edits=written(*_pieces(finding, fix)))
+        for fix in finding.fixes
+    ]
+    return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
+
+
+def _pieces(finding: Finding, fix: Fix) -> Pieces:
+    named = {each.role: each.site for each in finding.related if each.site is not None}
+    site = finding.site
+    match finding.code, fix.kind:
+        case "GS305", FixKind.NO_GRAD if site is not None:
+            return without_graph(site.file, site.line)
+        case "GS303", FixKind.REMOVE_RETAIN if site is not None:
+            return without_flag(_place(site), "retain_graph")
+        case "GS101", FixKind.REORDER if _CHECKPOINT in fix.message and "created" in named:
+            return _not_reentrant(named["created"])
+        case "GS101", FixKind.REORDER if "freed_by" in named and finding.message.startswith("read"):
+            return with_flag(_place(named["freed_by"]), "retain_graph")
+        case "GS104", FixKind.DONATED_BUFFER_OFF if site is not None:
+            return _not_donating(site.file)
+        case "GS302", FixKind.OTHER if site is not None:
+            return _as_text(site)
+        case "GS304", FixKind.OTHER if site is not None:
+            return _saved_for_backward(site)
+        case "GS304", FixKind.DETACH if site is not None:
+            return _detached_in_hook(site)
+    return ()
+
+
+def _place(site: Site) -> Place:
+    return Place(site.file, site.line, site.column, site.end_line, site.end_column)
+
+
+def _not_reentrant(made: Site) -> Pieces:
+    """Pass ``use_reentrant=False`` in every checkpoint of the file."""
+    calls = [
+        call
+        for call in source.calls_in(source.tree(made.file))
+        if source.called_name(call) == _CHECKPOINT
+    ]
+    places = (Place(made.file, *_span(call)) for call in calls)
+    parts = [with_flag(place, "use_reentrant", "False") for place in places]
+    return tuple(piece for part in parts for piece in part) if all(parts) else ()
+
+
+def _span(node: ast.expr) -> tuple[int, int, int, int]:
+    line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return node.lineno, node.col_offset, line, end
+
+
+def _not_donating(file: str) -> Pieces:
+    """Turn the setting off behind the imports."""
+    body = source.tree(file).body
+    imports = [each for each in body if isinstance(each, ast.Import | ast.ImportFrom)]
+    module = SETTING.rpartition(".")[0]
+    return after(imports[-1], file, [f"import {module}", f"{SETTING} = False"]) if imports else ()
+
+
+def _as_text(site: Site) -> Pieces:
+    """Keep ``str(error)`` in the place of the exception, whose traceback keeps the variables."""
+    statement = source.enclosing(site.file, site.line)[-1]
+    match statement:
+        case (
+            ast.Expr(value=ast.Call(args=[ast.Name() as kept]))
+            | ast.Assign(value=ast.Name() as kept)
+        ):
+            return (instead_of(kept, site.file, f"str({kept.id})"),)
+    return ()
+
+
+def _saved_for_backward(site: Site) -> Pieces:
+    """Hand an output to ``ctx.save_for_backward``, and read it from there in ``backward``."""
+    *around, statement = source.enclosing(site.file, site.line)
+    match statement:
+        case ast.Assign(
+            targets=[ast.Attribute(value=ast.Name(id=ctx), attr=name)], value=ast.Name(id=output)
+        ):
+            owner = next((e for e in reversed(around) if isinstance(e, ast.ClassDef)), None)
+        case _:
+            return ()
+    if owner is None or any(_is_saving(node) for node in ast.walk(owner)):
+        return ()
+    reads = [
+        node for node in _attributes(owner) if node.attr == name and isinstance(node.ctx, ast.Load)
+    ]
+    file = site.file
+    saved = instead_of(statement, file, f"{ctx}.save_for_backward({output})")
+    given = (
+        instead_of(node, file, f"{text_of(node.value, file)}.saved_tensors[0]") for node in reads
+    )
+    return (saved, *given)
+
+
+def _attributes(region: ast.AST) -> Iterator[ast.Attribute]:
+    return (node for node in ast.walk(region) if isinstance(node, ast.Attribute))
+
+
+def _is_saving(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in ("save_for_backward", "saved_tensors")
+
+
+def _detached_in_hook(site: Site) -> Pieces:
+    """Detach the tensor that a hook keeps as the default of an argument."""
+    tree = source.tree(site.file)
+    for call in source.calls_in(tree):
+        match call:
+            case ast.Call(func=ast.Attribute(value=tensor, attr="register_hook"), args=[hook]):
+                text = ast.unparse(tensor)
+            case _:
+                continue
+        name = getattr(hook, "id", "")
+        kept = [
+            default
+            for function in ast.walk(tree)
+            if function is hook or getattr(function, "name", name and None) == name
+            if isinstance(function, ast.FunctionDef | ast.Lambda)
+            for default in (*function.args.defaults, *function.args.kw_defaults)
+            if default is not None and ast.unparse(default) == text
+        ]
+        if kept:
+            return tuple(instead_of(each, site.file, f"{text}.detach()") for each in kept)
+    return ()

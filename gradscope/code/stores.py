@@ -77,14 +77,6 @@ def find_calls(file: str, method: str) -> list[Site]:
     ]
 
 
-def places_like(file: str, node: ast.AST) -> int:
-    """Return how many places of the file store to the same target in the same manner."""
-    wanted = {(ast.unparse(target), fills, reads) for target, fills, reads in _targets(node)}
-    stores = _places(source.parsed(file))
-    like = sum((ast.unparse(p.target), p.fills, p.reads_itself) in wanted for p in stores)
-    return like // max(len(wanted), 1)
-
-
 def matches(target: ast.expr, name: Path) -> bool:
     """Return whether an expression may mean what has this name."""
     return _match(target, name) > 0

@@ -424,7 +424,7 @@ class _Search:
         return frozenset(found | {n for n, place in enumerate(record.made) if place in own})
 
     def _building(self, file: str, block: Sequence[ast.stmt], end: ast.stmt) -> list[ast.stmt]:
-        """Return the statements of a block, up to one of them, that built what was freed, or went stale."""
+        """Return the statements of a block, up to one of them, that built what fails."""
         before = block[: block.index(end)]
         kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
         return [

@@ -136,11 +136,6 @@ def _places_of(watch: State, look: Look, held: Held) -> tuple[Site, ...]:
     return () if site is None else (site,)
 
 
-def link_of(reading: Reading, made: tuple[Site, ...]) -> Site | None:
-    """Return where the holder was assigned last; ``made`` are lines that were run."""
-    return _link(reading, made, made)
-
-
 def _link(reading: Reading, own: tuple[Site, ...], made: tuple[Site, ...]) -> Site | None:
     """Return where the holder was assigned last: in its frame, or where it is read.
 

@@ -19,7 +19,6 @@ from gradscope.model.paths import Origin, Path, Step
 from gradscope.program.reach import Budget, named_tensors
 from gradscope.program.sites import Place
 from gradscope.program.tensors import held_node
-from gradscope.program.variables import variables
 from gradscope.torch_private import DisableTorchFunction
 
 _WINDOW = 200  # iterations that a bounded deque may keep on purpose
@@ -37,12 +36,9 @@ class Suspect:
 
     A container holds one tensor or more of each iteration; else one tensor's own graph goes back
     that far. ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of
-    the graph of the call itself. ``is_direct``: nothing lies between the name and the tensor, or
-    between the container and its tensors. ``is_tuple``: the first name is a variable that holds a
-    tuple of tensors, as an LSTM's state. ``parts`` are the index, key or attribute of the tensors
-    in what the container holds, where that is tuples, dicts or objects. ``files`` are those of the
-    code that was running. ``cut``: not everything was looked at, so it may be more. ``mark`` tells
-    it by a node that it goes on to hold and by its attribute; ``is_told``: a mark that was told.
+    the graph of the call itself. ``files`` are those of the code that was running. ``cut``: not
+    everything was looked at, so it may be more. ``mark`` tells it by a node that it goes on to hold
+    and by its attribute; ``is_told``: a mark that was told.
     """
 
     names: tuple[Path, ...]
@@ -52,9 +48,6 @@ class Suspect:
     is_scalar: bool
     in_graph: bool
     is_container: bool = False
-    is_direct: bool = False
-    is_tuple: bool = False
-    parts: tuple[object, ...] = ()
     files: tuple[str, ...] = ()
     cut: bool = False
     mark: Mark = (0, None)
@@ -81,8 +74,6 @@ class _Group:
     names: list[Path]
     members: list[int]
     iterations: int
-    is_direct: bool
-    parts: tuple[object, ...] = ()
 
 
 _Found = dict[int, tuple[Tensor, Node, list[Path]]]
@@ -116,9 +107,7 @@ def scan(
         names = tuple(sorted(group.names, key=lambda name: len(name.text)))
         suspect = _suspect(names, extent, group.iterations, tensors, numbers)
         cut = len(group.members) >= budget.max_items  # of a larger one only so many are looked at
-        suspect = replace(
-            suspect, is_container=True, is_direct=group.is_direct, parts=group.parts, cut=cut
-        )
+        suspect = replace(suspect, is_container=True, cut=cut)
         suspects.append(_marked(suspect, {node._sequence_nr() for node in nodes}, told))
     chains = {n: held for n, held in found.items() if n not in inside}
     suspects += _chains(chains, spans, numbers, frames, between_calls, told)
@@ -163,18 +152,9 @@ def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group
         left = [number for number in members if number not in taken]
         iterations = _iterations(found, spans, left, between_calls) if len(left) >= _FEWEST else 0
         if iterations >= _FEWEST:
-            ways = [path.steps[len(steps) + 1 :] for path in members.values()]
-            holder = _Group([name], left, iterations, not any(ways), _parts(ways))
-            chosen[frozenset(members)] = holder
+            chosen[frozenset(members)] = _Group([name], left, iterations)
             taken |= set(left)
     return list(chosen.values())
-
-
-def _parts(ways: Sequence[tuple[Step, ...]]) -> tuple[object, ...]:
-    """Return the keys of the parts, if all these ways on from an element are one step long."""
-    if not all(len(way) == 1 and way[0].kind in ("item", "attribute") for way in ways):
-        return ()
-    return tuple(dict.fromkeys(way[0].key for way in ways))
 
 
 def _iterations(found: _Found, spans: Spans, numbers: Sequence[int], between_calls: bool) -> int:
@@ -211,7 +191,7 @@ def _chains(
     explained: set[int] = set()  # sequence numbers of the chains' newest nodes
     named: set[tuple[Origin, str]] = set()
     for number in upstream:
-        tensor, node, paths = found[number]
+        tensor, node, _ = found[number]
         extent = spans.extent((node,))
         if not explained.isdisjoint(extent.numbers):
             continue
@@ -222,8 +202,6 @@ def _chains(
         named.add((names[0].origin, names[0].text))
         length = lengths[number] if between_calls else spans.told_apart(extent.numbers)
         suspect = _suspect(names, extent, length, (tensor,), numbers)
-        direct = all(_before_items(path) == len(path.steps) for path in paths)
-        suspect = replace(suspect, is_direct=direct, is_tuple=_is_in_tuple(paths[0], frames))
         held = extent.numbers if names[0].attribute is not None else ()  # else one goes on from it
         suspects.append(_marked(suspect, held, told, node._sequence_nr()))
     return suspects
@@ -250,14 +228,6 @@ def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:
         if statement is not None
         for node in ast.walk(statement)
     )
-
-
-def _is_in_tuple(path: Path, frames: Sequence[FrameType]) -> bool:
-    if [step.kind for step in path.steps] != ["item"]:
-        return False
-    pairs = (pair for frame in frames for pair in variables(frame))
-    held = next((value for name, value in pairs if name == path.root), None)
-    return type(held) is tuple and all(isinstance(part, Tensor) for part in held)
 
 
 def _suspect(

@@ -43,6 +43,7 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     write them if asked to.
     """
     from gradscope.fixing import proposals
+    from gradscope.fixing.constructs import with_edits
     from gradscope.fixing.runs import Bounds
     from gradscope.fixing.verify import default_calls, try_out
     from gradscope.render.text.fixes import print_changes, print_plan
@@ -50,7 +51,8 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
 
     console = console_on(sys.stdout, highlight=False)
     tell = _telling(console)
-    recording = Suppressor(options.settings).of_findings(_recorded(file, args, options, tell))
+    recorded = with_edits(_recorded(file, args, options, tell))
+    recording = Suppressor(options.settings).of_findings(recorded)
     if options.rehearse and recording.findings:
         recording = _rehearsed(recording, options, console, tell)
     suppressed = [finding for finding in recording.findings if finding.suppression]

@@ -35,6 +35,7 @@ from gradscope.fixing.placed import (
 )
 from gradscope.fixing.rehearsal import Change, Flow, Kind, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
+from gradscope.rules.gs102 import CARRIED
 from gradscope.units import counted, listed
 
 _MOST = 3
@@ -155,10 +156,11 @@ class _Search:
 
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
         """Return what mends it, by kinds, the best first."""
-        detached = [*self.detached(), *self.rebound(), *self.detached_together()]
-        first = finding.fix
-        if not detached and first is not None and first.kind is FixKind.DETACH and first.reason:
+        detached, first = self.detached(), finding.fix
+        is_detach = first is not None and first.kind is FixKind.DETACH
+        if not detached and is_detach and first and first.reason not in ("", CARRIED):
             detached = self.detached(constant=True)
+        detached += [*self.rebound(), *self.detached_together()]
         return {
             FixKind.DETACH: detached,
             FixKind.ITEM: self.counted(),

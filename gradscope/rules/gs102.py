@@ -86,6 +86,10 @@ RULE = rule(
 )
 
 
+CARRIED = "a carried state"
+"""Why a detach is proposed that takes nothing but what earlier iterations would train."""
+
+
 @dataclass(frozen=True, slots=True)
 class SharedGraph:
     """What is known when ``call`` is about to free ``nodes``, which ``holder`` leads to.
@@ -249,7 +253,7 @@ def _of_state(facts: SharedGraph) -> Iterator[Fix]:
     if facts.averaged:
         yield _fix(FixKind.NO_GRAD, facts, "no parameter is trained through it")
     goes = "each iteration's graph goes once its call is over"
-    yield _fix(FixKind.DETACH, facts, own, goes, reason="a carried state")
+    yield _fix(FixKind.DETACH, facts, own, goes, reason=CARRIED)
     if not facts.averaged and not facts.call.driven:
         yield _fix(FixKind.RETAIN_GRAPH, facts)
 

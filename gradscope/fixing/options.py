@@ -158,8 +158,9 @@ class _Search:
         """Return what mends it, by kinds, the best first."""
         detached, first = self.detached(), finding.fix
         is_detach = first is not None and first.kind is FixKind.DETACH
-        if not detached and is_detach and first and first.reason not in ("", CARRIED):
-            detached = self.detached(constant=True)
+        if not detached and first and is_detach and first.reason not in ("", CARRIED):
+            own = self.detached(constant=True)
+            detached = [replace(fix, effects=first.effects) for fix in own]
         detached += [*self.rebound(), *self.detached_together()]
         return {
             FixKind.DETACH: detached,

@@ -9,7 +9,8 @@ class Trainer:
         self.net, self.center = nn.Linear(3, 3), torch.zeros(3)
     def loss(self, x):
         out = torch.tanh(self.net(x))
-        value = (out * self.center).sum() + out.pow(2).sum()  # created: GS202 GS201
+        value = (out * self.center).sum() + out.pow(2).sum()
+        # ^ created: GS202 GS201
         self.update(out)
         return value
     @torch.no_grad()

@@ -6,7 +6,7 @@ from torch import nn
 torch.manual_seed(0)
 
 def halve(t):
-    t.mul_(0.5)  # warning: GS202 [reorder, edit]; modified_by: GS202
+    t.mul_(0.5)  # warning: GS202 [reorder]; modified_by: GS202
     return t
 net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
 loss = net(torch.randn(2, 4)).mean()  # created: GS202

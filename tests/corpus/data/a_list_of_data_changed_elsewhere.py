@@ -7,7 +7,7 @@ torch.manual_seed(0)
 
 def shrink(tensors):
     for t in tensors:
-        t *= 0.5  # warning: GS202 [reorder, edit]; modified_by: GS202
+        t *= 0.5  # warning: GS202 [reorder]; modified_by: GS202
 net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
 flat = [p.data for p in net.parameters()]
 for _ in range(2):

@@ -12,7 +12,7 @@ class Scale(nn.Module):
         self.register_buffer("scale", torch.ones(3))
     def forward(self, x):
         y = self.lin(x) * self.scale  # created: GS202
-        self.scale.data.mul_(0.9).add_(y.data.mean(0), alpha=0.1)  # warning: GS202 [clone, edit]
+        self.scale.data.mul_(0.9).add_(y.data.mean(0), alpha=0.1)  # warning: GS202 [clone]
         # ^ modified_by: GS202
         return y
 net = Scale()

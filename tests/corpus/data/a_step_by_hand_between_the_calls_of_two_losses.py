@@ -11,7 +11,7 @@ for i in range(3):
     actor_loss = -critic(torch.tanh(actor(torch.randn(5, 3)))).mean()  # created: GS202
     critic_loss.backward()
     for p in critic.parameters():
-        p.data.add_(  # warning: GS202 [reorder, edit]; modified_by: GS202
+        p.data.add_(  # warning: GS202 [reorder]; modified_by: GS202
             p.grad,
             alpha=-0.1,
         )

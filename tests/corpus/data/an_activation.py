@@ -11,7 +11,7 @@ class Net(nn.Module):
         self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
     def forward(self, x):
         h = torch.sigmoid(self.body(x))  # created: GS202
-        h.data.clamp_(0.4, 0.6)  # warning: GS202 [reorder]; modified_by: GS202
+        h.data.clamp_(0.4, 0.6)  # warning: GS202 [clone]; modified_by: GS202
         return self.head(h)
 net = Net()
 for _ in range(2):

@@ -12,7 +12,7 @@ class Descent(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    p.data.add_(p.grad.data, alpha=-group["lr"])  # warning: GS202 [reorder, edit]
+                    p.data.add_(p.grad.data, alpha=-group["lr"])  # warning: GS202 [reorder]
                     # ^ modified_by: GS202
 net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
 optimizer = Descent(net.parameters())

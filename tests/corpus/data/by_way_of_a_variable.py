@@ -10,7 +10,7 @@ def decay():
     for p in net.parameters():
         d = p.data
         if d.dim() > 1:
-            d.mul_(0.9)  # warning: GS202 [reorder, edit]; modified_by: GS202
+            d.mul_(0.9)  # warning: GS202 [reorder]; modified_by: GS202
 for i in range(3):
     loss = net(torch.randn(2, 4)).mean()  # created: GS202
     decay()

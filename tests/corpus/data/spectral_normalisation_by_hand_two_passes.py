@@ -12,9 +12,9 @@ class Spectral(nn.Module):
         self.u, self.v = (nn.Parameter(torch.randn(4), requires_grad=False) for _ in range(2))
     def forward(self, x):
         self.v.data = nn.functional.normalize(self.w.data.t() @ self.u.data, dim=0)
-        # ^ warning: GS202 [clone, edit]; modified_by: GS202
+        # ^ warning: GS202 [clone]; modified_by: GS202
         self.u.data = nn.functional.normalize(self.w.data @ self.v.data, dim=0)
-        # ^ warning: GS202 [clone, edit]; modified_by: GS202
+        # ^ warning: GS202 [clone]; modified_by: GS202
         sigma = self.u.dot(self.w.mv(self.v))  # created: GS202 GS202
         return x @ (self.w / sigma)
 critic = Spectral()

@@ -9,7 +9,7 @@ made, critic = nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Lin
 class Trainer:
     def clip(self):
         for p in critic.parameters():
-            p.data.clamp_(-0.05, 0.05)  # warning (since 3.12: advice): GS202 [reorder, edit]; modified_by: GS202
+            p.data.clamp_(-0.05, 0.05)  # warning (since 3.12: advice): GS202 [reorder]; modified_by: GS202
     def step(self):
         fake = made(torch.randn(5, 2))
         self.loss = -critic(fake).mean()  # created: GS202

@@ -17,6 +17,6 @@ def get(n):
 for n in [2, 3, 2, 3]:
     loss = (torch.randn(5, n) @ get(n)).pow(2).mean()
     opt.zero_grad()
-    loss.backward()  # warning: GS102 [recompute, edit] `basis[2]`; freed_by: GS102 GS101
-    # ^ failing_node: GS102; error: GS101 [recompute, edit]
+    loss.backward()  # warning: GS102 [recompute] `basis[2]`; freed_by: GS102 GS101
+    # ^ failing_node: GS102; error: GS101 [recompute]
     opt.step()

@@ -11,5 +11,5 @@ def table():
     return w.exp()  # created: GS102 GS101
 for _ in range(3):
     (table() * torch.randn(4)).sum().backward()
-    # ^ warning: GS102 [recompute, edit] `<lru_cache of table>`; error: GS101 [recompute, edit]
+    # ^ warning: GS102 [recompute] `<lru_cache of table>`; error: GS101 [recompute]
     # ^ failing_node: GS102; freed_by: GS102 GS101; next_read: GS102

@@ -13,8 +13,8 @@ def step(x):
     memory = torch.tanh(net(x) + memory)  # next_read: GS102; held_by: GS102
     loss = memory.pow(2).sum()
     opt.zero_grad()
-    loss.backward()  # warning: GS102 [detach, edit] `memory`; freed_by: GS102 GS101
-    # ^ failing_node: GS102; error: GS101 [detach, edit]
+    loss.backward()  # warning: GS102 [detach] `memory`; freed_by: GS102 GS101
+    # ^ failing_node: GS102; error: GS101 [detach]
     opt.step()
 
 

@@ -14,5 +14,5 @@ def forward(x, memory):
 memory = torch.zeros(4)
 for step in range(3):
     loss, memory = forward(torch.randn(4), memory)  # next_read: GS102; created: GS102 GS101; held_by: GS102
-    loss.backward()  # warning: GS102 [detach, edit] `memory`; freed_by: GS102 GS101
-    # ^ failing_node: GS102; error: GS101 [detach, edit]
+    loss.backward()  # warning: GS102 [detach] `memory`; freed_by: GS102 GS101
+    # ^ failing_node: GS102; error: GS101 [detach]

@@ -13,7 +13,7 @@ def step(x):
     ema = out.mean(0) if ema is None else 0.9 * ema + 0.1 * out.mean(0)  # held_by: GS102; next_read: GS102
     loss = (out - ema).pow(2).mean()
     opt.zero_grad()
-    loss.backward()  # warning: GS102 [detach, edit] `ema`; error: GS101 [detach, edit]
+    loss.backward()  # warning: GS102 [detach] `ema`; error: GS101 [detach]
     # ^ failing_node: GS102; freed_by: GS102 GS101
     opt.step()
 for _ in range(3):

@@ -9,5 +9,5 @@ for step in range(3):
     out, state = lstm(torch.randn(4, 2, 3), state)  # created: GS102 GS101; held_by: GS102 GS102
     # ^ next_read: GS102
     loss = head(out).mean()
-    loss.backward()  # warning: GS102 [detach, edit] `state[0]`; error: GS101 [detach, edit]
+    loss.backward()  # warning: GS102 [detach] `state[0]`; error: GS101 [detach]
     # ^ failing_node: GS102; freed_by: GS102 GS101

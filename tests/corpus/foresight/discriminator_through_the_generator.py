@@ -9,7 +9,7 @@ opt_d = torch.optim.SGD(dis.parameters(), lr=0.1)
 for _ in range(2):
     fake = gen(torch.randn(5, 2))  # created: GS102 GS101; held_by: GS102
     d_loss = dis(fake).mean()
-    d_loss.backward()  # warning: GS102 [detach, edit] `fake`; freed_by: GS102 GS101
+    d_loss.backward()  # warning: GS102 [detach] `fake`; freed_by: GS102 GS101
     opt_d.step()
     g_loss = -dis(fake).mean()  # next_read: GS102
-    g_loss.backward()  # error: GS101 [detach, edit]; failing_node: GS102
+    g_loss.backward()  # error: GS101 [detach]; failing_node: GS102

@@ -10,5 +10,5 @@ for epoch in range(2):
     for step in range(3):
         h = cell(torch.randn(2, 3), h)  # created: GS102 GS101; held_by: GS102; next_read: GS102
         loss = h.pow(2).mean()
-        loss.backward()  # warning: GS102 [detach, edit] `h`; error: GS101 [detach, edit]
+        loss.backward()  # warning: GS102 [detach] `h`; error: GS101 [detach]
         # ^ failing_node: GS102; freed_by: GS102 GS101

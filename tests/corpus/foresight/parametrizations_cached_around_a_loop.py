@@ -10,6 +10,6 @@ with parametrize.cached():
     for step in range(3):  # next_read: GS102
         loss = net(torch.randn(8, 4)).pow(2).mean()  # created: GS102 GS101
         opt.zero_grad()
-        loss.backward()  # advice: GS102 [recompute, edit] `<cached weight>`; freed_by: GS102 GS101
-        # ^ failing_node: GS102; error: GS101 [recompute, edit]
+        loss.backward()  # advice: GS102 [recompute] `<cached weight>`; freed_by: GS102 GS101
+        # ^ failing_node: GS102; error: GS101 [recompute]
         opt.step()

@@ -20,5 +20,5 @@ class Net(nn.Module):
         return self.head(self.memory(x))
 net = Net()
 for _ in range(3):
-    net(torch.randn(6, 4)).mean().backward()  # warning: GS102 [detach, edit] `net.memory.m`
-    # ^ error: GS101 [detach, edit]; failing_node: GS102; freed_by: GS102 GS101
+    net(torch.randn(6, 4)).mean().backward()  # warning: GS102 [detach] `net.memory.m`
+    # ^ error: GS101 [detach]; failing_node: GS102; freed_by: GS102 GS101

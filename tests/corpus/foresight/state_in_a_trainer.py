@@ -10,7 +10,7 @@ class Trainer:
     def step(self, x):
         self.h = self.cell(x, self.h)  # created: GS102 GS101; held_by: GS102; next_read: GS102
         loss = self.h.pow(2).mean()
-        loss.backward()  # warning: GS102 [detach, edit] `self.h`; error: GS101 [detach, edit]
+        loss.backward()  # warning: GS102 [detach] `self.h`; error: GS101 [detach]
         # ^ failing_node: GS102; freed_by: GS102 GS101
         return loss.item()
     def fit(self, steps):

@@ -16,5 +16,5 @@ rnn = Cell()
 model = nn.Sequential(rnn, nn.Linear(3, 1))
 for _ in range(4):
     out = model(torch.ones(1, 3))
-    out.sum().backward()  # warning: GS102 [detach, edit]
-    # ^ error: GS101 [detach, edit]; freed_by: GS102 GS101; failing_node: GS102
+    out.sum().backward()  # warning: GS102 [detach]
+    # ^ error: GS101 [detach]; freed_by: GS102 GS101; failing_node: GS102

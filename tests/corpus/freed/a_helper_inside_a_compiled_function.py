@@ -22,5 +22,5 @@ state = torch.zeros(2, 4)
 for _ in range(2):
     state = cell(state)  # created: GS102 GS101; held_by: GS102; next_read: GS102
     loss = state.sum()
-    loss.backward()  # warning: GS102 [detach, edit] `state`; freed_by: GS102 GS101
-    # ^ error: GS101 [detach, edit]; failing_node: GS102
+    loss.backward()  # warning: GS102 [detach] `state`; freed_by: GS102 GS101
+    # ^ error: GS101 [detach]; failing_node: GS102

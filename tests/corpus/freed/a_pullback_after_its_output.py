@@ -7,4 +7,4 @@ weight = torch.randn(3, requires_grad=True)
 out, pull = vjp(lambda x: (x * weight).sin(), weight.exp())  # created: GS101
 out.sum().backward()  # freed_by: GS101
 (gradient,) = pull(torch.ones(3))
-gradient.sum().backward()  # error: GS101 [sum_losses, edit]
+gradient.sum().backward()  # error: GS101 [sum_losses]

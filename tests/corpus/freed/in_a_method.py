@@ -11,7 +11,7 @@ class Trainer:
         features = self.net(torch.randn(2, 3))  # created: GS103 GS101
         for k in range(2):
             loss = features.pow(2 + k).mean()
-            # ^ warning: GS103 [retain_graph, edit]
-            loss.backward(retain_graph=self.keep)  # error: GS101 [retain_graph, edit]; freed_by: GS103 GS101
+            # ^ warning: GS103 [retain_graph]
+            loss.backward(retain_graph=self.keep)  # error: GS101 [retain_graph]; freed_by: GS103 GS101
             # ^ next_read: GS103
 Trainer().fit()

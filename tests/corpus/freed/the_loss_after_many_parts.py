@@ -12,5 +12,5 @@ for epoch in range(3):
     h, i, j = e.sin(), f.sin(), g.sin()  # created: GS102
     k, l, m = h.exp(), i.exp(), j.exp()  # created: GS102
     loss = (k + l + m).sigmoid().sum()  # created: GS102 GS101; held_by: GS102
-    loss.backward()  # warning: GS102 [recompute, edit]; freed_by: GS102 GS101
-    loss.backward()  # error: GS101 [recompute, edit]; next_read: GS102; failing_node: GS102
+    loss.backward()  # warning: GS102 [recompute]; freed_by: GS102 GS101
+    loss.backward()  # error: GS101 [recompute]; next_read: GS102; failing_node: GS102

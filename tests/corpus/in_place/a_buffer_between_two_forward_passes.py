@@ -13,6 +13,6 @@ class Scale(nn.Module):
         return self.lin(x) * self.scale  # created: GS202 GS201
 net = Scale()
 a = net(torch.randn(2, 3))
-net.scale.mul_(0.9)  # warning: GS202 [clone, edit]; modified_by: GS202 GS201
+net.scale.mul_(0.9)  # warning: GS202 [clone]; modified_by: GS202 GS201
 b = net(torch.randn(2, 3))
-(a.sum() + b.sum()).backward()  # error: GS201 [clone, edit]; failing_node: GS202; next_read: GS202
+(a.sum() + b.sum()).backward()  # error: GS201 [clone]; failing_node: GS202; next_read: GS202

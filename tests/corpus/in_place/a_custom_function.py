@@ -15,6 +15,6 @@ class Exp(torch.autograd.Function):
         return g * ctx.saved_tensors[0]
 w = torch.randn(3, requires_grad=True)
 y = Exp.apply(w)  # created: GS202 GS201
-y.add_(1)  # warning: GS202 [clone, edit]; modified_by: GS202 GS201; becomes: y = y.add(1)
+y.add_(1)  # warning: GS202 [clone]; modified_by: GS202 GS201
 loss = y.sum()  # next_read: GS202
-loss.backward()  # error: GS201 [clone, edit]; failing_node: GS202
+loss.backward()  # error: GS201 [clone]; failing_node: GS202

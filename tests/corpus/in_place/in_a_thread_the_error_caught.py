@@ -8,9 +8,9 @@ import threading
 def work():
     w = torch.randn(4, requires_grad=True)
     y = torch.exp(w)  # created: GS202 GS201
-    y += 1  # warning: GS202 [clone, edit]; modified_by: GS202 GS201; becomes: y = y + 1
+    y += 1  # warning: GS202 [clone]; modified_by: GS202 GS201
     try:
-        y.sum().backward()  # error: GS201 [clone, edit]; failing_node: GS202; next_read: GS202
+        y.sum().backward()  # error: GS201 [clone]; failing_node: GS202; next_read: GS202
     except RuntimeError:
         pass
 thread = threading.Thread(target=work)

@@ -10,5 +10,5 @@ first = net(x).mean()
 second = net(x).pow(2).mean()  # created: GS202 GS201
 first.backward()
 with torch.no_grad():
-    net[2].weight.sub_(0.1 * net[2].weight.grad)  # warning: GS202 [reorder, edit]; modified_by: GS202 GS201
-second.backward()  # error: GS201 [reorder, edit]; failing_node: GS202; next_read: GS202
+    net[2].weight.sub_(0.1 * net[2].weight.grad)  # warning: GS202 [reorder]; modified_by: GS202 GS201
+second.backward()  # error: GS201 [reorder]; failing_node: GS202; next_read: GS202

@@ -11,4 +11,4 @@ for step in range(40):
     opt.zero_grad()
     loss.backward()
     opt.step()
-    losses[step] = loss  # warning: GS302 [item, edit]; held_by: GS302
+    losses[step] = loss  # warning: GS302 [item]; held_by: GS302

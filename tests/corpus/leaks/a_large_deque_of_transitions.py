@@ -14,4 +14,4 @@ for step in range(40):
     opt.zero_grad()
     value.pow(2).mean().backward()
     opt.step()
-    replay.append((step, value))  # warning: GS302 [detach, edit]; held_by: GS302
+    replay.append((step, value))  # warning: GS302 [detach]; held_by: GS302

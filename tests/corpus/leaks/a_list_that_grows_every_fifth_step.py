@@ -12,4 +12,4 @@ for step in range(60):
     loss.backward()
     opt.step()
     if step % 5 == 0:
-        log.append(loss)  # warning: GS302 [item, edit]; held_by: GS302
+        log.append(loss)  # warning: GS302 [item]; held_by: GS302

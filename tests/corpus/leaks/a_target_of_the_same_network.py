@@ -21,7 +21,7 @@ pair = Pair()
 for step in range(30):
     x = torch.randn(16, 8)
     online = pair(x)
-    target = pair(x + 0.1).detach()  # advice: GS305 [no_grad, edit]
+    target = pair(x + 0.1).detach()  # advice: GS305 [no_grad]
     loss = (online - target).pow(2).mean()
     opt.zero_grad()
     loss.backward()

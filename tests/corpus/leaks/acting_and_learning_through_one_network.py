@@ -26,4 +26,4 @@ for episode in range(6):
     (-torch.stack(kept).mean()).backward()
     opt.step()
     for t in range(5):
-        action, _ = act(torch.randn(4), greedy=True)  # advice: GS305 [no_grad, edit]
+        action, _ = act(torch.randn(4), greedy=True)  # advice: GS305 [no_grad]

@@ -16,7 +16,7 @@ def main():
         for t in range(20):
             s = torch.randn(3)
             a = torch.tanh(pi(s))
-            memory.append((s, a, 0.1))  # warning: GS302 [detach, edit]; held_by: GS302
+            memory.append((s, a, 0.1))  # warning: GS302 [detach]; held_by: GS302
         for k in range(5):
             batch = random.sample(memory, 16)
             s = torch.stack([b[0] for b in batch])

@@ -14,5 +14,5 @@ scale = nn.Parameter(torch.ones(()))
 for i in range(12):
     loss = net(x).mean()
     g, = torch.autograd.grad(loss, x)
-    momentum = 0.9 * momentum + scale * g  # warning: GS302 [no_grad, edit]; held_by: GS302
+    momentum = 0.9 * momentum + scale * g  # warning: GS302 [no_grad]; held_by: GS302
     x = (x + 0.1 * g).detach().requires_grad_()

@@ -40,7 +40,7 @@ def main():
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(3):
         train(net, opt)
-        evaluate(net)  # advice: GS305 [no_grad, edit]
+        evaluate(net)  # advice: GS305 [no_grad]
 
 
 main()

@@ -23,4 +23,4 @@ def run(batches, training):
 
 for epoch in range(4):
     run(torch.randn(3, 16, 8), training=True)
-    run(torch.randn(3, 16, 8), training=False)  # advice: GS305 [no_grad, edit]
+    run(torch.randn(3, 16, 8), training=False)  # advice: GS305 [no_grad]

@@ -10,5 +10,5 @@ for step in range(8):
     loss = net(torch.randn(16, 4)).pow(2).mean()
     loss.backward(create_graph=True)  # warning: GS304 [other]; held_by: GS304
     penalty = sum(p.grad.pow(2).sum() for p in net.parameters())
-    # ^ advice: GS305 [no_grad, edit]; created: GS305
+    # ^ advice: GS305 [no_grad]; created: GS305
     optimizer.step()

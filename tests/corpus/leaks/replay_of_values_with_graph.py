@@ -14,7 +14,7 @@ for t in range(12):
     obs = torch.randn(1, 4)
     logits = policy(obs)
     value = logits.softmax(-1)
-    replay.append((obs, value, 0.0))  # warning: GS302 [detach, edit]; held_by: GS302
+    replay.append((obs, value, 0.0))  # warning: GS302 [detach]; held_by: GS302
     batch = torch.cat([o for o, _, _ in replay[-4:]])
     loss = policy(batch).pow(2).mean()
     opt.zero_grad()

@@ -12,4 +12,4 @@ state = (torch.zeros(1, 2, 5), torch.zeros(1, 2, 5))
 for step in range(10):
     out, state = lstm(torch.randn(4, 2, 3), state)  # held_by: GS301
     loss = head(out).pow(2).mean()
-    loss.backward(retain_graph=True)  # warning: GS301 [detach, edit]
+    loss.backward(retain_graph=True)  # warning: GS301 [detach]

@@ -15,4 +15,4 @@ for step in range(10):
     opt.zero_grad()
     loss.backward()
     opt.step()
-    epoch_total += loss  # warning: GS302 [item, edit]; held_by: GS302
+    epoch_total += loss  # warning: GS302 [item]; held_by: GS302

@@ -26,4 +26,4 @@ for _ in range(40):
 for _ in range(10):
     step(True)
     for _ in range(5):
-        step(False)  # advice: GS305 [no_grad, edit]
+        step(False)  # advice: GS305 [no_grad]

@@ -13,7 +13,7 @@ def loss_of(x):
 
 
 for _ in range(12):
-    loss_of(torch.randn(16, 8))  # advice: GS305 [no_grad, edit]
+    loss_of(torch.randn(16, 8))  # advice: GS305 [no_grad]
 for step in range(12):
     loss = loss_of(torch.randn(16, 8))
     opt.zero_grad()

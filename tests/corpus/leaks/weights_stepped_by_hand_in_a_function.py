@@ -12,7 +12,7 @@ def train():
         out = torch.randn(10, 6)
         for w in weights:
             out = (out @ w).tanh()
-        grads = torch.autograd.grad(out.mean(), weights, create_graph=True)  # warning: GS301 [detach, edit]
+        grads = torch.autograd.grad(out.mean(), weights, create_graph=True)  # warning: GS301 [detach]
         weights = [w - 0.1 * g for w, g in zip(weights, grads)]  # held_by: GS301
     return [w.detach() for w in weights]
 

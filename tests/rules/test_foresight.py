@@ -15,10 +15,7 @@ from gradscope.detect.observers import Schedule
 from gradscope.model import (
     BackwardCall,
     Certainty,
-    Edit,
     Finding,
-    Fix,
-    FixKind,
     Node,
     NodeState,
     Root,
@@ -30,7 +27,8 @@ from gradscope.rules import gs102, gs103, gs202
 from gradscope.rules.base import Rule
 from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.gs103 import ForwardOnFreed
-from gradscope.rules.gs202 import By, StaleSoon
+from gradscope.rules.gs202 import By, Need, StaleSoon
+from gradscope.rules.roles import Roles
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30)
 LINK = Site("/home/ann/train.py", 18, 9, 18, 30)
@@ -110,7 +108,12 @@ FIXES = [
     (replace(SIBLING, same_root=True), "recompute", "forward pass again"),
     (CARRIED, "detach", "detach() `h` after this call"),
     (replace(CARRIED, averaged=True), "no_grad", "torch.no_grad()"),
-    (replace(CARRIED, accumulated=True, same_root=True), "item", ".item()"),
+    (
+        replace(CARRIED, accumulated=True, same_root=True, roles=Roles(total=True)),
+        "item",
+        ".item()",
+    ),
+    (replace(CARRIED, accumulated=True, same_root=True), "other", "set `h` to zero"),
     (replace(CARRIED, carried=False), "recompute", "train.py:17"),
     (replace(CARRIED, carried=False, trained=False), "detach", "where it is stored"),
     (replace(CARRIED, elements="losses"), "sum_losses", "sum(losses).backward()"),
@@ -122,16 +125,16 @@ def test_the_fix_follows_from_the_facts(facts: SharedGraph, kind: str, words: st
     finding = gs102.finding(facts)
     check_wording(finding)
     assert finding.fix is not None
-    assert finding.fix.kind == kind == gs102.fix_kind(facts)
+    assert finding.fix.kind == kind
     assert words in finding.fix.message
 
 
 def test_of_several_fixes_the_first_is_proposed() -> None:
-    detach = Fix(FixKind.DETACH, "detach `h`", (Edit("train.py", 3, "x = 1"),))
-    keep = Fix(FixKind.RETAIN_GRAPH, "keep the graph")
-    finding = gs102.finding(CARRIED, (detach, keep))
-    assert finding.fixes == (detach, keep)
-    assert finding.alternatives == (keep,)
+    finding = gs102.finding(CARRIED)
+    assert [fix.kind for fix in finding.fixes] == ["detach", "retain_graph"]
+    assert finding.fixes == tuple(gs102._fixes(CARRIED))
+    assert finding.alternatives == finding.fixes[1:]
+    assert not any(fix.edits for fix in finding.fixes)
 
 
 def test_a_step_is_told_with_the_parameters() -> None:
@@ -156,19 +159,11 @@ def test_an_operation_in_place_is_told_with_its_tensor() -> None:
     facts = StaleSoon(
         LINK, "loss", ("queue",), ("MmBackward0",), (MADE,), FAILS, FAILS, 3, By.OPERATION
     )
-    fix = Fix(
-        FixKind.CLONE,
-        "let train.py:17 use `queue.clone()`",
-        (Edit("train.py", 17, "x = queue.clone()"),),
-    )
-    finding = gs202.finding(facts, fix)
+    finding = gs202.finding(facts)
     check_wording(finding)
-    assert (finding.code, finding.site, finding.backward_call, finding.fix) == (
-        "GS202",
-        LINK,
-        3,
-        fix,
-    )
+    assert (finding.code, finding.site, finding.backward_call) == ("GS202", LINK, 3)
+    assert [(fix.kind, fix.edits) for fix in finding.fixes] == [("clone", ()), ("reorder", ())]
+    assert finding.fixes[0].message.startswith("save a clone() at train.py:17, or ")
     assert [(r.role, r.site) for r in finding.related] == [
         ("created", MADE),
         ("modified_by", LINK),
@@ -214,7 +209,7 @@ def run(source: str, folder: Path) -> list[str]:
 
 def test_a_write_through_data_is_told_with_what_it_does() -> None:
     facts = StaleSoon(LINK, "loss", ("w",), ("MulBackward0",), (MADE,), READ, FAILS, 3, By.DATA)
-    finding = gs202.finding(facts)
+    finding = gs202.finding(facts, Need(trained=True))
     check_wording(finding)
     assert "wrong gradient, without an error" in finding.message
     assert "no version counter moved" in finding.related[1].message

@@ -24,11 +24,11 @@ from gradscope.model import (
     Site,
 )
 from gradscope.rules import gs102, gs103, gs202
-from gradscope.rules.base import Rule
+from gradscope.rules.base import Rule, first_few
 from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.gs103 import ForwardOnFreed
 from gradscope.rules.gs202 import By, Need, StaleSoon
-from gradscope.rules.roles import Roles
+from gradscope.rules.roles import Cut, Link, Loss, Roles
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30)
 LINK = Site("/home/ann/train.py", 18, 9, 18, 30)
@@ -129,6 +129,86 @@ def test_the_fix_follows_from_the_facts(facts: SharedGraph, kind: str, words: st
     assert words in finding.fix.message
 
 
+FIRST = Loss("loss_a", FREES, ("opt_d",), ("d.weight",))
+SECOND = Loss("loss_b", FAILS, ("opt_g",))
+LINKED = Link("fake", Cut.FIRST, ("g.weight",), (LINK,), (READ,), lost_first=("g.weight",))
+KNOWN = Roles(("g.weight",), FIRST, SECOND, known=True, links=(LINKED,))
+
+
+def linked(*cuts: Cut, **more: bool) -> SharedGraph:
+    links = tuple(replace(LINKED, cut=cut) for cut in cuts)
+    return replace(SIBLING, roles=replace(KNOWN, links=links, **more))
+
+
+ORDERS = {
+    "rows of one result": (
+        replace(CARRIED, roles=Roles(rows=True)),
+        "retain_graph recompute",
+    ),
+    "a gradient that is read": (replace(SIBLING, call=PROBE), "retain_graph recompute"),
+    "a gradient that is trained through": (
+        replace(SIBLING, call=PROBE, roles=Roles(penalty=True)),
+        "create_graph retain_graph",
+    ),
+    "a gradient that steps a copy": (
+        replace(SIBLING, call=PROBE, roles=Roles(update=True)),
+        "retain_graph create_graph recompute",
+    ),
+    "a loop over losses": (replace(CARRIED, elements="losses"), "sum_losses retain_graph"),
+    "the same loss": (replace(SIBLING, same_root=True), "recompute retain_graph"),
+    "losses that are alike": (replace(SIBLING, roles=Roles(alike=True)), "recompute retain_graph"),
+    "a state": (CARRIED, "detach retain_graph"),
+    "an average": (replace(CARRIED, averaged=True), "no_grad detach"),
+    "made once, trained": (replace(CARRIED, carried=False), "recompute detach no_grad"),
+    "made once, a constant": (
+        replace(CARRIED, carried=False, roles=Roles(constant="no step has it")),
+        "detach no_grad recompute",
+    ),
+    "a cache": (replace(CARRIED, carried=False, holder="<cached w>"), "recompute retain_graph"),
+    "nothing known": (SIBLING, "sum_losses detach recompute retain_graph"),
+    "nothing known, a step between": (
+        replace(SIBLING, stepped_between=True),
+        "detach sum_losses recompute retain_graph",
+    ),
+    "the first may do without": (linked(Cut.FIRST), "detach recompute sum_losses retain_graph"),
+    "the second may do without": (linked(Cut.SECOND), "detach recompute sum_losses retain_graph"),
+    "each may do without one": (
+        linked(Cut.FIRST, Cut.SECOND),
+        "detach recompute sum_losses retain_graph",
+    ),
+    "both may do without": (linked(Cut.NEITHER), "detach no_grad recompute sum_losses"),
+    "none may do without": (linked(Cut.BOTH), "sum_losses recompute retain_graph"),
+    "one optimizer": (
+        linked(Cut.BOTH, same_optimizer=True),
+        "sum_losses recompute retain_graph",
+    ),
+}
+
+
+@pytest.mark.parametrize(("facts", "kinds"), ORDERS.values(), ids=ORDERS)
+def test_who_is_trained_decides_what_comes_first(facts: SharedGraph, kinds: str) -> None:
+    fixes = first_few(gs102._fixes(facts))
+    assert " ".join(fix.kind for fix in fixes) == kinds
+    assert gs102.finding(facts).fixes == fixes
+    assert not any(fix.edits for fix in fixes)
+    check_wording(gs102.finding(facts))
+
+
+def test_a_cut_says_where_and_what_it_means() -> None:
+    fix = gs102.finding(linked(Cut.FIRST)).fix
+    assert fix is not None
+    assert fix.message == "use `fake.detach()` in `loss_a` (line 23)"
+    assert fix.effects == (
+        "`g.weight` would get no gradient from `loss_a` (line 23)",
+        "`g.weight` would get gradient from `loss_b` (line 25) as before",
+    )
+    assert fix.reason == "`fake` is named as a constant"
+    roles = replace(KNOWN, first=replace(FIRST, trains=()))
+    fix = gs102.finding(replace(SIBLING, roles=roles)).fix
+    assert fix is not None
+    assert fix.reason == "`opt_d` steps with this loss, and only `opt_g` has `g.weight`"
+
+
 def test_of_several_fixes_the_first_is_proposed() -> None:
     finding = gs102.finding(CARRIED)
     assert [fix.kind for fix in finding.fixes] == ["detach", "retain_graph"]
@@ -171,6 +251,29 @@ def test_an_operation_in_place_is_told_with_its_tensor() -> None:
     ]
     assert "`queue`" in finding.label
     assert "optimizer" not in finding.message
+
+
+STALE = StaleSoon(LINK, "loss", ("w",), ("MmBackward0",), (MADE,), READ, FAILS, 3, By.OPERATION)
+NEEDS = [
+    (STALE, Need(), "clone reorder"),
+    (replace(STALE, tensors=("slow.weight",)), Need(), "reorder clone"),
+    (replace(STALE, tensors=("slow.weight",)), Need(computed=True), "clone reorder"),
+    (replace(STALE, by=By.DATA, tensors=("slow.weight",)), Need(), "clone reorder"),
+    (STALE, Need(trained=True), "reorder"),
+    (STALE, Need(carried=True, again=True), "detach reorder"),
+    (replace(STALE, by=By.STEP), Need(), "reorder"),
+    (replace(STALE, by=By.STEP), Need(carried=True, again=True), "detach reorder"),
+    (replace(STALE, by=By.STEP), Need(again=True), "recompute detach reorder"),
+    (replace(STALE, by=By.STEP), Need(again=True, constant="why"), "detach recompute reorder"),
+]
+
+
+@pytest.mark.parametrize(("facts", "need", "kinds"), NEEDS)
+def test_what_changed_it_decides_what_comes_first(facts: StaleSoon, need: Need, kinds: str) -> None:
+    finding = gs202.finding(facts, need)
+    check_wording(finding)
+    assert " ".join(fix.kind for fix in finding.fixes) == kinds
+    assert not any(fix.edits for fix in finding.fixes)
 
 
 BUILT_ON = ForwardOnFreed(READ, "scores", ("TanhBackward0",), (MADE,), CALL, FAILS, 3)

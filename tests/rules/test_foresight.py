@@ -135,9 +135,9 @@ LINKED = Link("fake", Cut.FIRST, ("g.weight",), (LINK,), (READ,), lost_first=("g
 KNOWN = Roles(("g.weight",), FIRST, SECOND, known=True, links=(LINKED,))
 
 
-def linked(*cuts: Cut, **more: bool) -> SharedGraph:
+def linked(*cuts: Cut, same_optimizer: bool = False) -> SharedGraph:
     links = tuple(replace(LINKED, cut=cut) for cut in cuts)
-    return replace(SIBLING, roles=replace(KNOWN, links=links, **more))
+    return replace(SIBLING, roles=replace(KNOWN, links=links, same_optimizer=same_optimizer))
 
 
 ORDERS = {

@@ -70,7 +70,7 @@ def check(case: Case, folder: Path) -> None:
     ast.parse(after)
 
 
-def of(*cases: tuple[str, Case]) -> Any:
+def of(*cases: tuple[str, Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in cases])
 
 

@@ -64,9 +64,9 @@ def edited(data: bytes, write: Write, folder: Path) -> bytes:
 
 
 def check(case: Case, folder: Path) -> None:
-    code, write, expected = (textwrap.dedent(e) if isinstance(e, str) else e for e in case)
-    after = edited(code.encode(), write, folder).decode()
-    assert after == expected
+    code, write, expected = case
+    after = edited(textwrap.dedent(code).encode(), write, folder).decode()
+    assert after == textwrap.dedent(expected)
     ast.parse(after)
 
 
@@ -681,10 +681,24 @@ a
                 move("w.add_(", "b.backward()"),
                 '\ndef f():\n    b.backward()\n    w.add_(len("""\na\n"""))\n',
             ),
-        )
+        ),
+        wrong(
+            "a value that is read before",
+            "NameError: `y` reads it",
+            ("x = step()\ny = g(x)\nb.backward()\n", move("x = step", "b.back"), REFUSED),
+        ),
+        wrong(
+            "behind a return",
+            "never runs there",
+            (
+                "def f(b):\n    step()\n    return b.backward()\n",
+                move("step()", "b.back"),
+                REFUSED,
+            ),
+        ),
     ],
 )
-def test_a_text_is_not_moved_wrongly(case: Case, tmp_path: Path) -> None:
+def test_a_statement_is_not_moved_wrongly(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)
 
 
@@ -1089,6 +1103,11 @@ def test_a_statement_builds_no_graph(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "case",
     [
+        wrong(
+            "a yield",
+            "who takes the value runs without a graph as well",
+            ("import torch\ndef f():\n    yield g(x)\n", no_graph("yield"), REFUSED),
+        ),
         wrong(
             "no statement",
             "IndexError",

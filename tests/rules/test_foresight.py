@@ -15,10 +15,7 @@ from gradscope.detect.observers import Schedule
 from gradscope.model import (
     BackwardCall,
     Certainty,
-    Edit,
     Finding,
-    Fix,
-    FixKind,
     Node,
     NodeState,
     Root,
@@ -27,10 +24,11 @@ from gradscope.model import (
     Site,
 )
 from gradscope.rules import gs102, gs103, gs202
-from gradscope.rules.base import Rule
+from gradscope.rules.base import Rule, first_few
 from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.gs103 import ForwardOnFreed
-from gradscope.rules.gs202 import By, StaleSoon
+from gradscope.rules.gs202 import By, Need, StaleSoon
+from gradscope.rules.roles import Cut, Link, Loss, Roles
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30)
 LINK = Site("/home/ann/train.py", 18, 9, 18, 30)
@@ -110,7 +108,12 @@ FIXES = [
     (replace(SIBLING, same_root=True), "recompute", "forward pass again"),
     (CARRIED, "detach", "detach() `h` after this call"),
     (replace(CARRIED, averaged=True), "no_grad", "torch.no_grad()"),
-    (replace(CARRIED, accumulated=True, same_root=True), "item", ".item()"),
+    (
+        replace(CARRIED, accumulated=True, same_root=True, roles=Roles(total=True)),
+        "item",
+        ".item()",
+    ),
+    (replace(CARRIED, accumulated=True, same_root=True), "other", "set `h` to zero"),
     (replace(CARRIED, carried=False), "recompute", "train.py:17"),
     (replace(CARRIED, carried=False, trained=False), "detach", "where it is stored"),
     (replace(CARRIED, elements="losses"), "sum_losses", "sum(losses).backward()"),
@@ -122,16 +125,96 @@ def test_the_fix_follows_from_the_facts(facts: SharedGraph, kind: str, words: st
     finding = gs102.finding(facts)
     check_wording(finding)
     assert finding.fix is not None
-    assert finding.fix.kind == kind == gs102.fix_kind(facts)
+    assert finding.fix.kind == kind
     assert words in finding.fix.message
 
 
+FIRST = Loss("loss_a", FREES, ("opt_d",), ("d.weight",))
+SECOND = Loss("loss_b", FAILS, ("opt_g",))
+LINKED = Link("fake", Cut.FIRST, ("g.weight",), (LINK,), (READ,), lost_first=("g.weight",))
+KNOWN = Roles(("g.weight",), FIRST, SECOND, known=True, links=(LINKED,))
+
+
+def linked(*cuts: Cut, same_optimizer: bool = False) -> SharedGraph:
+    links = tuple(replace(LINKED, cut=cut) for cut in cuts)
+    return replace(SIBLING, roles=replace(KNOWN, links=links, same_optimizer=same_optimizer))
+
+
+ORDERS = {
+    "rows of one result": (
+        replace(CARRIED, roles=Roles(rows=True)),
+        "retain_graph recompute",
+    ),
+    "a gradient that is read": (replace(SIBLING, call=PROBE), "retain_graph recompute"),
+    "a gradient that is trained through": (
+        replace(SIBLING, call=PROBE, roles=Roles(penalty=True)),
+        "create_graph retain_graph",
+    ),
+    "a gradient that steps a copy": (
+        replace(SIBLING, call=PROBE, roles=Roles(update=True)),
+        "retain_graph create_graph recompute",
+    ),
+    "a loop over losses": (replace(CARRIED, elements="losses"), "sum_losses retain_graph"),
+    "the same loss": (replace(SIBLING, same_root=True), "recompute retain_graph"),
+    "losses that are alike": (replace(SIBLING, roles=Roles(alike=True)), "recompute retain_graph"),
+    "a state": (CARRIED, "detach retain_graph"),
+    "an average": (replace(CARRIED, averaged=True), "no_grad detach"),
+    "made once, trained": (replace(CARRIED, carried=False), "recompute detach no_grad"),
+    "made once, a constant": (
+        replace(CARRIED, carried=False, roles=Roles(constant="no step has it")),
+        "detach no_grad recompute",
+    ),
+    "a cache": (replace(CARRIED, carried=False, holder="<cached w>"), "recompute retain_graph"),
+    "nothing known": (SIBLING, "sum_losses detach recompute retain_graph"),
+    "nothing known, a step between": (
+        replace(SIBLING, stepped_between=True),
+        "detach sum_losses recompute retain_graph",
+    ),
+    "the first may do without": (linked(Cut.FIRST), "detach recompute sum_losses retain_graph"),
+    "the second may do without": (linked(Cut.SECOND), "detach recompute sum_losses retain_graph"),
+    "each may do without one": (
+        linked(Cut.FIRST, Cut.SECOND),
+        "detach recompute sum_losses retain_graph",
+    ),
+    "both may do without": (linked(Cut.NEITHER), "detach no_grad recompute sum_losses"),
+    "none may do without": (linked(Cut.BOTH), "sum_losses recompute retain_graph"),
+    "one optimizer": (
+        linked(Cut.BOTH, same_optimizer=True),
+        "sum_losses recompute retain_graph",
+    ),
+}
+
+
+@pytest.mark.parametrize(("facts", "kinds"), ORDERS.values(), ids=ORDERS)
+def test_who_is_trained_decides_what_comes_first(facts: SharedGraph, kinds: str) -> None:
+    fixes = first_few(gs102._fixes(facts))
+    assert " ".join(fix.kind for fix in fixes) == kinds
+    assert gs102.finding(facts).fixes == fixes
+    assert not any(fix.edits for fix in fixes)
+    check_wording(gs102.finding(facts))
+
+
+def test_a_cut_says_where_and_what_it_means() -> None:
+    fix = gs102.finding(linked(Cut.FIRST)).fix
+    assert fix is not None
+    assert fix.message == "use `fake.detach()` in `loss_a` (line 23)"
+    assert fix.effects == (
+        "`g.weight` would get no gradient from `loss_a` (line 23)",
+        "`g.weight` would get gradient from `loss_b` (line 25) as before",
+    )
+    assert fix.reason == "`fake` is named as a constant"
+    roles = replace(KNOWN, first=replace(FIRST, trains=()))
+    fix = gs102.finding(replace(SIBLING, roles=roles)).fix
+    assert fix is not None
+    assert fix.reason == "`opt_d` steps with this loss, and only `opt_g` has `g.weight`"
+
+
 def test_of_several_fixes_the_first_is_proposed() -> None:
-    detach = Fix(FixKind.DETACH, "detach `h`", (Edit("train.py", 3, "x = 1"),))
-    keep = Fix(FixKind.RETAIN_GRAPH, "keep the graph")
-    finding = gs102.finding(CARRIED, (detach, keep))
-    assert finding.fixes == (detach, keep)
-    assert finding.alternatives == (keep,)
+    finding = gs102.finding(CARRIED)
+    assert [fix.kind for fix in finding.fixes] == ["detach", "retain_graph"]
+    assert finding.fixes == tuple(gs102._fixes(CARRIED))
+    assert finding.alternatives == finding.fixes[1:]
+    assert not any(fix.edits for fix in finding.fixes)
 
 
 def test_a_step_is_told_with_the_parameters() -> None:
@@ -156,19 +239,11 @@ def test_an_operation_in_place_is_told_with_its_tensor() -> None:
     facts = StaleSoon(
         LINK, "loss", ("queue",), ("MmBackward0",), (MADE,), FAILS, FAILS, 3, By.OPERATION
     )
-    fix = Fix(
-        FixKind.CLONE,
-        "let train.py:17 use `queue.clone()`",
-        (Edit("train.py", 17, "x = queue.clone()"),),
-    )
-    finding = gs202.finding(facts, fix)
+    finding = gs202.finding(facts)
     check_wording(finding)
-    assert (finding.code, finding.site, finding.backward_call, finding.fix) == (
-        "GS202",
-        LINK,
-        3,
-        fix,
-    )
+    assert (finding.code, finding.site, finding.backward_call) == ("GS202", LINK, 3)
+    assert [(fix.kind, fix.edits) for fix in finding.fixes] == [("clone", ()), ("reorder", ())]
+    assert finding.fixes[0].message.startswith("save a clone() at train.py:17, or ")
     assert [(r.role, r.site) for r in finding.related] == [
         ("created", MADE),
         ("modified_by", LINK),
@@ -176,6 +251,29 @@ def test_an_operation_in_place_is_told_with_its_tensor() -> None:
     ]
     assert "`queue`" in finding.label
     assert "optimizer" not in finding.message
+
+
+STALE = StaleSoon(LINK, "loss", ("w",), ("MmBackward0",), (MADE,), READ, FAILS, 3, By.OPERATION)
+NEEDS = [
+    (STALE, Need(), "clone reorder"),
+    (replace(STALE, tensors=("slow.weight",)), Need(), "reorder clone"),
+    (replace(STALE, tensors=("slow.weight",)), Need(computed=True), "clone reorder"),
+    (replace(STALE, by=By.DATA, tensors=("slow.weight",)), Need(), "clone reorder"),
+    (STALE, Need(trained=True), "reorder"),
+    (STALE, Need(carried=True, again=True), "detach reorder"),
+    (replace(STALE, by=By.STEP), Need(), "reorder"),
+    (replace(STALE, by=By.STEP), Need(carried=True, again=True), "detach reorder"),
+    (replace(STALE, by=By.STEP), Need(again=True), "recompute detach reorder"),
+    (replace(STALE, by=By.STEP), Need(again=True, constant="why"), "detach recompute reorder"),
+]
+
+
+@pytest.mark.parametrize(("facts", "need", "kinds"), NEEDS)
+def test_what_changed_it_decides_what_comes_first(facts: StaleSoon, need: Need, kinds: str) -> None:
+    finding = gs202.finding(facts, need)
+    check_wording(finding)
+    assert " ".join(fix.kind for fix in finding.fixes) == kinds
+    assert not any(fix.edits for fix in finding.fixes)
 
 
 BUILT_ON = ForwardOnFreed(READ, "scores", ("TanhBackward0",), (MADE,), CALL, FAILS, 3)
@@ -214,7 +312,7 @@ def run(source: str, folder: Path) -> list[str]:
 
 def test_a_write_through_data_is_told_with_what_it_does() -> None:
     facts = StaleSoon(LINK, "loss", ("w",), ("MulBackward0",), (MADE,), READ, FAILS, 3, By.DATA)
-    finding = gs202.finding(facts)
+    finding = gs202.finding(facts, Need(trained=True))
     check_wording(finding)
     assert "wrong gradient, without an error" in finding.message
     assert "no version counter moved" in finding.related[1].message

@@ -207,21 +207,24 @@ for t in range(30):
         ),
     ],
 )
-def test_the_parts_that_hold_a_graph_are_stored_detached(
+def test_what_holds_graphs_is_to_be_stored_detached(
     stored: str, detached: str, tmp_path: Path
 ) -> None:
     finding = held_by(findings_of(REPLAYED.format(stored=stored), tmp_path))
-    assert finding.fix is not None
-    assert [edit.replacement.strip() for edit in finding.fix.edits] == [detached]
+    assert [(fix.kind, fix.edits) for fix in finding.fixes] == [("detach", ())]
+    line = 1 + REPLAYED[: REPLAYED.index("{stored}\n")].count("\n")
+    words = f"detach() what is stored in `memory` at example.py:{line}; "
+    assert finding.fixes[0].message == f"{words}nothing then trains through it"
     cured = REPLAYED.format(stored=detached)
     assert findings_of(cured, tmp_path) == []
 
 
-def test_what_is_only_appended_to_is_no_tensor_that_is_used(tmp_path: Path) -> None:
+def test_what_is_only_appended_to_holds_numbers(tmp_path: Path) -> None:
     source = LOGGED.format(first='kept = {"a": []}', store='kept["a"].append(loss)', steps=40)
     source += "main()"
-    (fix, _) = held_by(findings_of(source, tmp_path)).fixes
-    assert [edit.replacement.strip() for edit in fix.edits] == ['kept["a"].append(loss.item())']
+    (fix,) = held_by(findings_of(source, tmp_path)).fixes
+    assert (fix.kind, fix.edits) == ("item", ())
+    assert fix.message.startswith("store .item() or .detach() of it at example.py:12; ")
 
 
 def test_retaining_for_a_second_call_is_needed(tmp_path: Path) -> None:

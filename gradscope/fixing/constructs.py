@@ -83,8 +83,7 @@ def _not_donating(file: str) -> Pieces:
 
 def _as_text(site: Site) -> Pieces:
     """Keep ``str(error)`` in the place of the exception, whose traceback keeps the variables."""
-    statement = source.enclosing(site.file, site.line)[-1]
-    match statement:
+    match next(reversed(source.enclosing(site.file, site.line)), None):
         case (
             ast.Expr(value=ast.Call(args=[ast.Name() as kept]))
             | ast.Assign(value=ast.Name() as kept)
@@ -95,7 +94,8 @@ def _as_text(site: Site) -> Pieces:
 
 def _saved_for_backward(site: Site) -> Pieces:
     """Hand an output to ``ctx.save_for_backward``, and read it from there in ``backward``."""
-    *around, statement = source.enclosing(site.file, site.line)
+    around = source.enclosing(site.file, site.line)
+    statement = next(reversed(around), None)
     match statement:
         case ast.Assign(
             targets=[ast.Attribute(value=ast.Name(id=ctx), attr=name)], value=ast.Name(id=output)

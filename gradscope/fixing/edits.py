@@ -101,17 +101,17 @@ def _end(node: ast.AST) -> tuple[int, int]:
 
 def before(node: ast.stmt, file: str, lines: Iterable[str]) -> Pieces:
     """Return the piece that puts lines above a statement; none if others share its line."""
-    at = (first_line(node), 0)
+    at, lines = (first_line(node), 0), [*lines]
     indent = _indent(node, file)
-    if indent is None:
+    if indent is None or not lines:
         return ()
     return (Piece(file, at, at, "".join(f"{indent}{line}\n" for line in lines)),)
 
 
 def after(node: ast.stmt, file: str, lines: Iterable[str]) -> Pieces:
     """Return the piece that puts lines below a statement; none if others share its lines."""
-    indent = _indent(node, file)
-    if indent is None or not _stands_alone(node, file):
+    indent, lines = _indent(node, file), [*lines]
+    if indent is None or not lines or not _stands_alone(node, file):
         return ()
     return (Piece(file, _end(node), _end(node), "".join(f"\n{indent}{line}" for line in lines)),)
 
@@ -131,21 +131,26 @@ def under(node: ast.stmt, file: str, context: str) -> Pieces:
     """
     indent = _indent(node, file)
     lines = range(first_line(node), _end(node)[0] + 1)
-    texts = (n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.JoinedStr))
-    if (
-        indent is None
-        or not _stands_alone(node, file)
-        or any(n.end_lineno != n.lineno for n in texts)
-    ):
+    hands_over = any(isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(node))
+    if indent is None or not _stands_alone(node, file) or _has_wide_text(node) or hands_over:
         return ()
     step = "\t" if indent.startswith("\t") else "    "
-    parts = [Piece(file, (line, 0), (line, 0), step) for line in lines[1:]]
+    filled = [line for line in lines[1:] if source.parsed(file).lines[line - 1].strip()]
+    parts = [Piece(file, (line, 0), (line, 0), step) for line in filled]
     head = f"{indent}with {context}:\n{step}"
     return (Piece(file, (lines[0], 0), (lines[0], 0), head), *parts)
 
 
+def _has_wide_text(node: ast.AST) -> bool:
+    """Return whether a text of several lines is in a statement: it changes with its indentation."""
+    texts = (n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.JoinedStr))
+    return any(text.end_lineno != text.lineno for text in texts)
+
+
 def lines_of(node: ast.stmt, file: str) -> list[str]:
-    """Return the lines of a statement, without its indentation."""
+    """Return the lines of a statement, without its indentation; none if they cannot be moved."""
+    if _has_wide_text(node):
+        return []
     indent = len(_indent(node, file) or "")
     own = source.parsed(file).lines[first_line(node) - 1 : _end(node)[0]]
     return [bare(line)[indent:] if not bare(line)[:indent].strip() else bare(line) for line in own]

@@ -36,7 +36,7 @@ from gradscope.fixing.placed import (
 from gradscope.fixing.rehearsal import Change, Flow, Kind, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
 from gradscope.rules.gs102 import CARRIED
-from gradscope.units import counted, listed
+from gradscope.units import listed
 
 _MOST = 3
 _NUMBER: frozenset[Kind] = frozenset({"number"})
@@ -79,6 +79,8 @@ def _ordered(
     """
     words = {fix.kind: fix for fix in reversed(known)}
     first = [fix.kind for fix in known[:1] if fix.kind in _MEANT]
+    if all(fix.effects for fix in found.get(FixKind.REORDER, ())) and found.get(FixKind.RECOMPUTE):
+        first = [kind for kind in first if kind is not FixKind.REORDER]
     found_sooner = [kind for kind in sooner if found.get(kind)]
     for kind in dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found)):
         word = words.get(kind)
@@ -236,11 +238,12 @@ class _Search:
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
         edits = _all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
         where = listed([f"line {line}" for _, line in sorted(keeps)])
+        calls = "call" if len(keeps) == 1 else "calls"
         return (
             [
                 Fix(
                     FixKind.RETAIN_GRAPH,
-                    f"pass retain_graph=True to the {counted(len(keeps), 'call')} at {where}",
+                    f"pass retain_graph=True to the {calls} at {where}",
                     edits,
                     _CHANGES,
                     ("each of these graphs is kept until nothing refers to it",),
@@ -299,11 +302,18 @@ class _Search:
         )
         following = record.events[self._fail :] if self._fail >= 0 else ()
         steps = [each for each in following if each.kind == "step"]
+        trained = {record.leaf[n] for n in self._base.ran.get(self._fail, ()) if n in record.leaf}
         for site in changed:
+            at = (site.file, site.line)
+            stepped = {
+                n for e in record.events if e.spot == at and e.kind == "step" for n in e.leaves
+            }
+            both = ("it would step with the gradient of both losses",)
+            effects = both if stepped & trained else ()
             for goal in dict.fromkeys(e.site for e in (*steps[:1], *following[:1])):
                 if edits := written(*moved(site, goal)):
                     message = f"move line {site.line} after line {goal.line}"
-                    fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES))
+                    fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
         return fixes[:_MOST]
 
     def without_graph(self, finding: Finding) -> list[Fix]:
@@ -313,7 +323,10 @@ class _Search:
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
         fixes = []
         for file, line in spots:
-            built = self._built_by(file, source.enclosing(file, line)[-1])
+            around = source.enclosing(file, line)
+            if not around:  # a decorator's line
+                continue
+            built = self._built_by(file, around[-1])
             cuts = {self._record.identities[n] for n in built if n in self._record.identities}
             if not cuts or self._harm(self._cut(cuts)):
                 continue

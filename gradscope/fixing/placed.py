@@ -22,6 +22,7 @@ from gradscope.fixing.marks import Place
 from gradscope.fixing.rehearsal import Kind, Spot
 
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+_PATHS = (ast.Name, ast.Attribute, ast.Subscript)
 _CACHES = ("cache", "lru_cache", "cached_property")
 _ADDITIONS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _POSITIONS = {
@@ -75,7 +76,8 @@ def with_call(place: Place, kinds: frozenset[Kind], method: str) -> Pieces:
         return ()
     written = text_of(node, place.file)
     text = written if isinstance(node, _SIMPLE) else f"({written})"
-    new = _cut(text, kinds, method, is_call=isinstance(node, ast.Call))
+    is_call = any(isinstance(each, ast.Call) for each in ast.walk(node))
+    new = _cut(text, kinds, method, is_call=is_call)
     return (instead_of(node, place.file, new),) if new else ()
 
 
@@ -116,7 +118,12 @@ def rebinding(
 ) -> Pieces:
     """Return the edit that detaches variables before the statement at a place, or behind it."""
     lines = []
+    at = statement_around(place)[1]
+    around = [each for each in _functions_around(place.file, at) if each is not at]
+    known = _own_names(around[-1]) if around else set()
     for name, own in kinds.items():
+        if around and name.isidentifier() and name not in known:
+            return ()  # it would be another variable
         new = _cut(name, own, "detach")
         if not new or (is_leaf and own - {"tensor", "number"}):
             return ()
@@ -131,7 +138,7 @@ def _total_cut(place: Place) -> Pieces:
     if not isinstance(node, ast.AugAssign) or type(node.op) not in _ADDITIONS:
         return ()
     target, value = text_of(node.target, place.file), text_of(node.value, place.file)
-    if isinstance(node.value, ast.BinOp | ast.IfExp | ast.Lambda):
+    if not isinstance(node.value, (*_SIMPLE, ast.Constant)):
         value = f"({value})"
     cut = f'({target}.detach() if hasattr({target}, "detach") else {target})'
     return (instead_of(node, place.file, f"{target} = {cut} {_ADDITIONS[type(node.op)]} {value}"),)
@@ -156,10 +163,13 @@ def with_flag(place: Place, name: str, value: str = "True") -> Pieces:
     call = call_at(place)
     if call is None or any(keyword.arg is None for keyword in call.keywords):
         return ()  # **options may pass it as well
+    if any(isinstance(each, ast.Starred) for each in call.args):
+        return ()
     given = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
     known, at = _POSITIONS.get(ast.unparse(call.func), ("retain_graph", 1))
-    if given is None and name == known and at < len(call.args):
-        given = call.args[at]
+    by_place = call.args[at] if name == known and at < len(call.args) else None
+    if given is None and isinstance(by_place, ast.Constant):
+        given = by_place
     if given is not None:
         return (instead_of(given, place.file, value),)
     return with_argument(call, place.file, f"{name}={value}")
@@ -199,27 +209,63 @@ def summed(first: Place, second: Place) -> Pieces:
     """Return the edit that makes one backward call of two that stand in one block: the later one,
     of the sum of both losses.
     """
-    calls, (file, last) = (call_at(first), call_at(second)), statement_around(second)
-    losses = [_loss_of(call) for call in calls if call is not None]
-    gone, block = statement_around(first)[1], block_with(file, last)
-    if gone not in block or block.index(gone) >= block.index(last) or None in losses:
+    file, block = second.file, block_with(*statement_around(second))
+    gone, last = statement_around(first)[1], statement_around(second)[1]
+    calls = [each.value for each in (gone, last) if isinstance(each, ast.Expr)]
+    losses = [_loss_of(call) for call in calls if isinstance(call, ast.Call)]
+    if gone not in block or block.index(gone) >= block.index(last) or len(losses) < 2:
         return ()
-    texts = [text_of(loss, file) for loss in losses if loss is not None]
-    forms = [
-        text_of(call, file).replace(text, "", 1).replace("retain_graph=True", "")
-        for call, text in zip(calls, texts, strict=False)
-        if call is not None
-    ]
+    one, other = losses
+    if one is None or other is None or _form(calls[0], one) != _form(calls[1], other):
+        return ()
     between = block[block.index(gone) + 1 : block.index(last)]
-    changed = {name for each in between for name in stored_names(each)}
-    if len(forms) < 2 or forms[0] != forms[1] or _read_names(ast.parse(texts[0])) & changed:
+    changed = {target for each in between for target in _targets(each)}
+    taken = removed(gone, file)
+    if (
+        not taken
+        or {ast.unparse(each) for each in ast.walk(one) if isinstance(each, _PATHS)} & changed
+    ):
         return ()
-    kept, call = losses[1], calls[1]
-    assert kept is not None
-    assert call is not None
-    total = " + ".join(texts)
-    is_owner = getattr(call.func, "value", None) is kept
-    return (*removed(gone, file), instead_of(kept, file, f"({total})" if is_owner else total))
+    total = " + ".join(_summand(each, file) for each in losses if each is not None)
+    is_owner = getattr(calls[1], "func", None) is not None and _owner(calls[1]) is other
+    new = f"({total})" if is_owner and not _is_enclosed(other, file) else total
+    return (*taken, instead_of(other, file, new))
+
+
+def _form(call: ast.expr, loss: ast.expr) -> str:
+    """Return what a call does with its loss, as the same text for any loss."""
+    text = ast.dump(call).replace(ast.dump(loss), "loss")
+    for keyword in getattr(call, "keywords", ()):
+        if keyword.arg == "retain_graph":
+            text = text.replace(ast.dump(keyword), "")
+    return text.replace(", keywords=[]", "")
+
+
+def _owner(call: ast.expr) -> ast.expr | None:
+    return getattr(getattr(call, "func", None), "value", None)
+
+
+def _is_enclosed(node: ast.expr, file: str) -> bool:
+    """Return whether an expression stands in parentheses of its own."""
+    line = source.line_of(file, node.lineno).encode()
+    return line[: node.col_offset].rstrip().endswith(b"(")
+
+
+def _summand(loss: ast.expr, file: str) -> str:
+    is_sum = isinstance(loss, ast.BinOp) and isinstance(loss.op, ast.Add | ast.Mult | ast.Div)
+    text = text_of(loss, file)
+    return text if isinstance(loss, _SIMPLE) or is_sum else f"({text})"
+
+
+def _targets(node: ast.AST) -> set[str]:
+    """Return what a statement binds, imports included."""
+    bound = {
+        ast.unparse(each)
+        for each in ast.walk(node)
+        if isinstance(each, _PATHS) and not isinstance(each.ctx, ast.Load)
+    }
+    names = (each for each in ast.walk(node) if isinstance(each, ast.alias))
+    return bound | {(each.asname or each.name).partition(".")[0] for each in names}
 
 
 def summed_loop(place: Place) -> Pieces:
@@ -230,7 +276,12 @@ def summed_loop(place: Place) -> Pieces:
         return ()
     form = f"{ast.unparse(loop.target)}.backward()"
     is_plain = ast.unparse(last).replace("retain_graph=True", "") == form
-    made = f"sum({text_of(loop.iter, file)}).backward()"
+    rest = block_with(file, loop)[block_with(file, loop).index(loop) + 1 :]
+    if any(_read_names(each) & stored_names(loop) for each in rest):
+        return ()
+    over = text_of(loop.iter, file)
+    is_bare = isinstance(loop.iter, ast.Tuple) and not over.startswith("(")
+    made = f"sum({f'({over})' if is_bare else over}).backward()"
     return (instead_of(loop, file, made),) if is_plain else ()
 
 
@@ -276,12 +327,13 @@ def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pie
         return ()
     begin = block.index(nodes[-1]) + 1
     readers = [e for e in block[begin : ends[0] + 1] if _read_names(e) & names]
-    if not readers:
+    if len(readers) < 2:
+        return ()
+    between = block[begin : block.index(readers[-1])]
+    needed = {name for node in nodes for name in _read_names(node)} | names
+    if any(_targets(each) & needed for each in between):
         return ()
     copy = before(readers[-1], file, [line for node in nodes for line in lines_of(node, file)])
-    if copy and len(readers) == 1:  # nothing needs it before
-        gone = [removed(node, file) for node in nodes]
-        return (*(piece for each in gone for piece in each), *copy) if all(gone) else ()
     return (*(piece for cut in cuts for piece in cut), *copy) if copy else ()
 
 
@@ -290,8 +342,14 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], loop: ast.stmt) -> Pieces:
     block = block_with(file, loop)
     names = {name for node in nodes for name in stored_names(node)}
     between = block[block.index(nodes[0]) : block.index(loop)]
-    others = [each for each in between if each not in nodes]
-    if not names or any(map(_draws, nodes)) or any(_read_names(each) & names for each in others):
+    head: ast.AST = getattr(loop, "iter", getattr(loop, "test", loop))
+    others = [*(each for each in between if each not in nodes), head]
+    needed = {name for node in nodes for name in _read_names(node)} - names
+    if any(_targets(each) & needed for each in (*between, loop) if each not in nodes):
+        return ()
+    if not between or not names or any(map(_draws, nodes)):
+        return ()
+    if any(_read_names(each) & names for each in others):
         return ()
     gone = [removed(node, file) for node in nodes]
     lines = [line for node in nodes for line in lines_of(node, file)]
@@ -341,8 +399,10 @@ def _functions_around(file: str, node: ast.AST) -> list[ast.stmt]:
 
 
 def _own_names(function: ast.stmt) -> set[str]:
-    """Return the arguments and variables of a function."""
-    return stored_names(function) | {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
+    """Return the arguments and variables of a function, and those that it declares."""
+    declared = [n for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal)]
+    arguments = {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
+    return stored_names(function) | arguments | {name for each in declared for name in each.names}
 
 
 def block_of(loop: ast.stmt) -> list[ast.stmt]:
@@ -365,7 +425,8 @@ def moved(at: Place, behind: Place) -> Pieces:
     (file, node), (other, goal) = statement_around(at), statement_around(behind)
     block = block_with(file, node)
     goal = next((e for e in block if source.spans(e, goal.lineno)), goal)
-    if file != other or goal not in block or goal is node:
+    ends = isinstance(goal, ast.Return | ast.Raise | ast.Break | ast.Continue)
+    if file != other or goal not in block or goal is node or ends or _targets(node):
         return ()
     if block.index(goal) < block.index(node):
         return _own_loop(file, node)
@@ -393,7 +454,7 @@ def _own_loop(file: str, node: ast.stmt) -> Pieces:
 
 def without_graph(file: str, line: int) -> Pieces:
     """Return the edit that runs the statement at a line under ``torch.no_grad()``."""
-    node = source.enclosing(file, line)[-1]
+    node = next(reversed(source.enclosing(file, line)), None)
     kinds = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.For
     if not isinstance(node, kinds):
         return ()
@@ -420,7 +481,10 @@ def uncached(file: str, function: ast.FunctionDef) -> Pieces:
     asked = ("cache_clear", "cache_info", "__wrapped__")
     for node in ast.walk(source.tree(file)):
         is_asked = isinstance(node, ast.Attribute) and node.attr in asked
+        is_set = isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
         if is_asked and function.name in ast.unparse(node):
+            return ()
+        if is_set and getattr(node, "attr", "") == function.name:
             return ()
     for each in function.decorator_list:
         called = each.func if isinstance(each, ast.Call) else each

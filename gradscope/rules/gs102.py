@@ -305,7 +305,7 @@ def _of_siblings(facts: SharedGraph) -> Iterator[Fix]:
     elif cuts == {Cut.FIRST, Cut.SECOND}:
         message = f"{first.message} and {second.message.removeprefix('use ')}"
         yield replace(first, message=message, effects=(*first.effects, *second.effects))
-    elif roles.same_optimizer or not facts.stepped_between:
+    elif not facts.stepped_between:
         yield together
     yield from (again, together, retain)
 

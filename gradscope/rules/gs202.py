@@ -220,8 +220,9 @@ def _fixes(facts: StaleSoon, need: Need) -> tuple[Fix, ...]:
     if facts.by is By.STEP:
         return (*(_of_made_once(facts, need) if need.again else ()), _reorder(facts))
     if need.trained or (facts.by is By.OPERATION and not need.computed and _is_average(facts)):
-        return (_reorder(facts), *(() if need.trained else (_clone(facts),)))
-    return (_clone(facts), _reorder(facts))
+        why = "it belongs after the step: nothing is trained through it"
+        return (_reorder(facts, why), *(() if need.trained else (_clone(facts, need),)))
+    return (_clone(facts, need), _reorder(facts))
 
 
 def fix_of_state(holder: str, kept: Site) -> Fix:
@@ -253,11 +254,13 @@ def _of_made_once(facts: StaleSoon, need: Need) -> tuple[Fix, ...]:
     return (detach, again) if need.constant else (again, detach)
 
 
-def _clone(facts: StaleSoon) -> Fix:
-    where = f" at {place(facts.made[0])}" if facts.made else ""
-    form = f"or at {place(facts.changed_at)} use the out-of-place form, or change a clone()"
+def _clone(facts: StaleSoon, need: Need) -> Fix:
+    form = f"at {place(facts.changed_at)} use the out-of-place form of the operation"
+    if not need.computed:  # a buffer or a table must stay the tensor that it is
+        where = f" at {place(facts.made[0])}" if facts.made else ""
+        form = f"save a clone(){where}, or {form}"
     effects = ("one more tensor of that size is held until the graph goes",)
-    return Fix(FixKind.CLONE, f"save a clone(){where}, {form}", effects=effects)
+    return Fix(FixKind.CLONE, f"{form}, or change a clone()", effects=effects)
 
 
 def _is_average(facts: StaleSoon) -> bool:
@@ -265,8 +268,8 @@ def _is_average(facts: StaleSoon) -> bool:
     return any(_AVERAGE.search(name) for name in facts.tensors) and not facts.nodes[1:]
 
 
-def _reorder(facts: StaleSoon) -> Fix:
+def _reorder(facts: StaleSoon, reason: str = "") -> Fix:
     what = "step" if facts.by is By.STEP else "write"
     move = f"move the {what} at {place(facts.changed_at)} after the backward call"
     message = f"compute `{facts.holder}` after this {what}, or {move} at {place(facts.next_call)}"
-    return Fix(FixKind.REORDER, message)
+    return Fix(FixKind.REORDER, message, reason=reason)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from gradscope.code import source
-from gradscope.fixing.edits import Piece, Pieces, written
+from gradscope.fixing.edits import Piece, Pieces, block_with, written
 from gradscope.fixing.marks import Place
 from gradscope.fixing.patch import apply, read
 from gradscope.fixing.placed import (
@@ -74,8 +74,17 @@ def of(*cases: tuple[str, Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in cases])
 
 
+NOT_YET = {
+    *("a sum in parentheses and a name", "a text of several lines", "several lines", "a condition"),
+    *("a sum of several lines", "an empty line behind", "the only one, and a comma"),
+}
+"""Refused, or laid out in another way than one would by hand."""
+
+
 def wrong(name: str, reason: str, case: Case) -> Any:
-    return pytest.param(case, id=name, marks=pytest.mark.xfail(strict=True, reason=reason))
+    """A case that goes wrong easily, and how."""
+    marks = [pytest.mark.xfail(strict=True, reason=reason)] if name in NOT_YET else []
+    return pytest.param(case, id=name, marks=marks)
 
 
 def kinds(*each: Kind) -> frozenset[Kind]:
@@ -418,7 +427,7 @@ BOTH = total("a.backward()", "b.backward()")
         (
             "(f(x) * 2).backward()\n(u - v).backward()\n",
             total("(f(x) * 2).backward()", "(u - v).backward()"),
-            "((f(x) * 2 + u - v)).backward()\n",
+            "(f(x) * 2 + (u - v)).backward()\n",
         ),
     ),
     (
@@ -705,7 +714,9 @@ def test_a_statement_is_not_moved_wrongly(case: Case, tmp_path: Path) -> None:
 def inside(text: str, *loops: str) -> Write:
     def write(at: At) -> Pieces:
         found = [statement_around(at(loop))[1] for loop in loops or ("for ",)]
-        return put_inside(*statement_around(at(text)), found)
+        file, node = statement_around(at(text))
+        behind = [each for each in found if each in block_with(file, node)]
+        return put_inside(file, [node], behind[0]) if behind else ()
 
     return write
 
@@ -798,7 +809,8 @@ def copied(text: str, last: str, *cuts: str) -> Write:
     def write(at: At) -> Pieces:
         goal = at(last)
         parts = [with_call(at(each), TENSOR, "detach") for each in cuts]
-        return copying(statement_around(at(text)), (goal.file, goal.line), parts)
+        file, node = statement_around(at(text))
+        return copying(file, [node], (goal.file, goal.line), parts)
 
     return write
 

@@ -218,11 +218,20 @@ def _fixes(facts: StaleSoon, need: Need) -> tuple[Fix, ...]:
     if need.carried:  # it is its graph that is too old, not the change that comes too early
         return (fix_of_state(facts.holder, facts.next_call), _reorder(facts))
     if facts.by is By.STEP:
-        return (*(_of_made_once(facts, need) if need.again else ()), _reorder(facts))
+        return (*_of_made_once(facts, need), _reorder(facts)) if need.again else _of_loss(facts)
     if need.trained or (facts.by is By.OPERATION and not need.computed and _is_average(facts)):
         why = "it belongs after the step: nothing is trained through it"
         return (_reorder(facts, why), *(() if need.trained else (_clone(facts, need),)))
     return (_clone(facts, need), _reorder(facts))
+
+
+def _of_loss(facts: StaleSoon) -> tuple[Fix, ...]:
+    """Return what can be done with a loss that was computed before the step."""
+    who = grouped(facts.tensors)
+    message = f"run the forward pass of `{facts.holder}` again after this step"
+    effect = f"`{facts.holder}` would be computed with {who} as stepped; that pass would run twice"
+    why = "it was computed before the step, and saved what the step has changed"
+    return (_reorder(facts, why), Fix(FixKind.RECOMPUTE, message, effects=(effect,)))
 
 
 def fix_of_state(holder: str, kept: Site) -> Fix:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.command import gradscope
 
+CASES = Path(__file__).parents[1] / "cases"
+
 GAN = """
 import torch
 import torch.nn.functional as F
@@ -98,6 +100,23 @@ def _edited(report: dict[str, Any], folder: Path) -> str:
         last = edit.get("end_line") or edit["line"]
         lines[edit["line"] - 1 : last] = [edit["replacement"]]
     return "\n".join(lines)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "number", ["002", "007", "012", "014", "023", "031", "036", "038", "040", "061", "066", "074"]
+)
+def test_what_is_called_safe_runs_to_its_end(number: str, tmp_path: Path) -> None:
+    (case,) = CASES.glob(f"{number}_*.py")
+    report = _ran(case.read_text(), tmp_path)
+    fix = report["findings"][0]["fix"]
+    assert fix["edits"]
+    assert fix["applicability"] == "machine-applicable"
+    (tmp_path / "mended.py").write_text(_edited(report, tmp_path))
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "mended.py")], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_gan_gets_its_pair_of_edits(tmp_path: Path) -> None:

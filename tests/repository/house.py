@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 31269
-FILES = 227
+CODE = 31599
+FILES = 228
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

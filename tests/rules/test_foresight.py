@@ -261,7 +261,7 @@ NEEDS = [
     (replace(STALE, by=By.DATA, tensors=("slow.weight",)), Need(), "clone reorder"),
     (STALE, Need(trained=True), "reorder"),
     (STALE, Need(carried=True, again=True), "detach reorder"),
-    (replace(STALE, by=By.STEP), Need(), "reorder"),
+    (replace(STALE, by=By.STEP), Need(), "reorder recompute"),
     (replace(STALE, by=By.STEP), Need(carried=True, again=True), "detach reorder"),
     (replace(STALE, by=By.STEP), Need(again=True), "recompute detach reorder"),
     (replace(STALE, by=By.STEP), Need(again=True, constant="why"), "detach recompute reorder"),

@@ -29,6 +29,7 @@ from gradscope.commands.outputs import (
     writable,
 )
 from gradscope.errors import GradscopeError
+from gradscope.fixing.constructs import with_edits
 from gradscope.launch.children import Children, Plan, own_file
 from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.improvement import improved
@@ -162,8 +163,6 @@ class _Report:
     def _improved(self, recording: Recording, ended: Ended) -> Recording:
         """Return the recording with its fixes rehearsed and tried, where that is soon done."""
         try:
-            from gradscope.fixing.constructs import with_edits  # not while the program runs
-
             recording = with_edits(recording)
         except Exception as failure:  # the report comes all the same
             _tell(failure, self._stderr)
@@ -317,6 +316,7 @@ class _Live:
     def __init__(self, stream: SafeStream, stderr: SafeStream) -> None:
         # Imported now: the program may leave no path to import it from.
         from gradscope.render.text.finding import print_finding
+        from gradscope.render.text.fixes import print_tried
         from gradscope.render.text.report import print_report
         from gradscope.render.text.terminal import ProgressLine, begin_line
 
@@ -324,6 +324,7 @@ class _Live:
         self._stream = stream
         self._print_finding, self._print_report = print_finding, print_report
         self._begin_line = begin_line
+        self._print_tried = print_tried
         self._printed: list[Finding] = []
         self._progress = ProgressLine(cast(TextIO, stderr))
         self._process = os.getpid()
@@ -358,9 +359,7 @@ class _Live:
         better = [f for f in recording.findings if _is_better(f, printed.get(f.cause))]
         self._print_report(recording, console, saved, printed)
         if better:
-            from gradscope.render.text.fixes import print_tried
-
-            print_tried(better, console)
+            self._print_tried(better, console)
 
 
 def _is_better(finding: Finding, printed: Finding | None) -> bool:

@@ -337,10 +337,12 @@ class _Search:
 
     def rebound(self) -> list[Fix]:
         """Return the fixes that detach variables at the head of a function or loop."""
-        fixes = []
+        fixes: list[Fix] = []
         for head, place in enumerate(self._record.heads):
             names = self._carried(head, place)
             is_call = place in self._calls_at
+            if is_call and fixes:
+                break  # the head of a loop says it as well
             harmless = [n for n, at in names.items() if not self._harm(self._rebind(head, at))]
             every = frozenset().union(*(names[n] for n in harmless)) if harmless else frozenset()
             changed = self._rebind(head, every)

@@ -76,12 +76,12 @@ def _checked(edits: Sequence[Edit]) -> tuple[Edit, ...]:
 
 def instead_of(node: ast.AST, file: str, text: str) -> Piece:
     """Return the piece that replaces an expression."""
-    return Piece(file, _start(node), _end(node), text)
+    return Piece(file, _start(node), end_of(node), text)
 
 
 def text_of(node: ast.AST, file: str) -> str:
     """Return an expression as it is written, over several lines if it is so."""
-    (first, column), (last, end) = _start(node), _end(node)
+    (first, column), (last, end) = _start(node), end_of(node)
     lines = [bare(line).encode() for line in source.parsed(file).lines[first - 1 : last]]
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][column:]
@@ -92,7 +92,8 @@ def _start(node: ast.AST) -> tuple[int, int]:
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
-def _end(node: ast.AST) -> tuple[int, int]:
+def end_of(node: ast.AST) -> tuple[int, int]:
+    """Return the line and the column where a node ends."""
     return getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
 
 
@@ -113,7 +114,9 @@ def after(node: ast.stmt, file: str, lines: Iterable[str]) -> Pieces:
     indent, lines = _indent(node, file), [*lines]
     if indent is None or not lines or not _stands_alone(node, file):
         return ()
-    return (Piece(file, _end(node), _end(node), "".join(f"\n{indent}{line}" for line in lines)),)
+    return (
+        Piece(file, end_of(node), end_of(node), "".join(f"\n{indent}{line}" for line in lines)),
+    )
 
 
 def removed(node: ast.stmt, file: str) -> Pieces:
@@ -121,8 +124,8 @@ def removed(node: ast.stmt, file: str) -> Pieces:
     if not _stands_alone(node, file):
         return ()
     if len(block_with(file, node)) < 2:
-        return (Piece(file, _start(node), _end(node), "pass"),)
-    return (Piece(file, (first_line(node), 0), (_end(node)[0] + 1, 0), ""),)
+        return (Piece(file, _start(node), end_of(node), "pass"),)
+    return (Piece(file, (first_line(node), 0), (end_of(node)[0] + 1, 0), ""),)
 
 
 def under(node: ast.stmt, file: str, context: str) -> Pieces:
@@ -130,7 +133,7 @@ def under(node: ast.stmt, file: str, context: str) -> Pieces:
     in it, as that would change with its indentation.
     """
     indent = _indent(node, file)
-    lines = range(first_line(node), _end(node)[0] + 1)
+    lines = range(first_line(node), end_of(node)[0] + 1)
     hands_over = any(isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(node))
     if indent is None or not _stands_alone(node, file) or _has_wide_text(node) or hands_over:
         return ()
@@ -152,27 +155,24 @@ def lines_of(node: ast.stmt, file: str) -> list[str]:
     if _has_wide_text(node):
         return []
     indent = len(_indent(node, file) or "")
-    own = source.parsed(file).lines[first_line(node) - 1 : _end(node)[0]]
+    own = source.parsed(file).lines[first_line(node) - 1 : end_of(node)[0]]
     return [bare(line)[indent:] if not bare(line)[:indent].strip() else bare(line) for line in own]
 
 
 def first_line(node: ast.stmt) -> int:
     """Return the line where a statement begins, its decorators included."""
-    return min(
-        _start(node)[0], *(_start(d)[0] for d in getattr(node, "decorator_list", ())), 1 << 60
-    )
+    return min(_start(each)[0] for each in (node, *getattr(node, "decorator_list", ())))
 
 
 def _indent(node: ast.stmt, file: str) -> str | None:
     """Return what stands before a statement; None if that is not only white space."""
-    text = (
-        bare(source.parsed(file).lines[first_line(node) - 1]).encode()[: _start(node)[1]].decode()
-    )
+    line = bare(source.parsed(file).lines[first_line(node) - 1])
+    text = line.encode()[: _start(node)[1]].decode()
     return None if text.strip() else text
 
 
 def _stands_alone(node: ast.stmt, file: str) -> bool:
-    line, column = _end(node)
+    line, column = end_of(node)
     rest = bare(source.parsed(file).lines[line - 1]).encode()[column:].decode().strip()
     return _indent(node, file) is not None and (not rest or rest.startswith("#"))
 

@@ -13,6 +13,7 @@ from gradscope.code import source
 from gradscope.fixing.edits import Pieces, block_with, written
 from gradscope.fixing.marks import Place
 from gradscope.fixing.placed import (
+    PATHS,
     copying,
     decorated_function,
     expression_at,
@@ -30,7 +31,6 @@ from gradscope.fixing.placed import (
     uncached,
     with_call,
     with_flag,
-    without_flag,
     without_graph,
 )
 from gradscope.fixing.rehearsal import Change, Flow, Kind, Record, Simulation, Spot
@@ -40,9 +40,8 @@ from gradscope.units import listed
 
 _MOST = 3
 _NUMBER: frozenset[Kind] = frozenset({"number"})
-_READS = (ast.Name, ast.Attribute, ast.Subscript)
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
-_LEAKS = frozenset({"GS301", "GS302", "GS303", "GS304", "GS305"})
+_LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
 _MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLONE})
 """What a cut would do as well, and these say better: a number is wanted, an average is computed, a
 step comes too early, a value is overwritten.
@@ -62,6 +61,8 @@ def _with(finding: Finding, record: Record) -> Finding:
         order = _ordered(finding.fixes, _of_leak(finding, record), ())
     elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
         search = _Search(record, spot)
+        if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
+            return finding
         # What is meant to be trained must be built each time.
         sooner = () if search.is_built_once else (FixKind.DETACH, FixKind.CLONE)
         order = _ordered(finding.fixes, search.options(finding), sooner)
@@ -109,23 +110,15 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
         for kind, method, message in ways:
             if edits := written(*with_call(place, kinds, method)):
                 found[kind].append(Fix(kind, message, edits, _CHANGES))
-    for file, line in lines:
-        if edits := written(*without_graph(file, line)):
-            message = f"run line {line} under torch.no_grad()"
-            found[FixKind.NO_GRAD].append(Fix(FixKind.NO_GRAD, message, edits, _CHANGES))
-    calls = {e.spot: e.site for e in record.events if e.kind == "call"}
-    flag = FixKind.REMOVE_RETAIN, "retain_graph"
-    for spot in lines:
-        if spot in calls and (edits := written(*without_flag(calls[spot], flag[1]))):
-            message = f"leave {flag[1]}=True out at line {spot[1]}"
-            found[flag[0]].append(Fix(flag[0], message, edits, _CHANGES))
+    found[FixKind.NO_GRAD] = [fix for spot in lines for fix in _without_graph(spot)]
     return found
 
 
-def _blocks_around(spot: Spot) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
-    """Yield the blocks that a line stands in, the innermost first, each with its statement."""
-    for statement in reversed(source.enclosing(*spot)):
-        yield block_with(spot[0], statement), statement
+def _without_graph(spot: Spot) -> Iterator[Fix]:
+    """Yield the fix that builds no graph at a line."""
+    if edits := written(*without_graph(*spot)):
+        message = f"run line {spot[1]} under torch.no_grad()"
+        yield Fix(FixKind.NO_GRAD, message, edits, _CHANGES)
 
 
 def _all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
@@ -155,6 +148,12 @@ class _Search:
         self._stale = tuple(e for i in sorted(self._meant) for e in record.events[i].stale)
         self._freed = self._bad(self._meant)
         self._broken = self._freed | {node for node, _, _ in self._stale}
+        self._built: dict[ast.AST, frozenset[int]] = {}
+
+    @property
+    def fails(self) -> bool:
+        """Whether a call failed in the rehearsal, or would have."""
+        return self._fail >= 0
 
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
         """Return what mends it, by kinds, the best first."""
@@ -239,19 +238,9 @@ class _Search:
         edits = _all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
         where = listed([f"line {line}" for _, line in sorted(keeps)])
         calls = "call" if len(keeps) == 1 else "calls"
-        return (
-            [
-                Fix(
-                    FixKind.RETAIN_GRAPH,
-                    f"pass retain_graph=True to the {calls} at {where}",
-                    edits,
-                    _CHANGES,
-                    ("each of these graphs is kept until nothing refers to it",),
-                )
-            ]
-            if edits
-            else []
-        )
+        message = f"pass retain_graph=True to the {calls} at {where}"
+        effects = ("each of these graphs is kept until nothing refers to it",)
+        return [Fix(FixKind.RETAIN_GRAPH, message, edits, _CHANGES, effects)] if edits else []
 
     def together(self) -> list[Fix]:
         """Return the fixes that make one call of those that share a graph, where no step and no
@@ -271,17 +260,10 @@ class _Search:
             else:
                 edits = written(*summed(one.site, other.site))
             if edits:
-                message = f"add the losses of lines {one.spot[1]} and {other.spot[1]}"
+                lines = f"lines {one.spot[1]} and {other.spot[1]}"
+                message = f"add the losses of {lines}, and call backward once"
                 trains = ("every parameter gets the gradient of both losses",)
-                fixes.append(
-                    Fix(
-                        FixKind.SUM_LOSSES,
-                        f"{message}, and call backward once",
-                        edits,
-                        _CHANGES,
-                        trains,
-                    )
-                )
+                fixes.append(Fix(FixKind.SUM_LOSSES, message, edits, _CHANGES, trains))
         return fixes[-1:]
 
     def later(self, finding: Finding) -> list[Fix]:
@@ -300,7 +282,7 @@ class _Search:
             for event in sorted(by)
             for file, line in record.events[event].stack
         )
-        following = record.events[self._fail :] if self._fail >= 0 else ()
+        following = record.events[self._fail :]
         steps = [each for each in following if each.kind == "step"]
         trained = {record.leaf[n] for n in self._base.ran.get(self._fail, ()) if n in record.leaf}
         for site in changed:
@@ -321,7 +303,7 @@ class _Search:
         roles = ("created", "held_by")
         sites = [each.site for each in finding.related if each.role in roles]
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
-        fixes = []
+        fixes: list[Fix] = []
         for file, line in spots:
             around = source.enclosing(file, line)
             if not around:  # a decorator's line
@@ -330,9 +312,7 @@ class _Search:
             cuts = {self._record.identities[n] for n in built if n in self._record.identities}
             if not cuts or self._harm(self._cut(cuts)):
                 continue
-            if edits := written(*without_graph(file, line)):
-                message = f"run line {line} under torch.no_grad()"
-                fixes.append(Fix(FixKind.NO_GRAD, message, edits, _CHANGES))
+            fixes += _without_graph((file, line))
         return fixes
 
     def rebound(self) -> list[Fix]:
@@ -387,7 +367,8 @@ class _Search:
             )
             if edits:
                 told = listed([f"`{name}`" for name in names])
-                message = f"detach() {told} before line {place.line}: it leads to all earlier runs"
+                where = f"{'after' if is_call else 'before'} line {place.line}"
+                message = f"detach() {told} {where}: it leads to all earlier runs"
                 fixes.append(self._fix(FixKind.DETACH, message, edits, changed))
         return fixes[:_MOST]
 
@@ -428,9 +409,11 @@ class _Search:
         """Return the nodes that a statement or function has built, by whatever it called: all that
         its values lead to, up to the variables that it reads.
         """
+        if node in self._built:
+            return self._built[node]
         record, found = self._record, set[int]()
         own = {n for n, p in enumerate(record.places) if is_in(p, file, node)}
-        reads = {n for n in own if isinstance(expression_at(record.places[n]), _READS)}
+        reads = {n for n in own if isinstance(expression_at(record.places[n]), PATHS)}
         inside = {n: place for n, place in record.identities.items() if place in own}
         waiting = [n for n, place in inside.items() if place not in reads]
         while waiting:
@@ -439,7 +422,9 @@ class _Search:
                 found.add(each)
                 if inside.get(each) not in reads:
                     waiting += record.after[each]
-        return frozenset(found | {n for n, place in enumerate(record.made) if place in own})
+        found |= {n for n, place in enumerate(record.made) if place in own}
+        self._built[node] = frozenset(found)
+        return self._built[node]
 
     def _building(self, file: str, block: Sequence[ast.stmt], end: ast.stmt) -> list[ast.stmt]:
         """Return the statements of a block, up to one of them, that built what fails."""
@@ -486,8 +471,10 @@ class _Search:
         """
         record, fails = self._record, self._record.events[self._fail].spot
         for spot in self._stack:
-            block = next(iter(_blocks_around(spot)), None)
-            building = self._building(spot[0], *block) if block is not None else []
+            around = source.enclosing(*spot)
+            if not around:  # a decorator's line
+                continue
+            building = self._building(spot[0], block_with(spot[0], around[-1]), around[-1])
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
                 built = self._all_built(spot[0], nodes)
                 places = {
@@ -623,7 +610,7 @@ class _Search:
         """
         kinds = self._record.kinds.get(number, frozenset())
         node = expression_at(self._record.places[number])
-        is_plain = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
+        is_plain = isinstance(node, PATHS)
         length = 0 if node is None else len(ast.unparse(node))
         return self._held(number), len(kinds), not is_plain, length
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
@@ -12,6 +13,7 @@ from gradscope.fixing.edits import (
     after,
     before,
     block_with,
+    end_of,
     instead_of,
     lines_of,
     removed,
@@ -19,10 +21,13 @@ from gradscope.fixing.edits import (
     under,
 )
 from gradscope.fixing.marks import Place
-from gradscope.fixing.rehearsal import Kind, Spot
 
-_SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
-_PATHS = (ast.Name, ast.Attribute, ast.Subscript)
+if TYPE_CHECKING:  # it is not needed in the user's process
+    from gradscope.fixing.rehearsal import Kind, Spot
+
+PATHS = (ast.Name, ast.Attribute, ast.Subscript)
+"""What a variable, or a part of one, is read by."""
+_SIMPLE = (*PATHS, ast.Call)
 _CACHES = ("cache", "lru_cache", "cached_property")
 _ADDITIONS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _POSITIONS = {
@@ -129,7 +134,7 @@ def rebinding(
             return ()
         lines.append(f"{name} = {new}{'.requires_grad_()' if is_leaf else ''}")
     put = after if is_behind else before
-    return put(statement_around(place)[1], place.file, lines)
+    return put(at, place.file, lines)
 
 
 def _total_cut(place: Place) -> Pieces:
@@ -177,7 +182,7 @@ def with_flag(place: Place, name: str, value: str = "True") -> Pieces:
 
 def with_argument(call: ast.Call, file: str, text: str) -> Pieces:
     """Return the edit that hands one more argument to a call."""
-    last = max((*call.args, *call.keywords), key=_end, default=None)
+    last = max((*call.args, *call.keywords), key=end_of, default=None)
     if last is not None:
         return (instead_of(last, file, f"{text_of(last, file)}, {text}"),)
     written = text_of(call, file)
@@ -190,19 +195,15 @@ def without_flag(place: Place, name: str) -> Pieces:
     keyword = next((k for k in call.keywords if k.arg == name), None) if call else None
     if call is None or keyword is None:
         return ()
-    given = sorted((*call.args, *call.keywords), key=_end)
+    given = sorted((*call.args, *call.keywords), key=end_of)
     at = given.index(keyword)
     if len(given) == 1:
         return (instead_of(keyword, place.file, ""),)
     first, last = (given[at - 1], keyword) if at else (keyword, given[1])
     kept = text_of(given[at - 1] if at else given[1], place.file)
     span = ast.copy_location(ast.Pass(), first)
-    span.end_lineno, span.end_col_offset = _end(last)
+    span.end_lineno, span.end_col_offset = end_of(last)
     return (instead_of(span, place.file, kept),)
-
-
-def _end(node: ast.AST) -> tuple[int, int]:
-    return getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
 
 
 def summed(first: Place, second: Place) -> Pieces:
@@ -221,13 +222,11 @@ def summed(first: Place, second: Place) -> Pieces:
     between = block[block.index(gone) + 1 : block.index(last)]
     changed = {target for each in between for target in _targets(each)}
     taken = removed(gone, file)
-    if (
-        not taken
-        or {ast.unparse(each) for each in ast.walk(one) if isinstance(each, _PATHS)} & changed
-    ):
+    needed = {ast.unparse(each) for each in ast.walk(one) if isinstance(each, PATHS)}
+    if not taken or needed & changed:
         return ()
     total = " + ".join(_summand(each, file) for each in losses if each is not None)
-    is_owner = getattr(calls[1], "func", None) is not None and _owner(calls[1]) is other
+    is_owner = getattr(getattr(calls[1], "func", None), "value", None) is other
     new = f"({total})" if is_owner and not _is_enclosed(other, file) else total
     return (*taken, instead_of(other, file, new))
 
@@ -239,10 +238,6 @@ def _form(call: ast.expr, loss: ast.expr) -> str:
         if keyword.arg == "retain_graph":
             text = text.replace(ast.dump(keyword), "")
     return text.replace(", keywords=[]", "")
-
-
-def _owner(call: ast.expr) -> ast.expr | None:
-    return getattr(getattr(call, "func", None), "value", None)
 
 
 def _is_enclosed(node: ast.expr, file: str) -> bool:
@@ -262,7 +257,7 @@ def _targets(node: ast.AST) -> set[str]:
     bound = {
         ast.unparse(each)
         for each in ast.walk(node)
-        if isinstance(each, _PATHS) and not isinstance(each.ctx, ast.Load)
+        if isinstance(each, PATHS) and not isinstance(each.ctx, ast.Load)
     }
     names = (each for each in ast.walk(node) if isinstance(each, ast.alias))
     return bound | {(each.asname or each.name).partition(".")[0] for each in names}
@@ -337,12 +332,12 @@ def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pie
     return (*(piece for cut in cuts for piece in cut), *copy) if copy else ()
 
 
-def put_inside(file: str, nodes: Sequence[ast.stmt], loop: ast.stmt) -> Pieces:
+def put_inside(file: str, nodes: Sequence[ast.stmt], loop: source.Loop) -> Pieces:
     """Return the edit that moves statements to the head of the loop behind them."""
     block = block_with(file, loop)
     names = {name for node in nodes for name in stored_names(node)}
     between = block[block.index(nodes[0]) : block.index(loop)]
-    head: ast.AST = getattr(loop, "iter", getattr(loop, "test", loop))
+    head = loop.test if isinstance(loop, ast.While) else loop.iter
     others = [*(each for each in between if each not in nodes), head]
     needed = {name for node in nodes for name in _read_names(node)} - names
     if any(_targets(each) & needed for each in (*between, loop) if each not in nodes):
@@ -353,7 +348,7 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], loop: ast.stmt) -> Pieces:
         return ()
     gone = [removed(node, file) for node in nodes]
     lines = [line for node in nodes for line in lines_of(node, file)]
-    put = before(block_of(loop)[0], file, lines)
+    put = before(loop.body[0], file, lines)
     return (*(piece for each in gone for piece in each), *put) if all(gone) and put else ()
 
 
@@ -403,12 +398,6 @@ def _own_names(function: ast.stmt) -> set[str]:
     declared = [n for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal)]
     arguments = {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
     return stored_names(function) | arguments | {name for each in declared for name in each.names}
-
-
-def block_of(loop: ast.stmt) -> list[ast.stmt]:
-    """Return the statements that a loop runs."""
-    body: list[ast.stmt] = getattr(loop, "body", [])
-    return body
 
 
 def _draws(node: ast.AST) -> bool:

@@ -25,6 +25,40 @@ Flow: TypeAlias = tuple[object, ...]
 """A way by which a call trains a leaf: in full, or only from which line to which leaf."""
 
 
+Cut: TypeAlias = Callable[[int, int], bool]
+"""Whether the edge from one node to another is cut."""
+
+_NO_CUT: Cut = lambda node, following: False  # noqa: E731 - the default of several
+
+
+def reached(after: Sequence[Sequence[int]], starts: Iterable[int], cut: Cut = _NO_CUT) -> set[int]:
+    """Return the nodes that some lead to, without the edges that are cut; -1 leads to a start."""
+    seen: set[int] = set()
+    waiting = [start for start in starts if not cut(-1, start)]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += [n for n in after[node] if not cut(node, n)]
+    return seen
+
+
+def leading(after: Sequence[Sequence[int]], seen: set[int], targets: set[int]) -> set[int]:
+    """Return those of the seen nodes by which they lead to the targets."""
+    before: dict[int, list[int]] = defaultdict(list)
+    for node in seen:
+        for following in after[node]:
+            before[following].append(node)
+    leads: set[int] = set()
+    waiting = [target for target in targets if target in seen]
+    while waiting:
+        node = waiting.pop()
+        if node not in leads:
+            leads.add(node)
+            waiting += before[node]
+    return leads
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened, in its order: a ``call`` of the engine, a ``step``, or a ``change``
@@ -91,36 +125,13 @@ class Record:
         """Whether it ended before the program would have changed something outside."""
         return self.ended.startswith("stopped")
 
-    def reached(
-        self,
-        starts: Iterable[int],
-        cut: Callable[[int, int], bool] = lambda node, following: False,
-    ) -> set[int]:
+    def reached(self, starts: Iterable[int], cut: Cut = _NO_CUT) -> set[int]:
         """Return the nodes that a call runs without the edges that are cut; -1 leads to a root."""
-        seen: set[int] = set()
-        waiting = [s for s in starts if not cut(-1, s)]
-        while waiting:
-            node = waiting.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            waiting += [n for n in self.after[node] if not cut(node, n)]
-        return seen
+        return reached(self.after, starts, cut)
 
     def leading(self, seen: set[int], targets: set[int]) -> set[int]:
         """Return those of some nodes by which they lead to the targets."""
-        before: dict[int, list[int]] = defaultdict(list)
-        for node in seen:
-            for following in self.after[node]:
-                before[following].append(node)
-        leads: set[int] = set()
-        waiting = [t for t in targets if t in seen]
-        while waiting:
-            node = waiting.pop()
-            if node not in leads:
-                leads.add(node)
-                waiting += before[node]
-        return leads
+        return leading(self.after, seen, targets)
 
     @cached_property
     def calls(self) -> tuple[int, ...]:

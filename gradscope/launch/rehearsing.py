@@ -26,6 +26,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gradscope.fixing.marks import ADD, HEAD, MARK, Marker
+from gradscope.fixing.rehearsal import leading, reached
 from gradscope.fixing.runs import Job
 from gradscope.hooks import on_optimizer_step, wrap_engine
 from gradscope.launch.guard import keep_inside
@@ -250,7 +251,10 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             starts = [self._start(root) for root in roots]
             targets = [self._start(each) for each in inputs] if inputs else None
-            here = self._reached([s for s in starts if s is not None], targets)
+            here = reached(self._graph.after, (s for s in starts if s is not None))
+            if targets is not None:
+                wanted = {t for t in targets if t is not None}
+                here = leading(self._graph.after, here, wanted)
             stale = self._stale(here)
             cleared = [n for n, ref in enumerate(self._graph.variables) if _is_clear(ref())]
             self._note(
@@ -283,30 +287,6 @@ class Rehearsal(TorchFunctionMode):
                 with torch.enable_grad(), DisableTorchFunction():
                     node = torch.autograd.graph.get_gradient_edge(root).node
         return None if node is None else self._graph.number(node, -1)
-
-    def _reached(self, starts: list[int], targets: list[int | None] | None) -> set[int]:
-        seen: set[int] = set()
-        waiting = list(starts)
-        while waiting:
-            node = waiting.pop()
-            if node not in seen:
-                seen.add(node)
-                waiting += self._graph.after[node]
-        if targets is None:
-            return seen
-        wanted = {t for t in targets if t is not None}
-        leads = {n for n in seen if n in wanted}
-        before: dict[int, list[int]] = {}
-        for node in seen:
-            for following in self._graph.after[node]:
-                before.setdefault(following, []).append(node)
-        waiting = list(leads)
-        while waiting:
-            for node in before.get(waiting.pop(), ()):
-                if node not in leads:
-                    leads.add(node)
-                    waiting.append(node)
-        return leads
 
     def _stale(self, here: Iterable[int]) -> list[list[int]]:
         """Return the nodes whose saved tensors were changed, each with the event that did it."""

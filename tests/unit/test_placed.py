@@ -715,7 +715,8 @@ def inside(text: str, *loops: str) -> Write:
     def write(at: At) -> Pieces:
         found = [statement_around(at(loop))[1] for loop in loops or ("for ",)]
         file, node = statement_around(at(text))
-        behind = [each for each in found if each in block_with(file, node)]
+        known = (each for each in found if isinstance(each, source.LOOPS))
+        behind = [each for each in known if each in block_with(file, node)]
         return put_inside(file, [node], behind[0]) if behind else ()
 
     return write

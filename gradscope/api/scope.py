@@ -146,6 +146,8 @@ class Session:
             try:
                 session = cls(hooks, off | less)
             except Exception as failure:
+                if raised_by_program(failure):
+                    raise
                 notes.append(
                     f"installing hooks failed in gradscope ({type(failure).__name__}: {failure}); "
                     "please report this"

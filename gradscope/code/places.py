@@ -16,21 +16,16 @@ from gradscope.model import Site
 
 def cell_of(file: str) -> str:
     """Return ``In[11]`` for the code that the notebook last ran under that number, else nothing."""
-    try:
-        shell = shell_of_ipython()
-        named = None if shell is None else shell.compile.format_code_name(file)
-    except Exception:  # an IPython of another version
-        return ""
+    compiler = getattr(shell_of_ipython(), "compile", None)
+    name = getattr(compiler, "format_code_name", None)  # an older IPython has none
+    named = None if name is None else name(file)
     return str(named[1]) if named else ""
 
 
 def shell_of_ipython() -> Any:
     """Return the shell of IPython that runs the program; None outside of one."""
-    ipython = sys.modules.get("IPython")
-    try:
-        return None if ipython is None else ipython.get_ipython()
-    except Exception:  # an IPython that is about to be imported
-        return None
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", None)  # it may be half imported
+    return None if shell is None else shell()
 
 
 Located: TypeAlias = ast.stmt | ast.expr

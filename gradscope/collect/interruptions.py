@@ -8,12 +8,12 @@ ends, or the next saved tensor, raises it.
 from __future__ import annotations
 
 import threading
-from types import GeneratorType
+from traceback import walk_tb
 from typing import Any
 
 from gradscope.collect.census import Weight
 from gradscope.collect.marks import LeafToken, Packed, Token
-from gradscope.program.sites import OWN
+from gradscope.program.sites import OWN, USER, owner_of
 from gradscope.torch_private import hidden_from_compiler
 
 postponed: list[BaseException] = []
@@ -23,19 +23,27 @@ _DESTRUCTORS = tuple(each.__del__ for each in (Packed, Token, LeafToken, Weight)
 
 @hidden_from_compiler
 def take(unraisable: Any) -> bool:
-    """Keep what was raised in a destructor of ours; return whether it was in one.
+    """Keep what was raised in a destructor of ours, or by a handler that ran in other code of ours
+    where nothing can be raised; return whether that is so.
 
-    A generator that is dropped before its end is one too: Python runs it once more.
+    A generator that is dropped before its end is such a place: Python runs it once more.
     """
-    where = unraisable.object
-    if isinstance(where, GeneratorType):
-        is_ours = where.gi_code.co_filename.startswith(OWN)
-    else:
-        is_ours = where in _DESTRUCTORS
-    if not is_ours or unraisable.exc_value is None:
+    error = unraisable.exc_value
+    if error is None:
         return False
-    postponed.append(unraisable.exc_value)
+    if unraisable.object not in _DESTRUCTORS and not _came_in_ours(error):
+        return False
+    postponed.append(error)
     return True
+
+
+def _came_in_ours(error: BaseException) -> bool:
+    """Return whether the program's code that raised this was called in our code."""
+    codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+    ours = [each.co_filename.startswith(OWN) for each in codes]
+    while len(ours) > 1 and owner_of(codes[len(ours) - 1]) == USER:
+        ours.pop()
+    return bool(ours) and ours[-1] and (len(ours) < len(codes) or not isinstance(error, Exception))
 
 
 @hidden_from_compiler

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from gradscope.collect.marks import UNTIED, Packed
-from gradscope.collect.notes import Notes
+from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.owners import owned_alone
 from gradscope.program.variables import AS_ARGUMENT
 from gradscope.torch_private import DisableTorchFunction, storage_use_count
@@ -137,6 +137,8 @@ class Ledger:
         try:
             self._book(packed)
         except Exception as failure:  # a destructor runs: Python would print this into the program
+            if raised_by_program(failure):  # see interruptions.py
+                raise
             self.notes.failed("booking a saved tensor failed in gradscope", failure)
 
     def _book(self, packed: Packed) -> None:

@@ -289,7 +289,7 @@ class _Adopted:
         Whatever is raised here leaves the saved tensor with hooks, and with nothing for them.
         """
         self._expected = read_version(tensor)
-        with suppress(Exception):  # a nested tensor has no shape
+        with suppress(RuntimeError):  # a nested tensor has no shape
             self._described = f"[{tensor.type()} {list(tensor.shape)}]"
         return tensor
 

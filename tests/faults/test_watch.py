@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
+import pytest
 import torch
 
 import gradscope
 from gradscope.api.watch import current
+from gradscope.collect import interruptions
+from gradscope.collect.ledger import Ledger
+from gradscope.collect.marks import Packed
+from gradscope.collect.notes import Notes
+from gradscope.errors import GradscopeError
 from gradscope.record.file import load
 from tests.conftest import state_of_python, state_of_the_host
 from tests.faults.tries import Tries, fault
@@ -77,6 +84,47 @@ def test_interrupted_at_random_moments(tries: Tries) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
     assert (state_of_the_host(), state_of_python()) == before
+
+
+def test_interrupted_while_a_saved_tensor_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a handler raises in a destructor of ours is raised by the next backward call."""
+    book = Ledger._book
+    x = torch.ones(3, requires_grad=True)
+
+    def booked(self: Ledger, packed: Packed) -> None:
+        monkeypatch.undo()
+        book(self, packed)
+        ring()
+
+    with gradscope.watch() as scope:
+        y = x.exp()
+        monkeypatch.setattr(Ledger, "_book", booked)
+        with pytest.raises(AlarmError):
+            y.sum().backward()
+        assert not [note for note in scope.recording().summary.notes if "please" in note]
+    assert x.grad is not None
+
+
+def test_what_a_handler_raises_in_our_code_is_kept_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where Python can raise nothing, as in a generator that is dropped while we trace it."""
+    monkeypatch.setattr(interruptions, "postponed", [])
+
+    def raised(work: Callable[[], object]) -> BaseException:
+        with pytest.raises((AlarmError, GradscopeError)) as caught:
+            work()
+        return caught.value
+
+    def kept(error: BaseException | None) -> bool:
+        return interruptions.take(SimpleNamespace(object=None, exc_value=error))
+
+    in_ours = raised(lambda: Notes().attempt("", ring, None))
+    assert kept(in_ours)
+    assert not kept(raised(ring))
+    assert not kept(None)
+    assert not kept(raised(lambda: load(Path("of.no.file"))))  # ours, and of the program's doing
+    assert interruptions.postponed == [in_ours]
 
 
 @fault(

@@ -15,6 +15,7 @@ from gradscope.model.paths import Path
 
 _TAKES_OUT = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard"})
 _ALIASES = (ast.Name, ast.Attribute, ast.Subscript)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def _emptied(node: ast.AST, *, again: bool) -> Iterator[ast.expr]:
                 elif isinstance(target, ast.Subscript):
                     if isinstance(target.slice, ast.Slice):
                         yield target.value  # kept[:] = []
-                elif again and not isinstance(value, _ALIASES) and not _names(value, text):
+                elif again and not isinstance(value, _ALIASES) and not _keeps(value, text):
                     yield target
 
 
@@ -188,6 +189,22 @@ def _keyed(node: ast.AST) -> Iterator[ast.expr]:
                     yield target.value
         case ast.Call(func=ast.Attribute(value=owner, attr="setdefault" | "update")):
             yield owner
+
+
+def _keeps(value: ast.expr, text: str) -> bool:
+    """Return whether elements of what has this name may be among those of the value: they are not
+    where each is replaced by one that is computed of it.
+    """
+    replaced = {
+        part
+        for node in ast.walk(value)
+        if isinstance(node, _COMPREHENSIONS)
+        and not isinstance(node.value if isinstance(node, ast.DictComp) else node.elt, _ALIASES)
+        for each in node.generators
+        for part in ast.walk(each.iter)
+    }
+    parts = (n for n in ast.walk(value) if isinstance(n, ast.expr) and n not in replaced)
+    return any(ast.unparse(n) == text for n in parts)
 
 
 def _names(value: ast.expr, text: str) -> bool:

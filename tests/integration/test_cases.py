@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.command import gradscope
 
 CASES = Path(__file__).parent.parent / "cases"
 CODES = {"double_backward": "GS101", "inplace": "GS201", "donated_buffer": "GS104"}
@@ -99,3 +102,12 @@ def test_case(path: Path, tmp_path: Path) -> None:
     assert watched["error"] == plain["error"]
     assert watched["stdout"] == plain["stdout"]
     assert problems(expectation(path), watched) == []
+
+
+def test_what_a_program_leaves_in_its_variables_is_no_leak() -> None:
+    """The command looks at them when the program has ended, with hooks of none of the last nodes."""
+    (case,) = CASES.glob("134_*")
+    done = gradscope("run", case, executable=sys.executable)
+    assert done.returncode == 0
+    assert "GS3" not in done.stderr
+    assert "backward calls" in done.stderr

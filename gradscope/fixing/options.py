@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,15 +13,17 @@ from gradscope.code import source
 from gradscope.fixing.edits import Pieces, block_with, written
 from gradscope.fixing.marks import Place
 from gradscope.fixing.placed import (
+    FUNCTIONS,
     PATHS,
+    Owner,
     copying,
     decorated_function,
     expression_at,
     is_in,
     moved,
-    put_in_function,
     put_in_method,
     put_inside,
+    reader_of,
     rebinding,
     region_of,
     statement_around,
@@ -29,6 +31,8 @@ from gradscope.fixing.placed import (
     summed_loop,
     text_at,
     uncached,
+    unguarded,
+    variable_at,
     with_call,
     with_flag,
     without_graph,
@@ -64,7 +68,8 @@ def _with(finding: Finding, record: Record) -> Finding:
         if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
             return finding
         # What is meant to be trained must be built each time.
-        sooner = () if search.is_built_once else (FixKind.DETACH, FixKind.CLONE)
+        known = (FixKind.DETACH, FixKind.CLONE)
+        sooner = (FixKind.CREATE_GRAPH, *((FixKind.RECOMPUTE,) if search.is_built_once else known))
         order = _ordered(finding.fixes, search.options(finding), sooner)
     else:
         return finding
@@ -95,30 +100,28 @@ def _ordered(
 def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     """Return what lets go of the graphs that a line keeps."""
     found: dict[FixKind, list[Fix]] = defaultdict(list)
+    search = _Search(record, ("", 0))
     if finding.code == "GS301":
-        found[FixKind.DETACH] += _Search(record, ("", 0)).let_go()
+        found[FixKind.DETACH] += search.let_go()
     sites = [finding.site, *(each.site for each in finding.related if each.role == "held_by")]
     lines = {(site.file, site.line): None for site in sites if site is not None}
     graphs = set(record.identities.values())
     at = [n for n, p in enumerate(record.places) if n in graphs and (p.file, p.line) in lines]
-    for number in sorted(at, key=lambda n: (len(text_at(record.places[n])), n))[:_MOST]:
-        place, kinds = record.places[number], record.kinds.get(number, frozenset())
-        text = text_at(place)
-        ways = [(FixKind.DETACH, "detach", f"store `{text}` detached")]
-        if kinds == _NUMBER:
-            ways.append((FixKind.ITEM, "item", f"store the value, `{text}.item()`"))
-        for kind, method, message in ways:
-            if edits := written(*with_call(place, kinds, method)):
+    single = [[n] for n in sorted(at, key=lambda n: (len(text_at(record.places[n])), n))]
+    for together in single or [search.kept_at()]:
+        texts = listed([f"`{text_at(record.places[n])}`" for n in together])
+        is_number = all(record.kinds.get(n) == _NUMBER for n in together)
+        item = (FixKind.ITEM, "item", f"store the value of {texts}, with item()")
+        for kind, method, message in (
+            (FixKind.DETACH, "detach", f"store {texts} detached"),
+            *((item,) if is_number else ()),
+        ):
+            kinds = record.kinds
+            edits = _all_of(with_call(record.places[n], kinds[n], method) for n in together)
+            if edits:
                 found[kind].append(Fix(kind, message, edits, _CHANGES))
-    found[FixKind.NO_GRAD] = [fix for spot in lines for fix in _without_graph(spot)]
-    return found
-
-
-def _without_graph(spot: Spot) -> Iterator[Fix]:
-    """Yield the fix that builds no graph at a line."""
-    if edits := written(*without_graph(*spot)):
-        message = f"run line {spot[1]} under torch.no_grad()"
-        yield Fix(FixKind.NO_GRAD, message, edits, _CHANGES)
+    found[FixKind.NO_GRAD] = search.without_graph(lines)
+    return {kind: fixes[:_MOST] for kind, fixes in found.items()}
 
 
 def _all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
@@ -158,19 +161,23 @@ class _Search:
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
         """Return what mends it, by kinds, the best first."""
         detached, first = self.detached(), finding.fix
+        roles = ("created", "held_by")
+        sites = [each.site for each in finding.related if each.role in roles]
+        spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
         is_detach = first is not None and first.kind is FixKind.DETACH
         if not detached and first and is_detach and first.reason not in ("", CARRIED):
             own = self.detached(constant=True)
             detached = [replace(fix, effects=first.effects) for fix in own]
         detached += [*self.rebound(), *self.detached_together()]
         return {
+            FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
             FixKind.ITEM: self.counted(),
             FixKind.CLONE: self.cloned(),
             FixKind.SUM_LOSSES: self.together(),
             FixKind.REORDER: self.later(finding),
             FixKind.RECOMPUTE: self.again(),
-            FixKind.NO_GRAD: self.without_graph(finding),
+            FixKind.NO_GRAD: self.without_graph(spots),
             FixKind.RETAIN_GRAPH: self.kept(),
         }
 
@@ -208,17 +215,16 @@ class _Search:
 
     @property
     def is_built_once(self) -> bool:
-        """Whether calls of several iterations fail at the same part, and steps train what is
-        behind it.
+        """Whether calls of several iterations fail at the same part, or at what is stored where
+        there is none yet, and steps train what is behind it.
         """
         record = self._record
         parts = [self._bad([index]) for index in sorted(self._meant)[:2]]
-        if len(parts) < 2 or not parts[0] or parts[0] != parts[1]:
-            return False
-        first, second = sorted(self._meant)[:2]
-        between = {leaf for e in record.events[first:second] for leaf in e.leaves}
-        behind = record.reached(parts[0])
-        return any(record.leaf.get(node) in between for node in behind)
+        is_same = len(parts) > 1 and parts[0] == parts[1]
+        is_kept = any(unguarded(*each) for each in self._stored)
+        trained = {leaf for e in record.events for leaf in e.leaves}
+        behind = record.reached(parts[0]) if parts and (is_same or is_kept) else ()
+        return any(record.leaf.get(node) in trained for node in behind)
 
     def kept(self) -> list[Fix]:
         """Return the fix that keeps graphs, in as few calls as that takes."""
@@ -241,6 +247,19 @@ class _Search:
         message = f"pass retain_graph=True to the {calls} at {where}"
         effects = ("each of these graphs is kept until nothing refers to it",)
         return [Fix(FixKind.RETAIN_GRAPH, message, edits, _CHANGES, effects)] if edits else []
+
+    def differentiated(self) -> list[Fix]:
+        """Return the fix that trains through the gradients of which the loss is computed."""
+        events = self._record.events
+        calls = {i: events[i] for fail in self._meant for i in events[fail].uses}
+        sites = {each.spot: each.site for each in calls.values() if not each.keep}
+        if not sites or not self._mends(self._keep(sites)):
+            return []
+        edits = _all_of(with_flag(site, "create_graph") for site in sites.values())
+        lines = listed([f"line {line}" for _, line in sorted(sites)])
+        message = f"pass create_graph=True at {lines}: the later loss is computed from its result"
+        effects = ("the later loss trains through the gradient as well, which it does not now",)
+        return [Fix(FixKind.CREATE_GRAPH, message, edits, _CHANGES, effects)] if edits else []
 
     def together(self) -> list[Fix]:
         """Return the fixes that make one call of those that share a graph, where no step and no
@@ -298,22 +317,32 @@ class _Search:
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
         return fixes[:_MOST]
 
-    def without_graph(self, finding: Finding) -> list[Fix]:
-        """Return the fixes that build no graph where what is carried on is computed."""
-        roles = ("created", "held_by")
-        sites = [each.site for each in finding.related if each.role in roles]
-        spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
+    def without_graph(self, spots: Iterable[Spot]) -> list[Fix]:
+        """Return the fixes that build no graph at a line, where no step needs what it builds."""
+        record = self._record
         fixes: list[Fix] = []
         for file, line in spots:
             around = source.enclosing(file, line)
             if not around:  # a decorator's line
                 continue
             built = self._built_by(file, around[-1])
-            cuts = {self._record.identities[n] for n in built if n in self._record.identities}
-            if not cuts or self._harm(self._cut(cuts)):
+            cuts = {record.identities[n] for n in built if n in record.identities}
+            if built <= record.identities.keys() or self._harm(self._cut(cuts)):
                 continue
-            fixes += _without_graph((file, line))
+            if edits := written(*without_graph(file, line)):
+                message = f"run line {line} under torch.no_grad()"
+                fixes.append(Fix(FixKind.NO_GRAD, message, edits, _CHANGES))
         return fixes
+
+    def kept_at(self) -> list[int]:
+        """Return the places that have given tensors that are kept, and that no step is trained by,
+        the most frequent first.
+        """
+        record = self._record
+        inner = record.reached(n for node in record.kept for n in record.after[node])
+        given = Counter(record.identities[node] for node in record.kept if node not in inner)
+        often = [place for place, times in given.most_common(_MOST) if times > _MOST]
+        return [place for place in often if not self._harm(self._cut([place]))]
 
     def rebound(self) -> list[Fix]:
         """Return the fixes that detach variables at the head of a function or loop."""
@@ -333,14 +362,8 @@ class _Search:
                 fewer = frozenset().union(*(names[n] for n in rest)) if rest else frozenset()
                 if self._mends(self._rebind(head, fewer)):
                     harmless.remove(name)
-            kinds = {n: self._kinds(names[n]) for n in harmless}
-            is_leaf = bool(changed.rebound)
-            edits = written(*rebinding(place, kinds, is_leaf=is_leaf, is_behind=is_call))
-            if edits:
-                told = listed([f"`{name}`" for name in harmless])
-                where = f"{'after' if is_call else 'before'} line {place.line}"
-                message = f"detach() {told} {where}: a state is carried on"
-                fixes.append(self._fix(FixKind.DETACH, message, edits, changed))
+            chosen = {name: names[name] for name in harmless}
+            fixes += self._rebinding(place, chosen, changed, "a state is carried on")
         return fixes[:_MOST]
 
     @cached_property
@@ -360,17 +383,19 @@ class _Search:
             last = record.reached(range(begun, len(record.after)), changed.cut)
             if any(node < begun and record.nbytes[node] for node in last):
                 continue
-            kinds = {name: self._kinds(own) for name, own in names.items()}
-            is_call = place in self._calls_at
-            edits = written(
-                *rebinding(place, kinds, is_leaf=bool(changed.rebound), is_behind=is_call)
-            )
-            if edits:
-                told = listed([f"`{name}`" for name in names])
-                where = f"{'after' if is_call else 'before'} line {place.line}"
-                message = f"detach() {told} {where}: it leads to all earlier runs"
-                fixes.append(self._fix(FixKind.DETACH, message, edits, changed))
+            fixes += self._rebinding(place, names, changed, "it leads to all earlier runs")
         return fixes[:_MOST]
+
+    def _rebinding(
+        self, place: Place, names: dict[str, frozenset[int]], changed: Simulation, why: str
+    ) -> list[Fix]:
+        """Return the fix that detaches variables at the head that a place begins."""
+        kinds = {name: self._kinds(own) for name, own in names.items()}
+        is_call, is_leaf = place in self._calls_at, bool(changed.rebound)
+        edits = written(*rebinding(place, kinds, is_leaf=is_leaf, is_behind=is_call))
+        told = listed([f"`{name}`" for name in names])
+        message = f"detach() {told} {'after' if is_call else 'before'} line {place.line}: {why}"
+        return [self._fix(FixKind.DETACH, message, edits, changed)] if edits else []
 
     def cloned(self) -> list[Fix]:
         """Return the fix that clones what is changed before backward needs it."""
@@ -403,7 +428,7 @@ class _Search:
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
                 if edits:
                     fixes.append(Fix(FixKind.RECOMPUTE, message, edits, _CHANGES))
-        return [*fixes, *self._inside_loop(), *self._inside_function(), *self._copied()]
+        return [*fixes, *self._inside(), *self._copied()]
 
     def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called: all that
@@ -436,34 +461,49 @@ class _Search:
             if not isinstance(each, kinds) and self._built_by(file, each) & self._broken
         ]
 
-    def _inside_loop(self) -> Iterator[Fix]:
-        """Yield the fixes that run, at the head of a loop, statements from before it."""
+    def _inside(self) -> Iterator[Fix]:
+        """Yield the fixes that run, at the head of a loop or of a function, what comes before it or
+        what another method stores for it.
+        """
         around = [(spot[0], e) for spot in self._stack for e in source.enclosing(*spot)]
-        for file, loop in around:
-            if not isinstance(loop, source.LOOPS):
-                continue
-            nodes = self._building(file, block_with(file, loop), loop)
-            changed = self._built_again(self._all_built(file, nodes), frozenset())
-            if not nodes or not self._mends(changed) or self._harm(changed):
-                continue
-            if edits := written(*put_inside(file, nodes, loop)):
-                lines = listed([f"line {node.lineno}" for node in nodes])
-                message = f"run {lines} in each iteration"
-                yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
+        behind = [(file, e) for file, node in self._built_at for e in block_with(file, node)]
+        for file, owner in dict.fromkeys((*around, *behind)):
+            nodes = self._building(file, block_with(file, owner), owner)
+            if isinstance(owner, FUNCTIONS + source.LOOPS) and nodes:
+                yield from self._put(file, nodes, owner, put_inside(file, nodes, owner))
+        for file, node in self._stored:
+            if (reader := reader_of(file, node)) is not None:
+                yield from self._put(file, [node], reader, put_in_method(file, node, reader))
+            functions = [e for e in source.enclosing(file, node.lineno) if isinstance(e, FUNCTIONS)]
+            if functions and (pieces := unguarded(file, node)):
+                yield from self._put(file, [node], functions[-1], pieces)
 
-    def _inside_function(self) -> Iterator[Fix]:
-        """Yield the fixes that compute an attribute in the method that reads it."""
+    @cached_property
+    def _built_at(self) -> list[tuple[str, ast.stmt]]:
+        """The statements that built the freed part."""
         record = self._record
-        made = {record.made[n] for n in self._freed if record.made[n] >= 0}
-        for file, node in {statement_around(record.places[n]) for n in made}:
-            if not isinstance(node, ast.Assign):
-                continue
-            changed = self._built_again(self._built_by(file, node), frozenset())
-            readers = [each for each in record.heads if each.file == file]
-            edits = written(*put_in_method(file, node, readers), *put_in_function(file, node))
-            if edits and self._mends(changed) and not self._harm(changed):
-                message = f"run line {node.lineno} where `{ast.unparse(node.targets[0])}` is used"
-                yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
+        made = sorted({record.made[n] for n in self._freed if record.made[n] >= 0})
+        return list(dict.fromkeys(statement_around(record.places[n]) for n in made))
+
+    @property
+    def _stored(self) -> list[tuple[str, ast.Assign]]:
+        return [(file, node) for file, node in self._built_at if isinstance(node, ast.Assign)]
+
+    def _put(
+        self, file: str, nodes: Sequence[ast.stmt], owner: Owner, pieces: Pieces
+    ) -> Iterator[Fix]:
+        """Yield the fix that runs statements each time that a loop or a function begins."""
+        edits = written(*pieces)
+        head = next((h for h, p in enumerate(self._record.heads) if region_of(p) is owner), -1)
+        if head < 0 or not edits:
+            return
+        own = frozenset().union(*(self._built_by(file, node) for node in nodes))
+        changed = Simulation(self._record, Change(again=own, head=head)).run()
+        if self._mends(changed) and not self._harm(changed):
+            lines = listed([f"line {node.lineno}" for node in nodes])
+            is_loop = isinstance(owner, source.LOOPS)
+            where = "iteration" if is_loop else f"call of `{getattr(owner, 'name', '')}`"
+            yield self._fix(FixKind.RECOMPUTE, f"run {lines} in each {where}", edits, changed)
 
     def _copied(self) -> Iterator[Fix]:
         """Yield the fixes that run statements again before the call that fails needs their values,
@@ -518,30 +558,28 @@ class _Search:
         """Return the variables whose values go on beyond a head, and the places that read them."""
         record = self._record
         begun = record.begun.get(head, [])
-        region = region_of(place) or source.tree(place.file)
         if len(begun) < (1 if place in self._calls_at else 2):
             return {}
+        read = {n: text for n, p in enumerate(record.places) if (text := variable_at(p, place))}
         names: dict[str, set[int]] = defaultdict(set)
         calls = self._meant or record.calls
         leading = record.reached(r for i in calls for r in record.events[i].roots)
         for node, number in record.identities.items():
-            read = expression_at(record.places[number])
-            if node not in leading or not is_in(record.places[number], place.file, region):
-                continue
             behind, at = record.after[node], bisect_right(begun, node) - 1
-            is_variable = isinstance(read, ast.Name | ast.Attribute)
-            if read and is_variable and behind and at >= 0 and behind[0] < begun[at]:
-                names[ast.unparse(read)].add(number)
-        for number, reads in record.held.items():
-            read = expression_at(record.places[number])
-            is_here = is_in(record.places[number], place.file, region)
-            if not isinstance(read, ast.Name | ast.Attribute) or not is_here:
-                continue
-            for time, sources in reads:
+            is_old = behind and at >= 0 and behind[0] < begun[at]
+            if number in read and is_old and node in leading:
+                names[read[number]].add(number)
+        for number in read.keys() & record.held.keys():
+            for time, sources in record.held[number]:
                 at = bisect_right(begun, time) - 1
                 if at >= 0 and any(s < begun[at] and s in leading for s in sources):
-                    names[ast.unparse(read)].add(number)
-        return {name: frozenset(at) for name, at in names.items()}
+                    names[read[number]].add(number)
+        bound = record.bound.get(head)
+        return {
+            name: frozenset(at)
+            for name, at in names.items()
+            if bound is None or name.partition(".")[0] in bound
+        }
 
     def _rebind(self, head: int, names: frozenset[int]) -> Simulation:
         return Simulation(self._record, Change(head=head, names=names)).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
@@ -27,6 +27,10 @@ if TYPE_CHECKING:  # it is not needed in the user's process
 
 PATHS = (ast.Name, ast.Attribute, ast.Subscript)
 """What a variable, or a part of one, is read by."""
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+Owner: TypeAlias = source.Loop | Function
+"""What runs statements again and again."""
 _SIMPLE = (*PATHS, ast.Call)
 _CACHES = ("cache", "lru_cache", "cached_property")
 _ADDITIONS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
@@ -60,13 +64,28 @@ def is_in(place: Place, file: str, node: ast.AST) -> bool:
     return place.file == file and first <= place.line <= last
 
 
-def region_of(place: Place) -> ast.stmt | None:
+def region_of(place: Place) -> Owner | None:
     """Return the function or loop that a statement begins."""
     around = source.enclosing(place.file, place.line)
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, *source.LOOPS)
+    kinds = (*FUNCTIONS, *source.LOOPS)
     return next(
         (e for e in reversed(around) if isinstance(e, kinds) and e.lineno != place.line), None
     )
+
+
+def variable_at(place: Place, head: Place) -> str:
+    """Return the variable that a place reads, if it is the same in the function or loop that begins
+    at the head; else nothing.
+    """
+    node = expression_at(place)
+    region: ast.AST = region_of(head) or source.tree(head.file)
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return ""
+    text = ast.unparse(node)
+    if text.startswith("self."):  # all methods of the class share it
+        around = (e for e in source.enclosing(head.file, head.line) if isinstance(e, ast.ClassDef))
+        region = next(around, region)
+    return text if is_in(place, head.file, region) else ""
 
 
 # values
@@ -126,9 +145,15 @@ def rebinding(
     at = statement_around(place)[1]
     around = [each for each in _functions_around(place.file, at) if each is not at]
     known = _own_names(around[-1]) if around else set()
+    region = around[-1] if around else source.tree(place.file)
+    loops = (each for each in ast.walk(region) if isinstance(each, ast.For | ast.AsyncFor))
+    given = {name for loop in loops for name in stored_names(loop.target)}
+    given |= _arguments(region) if around else set()
     for name, own in kinds.items():
         if around and name.isidentifier() and name not in known:
             return ()  # it would be another variable
+        if name in given and _may_change(own):
+            return ()  # who has given it goes on to use the one that it has
         new = _cut(name, own, "detach")
         if not new or (is_leaf and own - {"tensor", "number"}):
             return ()
@@ -332,35 +357,58 @@ def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pie
     return (*(piece for cut in cuts for piece in cut), *copy) if copy else ()
 
 
-def put_inside(file: str, nodes: Sequence[ast.stmt], loop: source.Loop) -> Pieces:
-    """Return the edit that moves statements to the head of the loop behind them."""
-    block = block_with(file, loop)
+def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
+    """Return the edit that moves statements to the head of the loop or the function behind them."""
+    block = block_with(file, owner)
     names = {name for node in nodes for name in stored_names(node)}
-    between = block[block.index(nodes[0]) : block.index(loop)]
-    head = loop.test if isinstance(loop, ast.While) else loop.iter
-    others = [*(each for each in between if each not in nodes), head]
+    before_it = block[block.index(nodes[0]) : block.index(owner)]
+    between = [each for each in before_it if each not in nodes]
     needed = {name for node in nodes for name in _read_names(node)} - names
-    if any(_targets(each) & needed for each in (*between, loop) if each not in nodes):
+    is_bound = any(_targets(each) & needed for each in (*between, owner))
+    if not before_it or not names or is_bound or any(map(_draws, nodes)):
         return ()
-    if not between or not names or any(map(_draws, nodes)):
-        return ()
-    if any(_read_names(each) & names for each in others):
+    if isinstance(owner, FUNCTIONS):  # the names become its own: nobody else may see them
+        is_seen = bool(names & _arguments(owner)) or _is_seen_outside(file, names, nodes, owner)
+        body = _body(owner)
+    else:
+        head = owner.test if isinstance(owner, ast.While) else owner.iter
+        is_seen, body = any(_read_names(each) & names for each in (*between, head)), owner.body
+    if is_seen:
         return ()
     gone = [removed(node, file) for node in nodes]
     lines = [line for node in nodes for line in lines_of(node, file)]
-    put = before(loop.body[0], file, lines)
+    put = before(body[0], file, lines)
     return (*(piece for each in gone for piece in each), *put) if all(gone) and put else ()
 
 
-def put_in_method(file: str, node: ast.Assign, heads: Sequence[Place]) -> Pieces:
-    """Return the edit that moves the assignment of an attribute from one method of a class to the
-    head of the only one that reads it.
-    """
+def _is_seen_outside(
+    file: str, names: set[str], nodes: Sequence[ast.stmt], owner: Function
+) -> bool:
+    """Return whether anything reads some names but these statements and the function ``owner``."""
+    scope = next(reversed(_functions_around(file, nodes[0])), source.tree(file))
+    waiting: list[tuple[ast.AST, set[str]]] = [(scope, names)]
+    while waiting:
+        node, seen = waiting.pop()
+        inside = ast.iter_child_nodes(node)
+        if node is owner:
+            inside = iter((owner.args, *owner.decorator_list))
+        elif node in nodes or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
+            continue
+        elif isinstance(node, ast.Name) and node.id in seen:
+            return True
+        if isinstance(node, FUNCTIONS) and node is not scope:
+            seen = seen - _own_names(node)
+        waiting += [(each, seen) for each in inside]
+    return False
+
+
+def reader_of(file: str, node: ast.Assign) -> Function | None:
+    """Return the only method that reads the attribute that another one assigns."""
     target = node.targets[0]
     free = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     local = {name for each in _functions_around(file, node) for name in _own_names(each)}
     if not isinstance(target, ast.Attribute) or free & local != {"self"} or _draws(node):
-        return ()
+        return None
     text = ast.unparse(target)
     readers = {
         _functions_around(file, n)[-1]: None
@@ -368,36 +416,69 @@ def put_in_method(file: str, node: ast.Assign, heads: Sequence[Place]) -> Pieces
         if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and ast.unparse(n) == text
         if _functions_around(file, n)
     }
-    at = [each for each in heads for reader in readers if region_of(each) is reader]
-    gone = removed(node, file)
-    if len(readers) != 1 or not at or not gone:
-        return ()
-    put = before(statement_around(at[0])[1], file, lines_of(node, file))
-    return (*gone, *put) if put else ()
+    return next(iter(readers)) if len(readers) == 1 else None
 
 
-def put_in_function(file: str, node: ast.Assign) -> Pieces:
-    """Return the edit that moves the assignment of a variable into the only function behind it that
-    reads it, as a closure does.
-    """
-    block, names = block_with(file, node), stored_names(node)
-    readers = [e for e in block[block.index(node) + 1 :] if _read_names(e) & names]
-    if len(readers) != 1 or not isinstance(readers[0], ast.FunctionDef) or _draws(node):
-        return ()
-    gone, put = removed(node, file), before(readers[0].body[0], file, lines_of(node, file))
+def put_in_method(file: str, node: ast.Assign, reader: Function) -> Pieces:
+    """Return the edit that moves the assignment of an attribute to the head of a method."""
+    gone, put = removed(node, file), before(_body(reader)[0], file, lines_of(node, file))
     return (*gone, *put) if gone and put else ()
 
 
-def _functions_around(file: str, node: ast.AST) -> list[ast.stmt]:
+def unguarded(file: str, node: ast.Assign) -> Pieces:
+    """Return the edit that stores a value each time, and not only if there is none yet: the
+    condition goes, in which the statement stands or that returns before it.
+    """
+    target, block = node.targets[0], block_with(file, node)
+    holder = target.value if isinstance(target, ast.Subscript) else target
+    stored = {ast.unparse(target), ast.unparse(holder)}
+    name = repr(getattr(target, "attr", ""))
+
+    def asks(each: ast.stmt) -> TypeGuard[ast.If]:
+        if not isinstance(each, ast.If) or each.orelse:
+            return False
+        texts = {ast.unparse(e) for e in ast.walk(each.test) if isinstance(e, ast.expr)}
+        return bool(texts & stored) or name in texts
+
+    if isinstance(target, ast.Name) or _draws(node):
+        return ()
+    around = source.enclosing(file, node.lineno)[-2:-1]
+    if around and asks(around[0]) and node in around[0].body:
+        lines = [line for each in around[0].body for line in lines_of(each, file)]
+        indent = " " * around[0].col_offset
+        text = "\n".join(f"{indent}{line}" if i else line for i, line in enumerate(lines))
+        return (instead_of(around[0], file, text),) if lines else ()
+    for each in block[: block.index(node)]:
+        if asks(each) and isinstance(each.body[-1], ast.Return):
+            return removed(each, file)
+    return ()
+
+
+def _body(function: Function) -> list[ast.stmt]:
+    """Return the statements of a function, and of its docstring only what it must have."""
+    return function.body[ast.get_docstring(function) is not None :] or function.body
+
+
+def _functions_around(file: str, node: ast.AST) -> list[Function]:
     around = source.enclosing(file, getattr(node, "lineno", 0))
-    return [each for each in around if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [each for each in around if isinstance(each, FUNCTIONS)]
 
 
 def _own_names(function: ast.stmt) -> set[str]:
     """Return the arguments and variables of a function, and those that it declares."""
     declared = [n for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal)]
-    arguments = {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
-    return stored_names(function) | arguments | {name for each in declared for name in each.names}
+    names = {name for each in declared for name in each.names}
+    return stored_names(function) | _arguments(function) | names
+
+
+def _arguments(function: ast.AST) -> set[str]:
+    return {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
+
+
+def _may_change(kinds: frozenset[Kind]) -> bool:
+    """Return whether a value of some kinds is, or has in it, what others may put something into."""
+    containers = [kind for kind in kinds if isinstance(kind, tuple)]
+    return any(name != "tuple" or _may_change(parts) for name, parts in containers)
 
 
 def _draws(node: ast.AST) -> bool:
@@ -447,7 +528,8 @@ def without_graph(file: str, line: int) -> Pieces:
     kinds = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.For
     if not isinstance(node, kinds):
         return ()
-    return under(node, file, "torch.no_grad()") if _has_torch(file) else ()
+    runs_later = any(isinstance(each, ast.Lambda) for each in ast.walk(node))
+    return under(node, file, "torch.no_grad()") if _has_torch(file) and not runs_later else ()
 
 
 def _has_torch(file: str) -> bool:

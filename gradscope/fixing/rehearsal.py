@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +67,8 @@ class Event:
     Of a call, ``roots`` and ``targets`` are the nodes that it starts from and asks for (None: all
     leaves), ``stale`` the nodes whose saved tensors had been changed, each with the event that did
     it and the place that gave the tensor, and ``cleared`` the leaves without a gradient when it
-    began. ``leaves`` are those that a step has used. ``nodes`` is how many nodes there were,
+    began, and ``uses`` the calls of ``autograd.grad`` of whose results the roots are computed.
+    ``leaves`` are those that a step has used. ``nodes`` is how many nodes there were,
     ``stack`` the program's lines that led there, the innermost first.
     """
 
@@ -80,6 +81,7 @@ class Event:
     accumulate: bool = True
     stale: tuple[tuple[int, int, int], ...] = ()
     cleared: tuple[int, ...] = ()
+    uses: tuple[int, ...] = ()
     leaves: tuple[int, ...] = ()
     optimizer: int = 0
     nodes: int = 0
@@ -98,10 +100,12 @@ class Record:
     ``after``: the nodes that each node leads to. ``made``: the place that built it, -1 if unknown.
     ``nbytes``: what it saved. ``leaf``: the leaf that a node accumulates into. ``identities``: the
     place that a node stands for. ``added``: edges that an ``x += y`` made to the old ``x``, each
-    with its place. ``kinds``: what a place gave. ``held``: each time
+    with its place. ``kept``: nodes whose tensors stayed there, when they were most.
+    ``kinds``: what a place gave. ``held``: each time
     that a place gave a list, a dict or a tuple, how many nodes there were and which were in it.
     ``heads`` are the first statements of functions and loops, and the engine's calls; ``begun`` is
-    how many nodes there were each time one began. ``ended``: how the rehearsal did.
+    how many nodes there were each time one began, ``bound`` the variables that there always were.
+    ``ended``: how the rehearsal did.
     """
 
     places: Sequence[Place]
@@ -114,10 +118,12 @@ class Record:
     identities: dict[int, int]
     added: dict[tuple[int, int], int]
     events: Sequence[Event]
+    kept: Sequence[int] = ()
     held: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
     leaves: Sequence[str] = ()
     heads: Sequence[Place] = ()
     begun: dict[int, list[int]] = field(default_factory=dict)
+    bound: dict[int, frozenset[str]] = field(default_factory=dict)
     ended: str = ""
 
     @property
@@ -151,9 +157,9 @@ class Change:
 
     ``cuts``: places whose value is detached. ``head`` and ``names``: at the head of a function or
     loop, the places that read some variables are detached the first time that they give what was
-    built before. ``keeps``: calls, by their lines, that keep their graph. ``again``: for calls of
-    some lines, these nodes are built anew, without the cuts in them. ``clones``: places
-    whose value is cloned.
+    built before. ``keeps``: calls, by their lines, that keep their graph. ``again``: these nodes
+    are built anew, each time that the head begins or else for calls of some lines, and then without
+    the cuts in them. ``clones``: places whose value is cloned.
     """
 
     cuts: frozenset[int] = frozenset()
@@ -187,7 +193,7 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Go through all events once; return the simulation."""
-        self._is_again = False
+        self._is_again, self._latest = False, -1
         self._carried = self._held_by_names()
         self._rebound: list[tuple[int, int, int]] = []
         self._freed: set[int] = set()
@@ -226,6 +232,12 @@ class Simulation:
         """Return how often the head had begun when a node was built, less one."""
         return bisect_right(self.record.begun.get(self.change.head, ()), node) - 1
 
+    def _turn_of(self, event: Event) -> int:
+        """Return how often the head had begun when something happened, less one: at least one node
+        was built in between.
+        """
+        return bisect_left(self.record.begun.get(self.change.head, ()), event.nodes) - 1
+
     def _held_by_names(self) -> dict[int, set[int]]:
         """Return the nodes that the variables hold from before, for each time the head began."""
         found: dict[int, set[int]] = defaultdict(set)
@@ -240,6 +252,9 @@ class Simulation:
     def _call(self, index: int, event: Event) -> None:
         record, change = self.record, self.change
         self._is_again = event.spot in change.for_calls
+        if (turn := self._turn_of(event)) > self._latest and change.again:
+            self._latest = turn
+            self._freed -= change.again
         self._rebound = []
         here = record.reached(event.roots, self.cut)
         targets = {t for t in event.targets or () if t is not None}
@@ -250,7 +265,11 @@ class Simulation:
         self.ran[index] = here.union(*(each[:2] for each in rebound))
         self._fresh[index] = here - self._old
         new = here & change.again if self._is_again else set[int]()
-        stale = {node for node, _, place in event.stale if place not in change.clones}
+        stale = {
+            node
+            for node, by, place in event.stale
+            if place not in change.clones and not self._is_newer(node, by, turn)
+        }
         freed = (n for n in here if n in self._freed and record.nbytes[n])
         if any(n not in new for n in freed) or (here & stale) - new:
             self.hazards.append(index)
@@ -272,6 +291,11 @@ class Simulation:
                     leaf = record.leaf[following]
                     flow = (event.spot, index, node)
                     self._since[leaf].add((flow, self._window, node not in self._old))
+
+    def _is_newer(self, node: int, by: int, turn: int) -> bool:
+        """Return whether a node is built anew after what changed the tensors that it has saved."""
+        events = self.record.events
+        return node in self.change.again and by >= 0 and self._turn_of(events[by]) < turn
 
     def _is_fruitless(self, event: Event, here: set[int]) -> bool:
         if event.targets is not None:
@@ -323,10 +347,12 @@ def read_record(file: Path) -> Record:
         identities={int(k): v for k, v in data["identities"].items()},
         added={(own, old): place for own, old, place in data["added"]},
         events=events,
+        kept=data["kept"],
         held={int(k): [(time, tuple(nodes)) for time, nodes in v] for k, v in data["held"].items()},
         leaves=data["leaves"],
         heads=[*heads, *calls],
         begun=begun,
+        bound={int(head): frozenset(names) for head, names in data["bound"].items()},
         ended=data["ended"],
     )
 

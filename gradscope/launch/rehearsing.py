@@ -14,7 +14,7 @@ import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack
 from importlib.machinery import SourceFileLoader
 from itertools import islice
@@ -23,7 +23,9 @@ from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradscope.fixing.marks import ADD, HEAD, MARK, Marker
 from gradscope.fixing.rehearsal import leading, reached
@@ -40,8 +42,12 @@ _CALLS_AFTER = 14
 
 _CONTAINERS = (tuple, list, dict)
 _MOST_FRAMES = 8
+_OLD = 8  # events: what is older is of an earlier iteration
 _MOST_PARTS = 64  # of a container that are looked at
 
+_PRODUCTS = frozenset(
+    {"mul", "__mul__", "__rmul__", "div", "__truediv__", "__rtruediv__", "true_divide"}
+)
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 
 
@@ -72,11 +78,17 @@ class _Graph:
         self._leaves: dict[int, int] = {}
         self._unpacked: list[_Saved] = []
         self._fields: dict[type, list[str]] = {}
-        self.gave: dict[int, int] = {}
-        """The last place that gave a tensor of some memory."""
+        self._gave: dict[int, tuple[int, StorageWeakRef]] = {}
+        """The last place that gave a tensor of some memory, as long as that is not freed."""
+
+    def gave(self, place: int, tensor: Any) -> None:
+        """Note that a place gave a tensor."""
+        if memory := _memory(tensor):
+            self._gave[memory] = place, StorageWeakRef(tensor.untyped_storage())
 
     def pack(self, tensor: Any) -> _Saved:
-        return _Saved(tensor, self.gave.get(_memory(tensor), -1))
+        place, storage = self._gave.get(_memory(tensor), (-1, None))
+        return _Saved(tensor, -1 if storage is None or storage.expired() else place)
 
     def unpack(self, saved: _Saved) -> Any:
         self._unpacked.append(saved)
@@ -153,9 +165,14 @@ class Rehearsal(TorchFunctionMode):
         self._events: list[dict[str, Any]] = []
         self._changed: dict[int, int] = {}
         self._heads: dict[int, list[int]] = {}
+        self._bound: dict[int, Set[str]] = {}
         self._held: dict[int, list[tuple[int, list[int]]]] = {}
         self._freed: set[int] = set()
+        self._derived = WeakTensorKeyDictionary()
+        """Of which calls of ``autograd.grad``, by their events, a tensor is computed."""
         self._hazard: int | None = None
+        self._given: list[tuple[int, int, weakref.ref[Any]]] = []
+        self._kept: list[int] = []
         self._lock = threading.RLock()
         self._stepped: set[int] = set()
         """The memory of what the running step changes."""
@@ -172,7 +189,8 @@ class Rehearsal(TorchFunctionMode):
         if kind in _CONTAINERS:
             with self._lock, DisableTorchFunction():
                 self._note_kind(number, value)
-                nodes = [self._graph.number(n, number) for n in _nodes_in(value)]
+                tensors = [each for each in _tensors_in(value) if each.grad_fn is not None]
+                nodes = [self._graph.number(each.grad_fn, number) for each in tensors]
                 if nodes:
                     self._held.setdefault(number, []).append((len(self._graph.after), nodes))
                 if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
@@ -190,19 +208,25 @@ class Rehearsal(TorchFunctionMode):
     def _marked(self, number: int, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        self._graph.gave[_memory(value)] = number
+        self._graph.gave(number, value)
         if value.grad_fn is None or not torch.is_grad_enabled():
             return value
         self._graph.number(value.grad_fn, number)
         if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
             return value  # a view of it would be of another class
         marked = value.view_as(value)
-        self._identities[self._graph.number(marked.grad_fn, number)] = number
+        node = self._graph.number(marked.grad_fn, number)
+        self._identities[node] = number
+        self._given.append((len(self._events), node, weakref.ref(marked)))
+        if value in self._derived:
+            self._derived[marked] = self._derived[value]
         return marked
 
     def head(self, number: int) -> None:
-        """Note that a function or the body of a loop begins."""
+        """Note that a function or the body of a loop begins, and which variables there are then."""
         self._heads.setdefault(number, []).append(len(self._graph.after))
+        names = sys._getframe(1).f_locals.keys()
+        self._bound[number] = self._bound.get(number, names) & names
 
     def add(self, number: int, step: str, target: Any, value: Any) -> Any:
         """Run ``target += value``; note which edge the old value of the target is."""
@@ -226,12 +250,31 @@ class Rehearsal(TorchFunctionMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
+        if self._derived and torch.is_grad_enabled() and name != "detach":
+            with self._lock, DisableTorchFunction():
+                self._follow(name, result, args)
         in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
         if in_place and args and isinstance(args[0], torch.Tensor):
             self._change(args[0])
         elif kwargs and isinstance(kwargs.get("out"), torch.Tensor):
             self._change(kwargs["out"])
         return result
+
+    def _follow(self, name: str, result: Any, args: Sequence[Any]) -> None:
+        """Note of which calls' gradients a result is computed. A number by which something is only
+        multiplied is a weight, and none is meant to be trained through it.
+        """
+        given = list(_tensors_in(args))
+        calls = [self._derived.get(each, ()) for each in given]
+        is_weight = name in _PRODUCTS and not all(calls)
+        known = {
+            call
+            for each, own in zip(given, calls, strict=True)
+            for call in own
+            if not (is_weight and each.numel() == 1)
+        }
+        for each in _tensors_in((result,)) if known else ():
+            self._derived[each] = frozenset(known)
 
     def _change(self, tensor: Any) -> None:
         with self._lock, DisableTorchFunction():
@@ -257,8 +300,11 @@ class Rehearsal(TorchFunctionMode):
                 here = leading(self._graph.after, here, wanted)
             stale = self._stale(here)
             cleared = [n for n, ref in enumerate(self._graph.variables) if _is_clear(ref())]
+            index = len(self._events)
+            own = (self._derived.get(root, ()) for root in roots if isinstance(root, torch.Tensor))
             self._note(
                 "call",
+                uses=sorted({call for each in own for call in each}),
                 roots=[s for s in starts if s is not None],
                 targets=targets,
                 keep=bool(keep),
@@ -277,7 +323,19 @@ class Rehearsal(TorchFunctionMode):
                 later = [e for e in self._events[self._hazard :] if e["kind"] == "call"]
                 if len(later) > _CALLS_AFTER:
                     self.finish("enough")
-        return engine(roots, grads, True, create, inputs, *rest, **named)
+        self._look_what_is_kept(len(self._events) - _OLD)
+        results = engine(roots, grads, True, create, inputs, *rest, **named)
+        with self._lock, DisableTorchFunction():
+            for each in () if accumulate or create else _tensors_in((results,)):
+                self._derived[each] = frozenset((index,))
+        return results
+
+    def _look_what_is_kept(self, before: int) -> None:
+        """Note the nodes of the tensors that are still there and were given before an event."""
+        with self._lock:
+            self._given = [each for each in self._given if each[2]() is not None]
+            old = [node for event, node, _ in self._given if event < before]
+            self._kept = max(self._kept, old, key=len)
 
     def _start(self, root: Any) -> int | None:
         node = getattr(root, "node", None)  # a GradientEdge
@@ -308,7 +366,8 @@ class Rehearsal(TorchFunctionMode):
                 self._changed[_memory(tensor)] = len(self._events)
                 self._stepped.add(_memory(tensor))
             leaves = [self._graph.variable(p) for p in tensors if p.grad is not None]
-            self._note("step", leaves=leaves, optimizer=id(optimizer))
+            nodes = len(self._graph.after)
+            self._note("step", leaves=leaves, optimizer=id(optimizer), nodes=nodes)
 
     def stepped(self, optimizer: Any) -> None:
         """Forget what the step was to change."""
@@ -331,11 +390,13 @@ class Rehearsal(TorchFunctionMode):
     def finish(self, ended: str) -> NoReturn:
         """Write down what was seen, and end the process at once: no code of the program's runs."""
         graph = self._graph
+        self._look_what_is_kept(len(self._events) + 1)
         record = {
             "ended": ended,
             "places": [_plain(each) for each in self._marker.places],
             "heads": [_plain(each) for each in self._marker.heads],
             "begun": self._heads,
+            "bound": {head: [*names] for head, names in self._bound.items()},
             "held": self._held,
             "kinds": self._kinds,
             "after": graph.after,
@@ -344,6 +405,7 @@ class Rehearsal(TorchFunctionMode):
             "names": graph.names,
             "leaf": graph.leaf,
             "identities": self._identities,
+            "kept": self._kept,
             "added": self._added,
             "events": self._events,
             "leaves": [_named(ref()) for ref in graph.variables],
@@ -374,14 +436,13 @@ def _kind_of(value: Any, depth: int = 3) -> Any:
     return [kind.__name__, parts]
 
 
-def _nodes_in(value: Any, depth: int = 3) -> Iterator[Any]:
-    """Yield the nodes of the tensors in a value."""
+def _tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:
+    """Yield the tensors in a value."""
     if isinstance(value, torch.Tensor):
-        if value.grad_fn is not None:
-            yield value.grad_fn
+        yield value
     elif type(value) in _CONTAINERS and depth:
         for each in islice(value.values() if type(value) is dict else value, _MOST_PARTS):
-            yield from _nodes_in(each, depth - 1)
+            yield from _tensors_in(each, depth - 1)
 
 
 def _is_clear(tensor: Any) -> bool:

@@ -230,20 +230,13 @@ def _of_total(facts: SharedGraph) -> Iterator[Fix]:
 
 
 def _of_probe(facts: SharedGraph) -> Iterator[Fix]:
-    roles = facts.roles
-    create = Fix(
+    yield _fix(FixKind.RETAIN_GRAPH, facts)
+    yield Fix(
         FixKind.CREATE_GRAPH,
-        "pass create_graph=True to this call: the later loss is trained through its result",
+        "pass create_graph=True to this call if the later loss is to train through its result",
         effects=("the later loss trains through the gradient as well, which it does not now",),
-        reason="its result is a part of the later loss",
     )
-    use = "only steps a copy of the weights" if roles.update else "is only read"
-    retain = _fix(FixKind.RETAIN_GRAPH, facts, reason="" if roles.penalty else f"its result {use}")
-    yield from (create, retain) if roles.penalty else (retain,)
-    if roles.update:
-        yield create
-    if not roles.penalty:
-        yield _forward_again(facts, "")
+    yield _forward_again(facts, "")
 
 
 def _of_state(facts: SharedGraph) -> Iterator[Fix]:

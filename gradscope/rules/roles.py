@@ -65,8 +65,7 @@ class Roles:
 
     ``known``: the optimizers that step with both are known. ``links`` are the variables between.
     ``constant`` says in half a sentence why it is a constant for the second loss; empty if it is
-    none. ``penalty`` and ``update`` say how the result of an ``autograd.grad`` enters the second
-    loss. ``rows``: the calls of a loop ask for parts of one result. ``alike``: the losses are the
+    none. ``rows``: the calls of a loop ask for parts of one result. ``alike``: the losses are the
     same expression. ``total``: what losses are added to is a total of values.
     """
 
@@ -76,8 +75,6 @@ class Roles:
     known: bool = False
     links: tuple[Link, ...] = ()
     constant: str = ""
-    penalty: bool = False
-    update: bool = False
     rows: bool = False
     alike: bool = False
     same_optimizer: bool = False

@@ -78,6 +78,209 @@ loss.backward()
 loss.backward()
 """
 
+BEHIND_A_CLOSURE = """
+import torch
+
+torch.manual_seed(0)
+canvas = torch.zeros(4, requires_grad=True)
+opt = torch.optim.LBFGS([canvas], lr=0.5, max_iter=3)
+for _ in range(3):
+    image = torch.sigmoid(canvas)
+    smooth = image.diff().square().mean()
+
+    def closure():
+        \"\"\"Return the loss.\"\"\"
+        opt.zero_grad()
+        loss = (image - 0.3).square().sum() + smooth
+        loss.backward()
+        return loss
+
+    opt.step(closure)
+"""
+
+BEHIND_A_CONDITION = """
+import torch
+
+torch.manual_seed(0)
+
+class Hints:
+    def __init__(self, project):
+        self.project, self.store = project, {}
+
+    def get(self, key, x):
+        if key not in self.store:
+            self.store[key] = torch.tanh(self.project(x))
+        return self.store[key]
+
+hints = Hints(torch.nn.Linear(3, 2))
+head = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD([*hints.project.parameters(), *head.parameters()], 0.1)
+for _ in range(3):
+    for key, x in enumerate(torch.eye(3)):
+        loss = head(hints.get(key, x)).square().sum()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+
+A_TOTAL_OF_AN_OBJECT = """
+import torch
+
+torch.manual_seed(0)
+
+class Bucket:
+    def __init__(self, opt):
+        self.opt, self.total, self.pending = opt, 0.0, 0
+
+    def add(self, loss):
+        self.total = self.total + loss
+        self.pending += 1
+        if self.pending == 3:
+            self.flush()
+
+    def flush(self):
+        self.opt.zero_grad()
+        (self.total / self.pending).backward()
+        self.opt.step()
+        self.pending = 0
+
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+bucket = Bucket(torch.optim.SGD(model.parameters(), 0.1))
+for x in torch.randn(9, 3):
+    bucket.add(model(x).square().sum())
+"""
+
+FILLED_BY_ANOTHER = """
+import torch
+
+torch.manual_seed(0)
+cells = [torch.nn.GRUCell(3, 4), torch.nn.GRUCell(4, 4)]
+
+def run(xs, states):
+    loss = 0.0
+    for x in xs:
+        for cell, state in zip(cells, states):
+            state["h"] = x = cell(x, state["h"])
+        loss = loss + x.square().mean()
+    return loss
+
+opt = torch.optim.SGD([p for cell in cells for p in cell.parameters()], 0.1)
+states = [{"h": torch.zeros(2, 4)} for _ in cells]
+for window in torch.randn(4, 3, 2, 3):
+    loss = run(window, states)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+A_DERIVATIVE = """
+import torch
+
+torch.manual_seed(0)
+
+def derivative(y, x):
+    return torch.autograd.grad(y.sum(), x)[0]
+
+field = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+opt = torch.optim.SGD(field.parameters(), 0.1)
+for _ in range(3):
+    t = torch.rand(8, 1).requires_grad_()
+    u = field(t)
+    loss = (derivative(u, t) + u).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+A_WEIGHT = """
+import torch
+
+torch.manual_seed(0)
+body, head = torch.nn.Linear(2, 4), torch.nn.Linear(4, 1)
+opt = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1)
+for _ in range(3):
+    y = head(torch.tanh(body(torch.randn(8, 2))))
+    fit, size = (y - 1).square().mean(), y.abs().mean()
+    weight = torch.autograd.grad(fit, head.weight)[0].norm()
+    opt.zero_grad()
+    (fit + weight * size).backward()
+    opt.step()
+"""
+
+OVERWRITTEN_BY_A_HELPER = """
+import torch
+
+torch.manual_seed(0)
+
+def modulate(h, scale):
+    h *= 1 + scale
+    return h
+
+body, film = torch.nn.Linear(2, 4), torch.nn.Linear(2, 4)
+opt = torch.optim.SGD([*body.parameters(), *film.parameters()], 0.1)
+for x in torch.randn(4, 3, 2):
+    h = torch.tanh(body(x))
+    loss = modulate(h, film(x)).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+KEPT_BY_A_CALLBACK = """
+import torch
+
+torch.manual_seed(0)
+
+class History:
+    def __init__(self):
+        self.rows = []
+
+    def on_step(self, step, logs):
+        self.rows.append({"step": step, **logs})
+
+model, history = torch.nn.Linear(3, 1), History()
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(40):
+    error = model(torch.randn(4, 3)).square().mean()
+    loss = error + 0.01 * model.weight.abs().sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    history.on_step(step, {"loss": loss, "error": error})
+"""
+
+MENDED = {
+    "run inside a closure what stands before it": (
+        BEHIND_A_CLOSURE,
+        """the loss.\"\"\"
+        image = torch.sigmoid(canvas)
+        smooth = image.diff().square().mean()
+        opt.zero_grad()""",
+    ),
+    "store each time what was stored once": (
+        BEHIND_A_CONDITION,
+        """        self.store[key] = torch.tanh(self.project(x))
+        return""",
+    ),
+    "cut after the call what another method adds to": (
+        A_TOTAL_OF_AN_OBJECT,
+        """.backward()
+        self.total = (self.total.detach()""",
+    ),
+    "cut where the container is held, not where it is an argument": (
+        FILLED_BY_ANOTHER,
+        """    states = [{k: u.detach() for k, u in t.items()} for t in states]
+    loss = run""",
+    ),
+    "train through a derivative": (A_DERIVATIVE, "grad(y.sum(), x, create_graph=True)"),
+    "do not train through a weight": (A_WEIGHT, "head.weight, retain_graph=True)"),
+    "clone what a helper overwrites": (OVERWRITTEN_BY_A_HELPER, "torch.tanh(body(x)).clone()"),
+    "keep values where they are handed on": (
+        KEPT_BY_A_CALLBACK,
+        """{"loss": loss.item(), "error": error.item()}""",
+    ),
+}
+
 
 def _ran(program: str, folder: Path, *options: str) -> dict[str, Any]:
     (folder / "train.py").write_text(program)
@@ -134,6 +337,15 @@ def test_the_state_of_a_closure_is_cut_between_windows_alone(tmp_path: Path) -> 
     assert "place = place.detach()" in between
     assert "speed = speed.detach()" in between
     assert mended.count(".detach()") == 2
+    done = subprocess.run([sys.executable, "-c", mended], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("program", "text"), MENDED.values(), ids=MENDED)
+def test_the_first_fix_is_the_right_one(program: str, text: str, tmp_path: Path) -> None:
+    mended = _edited(_ran(program, tmp_path), tmp_path)
+    assert text in mended
     done = subprocess.run([sys.executable, "-c", mended], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
 

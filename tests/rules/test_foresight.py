@@ -145,13 +145,8 @@ ORDERS = {
         replace(CARRIED, roles=Roles(rows=True)),
         "retain_graph recompute",
     ),
-    "a gradient that is read": (replace(SIBLING, call=PROBE), "retain_graph recompute"),
-    "a gradient that is trained through": (
-        replace(SIBLING, call=PROBE, roles=Roles(penalty=True)),
-        "create_graph retain_graph",
-    ),
-    "a gradient that steps a copy": (
-        replace(SIBLING, call=PROBE, roles=Roles(update=True)),
+    "a gradient that is asked for first": (
+        replace(SIBLING, call=PROBE),
         "retain_graph create_graph recompute",
     ),
     "a loop over losses": (replace(CARRIED, elements="losses"), "sum_losses retain_graph"),

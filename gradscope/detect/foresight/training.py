@@ -13,7 +13,7 @@ import torch
 
 from gradscope.code import changes, source
 from gradscope.code.liveness import MISSING
-from gradscope.code.losses import Way, use_of, way_to
+from gradscope.code.losses import Way, way_to
 from gradscope.code.places import of_node
 from gradscope.code.stepping import What, events_after, events_before
 from gradscope.collect.state import State
@@ -197,7 +197,6 @@ def roles_of(
         around = _Around(freeing, record, reading, ways, (first, second), names)
         found = [each for each in (around.link(one, held) for one in reached) if each is not None]
         links = tuple([each for each in found if each.first and each.second] or found)
-    use = use_of(here, ways[1]) if is_grad(record) else (False, False)
     return Roles(
         leaves=names.named(shared),
         first=Loss(_loss_name(here), here, _names(first), names.named(trained[0])),
@@ -205,8 +204,6 @@ def roles_of(
         known=is_known,
         links=links[:3],
         constant=_constant(reading, ways[1], optimizers, shared, second, names),
-        penalty=use[0],
-        update=use[1],
         rows=_asks_for_rows(record, reading),
         alike=_is_the_same_loss(here, there),
         same_optimizer=is_known and set(_names(first)) == set(_names(second)),

@@ -68,13 +68,21 @@ def _with(finding: Finding, record: Record) -> Finding:
         if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
             return finding
         # What is meant to be trained must be built each time.
-        known = (FixKind.DETACH, FixKind.CLONE)
-        sooner = (FixKind.CREATE_GRAPH, *((FixKind.RECOMPUTE,) if search.is_built_once else known))
+        is_trained = search.is_built_once and not _is_constant(finding)
+        cut = (FixKind.DETACH, FixKind.CLONE)
+        sooner = (FixKind.CREATE_GRAPH, *((FixKind.RECOMPUTE,) if is_trained else cut))
         order = _ordered(finding.fixes, search.options(finding), sooner)
     else:
         return finding
     fixes = [*{fix.edits or fix: fix for fix in reversed([*order])}.values()][::-1]
     return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
+
+
+def _is_constant(finding: Finding) -> bool:
+    """Return whether facts say that what is shared is not to be trained, though steps use it."""
+    first = finding.fix
+    is_cut = first is not None and first.kind is FixKind.DETACH
+    return first is not None and is_cut and first.reason not in ("", CARRIED)
 
 
 def _ordered(
@@ -164,8 +172,7 @@ class _Search:
         roles = ("created", "held_by")
         sites = [each.site for each in finding.related if each.role in roles]
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
-        is_detach = first is not None and first.kind is FixKind.DETACH
-        if not detached and first and is_detach and first.reason not in ("", CARRIED):
+        if not detached and first and _is_constant(finding):
             own = self.detached(constant=True)
             detached = [replace(fix, effects=first.effects) for fix in own]
         detached += [*self.rebound(), *self.detached_together()]

@@ -56,6 +56,12 @@ def _reader(name: str, otherwise: Callable[[torch.Tensor], Any]) -> Read:
     return read
 
 
+innermost_transform: Callable[[], object] = _find(
+    "_C._functorch.peek_interpreter_stack", lambda: None
+)
+"""Return the transform of ``torch.func`` that runs; None outside of all."""
+
+
 class KnownStack(threading.local):
     """The stack of default saved-tensor hooks, for torch before 2.5, which does not show it.
 

@@ -35,9 +35,10 @@ from gradscope.fixing.placed import (
     variable_at,
     with_call,
     with_flag,
+    with_followers,
     without_graph,
 )
-from gradscope.fixing.rehearsal import Change, Flow, Kind, Record, Simulation, Spot
+from gradscope.fixing.rehearsal import Change, Event, Flow, Kind, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
 from gradscope.rules.gs102 import CARRIED
 from gradscope.units import listed
@@ -81,8 +82,9 @@ def _with(finding: Finding, record: Record) -> Finding:
 def _is_constant(finding: Finding) -> bool:
     """Return whether facts say that what is shared is not to be trained, though steps use it."""
     first = finding.fix
-    is_cut = first is not None and first.kind is FixKind.DETACH
-    return first is not None and is_cut and first.reason not in ("", CARRIED)
+    if first is None or first.kind is not FixKind.DETACH or finding.code not in ("GS101", "GS102"):
+        return False
+    return first.reason not in ("", CARRIED)
 
 
 def _ordered(
@@ -96,7 +98,10 @@ def _ordered(
     if all(fix.effects for fix in found.get(FixKind.REORDER, ())) and found.get(FixKind.RECOMPUTE):
         first = [kind for kind in first if kind is not FixKind.REORDER]
     found_sooner = [kind for kind in sooner if found.get(kind)]
-    for kind in dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found)):
+    kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))
+    # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
+    last = {FixKind.RETAIN_GRAPH} - {fix.kind for fix in known[:1]}
+    for kind in sorted(kinds, key=lambda kind: not found.get(kind) or kind in last):
         word = words.get(kind)
         if not found.get(kind):
             yield from () if word is None else (word,)
@@ -114,7 +119,8 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     sites = [finding.site, *(each.site for each in finding.related if each.role == "held_by")]
     lines = {(site.file, site.line): None for site in sites if site is not None}
     graphs = set(record.identities.values())
-    at = [n for n, p in enumerate(record.places) if n in graphs and (p.file, p.line) in lines]
+    near = [n for n, p in enumerate(record.places) if n in graphs and (p.file, p.line) in lines]
+    at = [number for number in near if search.is_harmless(number)]
     single = [[n] for n in sorted(at, key=lambda n: (len(text_at(record.places[n])), n))]
     for together in single or [search.kept_at()]:
         texts = listed([f"`{text_at(record.places[n])}`" for n in together])
@@ -136,6 +142,11 @@ def _all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
     """Return the edits of all parts together; none if there is one that cannot be written."""
     known = list(parts)
     return written(*(piece for part in known for piece in part)) if all(known) else ()
+
+
+def _levels(event: Event) -> list[Place]:
+    """Return the place of an event, and the lines of the program that led there."""
+    return [event.site, *(Place(file, line, 0, line, 0) for file, line in event.stack)]
 
 
 def _fails_at(finding: Finding) -> Spot | None:
@@ -193,7 +204,13 @@ class _Search:
         to be trained, though steps use it.
         """
         places = self._places() if constant else self._harmless
-        left = {p: len(s.hazards) for p in places if self._mends(s := self._cut([p]))}
+        cuts = {p: self._cut([p]) for p in places}
+        known = set(self._base.fruitless)
+        left = {
+            p: len(s.hazards)
+            for p, s in cuts.items()
+            if self._mends(s) and known.issuperset(s.fruitless)
+        }
         fixes = (self._detach([p]) for p in sorted(left, key=lambda p: (left[p], *self._worth(p))))
         return [fix for fix in fixes if fix is not None][:_MOST]
 
@@ -218,7 +235,7 @@ class _Search:
     @cached_property
     def _harmless(self) -> list[int]:
         """The places where a cut takes no gradient that a step needs."""
-        return [place for place in self._places() if not self._harm(self._cut([place]))]
+        return [place for place in self._places() if self.is_harmless(place)]
 
     @property
     def is_built_once(self) -> bool:
@@ -226,7 +243,8 @@ class _Search:
         there is none yet, and steps train what is behind it.
         """
         record = self._record
-        parts = [self._bad([index]) for index in sorted(self._meant)[:2]]
+        stale = ({node for node, _, _ in record.events[i].stale} for i in sorted(self._meant)[:2])
+        parts = [self._bad([i]) | own for i, own in zip(sorted(self._meant), stale, strict=False)]
         is_same = len(parts) > 1 and parts[0] == parts[1]
         is_kept = any(unguarded(*each) for each in self._stored)
         trained = {leaf for e in record.events for leaf in e.leaves}
@@ -304,9 +322,7 @@ class _Search:
             spot = finding.site.file, finding.site.line
             by |= {i for i, each in enumerate(record.events) if each.spot == spot}
         changed = dict.fromkeys(
-            Place(file, line, 0, line, 0)
-            for event in sorted(by)
-            for file, line in record.events[event].stack
+            e for event in sorted(by) for e in _levels(record.events[event])[1:]
         )
         following = record.events[self._fail :]
         steps = [each for each in following if each.kind == "step"]
@@ -316,9 +332,14 @@ class _Search:
             stepped = {
                 n for e in record.events if e.spot == at and e.kind == "step" for n in e.leaves
             }
+            has_call = any(at in e.stack for e in record.events if e.kind == "call")
+            if not has_call and stepped & {*record.events[self._fail].cleared}:
+                continue  # the gradient that it would step with is gone by then
             both = ("it would step with the gradient of both losses",)
             effects = both if stepped & trained else ()
-            for goal in dict.fromkeys(e.site for e in (*steps[:1], *following[:1])):
+            for goal in dict.fromkeys(
+                each for e in (*steps[:1], *following[:1]) for each in _levels(e)
+            ):
                 if edits := written(*moved(site, goal)):
                     message = f"move line {site.line} after line {goal.line}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
@@ -334,7 +355,7 @@ class _Search:
                 continue
             built = self._built_by(file, around[-1])
             cuts = {record.identities[n] for n in built if n in record.identities}
-            if built <= record.identities.keys() or self._harm(self._cut(cuts)):
+            if not self._builds(file, around[-1]) or self._harm(self._cut(cuts)):
                 continue
             if edits := written(*without_graph(file, line)):
                 message = f"run line {line} under torch.no_grad()"
@@ -349,7 +370,11 @@ class _Search:
         inner = record.reached(n for node in record.kept for n in record.after[node])
         given = Counter(record.identities[node] for node in record.kept if node not in inner)
         often = [place for place, times in given.most_common(_MOST) if times > _MOST]
-        return [place for place in often if not self._harm(self._cut([place]))]
+        return [place for place in often if self.is_harmless(place)]
+
+    def is_harmless(self, place: int) -> bool:
+        """Return whether a cut at a place takes no gradient that a step needs."""
+        return not self._harm(self._cut([place]))
 
     def rebound(self) -> list[Fix]:
         """Return the fixes that detach variables at the head of a function or loop."""
@@ -397,7 +422,8 @@ class _Search:
         self, place: Place, names: dict[str, frozenset[int]], changed: Simulation, why: str
     ) -> list[Fix]:
         """Return the fix that detaches variables at the head that a place begins."""
-        kinds = {name: self._kinds(own) for name, own in names.items()}
+        read = {n: variable_at(p, place) for n, p in enumerate(self._record.places)}
+        kinds = {name: self._kinds(n for n, own in read.items() if own == name) for name in names}
         is_call, is_leaf = place in self._calls_at, bool(changed.rebound)
         edits = written(*rebinding(place, kinds, is_leaf=is_leaf, is_behind=is_call))
         told = listed([f"`{name}`" for name in names])
@@ -445,18 +471,32 @@ class _Search:
             return self._built[node]
         record, found = self._record, set[int]()
         own = {n for n, p in enumerate(record.places) if is_in(p, file, node)}
+        given, made = self._nodes
         reads = {n for n in own if isinstance(expression_at(record.places[n]), PATHS)}
-        inside = {n: place for n, place in record.identities.items() if place in own}
-        waiting = [n for n, place in inside.items() if place not in reads]
+        waiting = [node for n in own - reads for node in given[n]]
         while waiting:
             each = waiting.pop()
             if each not in found:
                 found.add(each)
-                if inside.get(each) not in reads:
+                if record.identities.get(each) not in reads:
                     waiting += record.after[each]
-        found |= {n for n, place in enumerate(record.made) if place in own}
+        found |= {node for n in own for node in made[n]}
         self._built[node] = frozenset(found)
         return self._built[node]
+
+    @cached_property
+    def _nodes(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        """The nodes that stand for each place, and those that each has made."""
+        given, made = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        for node, place in self._record.identities.items():
+            given[place].append(node)
+        for node, place in enumerate(self._record.made):
+            made[place].append(node)
+        return given, made
+
+    def _builds(self, file: str, node: ast.AST) -> bool:
+        """Return whether a statement computes something that has a graph."""
+        return not self._built_by(file, node) <= self._record.identities.keys()
 
     def _building(self, file: str, block: Sequence[ast.stmt], end: ast.stmt) -> list[ast.stmt]:
         """Return the statements of a block, up to one of them, that built what fails."""
@@ -475,8 +515,11 @@ class _Search:
         around = [(spot[0], e) for spot in self._stack for e in source.enclosing(*spot)]
         behind = [(file, e) for file, node in self._built_at for e in block_with(file, node)]
         for file, owner in dict.fromkeys((*around, *behind)):
-            nodes = self._building(file, block_with(file, owner), owner)
-            if isinstance(owner, FUNCTIONS + source.LOOPS) and nodes:
+            block = block_with(file, owner)
+            nodes = self._building(file, block, owner)
+            nodes = with_followers(block[: block.index(owner)], nodes)
+            builds = nodes and all(self._builds(file, node) for node in nodes)
+            if isinstance(owner, FUNCTIONS + source.LOOPS) and builds:
                 yield from self._put(file, nodes, owner, put_inside(file, nodes, owner))
         for file, node in self._stored:
             if (reader := reader_of(file, node)) is not None:
@@ -487,10 +530,11 @@ class _Search:
 
     @cached_property
     def _built_at(self) -> list[tuple[str, ast.stmt]]:
-        """The statements that built the freed part."""
-        record = self._record
-        made = sorted({record.made[n] for n in self._freed if record.made[n] >= 0})
-        return list(dict.fromkeys(statement_around(record.places[n]) for n in made))
+        """The statements that built what fails, the deepest first."""
+        places = {*self._record.made, *self._record.identities.values()}
+        known = {statement_around(self._record.places[n]) for n in places if n >= 0}
+        built = {each: own for each in known if (own := self._built_by(*each)) & self._broken}
+        return sorted(built, key=lambda each: (len(built[each]), each[0], each[1].lineno))
 
     @property
     def _stored(self) -> list[tuple[str, ast.Assign]]:
@@ -581,6 +625,10 @@ class _Search:
                 at = bisect_right(begun, time) - 1
                 if at >= 0 and any(s < begun[at] and s in leading for s in sources):
                     names[read[number]].add(number)
+        for (own, old), number in record.added.items():
+            at = bisect_right(begun, own) - 1
+            if number in read and at >= 0 and old < begun[at] and own in leading:
+                names[read[number]].add(number)
         bound = record.bound.get(head)
         return {
             name: frozenset(at)

@@ -152,12 +152,19 @@ def rebinding(
     for name, own in kinds.items():
         if around and name.isidentifier() and name not in known:
             return ()  # it would be another variable
-        if name in given and _may_change(own):
-            return ()  # who has given it goes on to use the one that it has
         new = _cut(name, own, "detach")
         if not new or (is_leaf and own - {"tensor", "number"}):
             return ()
-        lines.append(f"{name} = {new}{'.requires_grad_()' if is_leaf else ''}")
+        target = name
+        if name in given and _may_change(own):  # who has given it goes on to use it
+            container = next(kind[0] for kind in own if isinstance(kind, tuple))
+            if container == "tuple" or len(own) > 1:
+                return ()
+            new, target = (
+                (f"{name}.update({new})", "") if container == "dict" else (new, f"{name}[:]")
+            )
+        new += ".requires_grad_()" if is_leaf else ""
+        lines.append(f"{target} = {new}" if target else new)
     put = after if is_behind else before
     return put(at, place.file, lines)
 
@@ -357,6 +364,17 @@ def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pie
     return (*(piece for cut in cuts for piece in cut), *copy) if copy else ()
 
 
+def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Return statements with those of their block that are computed from what they bind."""
+    found: list[ast.stmt] = []
+    names: set[str] = set()
+    for each in block:
+        if each in nodes or (not isinstance(each, FUNCTIONS) and _read_names(each) & names):
+            found.append(each)
+            names |= stored_names(each)
+    return found
+
+
 def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     """Return the edit that moves statements to the head of the loop or the function behind them."""
     block = block_with(file, owner)
@@ -365,7 +383,8 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     between = [each for each in before_it if each not in nodes]
     needed = {name for node in nodes for name in _read_names(node)} - names
     is_bound = any(_targets(each) & needed for each in (*between, owner))
-    if not before_it or not names or is_bound or any(map(_draws, nodes)):
+    only_bind = all(isinstance(node, ast.Assign | ast.AnnAssign) for node in nodes)
+    if not before_it or not names or is_bound or not only_bind or any(map(_draws, nodes)):
         return ()
     if isinstance(owner, FUNCTIONS):  # the names become its own: nobody else may see them
         is_seen = bool(names & _arguments(owner)) or _is_seen_outside(file, names, nodes, owner)
@@ -416,7 +435,8 @@ def reader_of(file: str, node: ast.Assign) -> Function | None:
         if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and ast.unparse(n) == text
         if _functions_around(file, n)
     }
-    return next(iter(readers)) if len(readers) == 1 else None
+    reader = next(iter(readers)) if len(readers) == 1 else None
+    return None if reader in _functions_around(file, node) else reader
 
 
 def put_in_method(file: str, node: ast.Assign, reader: Function) -> Pieces:

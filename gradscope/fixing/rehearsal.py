@@ -199,6 +199,7 @@ class Simulation:
         self._freed: set[int] = set()
         self._old: set[int] = set()
         self._fresh: dict[int, set[int]] = {}
+        self._lost: dict[int, set[tuple[int, int]]] = defaultdict(set)
         self._ends: dict[int, set[int]] = defaultdict(set)
         self._since: dict[int, set[tuple[tuple[Spot, int, int], int, bool]]] = defaultdict(set)
         self._window = 0
@@ -226,7 +227,20 @@ class Simulation:
         if self._is_again and following in change.again:
             return False
         added = record.added.get((node, following))
+        if added in change.names and (latest := self._turn(node)) >= 0:
+            return following < record.begun[change.head][latest]
         return place in change.cuts or added in change.cuts
+
+    def _cuts_of(self, call: int) -> Cut:
+        """Return what cuts an edge, and notes that it is lost to a call."""
+
+        def cut(node: int, following: int) -> bool:
+            is_cut = self.cut(node, following)
+            if is_cut:
+                self._lost[call].add((node, following))
+            return is_cut
+
+        return cut
 
     def _turn(self, node: int) -> int:
         """Return how often the head had begun when a node was built, less one."""
@@ -256,10 +270,11 @@ class Simulation:
             self._latest = turn
             self._freed -= change.again
         self._rebound = []
-        here = record.reached(event.roots, self.cut)
+        here = record.reached(event.roots, self._cuts_of(index))
         targets = {t for t in event.targets or () if t is not None}
         rebound = [each for each in self._rebound if each[0] in targets]
         self.rebound |= {old for old, _, _ in rebound}
+        self._lost[index] -= {(node, following) for _, following, node in rebound}
         if event.targets is not None:
             here = record.leading(here, targets | {node for _, _, node in rebound})
         self.ran[index] = here.union(*(each[:2] for each in rebound))
@@ -298,9 +313,12 @@ class Simulation:
         return node in self.change.again and by >= 0 and self._turn_of(events[by]) < turn
 
     def _is_fruitless(self, event: Event, here: set[int]) -> bool:
-        if event.targets is not None:
-            return any(t is not None and t not in here for t in event.targets)
-        return not any(n in self.record.leaf for n in here)
+        leaf = self.record.leaf.keys()
+        if event.targets is None:
+            return not leaf & here
+        asked = {t for t in event.targets if t is not None}
+        own = (self.record.reached([t], self.cut) for t in asked - self.rebound)
+        return not asked <= here or not all(leaf & each for each in own)
 
     def _step(self, leaves: Iterable[int]) -> None:
         for leaf in leaves:
@@ -320,9 +338,13 @@ class Simulation:
         return {call: leading(self._fresh[call], ends) for call, ends in self._ends.items()}
 
     def lost(self, changed: Simulation) -> int:
-        """Return how many of the nodes that are needed a changed program would not run."""
-        needed = self.needed_nodes.items()
-        return sum(len(nodes - changed.ran[call]) for call, nodes in needed)
+        """Return how many of the nodes that are needed a changed program would not run, and how
+        many of the edges between them it would not have.
+        """
+        return sum(
+            len(nodes - changed.ran[call]) + sum(nodes >= {*edge} for edge in changed._lost[call])
+            for call, nodes in self.needed_nodes.items()
+        )
 
 
 def read_record(file: Path) -> Record:

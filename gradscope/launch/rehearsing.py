@@ -30,12 +30,17 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradscope.fixing.marks import ADD, HEAD, MARK, Marker
 from gradscope.fixing.rehearsal import leading, reached
 from gradscope.fixing.runs import Job
-from gradscope.hooks import on_optimizer_step, wrap_engine
+from gradscope.hooks import (
+    DefaultHookFunctions,
+    on_optimizer_step,
+    replace_default_hook_functions,
+    wrap_engine,
+)
 from gradscope.launch.guard import keep_inside
 from gradscope.launch.runner import prepare
 from gradscope.launch.trial import target_of
 from gradscope.program.sites import USER, classify
-from gradscope.torch_private import SAVED, DisableTorchFunction
+from gradscope.torch_private import SAVED, DisableTorchFunction, innermost_transform
 
 _CALLS_AFTER = 14
 """Engine calls that are watched after the first one that would fail."""
@@ -121,7 +126,7 @@ class _Graph:
         if variable is not None:
             self.leaf[number] = self.variable(variable)
         seen = self._read_saved(node) if variable is None else []
-        self.nbytes.append(sum(t.untyped_storage().nbytes() or 1 for t in seen))
+        self.nbytes.append(sum(map(_nbytes, seen)))
         own, self._unpacked = self._unpacked, []
         self.saved.append([weakref.ref(each) for each in own])
 
@@ -174,6 +179,7 @@ class Rehearsal(TorchFunctionMode):
         self._given: list[tuple[int, int, weakref.ref[Any]]] = []
         self._kept: list[int] = []
         self._lock = threading.RLock()
+        self._is_aside = False
         self._stepped: set[int] = set()
         """The memory of what the running step changes."""
 
@@ -182,6 +188,8 @@ class Rehearsal(TorchFunctionMode):
     def mark(self, number: int, value: Any) -> Any:
         """Return a value; a tensor of a graph behind an identity node that stands for the place."""
         kind = type(value)
+        if self._is_apart:
+            return value
         if isinstance(value, torch.Tensor):
             with self._lock, DisableTorchFunction():
                 self._note_kind(number, value)
@@ -243,6 +251,32 @@ class Rehearsal(TorchFunctionMode):
                     self._added.append((own, self._graph.number(old, number), number))
         return new
 
+    # what is left alone
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether ``torch.func`` transforms what runs: its graphs are its own."""
+        return self._is_aside or innermost_transform() is not None
+
+    def stepping_aside(self, torchs: DefaultHookFunctions) -> DefaultHookFunctions:
+        """Return functions that take our hooks and marks away while hooks are disabled, as within
+        ``torch.func``.
+        """
+
+        def disable(*message: str) -> None:
+            if not self._is_aside:
+                torchs.pop()
+                self._is_aside = True
+            torchs.disable(*message)
+
+        def enable() -> None:
+            torchs.enable()
+            if self._is_aside:
+                torchs.push(self._graph.pack, self._graph.unpack)
+                self._is_aside = False
+
+        return torchs._replace(disable=disable, enable=enable)
+
     # what it does in place
 
     def __torch_function__(
@@ -289,6 +323,8 @@ class Rehearsal(TorchFunctionMode):
 
     def run_engine(self, engine: Any, roots: Any, grads: Any, *given: Any, **named: Any) -> Any:
         """Note a call, and run it with its graph kept."""
+        if self._is_apart:
+            return engine(roots, grads, *given, **named)
         keep, create, inputs, *rest = given
         accumulate = named.get("accumulate_grad", rest[1] if len(rest) > 1 else True)
         with self._lock:
@@ -421,6 +457,13 @@ def _memory(tensor: Any) -> int:
         return 0
 
 
+def _nbytes(tensor: Any) -> int:
+    try:
+        return int(tensor.untyped_storage().nbytes()) or 1
+    except RuntimeError:  # a tensor without memory, as within torch.func
+        return 1
+
+
 def _kind_of(value: Any, depth: int = 3) -> Any:
     """Return what a value is, as ``fixing/rehearsal.py`` describes it."""
     if isinstance(value, torch.Tensor):
@@ -504,6 +547,8 @@ def main(job_file: str) -> NoReturn:
             stack.callback(handle.remove)
         graph = rehearsal._graph
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(graph.pack, graph.unpack))
+        aside = rehearsal.stepping_aside(DefaultHookFunctions.now())
+        stack.callback(replace_default_hook_functions(aside).remove)
         stack.enter_context(rehearsal)
         if job.guarded:
             keep_inside(folder, lambda doing: rehearsal.finish(f"stopped before {doing}"))

@@ -178,6 +178,8 @@ import torch
 
 torch.manual_seed(0)
 
+torch.func.hessian(lambda x: x.square().sum())(torch.ones(2))  # refuses hooks on saved tensors
+
 def derivative(y, x):
     return torch.autograd.grad(y.sum(), x)[0]
 
@@ -249,6 +251,81 @@ for step in range(40):
     history.on_step(step, {"loss": loss, "error": error})
 """
 
+A_PROPERTY = """
+import torch
+
+torch.manual_seed(0)
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.raw, self._matrix = torch.nn.Parameter(torch.randn(3, 3)), None
+
+    def assemble(self):
+        return self.raw @ self.raw.T
+
+    @property
+    def matrix(self):
+        if self._matrix is None:
+            self._matrix = self.assemble()
+        return self._matrix
+
+    def forward(self, x):
+        return x @ self.matrix
+
+layer = Layer()
+opt = torch.optim.SGD(layer.parameters(), 0.1)
+for x in torch.randn(3, 2, 3):
+    loss = layer(x).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+STEPPED_BY_A_HELPER = """
+import torch
+
+torch.manual_seed(0)
+actor, heat = torch.nn.Linear(3, 2), torch.nn.Parameter(torch.tensor(0.5))
+steps = {"actor": torch.optim.SGD(actor.parameters(), 0.1), "heat": torch.optim.SGD([heat], 0.1)}
+
+def apply(name, loss):
+    steps[name].zero_grad()
+    loss.backward()
+    steps[name].step()
+
+for x in torch.randn(3, 4, 3):
+    value = actor(x).square().mean()
+    actor_loss = heat * value
+    heat_loss = heat * value.detach()
+    apply("heat", heat_loss)
+    apply("actor", actor_loss)
+"""
+
+STALE_IN_A_CLOSURE = """
+import torch
+
+torch.manual_seed(0)
+x, y = torch.randn(6, 2), torch.randn(6)
+length = torch.ones(2, requires_grad=True)
+
+def objective():
+    scaled = x / length
+    gram = torch.exp(-torch.cdist(scaled, scaled))
+
+    def error():
+        return (gram @ y - y).square().mean()
+
+    return error
+
+opt, error = torch.optim.SGD([length], 0.1), objective()
+for _ in range(3):
+    loss = error()
+    opt.zero_grad()
+    loss.backward(retain_graph=True)
+    opt.step()
+"""
+
 MENDED = {
     "run inside a closure what stands before it": (
         BEHIND_A_CLOSURE,
@@ -267,10 +344,27 @@ MENDED = {
         """.backward()
         self.total = (self.total.detach()""",
     ),
-    "cut where the container is held, not where it is an argument": (
+    "cut what others go on to use where it is, and not within a window": (
         FILLED_BY_ANOTHER,
-        """    states = [{k: u.detach() for k, u in t.items()} for t in states]
-    loss = run""",
+        """    states[:] = [{k: u.detach() for k, u in t.items()} for t in states]
+    loss = 0.0""",
+    ),
+    "build what a property keeps each time": (
+        A_PROPERTY,
+        """    def matrix(self):
+        self._matrix = self.assemble()
+        return""",
+    ),
+    "move the call of the helper that steps": (
+        STEPPED_BY_A_HELPER,
+        """    apply("actor", actor_loss)
+    apply("heat", heat_loss)""",
+    ),
+    "run inside a closure what is stale": (
+        STALE_IN_A_CLOSURE,
+        """    def error():
+        scaled = x / length
+        gram = torch.exp""",
     ),
     "train through a derivative": (A_DERIVATIVE, "grad(y.sum(), x, create_graph=True)"),
     "do not train through a weight": (A_WEIGHT, "head.weight, retain_graph=True)"),

@@ -15,6 +15,7 @@ from gradscope.fixing.edits import Piece, Pieces, block_with, written
 from gradscope.fixing.marks import Place
 from gradscope.fixing.patch import apply, read
 from gradscope.fixing.placed import (
+    FUNCTIONS,
     copying,
     decorated_function,
     moved,
@@ -24,6 +25,7 @@ from gradscope.fixing.placed import (
     summed,
     summed_loop,
     uncached,
+    unguarded,
     with_call,
     with_flag,
     without_flag,
@@ -715,7 +717,7 @@ def inside(text: str, *loops: str) -> Write:
     def write(at: At) -> Pieces:
         found = [statement_around(at(loop))[1] for loop in loops or ("for ",)]
         file, node = statement_around(at(text))
-        known = (each for each in found if isinstance(each, source.LOOPS))
+        known = (each for each in found if isinstance(each, (*source.LOOPS, *FUNCTIONS)))
         behind = [each for each in known if each in block_with(file, node)]
         return put_inside(file, [node], behind[0]) if behind else ()
 
@@ -787,6 +789,15 @@ def test_a_statement_is_put_inside(case: Case, tmp_path: Path) -> None:
             ("w = f(v)\nv = 1\nfor i in r:\n    use(w)\n", inside("w = f"), REFUSED),
         ),
         wrong(
+            "what fills a list",
+            "it would grow with each iteration",
+            (
+                "k = []\nfor v in r:\n    k.append(f(v))\nfor i in r:\n    g(k)\n",
+                inside("for v", "for i"),
+                REFUSED,
+            ),
+        ),
+        wrong(
             "of what the loop gives",
             "computes it of another value",
             ("w = f(v)\nfor v in r:\n    use(w)\n", inside("w = f"), REFUSED),
@@ -803,6 +814,94 @@ def test_a_statement_is_put_inside(case: Case, tmp_path: Path) -> None:
     ],
 )
 def test_a_statement_is_not_put_inside_wrongly(case: Case, tmp_path: Path) -> None:
+    check(case, tmp_path)
+
+
+def into(text: str, name: str) -> Write:
+    return inside(text, f"def {name}")
+
+
+@of(
+    (
+        "behind its docstring",
+        (
+            "w = f(v)\ndef g(x):\n    'what'\n    return x * w\nuse(g)\n",
+            into("w = f(v)", "g"),
+            "def g(x):\n    'what'\n    w = f(v)\n    return x * w\nuse(g)\n",
+        ),
+    ),
+    (
+        "beside another that has its own of that name",
+        (
+            "def h(w):\n    return w\nw = f(v)\ndef g():\n    return w\n",
+            into("w = f(v)", "g"),
+            "def h(w):\n    return w\ndef g():\n    w = f(v)\n    return w\n",
+        ),
+    ),
+    ("read behind it", ("w = f(v)\ndef g():\n    return w\nuse(w)\n", into("w =", "g"), REFUSED)),
+    (
+        "read by another function",
+        ("def h():\n    return w\nw = f(v)\ndef g():\n    return w\n", into("w =", "g"), REFUSED),
+    ),
+    ("a default", ("w = f(v)\ndef g(x=w):\n    return w\n", into("w = f", "g"), REFUSED)),
+    ("an argument", ("w = f(v)\ndef g(w):\n    return w\n", into("w = f", "g"), REFUSED)),
+    (
+        "of what the function binds",
+        ("w = f(v)\ndef g():\n    v = 1\n    return w, v\n", into("w = f", "g"), REFUSED),
+    ),
+    ("drawn", ("w = torch.rand(v)\ndef g():\n    return w\n", into("w =", "g"), REFUSED)),
+)  # fmt: skip
+def test_a_statement_is_put_into_a_function(case: Case, tmp_path: Path) -> None:
+    check(case, tmp_path)
+
+
+def each_time(text: str) -> Write:
+    def write(at: At) -> Pieces:
+        file, node = statement_around(at(text))
+        return unguarded(file, node) if isinstance(node, ast.Assign) else ()
+
+    return write
+
+
+@of(
+    (
+        "a key that is not there",
+        (
+            "def f(k):\n    if k not in kept:\n        x = g(k)\n        kept[k] = h(x)\n    return kept[k]\n",
+            each_time("kept[k] = h"),
+            "def f(k):\n    x = g(k)\n    kept[k] = h(x)\n    return kept[k]\n",
+        ),
+    ),
+    (
+        "an attribute that is None",
+        (
+            "def f(self):\n    if self.w is None:\n        self.w = g()\n    return self.w\n",
+            each_time("self.w = g"),
+            "def f(self):\n    self.w = g()\n    return self.w\n",
+        ),
+    ),
+    (
+        "an attribute that is missing",
+        (
+            "def f(self):\n    if not hasattr(self, 'w'):\n        self.w = g()\n    return self.w\n",
+            each_time("self.w = g"),
+            "def f(self):\n    self.w = g()\n    return self.w\n",
+        ),
+    ),
+    (
+        "what is returned where it is there",
+        (
+            "def f(k):\n    if k in kept:\n        return kept[k]\n    kept[k] = g(k)\n    return kept[k]\n",
+            each_time("kept[k] = g"),
+            "def f(k):\n    kept[k] = g(k)\n    return kept[k]\n",
+        ),
+    ),
+    ("another condition", ("if step % 9 == 0:\n    self.w = g()\n", each_time("self.w"), REFUSED)),
+    ("else", ("if not a.w:\n    a.w = g()\nelse:\n    use(a)\n", each_time("a.w = g"), REFUSED)),
+    ("drawn", ("if a.w is None:\n    a.w = torch.randn(3)\n", each_time("a.w = t"), REFUSED)),
+    ("a variable", ("if w is None:\n    w = g()\n", each_time("w = g"), REFUSED)),
+)  # fmt: skip
+def test_what_is_stored_once_is_stored_each_time(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)
 
 
@@ -955,6 +1054,38 @@ def rebound(text: str, *, is_leaf: bool = False, **own: frozenset[Kind]) -> Writ
     ("leaves in a tuple", ("for x in xs:\n    f(h)\n", rebound("f(h)", h=kinds(STATES), is_leaf=True), REFUSED)),
     ("of unknown kind", ("for x in xs:\n    f(h)\n", rebound("f(h)", h=kinds("other")), REFUSED)),
     ("in one line", ("for x in xs: f(h)\n", rebound("f(h)", h=TENSOR), REFUSED)),
+    (
+        "a list that is an argument, and goes on to be used by who gave it",
+        (
+            "def run(x, hs):\n    use(x, hs)\n",
+            rebound("use", hs=kinds(("list", TENSOR))),
+            "def run(x, hs):\n    hs[:] = [t.detach() for t in hs]\n    use(x, hs)\n",
+        ),
+    ),
+    (
+        "a dict that a loop gives",
+        (
+            "for h in hs:\n    use(h)\n",
+            rebound("use", h=kinds(("dict", TENSOR))),
+            "for h in hs:\n    h.update({k: t.detach() for k, t in h.items()})\n    use(h)\n",
+        ),
+    ),
+    (
+        "a tuple that is an argument",
+        (
+            "def run(x, h):\n    use(x, h)\n",
+            rebound("use", h=kinds(STATES)),
+            "def run(x, h):\n    h = tuple(t.detach() for t in h)\n    use(x, h)\n",
+        ),
+    ),
+    (
+        "a tuple with a list in it that is an argument",
+        (
+            "def run(x, h):\n    use(x, h)\n",
+            rebound("use", h=kinds(("tuple", kinds(("list", TENSOR))))),
+            REFUSED,
+        ),
+    ),
 )  # fmt: skip
 def test_a_variable_is_detached_before(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)

@@ -120,7 +120,8 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     lines = {(site.file, site.line): None for site in sites if site is not None}
     graphs = set(record.identities.values())
     near = [n for n, p in enumerate(record.places) if n in graphs and (p.file, p.line) in lines]
-    at = [number for number in near if search.is_harmless(number)]
+    is_free = search.is_fruitful if finding.code == "GS301" else search.is_harmless
+    at = [number for number in near if is_free(number)]  # a chain is cut where gradients go on
     single = [[n] for n in sorted(at, key=lambda n: (len(text_at(record.places[n])), n))]
     for together in single or [search.kept_at()]:
         texts = listed([f"`{text_at(record.places[n])}`" for n in together])
@@ -136,6 +137,12 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
                 found[kind].append(Fix(kind, message, edits, _CHANGES))
     found[FixKind.NO_GRAD] = search.without_graph(lines)
     return {kind: fixes[:_MOST] for kind, fixes in found.items()}
+
+
+def _lines(numbers: Iterable[int]) -> str:
+    """Return lines in a sentence: ``line 5``, ``lines 5, 7``."""
+    apart = [str(number) for number in sorted(set(numbers))]
+    return f"line{'s' * (len(apart) > 1)} {listed(apart, len(apart))}"
 
 
 def _all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
@@ -187,6 +194,9 @@ class _Search:
             own = self.detached(constant=True)
             detached = [replace(fix, effects=first.effects) for fix in own]
         detached += [*self.rebound(), *self.detached_together()]
+        if self.is_built_once and not _is_constant(finding):
+            once = ("what it is built from is then trained by the first call alone",)
+            detached = [replace(fix, effects=once) for fix in detached]
         return {
             FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
@@ -267,7 +277,7 @@ class _Search:
                 keeps.discard(spot)
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
         edits = _all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
-        where = listed([f"line {line}" for _, line in sorted(keeps)])
+        where = _lines(line for _, line in keeps)
         calls = "call" if len(keeps) == 1 else "calls"
         message = f"pass retain_graph=True to the {calls} at {where}"
         effects = ("each of these graphs is kept until nothing refers to it",)
@@ -281,7 +291,7 @@ class _Search:
         if not sites or not self._mends(self._keep(sites)):
             return []
         edits = _all_of(with_flag(site, "create_graph") for site in sites.values())
-        lines = listed([f"line {line}" for _, line in sorted(sites)])
+        lines = _lines(line for _, line in sites)
         message = f"pass create_graph=True at {lines}: the later loss is computed from its result"
         effects = ("the later loss trains through the gradient as well, which it does not now",)
         return [Fix(FixKind.CREATE_GRAPH, message, edits, _CHANGES, effects)] if edits else []
@@ -333,10 +343,11 @@ class _Search:
                 n for e in record.events if e.spot == at and e.kind == "step" for n in e.leaves
             }
             has_call = any(at in e.stack for e in record.events if e.kind == "call")
-            if not has_call and stepped & {*record.events[self._fail].cleared}:
-                continue  # the gradient that it would step with is gone by then
-            both = ("it would step with the gradient of both losses",)
-            effects = both if stepped & trained else ()
+            gone = set() if has_call else stepped & {*record.events[self._fail].cleared}
+            if gone and gone == stepped:
+                continue  # the gradient that it would step with is set to zero by then
+            other = f"the gradient of {'the second loss' if gone else 'both losses'}"
+            effects = (f"it would step with {other}",) if stepped & trained else ()
             for goal in dict.fromkeys(
                 each for e in (*steps[:1], *following[:1]) for each in _levels(e)
             ):
@@ -375,6 +386,10 @@ class _Search:
     def is_harmless(self, place: int) -> bool:
         """Return whether a cut at a place takes no gradient that a step needs."""
         return not self._harm(self._cut([place]))
+
+    def is_fruitful(self, place: int) -> bool:
+        """Return whether a cut at a place leaves each call something to make."""
+        return set(self._base.fruitless) >= set(self._cut([place]).fruitless)
 
     def rebound(self) -> list[Fix]:
         """Return the fixes that detach variables at the head of a function or loop."""
@@ -444,7 +459,7 @@ class _Search:
         record = self._record
         edits = _all_of(with_call(record.places[n], record.kinds[n], "clone") for n in places)
         told = listed([f"`{text_at(record.places[n])}`" for n in places])
-        lines = listed([f"line {record.places[n].line}" for n in places])
+        lines = _lines(record.places[n].line for n in places)
         message = f"clone() {told} at {lines}: it is changed before backward needs it"
         fix = Fix(FixKind.CLONE, message, edits, _CHANGES, ("every gradient stays as it is",))
         return [fix] if edits else []
@@ -551,7 +566,7 @@ class _Search:
         own = frozenset().union(*(self._built_by(file, node) for node in nodes))
         changed = Simulation(self._record, Change(again=own, head=head)).run()
         if self._mends(changed) and not self._harm(changed):
-            lines = listed([f"line {node.lineno}" for node in nodes])
+            lines = _lines(node.lineno for node in nodes)
             is_loop = isinstance(owner, source.LOOPS)
             where = "iteration" if is_loop else f"call of `{getattr(owner, 'name', '')}`"
             yield self._fix(FixKind.RECOMPUTE, f"run {lines} in each {where}", edits, changed)
@@ -589,7 +604,7 @@ class _Search:
         parts = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
         edits = written(*copying(spot[0], nodes, spot, parts))
         also = "".join(f", and detach `{text_at(place)}` before" for place in places)
-        lines = listed([f"line {node.lineno}" for node in nodes])
+        lines = _lines(node.lineno for node in nodes)
         message = f"run {lines} again for line {spot[1]}{also}"
         return self._fix(FixKind.RECOMPUTE, message, edits, changed) if edits else None
 
@@ -736,8 +751,7 @@ class _Search:
         if not edits:
             return None
         texts = [text_at(record.places[n]) for n in numbers]
-        lines = sorted({record.places[n].line for n in numbers})
-        where = listed([f"line {line}" for line in lines])
+        where = _lines(record.places[n].line for n in numbers)
         names = listed([f"`{text}`" for text in dict.fromkeys(texts)])
         changed = self._cut(numbers)
         return Fix(

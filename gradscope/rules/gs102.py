@@ -230,7 +230,8 @@ def _of_total(facts: SharedGraph) -> Iterator[Fix]:
 
 
 def _of_probe(facts: SharedGraph) -> Iterator[Fix]:
-    yield _fix(FixKind.RETAIN_GRAPH, facts)
+    reason = "it asks for a gradient of a graph that is run once more"
+    yield _fix(FixKind.RETAIN_GRAPH, facts, reason=reason)
     yield Fix(
         FixKind.CREATE_GRAPH,
         "pass create_graph=True to this call if the later loss is to train through its result",

@@ -86,6 +86,12 @@ def seconds(duration: float) -> str:
     return f"{hours} h {minutes} min"
 
 
+def lines_told(numbers: Iterable[int]) -> str:
+    """Return lines in a sentence: ``line 5``, ``lines 5, 7``."""
+    apart = [str(number) for number in sorted(set(numbers))]
+    return f"line{'s' * (len(apart) > 1)} {listed(apart, len(apart))}"
+
+
 def listed(names: Iterable[str], most: int = 3) -> str:
     """Return names in a sentence, each once: ``TanhBackward0, AddmmBackward0 and 4 more``."""
     apart = list(dict.fromkeys(names))

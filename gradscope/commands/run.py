@@ -50,6 +50,7 @@ _SOON = 30.0
 """A run that took more seconds is rehearsed only by `gradscope fix`."""
 _LEAST_TIME = 15.0
 """Seconds for a rehearsal and what is tried, besides a few times those of the run itself."""
+_MOST_BUSY = 4.0
 
 USED_WRONGLY = 2
 """The exit status if the report is not where the user wants it, and the program has no other."""
@@ -175,7 +176,9 @@ class _Report:
             return recording
         self._children.leave()  # what is started now is ours
         progress = self.live.progress if self.live else lambda doing: None
-        return improved(recording, _LEAST_TIME + 4 * took, progress)
+        # On a busy machine all takes longer than the processor is at it, by the same factor.
+        busy = min(max(took / time.process_time(), 1.0), _MOST_BUSY)
+        return improved(recording, busy * _LEAST_TIME + 4 * took, progress)
 
     def of_killed(self, exit_status: int | None) -> None:
         """Report, from another process, on a program whose process has died."""

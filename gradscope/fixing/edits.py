@@ -48,6 +48,12 @@ def written(*pieces: Piece) -> tuple[Edit, ...]:
     return _checked(found)
 
 
+def all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
+    """Return the edits of all parts together; none if there is one that cannot be written."""
+    known = list(parts)
+    return written(*(piece for part in known for piece in part)) if all(known) else ()
+
+
 def _edit(file: str, pieces: Sequence[Piece]) -> Edit:
     lines = source.parsed(file).lines
     first, last = pieces[0].start[0], min(pieces[-1].end[0], len(lines))

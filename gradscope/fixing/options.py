@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from gradscope.code import source
-from gradscope.fixing.edits import Pieces, block_with, written
+from gradscope.fixing.edits import Pieces, all_of, block_with, written
 from gradscope.fixing.marks import Place
 from gradscope.fixing.placed import (
     FUNCTIONS,
@@ -41,7 +41,7 @@ from gradscope.fixing.placed import (
 from gradscope.fixing.rehearsal import Change, Event, Flow, Kind, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
 from gradscope.rules.gs102 import CARRIED
-from gradscope.units import listed
+from gradscope.units import lines_told, listed
 
 _MOST = 3
 _NUMBER: frozenset[Kind] = frozenset({"number"})
@@ -52,6 +52,7 @@ _MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLON
 step comes too early, a value is overwritten.
 """
 _CHANGES = Applicability.MAYBE_INCORRECT
+_CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
 _MOST_CUTS = 400
 
 
@@ -132,23 +133,11 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
             *((item,) if is_number else ()),
         ):
             kinds = record.kinds
-            edits = _all_of(with_call(record.places[n], kinds[n], method) for n in together)
+            edits = all_of(with_call(record.places[n], kinds[n], method) for n in together)
             if edits:
                 found[kind].append(Fix(kind, message, edits, _CHANGES))
     found[FixKind.NO_GRAD] = search.without_graph(lines)
     return {kind: fixes[:_MOST] for kind, fixes in found.items()}
-
-
-def _lines(numbers: Iterable[int]) -> str:
-    """Return lines in a sentence: ``line 5``, ``lines 5, 7``."""
-    apart = [str(number) for number in sorted(set(numbers))]
-    return f"line{'s' * (len(apart) > 1)} {listed(apart, len(apart))}"
-
-
-def _all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
-    """Return the edits of all parts together; none if there is one that cannot be written."""
-    known = list(parts)
-    return written(*(piece for part in known for piece in part)) if all(known) else ()
 
 
 def _levels(event: Event) -> list[Place]:
@@ -186,17 +175,19 @@ class _Search:
 
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
         """Return what mends it, by kinds, the best first."""
-        detached, first = self.detached(), finding.fix
+        detached, first = self.detached(self._harmless), finding.fix
         roles = ("created", "held_by")
         sites = [each.site for each in finding.related if each.role in roles]
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
         if not detached and first and _is_constant(finding):
-            own = self.detached(constant=True)
-            detached = [replace(fix, effects=first.effects) for fix in own]
+            detached = self.detached(self._places(), *first.effects)
         detached += [*self.rebound(), *self.detached_together()]
         if self.is_built_once and not _is_constant(finding):
             once = ("what it is built from is then trained by the first call alone",)
             detached = [replace(fix, effects=once) for fix in detached]
+        if not detached:
+            bearable = self.detached(self._bearable, _CONSTANT)
+            detached = [replace(fix, reason="") for fix in bearable]
         return {
             FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
@@ -209,11 +200,8 @@ class _Search:
             FixKind.RETAIN_GRAPH: self.kept(),
         }
 
-    def detached(self, *, constant: bool = False) -> list[Fix]:
-        """Return the fixes that detach in one place: ``constant`` is what facts say that it is not
-        to be trained, though steps use it.
-        """
-        places = self._places() if constant else self._harmless
+    def detached(self, places: Collection[int], *effects: str) -> list[Fix]:
+        """Return the fixes that detach at one of these places, the best first."""
         cuts = {p: self._cut([p]) for p in places}
         known = set(self._base.fruitless)
         left = {
@@ -222,7 +210,8 @@ class _Search:
             if self._mends(s) and known.issuperset(s.fruitless)
         }
         fixes = (self._detach([p]) for p in sorted(left, key=lambda p: (left[p], *self._worth(p))))
-        return [fix for fix in fixes if fix is not None][:_MOST]
+        found = [fix for fix in fixes if fix is not None][:_MOST]
+        return [replace(fix, effects=effects) for fix in found] if effects else found
 
     def counted(self) -> list[Fix]:
         """Return the fixes that take a number in the place of a tensor of one element."""
@@ -246,6 +235,12 @@ class _Search:
     def _harmless(self) -> list[int]:
         """The places where a cut takes no gradient that a step needs."""
         return [place for place in self._places() if self.is_harmless(place)]
+
+    @cached_property
+    def _bearable(self) -> list[int]:
+        """The places where a cut leaves every line's loss all the parameters that it trains."""
+        cuts = {place: self._cut([place]) for place in self._places()}
+        return [place for place, cut in cuts.items() if not self._harm(cut, in_part=True)]
 
     @property
     def is_built_once(self) -> bool:
@@ -276,8 +271,8 @@ class _Search:
             if set(self._keep(keeps - {spot}).hazards) <= left:
                 keeps.discard(spot)
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
-        edits = _all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
-        where = _lines(line for _, line in keeps)
+        edits = all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
+        where = lines_told(line for _, line in keeps)
         calls = "call" if len(keeps) == 1 else "calls"
         message = f"pass retain_graph=True to the {calls} at {where}"
         effects = ("each of these graphs is kept until nothing refers to it",)
@@ -290,8 +285,8 @@ class _Search:
         sites = {each.spot: each.site for each in calls.values() if not each.keep}
         if not sites or not self._mends(self._keep(sites)):
             return []
-        edits = _all_of(with_flag(site, "create_graph") for site in sites.values())
-        lines = _lines(line for _, line in sites)
+        edits = all_of(with_flag(site, "create_graph") for site in sites.values())
+        lines = lines_told(line for _, line in sites)
         message = f"pass create_graph=True at {lines}: the later loss is computed from its result"
         effects = ("the later loss trains through the gradient as well, which it does not now",)
         return [Fix(FixKind.CREATE_GRAPH, message, edits, _CHANGES, effects)] if edits else []
@@ -354,7 +349,20 @@ class _Search:
                 if edits := written(*moved(site, goal)):
                     message = f"move line {site.line} after line {goal.line}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
-        return fixes[:_MOST]
+        return [*fixes[:_MOST], *self._built_later(changed)]
+
+    def _built_later(self, changed: Iterable[Place]) -> Iterator[Fix]:
+        """Yield the fixes that build what is changed only once that is over."""
+        fails = self._record.events[self._fail].spot
+        for site in changed:
+            file, change = statement_around(site)
+            for node in self._building(file, block_with(file, change), change):
+                built = self._built_again(self._built_by(file, node), frozenset(), fails)
+                own = Place(file, node.lineno, node.col_offset, node.lineno, node.col_offset)
+                if self._mends(built) and (edits := written(*moved(own, site))):
+                    message = f"move line {node.lineno} after line {change.lineno}"
+                    effects = ("every gradient stays as it is, at the values of then",)
+                    yield Fix(FixKind.REORDER, message, edits, _CHANGES, effects)
 
     def without_graph(self, spots: Iterable[Spot]) -> list[Fix]:
         """Return the fixes that build no graph at a line, where no step needs what it builds."""
@@ -457,9 +465,9 @@ class _Search:
         if not self._mends(changed):
             return []
         record = self._record
-        edits = _all_of(with_call(record.places[n], record.kinds[n], "clone") for n in places)
+        edits = all_of(with_call(record.places[n], record.kinds[n], "clone") for n in places)
         told = listed([f"`{text_at(record.places[n])}`" for n in places])
-        lines = _lines(record.places[n].line for n in places)
+        lines = lines_told(record.places[n].line for n in places)
         message = f"clone() {told} at {lines}: it is changed before backward needs it"
         fix = Fix(FixKind.CLONE, message, edits, _CHANGES, ("every gradient stays as it is",))
         return [fix] if edits else []
@@ -566,7 +574,7 @@ class _Search:
         own = frozenset().union(*(self._built_by(file, node) for node in nodes))
         changed = Simulation(self._record, Change(again=own, head=head)).run()
         if self._mends(changed) and not self._harm(changed):
-            lines = _lines(node.lineno for node in nodes)
+            lines = lines_told(node.lineno for node in nodes)
             is_loop = isinstance(owner, source.LOOPS)
             where = "iteration" if is_loop else f"call of `{getattr(owner, 'name', '')}`"
             yield self._fix(FixKind.RECOMPUTE, f"run {lines} in each {where}", edits, changed)
@@ -604,7 +612,7 @@ class _Search:
         parts = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
         edits = written(*copying(spot[0], nodes, spot, parts))
         also = "".join(f", and detach `{text_at(place)}` before" for place in places)
-        lines = _lines(node.lineno for node in nodes)
+        lines = lines_told(node.lineno for node in nodes)
         message = f"run {lines} again for line {spot[1]}{also}"
         return self._fix(FixKind.RECOMPUTE, message, edits, changed) if edits else None
 
@@ -644,12 +652,26 @@ class _Search:
             at = bisect_right(begun, own) - 1
             if number in read and at >= 0 and old < begun[at] and own in leading:
                 names[read[number]].add(number)
-        bound = record.bound.get(head)
+        bound = self._bound_at(head, place)
         return {
             name: frozenset(at)
             for name, at in names.items()
             if bound is None or name.partition(".")[0] in bound
         }
+
+    def _bound_at(self, head: int, place: Place) -> frozenset[str] | None:
+        """Return the variables that there always are at a head: of a call, at that of its loop,
+        for what an iteration binds anew no other one has had. None if any may be.
+        """
+        record = self._record
+        if place not in self._calls_at:
+            return record.bound.get(head)
+        around = source.enclosing(place.file, place.line)
+        loop = next((e for e in reversed(around) if isinstance(e, (*FUNCTIONS, *source.LOOPS))), 0)
+        if not isinstance(loop, source.LOOPS):
+            return None
+        heads = (h for h in record.bound if region_of(record.heads[h]) is loop)
+        return next((record.bound[h] for h in heads), None)
 
     def _rebind(self, head: int, names: frozenset[int]) -> Simulation:
         return Simulation(self._record, Change(head=head, names=names)).run()
@@ -692,11 +714,14 @@ class _Search:
         left = set(changed.hazards)
         return not left & self._meant and left <= set(self._base.hazards)
 
-    def _harm(self, changed: Simulation) -> bool:
-        """Return whether a gradient that is needed changes, or a call has none to make."""
+    def _harm(self, changed: Simulation, *, in_part: bool = False) -> bool:
+        """Return whether a gradient that is needed changes, or a call has none to make; with
+        ``in_part``, whether a line trains a parameter no more, by whichever way.
+        """
         new = set(changed.fruitless) - set(self._base.fruitless)
-        lost = not self._base.needed <= changed.flows
-        return bool(new) or lost or self._base.lost(changed) > 0
+        if in_part:
+            return bool(new) or any(f not in changed.flows for f in self._base.needed if len(f) < 3)
+        return bool(new) or not self._base.needed <= changed.flows or self._base.lost(changed) > 0
 
     def _fewest(self, harmless: Sequence[int]) -> list[int]:
         """Return the fewest of harmless cuts that mend it together; none if all do not."""
@@ -745,13 +770,13 @@ class _Search:
     def _detach(self, numbers: Sequence[int]) -> Fix | None:
         record = self._record
         kinds = [record.kinds.get(n, frozenset()) for n in numbers]
-        edits = _all_of(
+        edits = all_of(
             with_call(record.places[n], k, "detach") for n, k in zip(numbers, kinds, strict=True)
         )
         if not edits:
             return None
         texts = [text_at(record.places[n]) for n in numbers]
-        where = _lines(record.places[n].line for n in numbers)
+        where = lines_told(record.places[n].line for n in numbers)
         names = listed([f"`{text}`" for text in dict.fromkeys(texts)])
         changed = self._cut(numbers)
         return Fix(

@@ -516,12 +516,25 @@ def moved(at: Place, behind: Place) -> Pieces:
     block = block_with(file, node)
     goal = next((e for e in block if source.spans(e, goal.lineno)), goal)
     ends = isinstance(goal, ast.Return | ast.Raise | ast.Break | ast.Continue)
-    if file != other or goal not in block or goal is node or ends or _targets(node):
+    if file != other or goal not in block or goal is node or ends:
         return ()
     if block.index(goal) < block.index(node):
-        return _own_loop(file, node)
+        return () if _targets(node) else _own_loop(file, node)
+    passed = block[block.index(node) + 1 : block.index(goal) + 1]
+    if not all(_may_swap(node, each) for each in passed):
+        return ()
     gone, put = removed(node, file), after(goal, file, lines_of(node, file))
     return (*gone, *put) if gone and put else ()
+
+
+def _may_swap(node: ast.stmt, later: ast.stmt) -> bool:
+    """Return whether a statement can come after a later one: neither binds what the other needs,
+    and not both draw.
+    """
+    bound = _targets(node)
+    needed = bound | {ast.unparse(each) for each in ast.walk(node) if isinstance(each, PATHS)}
+    is_apart = all(map(str.isidentifier, bound)) and not bound & _read_names(later)
+    return is_apart and not needed & _targets(later) and not (_draws(node) and _draws(later))
 
 
 def _own_loop(file: str, node: ast.stmt) -> Pieces:

@@ -56,14 +56,20 @@ _PRODUCTS = frozenset(
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 
 
+def _base_of(tensor: Any) -> Any:
+    return tensor if tensor._base is None else tensor._base
+
+
 class _Saved:
     """A tensor that a node saved, with the version that it had."""
 
-    __slots__ = ("__weakref__", "place", "tensor", "version")
+    __slots__ = ("__weakref__", "is_made", "place", "tensor", "version")
 
     def __init__(self, tensor: Any, place: int) -> None:
         self.place = place
         """The last place that gave a tensor of this memory; -1 if none did."""
+        self.is_made = not _base_of(tensor).is_leaf
+        """Whether an operation has computed it, so that the place of one may have given it."""
         self.version = tensor._version
         self.tensor = tensor.detach() if tensor.requires_grad and not tensor.is_leaf else tensor
 
@@ -83,17 +89,26 @@ class _Graph:
         self._leaves: dict[int, int] = {}
         self._unpacked: list[_Saved] = []
         self._fields: dict[type, list[str]] = {}
-        self._gave: dict[int, tuple[int, StorageWeakRef]] = {}
+        self._gave: dict[int, tuple[int, StorageWeakRef, weakref.ref[Any]]] = {}
         """The last place that gave a tensor of some memory, as long as that is not freed."""
 
     def gave(self, place: int, tensor: Any) -> None:
-        """Note that a place gave a tensor."""
-        if memory := _memory(tensor):
-            self._gave[memory] = place, StorageWeakRef(tensor.untyped_storage())
+        """Note that a place gave a tensor, where graphs are built."""
+        if torch.is_grad_enabled() and (memory := _memory(tensor)):
+            storage = StorageWeakRef(tensor.untyped_storage())
+            self._gave[memory] = place, storage, weakref.ref(tensor)
 
     def pack(self, tensor: Any) -> _Saved:
-        place, storage = self._gave.get(_memory(tensor), (-1, None))
-        return _Saved(tensor, -1 if storage is None or storage.expired() else place)
+        return _Saved(tensor, self._giver(tensor))
+
+    def _giver(self, tensor: Any) -> int:
+        place, storage, given = self._gave.get(_memory(tensor), (-1, None, None))
+        if storage is None or given is None or storage.expired():
+            return -1
+        # A module uses its parameters themselves, whatever else the program has read of them.
+        base = _base_of(tensor)
+        is_parameter = base.is_leaf and base.requires_grad
+        return -1 if is_parameter and given() is not base else place
 
     def unpack(self, saved: _Saved) -> Any:
         self._unpacked.append(saved)
@@ -390,7 +405,7 @@ class Rehearsal(TorchFunctionMode):
                 saved = ref()
                 if saved is not None and saved.tensor._version != saved.version:
                     changed = self._changed.get(_memory(saved.tensor), -1)
-                    own = self._graph.place[node]
+                    own = self._graph.place[node] if saved.is_made else -1
                     found.append([node, changed, own if saved.place < 0 else saved.place])
         return found
 

@@ -326,6 +326,53 @@ for _ in range(3):
     opt.step()
 """
 
+A_TARGET_THAT_IS_REPLAYED = """
+from collections import deque
+import torch
+
+torch.manual_seed(0)
+net = torch.nn.Linear(3, 2)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+replay = deque(maxlen=4)
+for step in range(6):
+    state = torch.randn(3)
+    target = 1.0 + 0.9 * net(torch.randn(3)).max()
+    replay.append((state, target))
+    if len(replay) > 1:
+        states, targets = zip(*replay)
+        loss = (net(torch.stack(states)).mean(1) - torch.stack(targets)).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+
+A_SWAP = """
+import torch
+
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+slow = [p.detach().clone() for p in net.parameters()]
+opt = torch.optim.SGD(net.parameters(), 0.1)
+
+@torch.no_grad()
+def swap():
+    for mean, p in zip(slow, net.parameters()):
+        kept = p.clone()
+        p.copy_(mean)
+        mean.copy_(kept)
+
+for _ in range(4):
+    x = torch.randn(6, 3)
+    out = net(x)
+    swap()
+    goal = net(x).detach()
+    swap()
+    loss = (out - goal).square().mean() + out.square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
 MENDED = {
     "run inside a closure what stands before it": (
         BEHIND_A_CLOSURE,
@@ -369,6 +416,17 @@ MENDED = {
     "train through a derivative": (A_DERIVATIVE, "grad(y.sum(), x, create_graph=True)"),
     "do not train through a weight": (A_WEIGHT, "head.weight, retain_graph=True)"),
     "clone what a helper overwrites": (OVERWRITTEN_BY_A_HELPER, "torch.tanh(body(x)).clone()"),
+    "take for a constant what no step needs to train by": (
+        A_TARGET_THAT_IS_REPLAYED,
+        "replay.append((state, target.detach()))",
+    ),
+    "build what is changed when that is over": (
+        A_SWAP,
+        """    goal = net(x).detach()
+    swap()
+    out = net(x)
+    loss = """,
+    ),
     "keep values where they are handed on": (
         KEPT_BY_A_CALLBACK,
         """{"loss": loss.item(), "error": error.item()}""",

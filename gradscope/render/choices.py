@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from gradscope.model import Applicability, Finding, Fix
 from gradscope.units import short_path
 
@@ -48,8 +45,3 @@ def whole_message(finding: Finding) -> str:
     if finding.suppression is not None:
         lines.append(f"suppressed {finding.suppression.reason}")
     return "\n".join(lines)
-
-
-def dumped(value: Any, **options: Any) -> str:
-    """Return a value as JSON that any encoding has, and that no terminal obeys."""
-    return json.dumps(value, **options).replace("\x7f", "\\u007f")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from gradscope.model import SCHEMA, BackwardCall, Edit, Finding, Process, Recording, Root, Site
-from gradscope.render.choices import dumped
+from gradscope.model import SCHEMA, Finding, Process, Recording, Root
 from gradscope.render.memory import Kind, by, largest, name_of
+from gradscope.render.plain import complete, dumped, plain
 
-_ELSEWHERE = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
+ELSEWHERE = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
 """Graphs and memory curves of a recording, and what points into them, are no part of the report."""
-
-_NAMES = {"site": "location"}
 
 
 def to_json(recording: Recording) -> str:
@@ -30,10 +27,10 @@ def to_json(recording: Recording) -> str:
             "finished": outcome.finished,
             "running": outcome.running,
         },
-        "summary": plain(recording.summary),
-        "findings": plain(recording.findings),
-        "calls": plain(recording.calls),
-        "processes": plain(recording.processes),
+        "summary": plain(recording.summary, ELSEWHERE, complete),
+        "findings": plain(recording.findings, ELSEWHERE, complete),
+        "calls": plain(recording.calls, ELSEWHERE, complete),
+        "processes": plain(recording.processes, ELSEWHERE, complete),
         "memory": _memory(recording),
     }
     return dumped(report, indent=2) + "\n"
@@ -65,31 +62,3 @@ def _memory(recording: Recording) -> dict[str, Any] | None:
             name: size.nbytes for name, size in by(lambda one: one.device, graph.saved).items()
         },
     }
-
-
-def keys(kind: Any) -> dict[str, str]:
-    """Return the keys of a dataclass in JSON, each with the name of its field."""
-    names = (field.name for field in fields(kind) if field.name not in _ELSEWHERE.get(kind, ()))
-    return {_NAMES.get(name, name): name for name in names}
-
-
-def plain(value: Any) -> Any:
-    """Return a dataclass of the model, or a tuple of them, as what ``json`` writes."""
-    if isinstance(value, tuple):
-        return [plain(part) for part in value]
-    if not is_dataclass(value):
-        return value
-    shown = _complete(value)
-    return {key: plain(getattr(shown, name)) for key, name in keys(type(value)).items()}
-
-
-def _complete(value: Any) -> Any:
-    """Return the value with its end put in: of a site, an edit of one line, a single call."""
-    match value:
-        case Edit(last=last):
-            return replace(value, end_line=last)
-        case Site(line=line, column=column, end_line=end_line, end_column=end_column):
-            return replace(value, end_line=end_line or line, end_column=end_column or column)
-        case BackwardCall(number=number, last_number=last):
-            return replace(value, last_number=max(last, number))
-    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.model import Graph, Node, Root
@@ -51,7 +51,7 @@ def merge(graphs: Sequence[Graph]) -> Merged:
         for node in storages.renumbered(graph) if several or len(freed_by) > 1 else graph.nodes:
             key = _identity(node) if several else None
             at = len(nodes) if key is None else known.setdefault(key, len(nodes))
-            nodes[at : at + 1] = [node]
+            nodes[at : at + 1] = [replace(node, index=at)]
             place.append(at)
         for edge in graph.edges:
             edges.setdefault((place[edge.source], place[edge.target], edge.input_nr))
@@ -59,40 +59,51 @@ def merge(graphs: Sequence[Graph]) -> Merged:
             moved = replace(root, node=place[root.node])
             if moved not in roots:
                 roots.append(moved)
-    nodes = _with_modules(nodes)
     targets: list[list[int]] = [[] for _ in nodes]
     sources: list[list[int]] = [[] for _ in nodes]
     for source, target, _ in edges:
         targets[source].append(target)
         sources[target].append(source)
+    nodes = _with_modules(nodes, targets)
     order = _newest_first(nodes, targets, sources)
     reach = _reach(targets, roots, order)
     missed = sum(graph.not_looked_at for graph in graphs)
     return Merged(nodes, targets, sources, roots, order, reach, place, missed)
 
 
-def _with_modules(nodes: list[Node]) -> list[Node]:
+def _with_modules(nodes: list[Node], targets: list[list[int]]) -> list[Node]:
     """Give nodes that saved nothing the module of those built around them.
 
-    Nothing but their age is known of them. Theirs is the innermost module that both the node before
-    and the node after were built in. Such nodes have no module class.
+    Nothing but their age is known of them. One that leads to leaves only (a weight's transpose)
+    prepares what is built next; any other was built in what the nodes before and after it have in
+    common. Such nodes have no module class.
     """
-    aged = [n for n, node in enumerate(nodes) if node.sequence_nr is not None]
-    aged.sort(key=lambda n: nodes[n].sequence_nr or 0)
+    aged = by_age(nodes)
+    unknown = {n.index for n in aged if n.module is None and n.site is None and not n.saved}
+    following: dict[int, str] = {}
+    after = before = ""
+    for node in reversed(aged):
+        following[node.index] = after
+        after = after if node.index in unknown else node.module or ""
     filled = list(nodes)
-    waiting: list[int] = []
-    before = ""
-    for at in aged:
-        node = nodes[at]
-        if node.module is None and node.site is None and not node.saved:
-            waiting.append(at)
+    for node in aged:
+        if node.index not in unknown:
+            before = node.module or ""
             continue
-        after = node.module or ""
-        common = common_module((before, after))
-        for unknown in waiting if common else ():
-            filled[unknown] = replace(nodes[unknown], module=common)
-        before, waiting = after, []
+        module = following[node.index]
+        if not all(nodes[target].is_leaf for target in targets[node.index]):
+            module = common_module((before, module))
+        filled[node.index] = replace(node, module=module or None)
     return filled
+
+
+def by_age(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes but the leaves in the order in which they were built."""
+
+    def age(node: Node) -> tuple[int, int]:
+        return node.built_after, -1 if node.sequence_nr is None else node.sequence_nr
+
+    return sorted((node for node in nodes if not node.is_leaf), key=age)
 
 
 class _Storages:

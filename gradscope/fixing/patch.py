@@ -94,8 +94,8 @@ def apply(source: Source, edits: Iterable[Edit]) -> Change:
     for number, line in enumerate(source.lines, 1):
         if number in by_line:
             edit = by_line[number]
-            new = _replaced(source.lines[edit.last - 1], edit.replacement, usual)
-            origin += _origin(source.lines[number - 1 : edit.last], new, number)
+            new = _replaced(source.lines[edit.end_line - 1], edit.replacement, usual)
+            origin += _origin(source.lines[number - 1 : edit.end_line], new, number)
             lines += new
         elif number not in replaced:
             lines.append(line)
@@ -131,7 +131,7 @@ def shown_lines(edits: Iterable[Edit]) -> set[int]:
     return {
         line
         for edit in edits
-        for line in range(edit.line - CONTEXT, edit.last + CONTEXT + 1)
+        for line in range(edit.line - CONTEXT, edit.end_line + CONTEXT + 1)
         if line > 0
     }
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Set
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any
-
-from gradscope.model import BackwardCall, Edit, Site
 
 LeftOut = Mapping[type, Set[str]]
 """The fields that a view does not show."""
@@ -35,18 +33,6 @@ def keys(kind: Any, left_out: LeftOut) -> dict[str, str]:
     """Return the keys of a dataclass in JSON, each with the name of its field."""
     names = (field.name for field in fields(kind) if field.name not in left_out.get(kind, ()))
     return {_NAMES.get(name, name): name for name in names}
-
-
-def complete(value: Any) -> Any:
-    """Return the value with its end put in: of a site, an edit of one line, a single call."""
-    match value:
-        case Edit(last=last):
-            return replace(value, end_line=last)
-        case Site(line=line, column=column, end_line=end_line, end_column=end_column):
-            return replace(value, end_line=end_line or line, end_column=end_column or column)
-        case BackwardCall(number=number, last_number=last):
-            return replace(value, last_number=max(last, number))
-    return value
 
 
 def dumped(value: Any, **options: Any) -> str:

@@ -21,7 +21,7 @@ from gradscope.model import (
 from gradscope.render.html.placing import place
 from gradscope.render.lifetimes import by_process, lifetimes, run_end
 from gradscope.render.memory import by, largest
-from gradscope.render.plain import complete, keys, plain
+from gradscope.render.plain import keys, plain
 from gradscope.units import counted
 
 MAX_NODES = 25_000
@@ -75,8 +75,8 @@ class Sites:
                 return self.number(value)
             case Edit(file=file, lines=lines):
                 before = "\n".join(self.line(file, number) for number in lines)
-                return {**plain(value, {}, complete), "before": before}
-        return complete(value)
+                return {**asdict(value), "before": before}
+        return value
 
     def all(self) -> list[Json]:
         """Return the sites in the order of their numbers, each with the lines around it."""
@@ -221,7 +221,7 @@ def flames(recording: Recording, sites: Sites) -> dict[str, Json] | None:
     call = graph.call
     return {
         "call": call.number,
-        "last": max(call.number, call.last_number),
+        "last": call.last_number,
         "process": call.process,
         "nbytes": graph.nbytes,
         "alone": graph.alone,

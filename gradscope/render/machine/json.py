@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from gradscope.model import SCHEMA, Finding, Process, Recording, Root
+from gradscope.model import SCHEMA, Finding, Process, Recording, Root, Site
 from gradscope.render.memory import Kind, by, largest, name_of
-from gradscope.render.plain import complete, dumped, plain
+from gradscope.render.plain import dumped, plain
 
 ELSEWHERE = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
 """Graphs and memory curves of a recording, and what points into them, are no part of the report."""
@@ -27,10 +28,10 @@ def to_json(recording: Recording) -> str:
             "finished": outcome.finished,
             "running": outcome.running,
         },
-        "summary": plain(recording.summary, ELSEWHERE, complete),
-        "findings": plain(recording.findings, ELSEWHERE, complete),
-        "calls": plain(recording.calls, ELSEWHERE, complete),
-        "processes": plain(recording.processes, ELSEWHERE, complete),
+        "summary": plain(recording.summary, ELSEWHERE, _complete),
+        "findings": plain(recording.findings, ELSEWHERE, _complete),
+        "calls": plain(recording.calls, ELSEWHERE, _complete),
+        "processes": plain(recording.processes, ELSEWHERE, _complete),
         "memory": _memory(recording),
     }
     return dumped(report, indent=2) + "\n"
@@ -62,3 +63,11 @@ def _memory(recording: Recording) -> dict[str, Any] | None:
             name: size.nbytes for name, size in by(lambda one: one.device, graph.saved).items()
         },
     }
+
+
+def _complete(value: Any) -> Any:
+    """Return a site with its end put in, and everything else as it is."""
+    match value:
+        case Site(line=line, column=column, end_line=end_line, end_column=end_column):
+            return replace(value, end_line=end_line or line, end_column=end_column or column)
+    return value

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Edit
+from gradscope.units import lines_of
 
 CONTEXT = 3
 """Lines around a change that a diff shows."""
@@ -109,7 +110,7 @@ def _end(line: str) -> str:
 
 def _replaced(last: str, replacement: str, usual: str) -> list[str]:
     """Return the lines that replace some, with the file's ends; the last has that of theirs."""
-    new = re.split(r"\r\n|\r|\n", replacement) if replacement else []
+    new = lines_of(replacement) if replacement else []
     return [text + (usual if at + 1 < len(new) else _end(last)) for at, text in enumerate(new)]
 
 

@@ -153,6 +153,15 @@ def test_findings_carry_their_lines_and_places() -> None:
     assert freed["graph_nodes"] == [4, 5]
 
 
+def test_a_form_feed_ends_no_line_of_a_source() -> None:
+    whole = canned_recording()
+    text = "\x0c" + whole.sources["train.py"].replace("import torch\n", "import torch\x0c\n", 1)
+    page = page_data(replace(whole, sources={**whole.sources, "train.py": text}), ())
+    freed = next(finding for finding in page["findings"] if finding["code"] == "GS101")
+    site = page["sites"][freed["location"]]
+    assert (site["line"], "    loss_age.backward()") in site["lines"]
+
+
 def test_missing_source_leaves_the_place() -> None:
     recording = replace(canned_recording(), sources={})
     page = page_data(recording, ())

@@ -22,7 +22,7 @@ from gradscope.render.html.placing import place
 from gradscope.render.lifetimes import by_process, lifetimes, run_end
 from gradscope.render.memory import by, largest
 from gradscope.render.plain import keys, plain
-from gradscope.units import counted
+from gradscope.units import counted, lines_of
 
 MAX_NODES = 25_000
 MAX_LARGEST = 25
@@ -61,7 +61,7 @@ class Sites:
     def line(self, file: str, number: int) -> str:
         """Return line ``number`` (1-based) of ``file``; empty where it is not known."""
         if file not in self._lines:
-            self._lines[file] = self._texts.get(file, "").splitlines()
+            self._lines[file] = lines_of(self._texts.get(file, ""))
         lines = self._lines[file]
         return lines[number - 1][:MAX_LINE] if 0 < number <= len(lines) else ""
 

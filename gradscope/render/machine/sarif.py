@@ -177,12 +177,8 @@ def _folder_uri() -> str:
 
 def _replacement(edit: Edit) -> dict[str, Any]:
     """Return a change of whole lines with their ends; what replaces it brings its own."""
-    deleted = {
-        "startLine": edit.line,
-        "startColumn": 1,
-        "endLine": edit.end_line + 1,
-        "endColumn": 1,
-    }
+    behind = edit.end_line + 1
+    deleted = {"startLine": edit.line, "startColumn": 1, "endLine": behind, "endColumn": 1}
     if not edit.replacement:
         return {"deletedRegion": deleted}
     return {"deletedRegion": deleted, "insertedContent": {"text": edit.replacement + "\n"}}

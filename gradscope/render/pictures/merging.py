@@ -160,23 +160,25 @@ def _identity(node: Node) -> Hashable | None:
 def _newest_first(
     nodes: list[Node], targets: list[list[int]], sources: list[list[int]]
 ) -> list[int]:
-    """Order by sequence number, or edge by edge where threads or a double backward mixed those."""
-    # Leaves have no number and lead nowhere, so they may all come last.
-    age = [float("inf") if node.sequence_nr is None else -float(node.sequence_nr) for node in nodes]
-    places = range(len(nodes))
-    if all(age[n] < age[target] or not targets[target] for n in places for target in targets[n]):
-        return sorted(places, key=lambda n: (not targets[n] and bool(sources[n]), age[n], n))
+    """Order by sequence number as far as edges allow: threads and double backward mix those up."""
+
+    def age(place: int) -> tuple[bool, float, int]:
+        # What leads nowhere, as a leaf, may come last.
+        number = nodes[place].sequence_nr
+        last = not targets[place] and bool(sources[place])
+        return last, float("inf") if number is None else -number, place
+
     waiting = [len(above) for above in sources]
-    ready = [(age[n], n) for n in places if not waiting[n]]
+    ready = [age(place) for place in range(len(nodes)) if not waiting[place]]
     heapq.heapify(ready)
     order = []
     while ready:
-        _, node = heapq.heappop(ready)
+        *_, node = heapq.heappop(ready)
         order.append(node)
         for target in targets[node]:
             waiting[target] -= 1
             if not waiting[target]:
-                heapq.heappush(ready, (age[target], target))
+                heapq.heappush(ready, age(target))
     return order
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.model import Graph, Node, Root
@@ -45,13 +45,14 @@ def merge(graphs: Sequence[Graph]) -> Merged:
     place: list[int] = []
     several = len(graphs) > 1
     freed_by = {node.freed_by for graph in graphs for node in graph.nodes} - {None}
-    storages = _Storages()
-    for graph in graphs:
+    plain = (graph.nodes for graph in graphs)
+    renumbered = _renumbered(graphs) if several or len(freed_by) > 1 else plain
+    for graph, own in zip(graphs, renumbered, strict=True):
         place = []
-        for node in storages.renumbered(graph) if several or len(freed_by) > 1 else graph.nodes:
+        for node in own:
             key = _identity(node) if several else None
             at = len(nodes) if key is None else known.setdefault(key, len(nodes))
-            nodes[at : at + 1] = [replace(node, index=at)]
+            nodes[at : at + 1] = [node if node.index == at else replace(node, index=at)]
             place.append(at)
         for edge in graph.edges:
             edges.setdefault((place[edge.source], place[edge.target], edge.input_nr))
@@ -106,46 +107,31 @@ def by_age(nodes: Iterable[Node]) -> list[Node]:
     return sorted((node for node in nodes if not node.is_leaf), key=age)
 
 
-class _Storages:
-    """Renumbers the storages of several graphs, for each graph numbers its own.
+def _renumbered(graphs: Sequence[Graph]) -> Iterator[Sequence[Node]]:
+    """Yield the nodes of each graph with storages numbered across all; each graph numbers its own.
 
     A storage that is still held has the numbers of the graph it was seen in, a freed one those of
-    the call that freed it.
+    the call that freed it. A node that an earlier graph had too shows which storages are the same.
     """
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-        self._held: dict[Hashable, int] = {}
-        self._graphs = 0
-
-    def renumbered(self, graph: Graph) -> list[Node]:
-        """Return the nodes of the next graph.
-
-        A node that an earlier graph had too shows which storages are the same.
-        """
-        same: dict[int, int] = {}
+    numbers: dict[Hashable, int] = {}
+    held: dict[Hashable, int] = {}
+    for which, graph in enumerate(graphs):
         for node in graph.nodes:
             for at, tensor in enumerate(node.saved):
-                known = self._held.get((_identity(node), at))
+                known = held.get((_identity(node), at))
                 if known is not None and not tensor.state.is_gone:
-                    same[tensor.storage] = known
-        self._graphs += 1
+                    numbers[which, tensor.storage] = known
         nodes = []
         for node in graph.nodes:
             saved = []
             for at, tensor in enumerate(node.saved):
-                if tensor.state.is_gone:
-                    number = self._number("freed", node.freed_by, tensor.storage)
-                else:
-                    number = same.get(tensor.storage) or self._number(self._graphs, tensor.storage)
-                    if _identity(node) is not None:
-                        self._held[_identity(node), at] = number
+                of = ("freed", node.freed_by) if tensor.state.is_gone else which
+                number = numbers.setdefault((of, tensor.storage), len(numbers) + 1)
                 saved.append(replace(tensor, storage=number))
+                if of == which and _identity(node) is not None:
+                    held[_identity(node), at] = number
             nodes.append(replace(node, saved=tuple(saved)) if saved else node)
-        return nodes
-
-    def _number(self, *key: Hashable) -> int:
-        return self._numbers.setdefault(key, len(self._numbers) + 1)
+        yield nodes
 
 
 def _identity(node: Node) -> Hashable | None:

@@ -36,9 +36,8 @@ from gradscope.model import (
     Suppression,
 )
 from gradscope.render.machine.github import to_github
-from gradscope.render.machine.json import ELSEWHERE, to_json
+from gradscope.render.machine.json import keys, to_json
 from gradscope.render.machine.sarif import to_sarif
-from gradscope.render.plain import keys
 from gradscope.rules import ALL_RULES
 from gradscope.units import escaped
 
@@ -130,7 +129,7 @@ def test_json_has_the_keys_and_types_of_the_schema() -> None:
     kinds = (Summary, Finding, Related, Suppression, Fix, Edit, Site, BackwardCall, Root)
     for kind in (*kinds, Process, Outcome):
         types = {field.name: field.type for field in fields(kind)}
-        schema[kind.__name__] = {key: types[name] for key, name in keys(kind, ELSEWHERE).items()}
+        schema[kind.__name__] = {key: types[name] for key, name in keys(kind).items()}
     assert_golden("json-schema.json", json.dumps(schema, indent=2) + "\n")
 
 

@@ -20,8 +20,8 @@ from gradscope.model import (
 )
 from gradscope.render.html.placing import place
 from gradscope.render.lifetimes import by_process, lifetimes, run_end
+from gradscope.render.machine.json import keys, plain
 from gradscope.render.memory import by, largest
-from gradscope.render.plain import keys, plain
 from gradscope.units import counted, lines_of
 
 MAX_NODES = 25_000

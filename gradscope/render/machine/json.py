@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Callable, Mapping, Set
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from gradscope.model import SCHEMA, Finding, Process, Recording, Root, Site
 from gradscope.render.memory import Kind, by, largest, name_of
-from gradscope.render.plain import dumped, plain
 
-ELSEWHERE = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
+LeftOut = Mapping[type, Set[str]]
+"""The fields that a view does not show."""
+
+_NAMES = {"site": "location"}
+_ELSEWHERE: LeftOut = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
 """Graphs and memory curves of a recording, and what points into them, are no part of the report."""
 
 
@@ -28,10 +33,10 @@ def to_json(recording: Recording) -> str:
             "finished": outcome.finished,
             "running": outcome.running,
         },
-        "summary": plain(recording.summary, ELSEWHERE, _complete),
-        "findings": plain(recording.findings, ELSEWHERE, _complete),
-        "calls": plain(recording.calls, ELSEWHERE, _complete),
-        "processes": plain(recording.processes, ELSEWHERE, _complete),
+        "summary": plain(recording.summary),
+        "findings": plain(recording.findings),
+        "calls": plain(recording.calls),
+        "processes": plain(recording.processes),
         "memory": _memory(recording),
     }
     return dumped(report, indent=2) + "\n"
@@ -71,3 +76,32 @@ def _complete(value: Any) -> Any:
         case Site(line=line, column=column, end_line=end_line, end_column=end_column):
             return replace(value, end_line=end_line or line, end_column=end_column or column)
     return value
+
+
+def plain(
+    value: Any, left_out: LeftOut = _ELSEWHERE, shown: Callable[[Any], Any] = _complete
+) -> Any:
+    """Return what ``json`` writes: a dataclass as an object by its fields.
+
+    ``shown`` is asked first for what stands in the place of a value.
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, tuple | list):
+        return [plain(part, left_out, shown) for part in value]
+    value = shown(value)
+    if not is_dataclass(value):
+        return value
+    names = keys(type(value), left_out).items()
+    return {key: plain(getattr(value, name), left_out, shown) for key, name in names}
+
+
+def keys(kind: Any, left_out: LeftOut = _ELSEWHERE) -> dict[str, str]:
+    """Return the keys of a dataclass in JSON, each with the name of its field."""
+    names = (field.name for field in fields(kind) if field.name not in left_out.get(kind, ()))
+    return {_NAMES.get(name, name): name for name in names}
+
+
+def dumped(value: Any, **options: Any) -> str:
+    """Return a value as JSON that any encoding has, and that no terminal obeys."""
+    return json.dumps(value, **options).replace("\x7f", "\\u007f")

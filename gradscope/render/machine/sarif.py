@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote_from_bytes
 
 from gradscope.model import Edit, Finding, Fix, Recording, Severity, Site
-from gradscope.render.choices import alternative, reasons, safety_of
-from gradscope.render.plain import dumped
+from gradscope.render.machine.json import dumped
+from gradscope.render.wording import alternative, reasons, safety_of
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
 from gradscope.units import short_path

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradscope.model import BackwardCall, Finding, Process, Recording
 from gradscope.render.lifetimes import by_process, lifetimes
-from gradscope.render.plain import dumped
+from gradscope.render.machine.json import dumped
 from gradscope.units import counted, nbytes
 
 Event = dict[str, Any]

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import Certainty, Finding, Fix, Severity, Site
-from gradscope.render.choices import alternative, reasons
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
 from gradscope.render.text.terminal import (
     distinct,
@@ -22,6 +21,7 @@ from gradscope.render.text.terminal import (
     shorten,
 )
 from gradscope.render.theme import SEVERITIES
+from gradscope.render.wording import alternative, reasons
 from gradscope.units import counted, listed
 
 _MOST_SAVED = 4

@@ -12,7 +12,6 @@ from rich.text import Text
 from gradscope.fixing.patch import Change, apply, read, unified_diff
 from gradscope.fixing.proposals import Candidate, Plan, Proposal
 from gradscope.model import Finding
-from gradscope.render.choices import reasons, with_safety
 from gradscope.render.text.finding import print_help, tag
 from gradscope.render.text.snippets import location
 from gradscope.render.text.terminal import (
@@ -22,6 +21,7 @@ from gradscope.render.text.terminal import (
     print_message,
     write_text,
 )
+from gradscope.render.wording import reasons, with_safety
 from gradscope.units import escaped, short_path
 
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}

@@ -91,8 +91,8 @@ def _with_modules(nodes: list[Node], targets: list[list[int]]) -> list[Node]:
         if node.index not in unknown:
             before = node.module or ""
             continue
-        module = following[node.index]
-        if not all(nodes[target].is_leaf for target in targets[node.index]):
+        module, leads_to = following[node.index], targets[node.index]
+        if not leads_to or not all(nodes[target].is_leaf for target in leads_to):
             module = common_module((before, module))
         filled[node.index] = replace(node, module=module or None)
     return filled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -97,6 +98,11 @@ def listed(names: Iterable[str], most: int = 3) -> str:
     apart = list(dict.fromkeys(names))
     shown = ", ".join(apart[:most])
     return f"{shown} and {len(apart) - most:,} more" if len(apart) > most else shown
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of source as Python counts them: a form feed ends none."""
+    return re.split(r"\r\n|\r|\n", text)
 
 
 def short_path(file: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gradscope.render.notebook
-import gradscope.render.text.printed  # noqa: F401 - both register forms for people
+import gradscope.render.text.forms  # noqa: F401 - both register forms for people
 from gradscope.model import Graph
 from gradscope.model.printed import dot_of
 

@@ -20,7 +20,7 @@ from gradscope.program.names import Names
 from gradscope.program.sites import user_frames
 from gradscope.program.tensors import describe, storage_of
 from gradscope.program.variables import variables
-from gradscope.render.text.printed import table
+from gradscope.render.text.forms import table
 from gradscope.torch_private import DisableTorchFunction
 from gradscope.units import listed
 

@@ -14,8 +14,8 @@ import typer
 from gradscope._version import __version__
 from gradscope.commands.outputs import console_on
 from gradscope.errors import GradscopeError
-from gradscope.render.choices import dumped
 from gradscope.render.machine import Format
+from gradscope.render.machine.json import dumped
 
 
 class State(StrEnum):

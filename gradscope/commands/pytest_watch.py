@@ -30,7 +30,7 @@ from gradscope.model import (
 )
 from gradscope.record.codec import Decoder, dumps
 from gradscope.render.text.finding import print_list, print_note, tally
-from gradscope.render.text.printed import findings_text
+from gradscope.render.text.forms import findings_text
 from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.rules import by_code
 from gradscope.rules.settings import FailOn, Settings, settings_at

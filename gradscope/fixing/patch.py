@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Edit
+from gradscope.units import lines_of
 
 CONTEXT = 3
 """Lines around a change that a diff shows."""
@@ -94,8 +95,8 @@ def apply(source: Source, edits: Iterable[Edit]) -> Change:
     for number, line in enumerate(source.lines, 1):
         if number in by_line:
             edit = by_line[number]
-            new = _replaced(source.lines[edit.last - 1], edit.replacement, usual)
-            origin += _origin(source.lines[number - 1 : edit.last], new, number)
+            new = _replaced(source.lines[edit.end_line - 1], edit.replacement, usual)
+            origin += _origin(source.lines[number - 1 : edit.end_line], new, number)
             lines += new
         elif number not in replaced:
             lines.append(line)
@@ -109,7 +110,7 @@ def _end(line: str) -> str:
 
 def _replaced(last: str, replacement: str, usual: str) -> list[str]:
     """Return the lines that replace some, with the file's ends; the last has that of theirs."""
-    new = re.split(r"\r\n|\r|\n", replacement) if replacement else []
+    new = lines_of(replacement) if replacement else []
     return [text + (usual if at + 1 < len(new) else _end(last)) for at, text in enumerate(new)]
 
 
@@ -131,7 +132,7 @@ def shown_lines(edits: Iterable[Edit]) -> set[int]:
     return {
         line
         for edit in edits
-        for line in range(edit.line - CONTEXT, edit.last + CONTEXT + 1)
+        for line in range(edit.line - CONTEXT, edit.end_line + CONTEXT + 1)
         if line > 0
     }
 

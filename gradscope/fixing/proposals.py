@@ -267,7 +267,7 @@ class _Sources:
         except (SyntaxError, ValueError):
             return f"{file} is not Python source any more; record again"
         lines = tuple(bare(line) for line in now.lines)
-        is_inside = max(edit.last for edit in edits) <= len(recorded)
+        is_inside = max(edit.end_line for edit in edits) <= len(recorded)
         if not is_inside or not same_lines(lines, recorded, shown_lines(edits)):
             return f"{file} has changed at these lines since the recording; record again"
         try:

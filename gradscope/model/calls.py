@@ -65,6 +65,13 @@ class BackwardCall(Printed):
     driven: bool = False
     process: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "last_number", max(self.number, self.last_number))
+
+    def includes(self, number: int) -> bool:
+        """Return whether a call of this number is, or may be, among those of the row."""
+        return self.number <= number <= self.last_number
+
 
 @dataclass(frozen=True, slots=True)
 class Header:

@@ -89,7 +89,7 @@ class Related:
 class Edit:
     """Replace the lines ``line`` (from 1) to ``end_line`` of ``file`` by those of ``replacement``.
 
-    An empty ``replacement`` deletes them. ``end_line`` 0 means the one line.
+    An empty ``replacement`` deletes them. Without an ``end_line`` it is the one line.
     """
 
     file: str
@@ -97,15 +97,13 @@ class Edit:
     replacement: str
     end_line: int = 0
 
-    @property
-    def last(self) -> int:
-        """The last of the lines that it replaces."""
-        return max(self.line, self.end_line)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "end_line", max(self.line, self.end_line))
 
     @property
     def lines(self) -> range:
         """The numbers of the lines that it replaces."""
-        return range(self.line, self.last + 1)
+        return range(self.line, self.end_line + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,19 +228,15 @@ class _Rank:
     def at(self, number: int) -> _Met | None:
         """Return what the call of this number has met."""
         first = self.firsts.get(number)
-        return first or next((row for row in self._rows if _includes(row.call, number)), None)
+        return first or next((row for row in self._rows if row.call.includes(number)), None)
 
     def may_meet(self, shape: Shape | None, call: BackwardCall) -> bool:
         """Return whether calls in turns with this one meet such a graph: the order is not known."""
-        return any(row.shape == shape and _includes(row.call, call.number) for row in self._rows)
+        return any(row.shape == shape and row.call.includes(call.number) for row in self._rows)
 
 
 def _shape(graph: Graph) -> Shape:
     return tuple((node.name, node.module, node.variable) for node in graph.nodes)
-
-
-def _includes(call: BackwardCall, number: int) -> bool:
-    return call.number <= number <= max(call.number, call.last_number)
 
 
 def _usual(shapes: Sequence[Shape]) -> Shape | None:

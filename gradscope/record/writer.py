@@ -92,7 +92,7 @@ class Row:
         self.first = call
         self.ended, self.live_bytes = call.ended, call.live_bytes
         self.count = call.count
-        self.last_number = call.last_number or call.number
+        self.last_number = call.last_number
         self.gap = 0
         self.figures: tuple[int, ...] = _figures(call)
 
@@ -157,7 +157,7 @@ class CallFolder:
                 if row is None:
                     return self._start(rest, replace(call, graph=None))
         row.add(call.number, call.ended, call.live_bytes, _figures(call), call.count)
-        row.last_number = call.last_number or call.number
+        row.last_number = call.last_number
         self.changed.add(row.index)
         return row
 
@@ -458,21 +458,17 @@ class RecordingWriter:
         """Add a point of the memory curve."""
         self._curve.add(sample)
 
+    @_while_open
     def source(self, file: str, text: str | None = None) -> None:
         """Store a source file once; leave one out that cannot be read, unless ``text`` is given."""
-        stored = self._sources.get(file)
-        if not (self.is_idle or stored or (stored is False and text is None)):
-            self._store_source(file, _source_text(file) if text is None else text)
-
-    @_while_open
-    def _store_source(self, file: str, text: str | None) -> None:
-        if text is None:
+        if text is None and file not in self._sources:
+            text = _source_text(file)
+        if text is None or self._sources.get(file):
             self._sources.setdefault(file, False)
-        elif not self._sources.get(file):
-            place = sum(self._sources.values())
-            self._put("sources", place, pack(codec.dumps([file, text])))
-            self._sources[file] = True
-            self._write_through()
+            return
+        self._put("sources", sum(self._sources.values()), pack(codec.dumps([file, text])))
+        self._sources[file] = True
+        self._write_through()
 
     @_while_open
     def finish(self, outcome: Outcome, summary: Summary) -> None:

@@ -1,15 +1,16 @@
-"""What the largest graph of a run saved: by module, by source line, by operation; as a tree."""
+"""What the largest graph of a run saved: by module, by source line, by operation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gradscope.model import BackwardCall, Graph, Node, Recording, SavedTensor, Site
 
 NO_MODULE, NO_LINE = "(no module)", "(unknown line)"
+Key = TypeVar("Key", str, tuple[Any, ...])
 
 
 class Kind(StrEnum):
@@ -98,9 +99,9 @@ class Size(NamedTuple):
     alone: int
 
 
-def by(key: Callable[[Saved], str], saved: Iterable[Saved]) -> dict[str, Size]:
+def by(key: Callable[[Saved], Key], saved: Iterable[Saved]) -> dict[Key, Size]:
     """Return the sizes for each key, the most first."""
-    sums: dict[str, Size] = {}
+    sums: dict[Key, Size] = {}
     for one in saved:
         nbytes, alone = sums.get(key(one), (0, 0))
         sums[key(one)] = Size(nbytes + one.nbytes, alone + one.nbytes * bool(one.alone))
@@ -118,67 +119,3 @@ def name_of(
             return place_of(one.site) if one.site else NO_LINE
         case Kind.OPERATION:
             return one.operation
-
-
-class Step(NamedTuple):
-    """One step on the way from the whole to a saved storage; ``kind`` says what it is.
-
-    The name of a line is that of its function; ``place`` is how a sentence names it.
-    """
-
-    kind: Kind
-    name: str
-    place: str = ""
-    file: str = ""
-    line: int = 0
-
-
-def path(kind: Kind, one: Saved) -> Sequence[Step]:
-    """Return the steps to a saved storage, the outermost first: the parts of a module's path and
-    the operation; the line and the operation; the operation and the line.
-    """
-    operation = Step(Kind.OPERATION, one.operation)
-    site = one.site
-    line = Step(Kind.LINE, NO_LINE)
-    if site is not None:
-        line = Step(Kind.LINE, site.function, site.place, site.file, site.line)
-    match kind:
-        case Kind.MODULE:
-            parts = one.module.split(".") if one.module else []
-            names = [".".join(parts[: at + 1]) for at in range(len(parts))] or [NO_MODULE]
-            return [*(Step(Kind.MODULE, name) for name in names), operation]
-        case Kind.LINE:
-            return line, operation
-        case Kind.OPERATION:
-            return operation, line
-
-
-@dataclass(slots=True)
-class Branch:
-    """A part of what was saved, and the parts of that, the largest first."""
-
-    step: Step
-    nbytes: int = 0
-    alone: int = 0
-    parts: dict[Step, Branch] = field(default_factory=dict)
-
-
-def tree(kind: Kind, saved: Iterable[Saved]) -> Branch:
-    """Return all that was saved as a tree of parts."""
-    root = Branch(Step(kind, "everything"))
-    for one in saved:
-        branch = root
-        for step in (None, *path(kind, one)):
-            if step is not None:
-                branch = branch.parts.setdefault(step, Branch(step))
-            branch.nbytes += one.nbytes
-            branch.alone += one.nbytes * bool(one.alone)
-    _sort(root)
-    return root
-
-
-def _sort(branch: Branch) -> None:
-    parts = sorted(branch.parts.items(), key=lambda item: (-item[1].nbytes, item[0]))
-    branch.parts = dict(parts)
-    for part in branch.parts.values():
-        _sort(part)

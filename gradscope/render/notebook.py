@@ -52,15 +52,8 @@ def _findings(findings: Findings | Hazards) -> dict[str, str]:
 
 @rich_forms.register
 def _graph(graph: Graph) -> dict[str, str]:
-    # Drawing is loaded only when something is drawn.
-    from gradscope.render.pictures.draw import draw_graphs
-    from gradscope.render.pictures.options import Options
-
-    try:
-        drawing = draw_graphs([graph], None, Options(limit_seconds=_SECONDS))
-    except GradscopeError:  # there is no node: the text says so
-        return {}
-    return {"image/svg+xml": drawing.content.decode()}
+    svg = _drawn(graph)
+    return {"image/svg+xml": svg} if svg else {}  # there is no node: the text says so
 
 
 @rich_forms.register
@@ -71,15 +64,22 @@ def _report(recording: Recording) -> dict[str, str]:
 
 def _picture_of(recording: Recording) -> str:
     """Return the graph of the gravest finding, to be opened below the report."""
-    from gradscope.render.pictures.draw import draw_recording
+    has_graph = any(finding.graph is not None for finding in recording.findings)
+    svg = _drawn(recording) if has_graph else ""
+    summary = "the backward graph of the gravest finding"
+    return svg and f"<details><summary>{summary}</summary>{svg[svg.index('<svg') :]}</details>"
+
+
+def _drawn(what: Graph | Recording) -> str:
+    """Return a picture as SVG; empty if there is nothing to draw."""
+    # Drawing is loaded only when something is drawn.
+    from gradscope.render.pictures.draw import draw_graphs, draw_recording
     from gradscope.render.pictures.options import Options
 
-    if not any(finding.graph is not None for finding in recording.findings):
-        return ""
+    options = Options(limit_seconds=_SECONDS)
     try:
-        drawing = draw_recording(recording, None, Options(limit_seconds=_SECONDS))
+        if isinstance(what, Graph):
+            return draw_graphs([what], None, options).content.decode()
+        return draw_recording(what, None, options).content.decode()
     except GradscopeError:
         return ""
-    svg = drawing.content.decode()
-    summary = "the backward graph of the gravest finding"
-    return f"<details><summary>{summary}</summary>{svg[svg.index('<svg') :]}</details>"

@@ -75,6 +75,21 @@ def test_parts_are_as_wide_as_their_bytes(show: Show) -> None:
     assert report.errors == []
 
 
+@pytest.mark.parametrize("kind", ["module", "line", "operation"])
+def test_parts_add_up_to_what_they_are_parts_of(show: Show, kind: str) -> None:
+    report = show(recording())
+    report.page.click(f"text=By {kind}")
+    rows: dict[float, float] = {}
+    for button in report.page.locator(".flame").all():
+        box = button.bounding_box()
+        rows[box["y"]] = rows.get(box["y"], 0) + box["width"]
+    whole, first, second = (rows[row] for row in sorted(rows)[:3])
+    assert first == pytest.approx(whole, abs=5)
+    assert second == pytest.approx(whole, abs=5)
+    labels = [one.get_attribute("aria-label") for one in report.page.locator(".flame").all()]
+    assert "1,000 KiB, 100% of the graph, 700 KiB held by the graph alone" in str(labels[0])
+
+
 def test_a_click_zooms_and_the_button_zooms_out(show: Show) -> None:
     report = show(recording())
     page = report.page

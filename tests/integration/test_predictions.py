@@ -98,7 +98,7 @@ def test_a_prediction_that_did_not_come_true_is_withdrawn(
     page: Any = page_data(load(tmp_path / "run.gradscope"), ())
     assert "warning" not in page["verdict"]["headline"]
     assert page["findings"][0]["withdrawn"] == why
-    assert (page["summary"]["predicted"], page["summary"]["cameTrue"]) == (1, 0)
+    assert (page["summary"]["predicted"], page["summary"]["came_true"]) == (1, 0)
 
 
 def test_a_withdrawn_prediction_does_not_fail_the_run(tmp_path: Path) -> None:

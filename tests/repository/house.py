@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 31810
+CODE = 31633
 FILES = 228
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

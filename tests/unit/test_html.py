@@ -39,10 +39,8 @@ from gradscope.render.html import page as page_module
 from gradscope.render.html import to_html
 from gradscope.render.html.payload import (
     MAX_NODES,
-    MAX_SAMPLES,
     graph_data,
     page_data,
-    thinned,
     verdict,
 )
 from gradscope.render.html.placing import ROOT, Placing, place
@@ -90,9 +88,17 @@ def test_an_edit_brings_all_lines_that_it_replaces() -> None:
         Header("", "", "", "a.py"), findings=(finding,), sources={"a.py": "one\ntwo\nthree\n"}
     )
     (shown,) = page_data(found, ())["findings"]
-    assert shown["fix"]["edits"] == [["a.py", 1, "one\ntwo", "new", 2]]
+    (replaced,) = shown["fix"]["edits"]
+    assert replaced == {
+        "file": "a.py",
+        "line": 1,
+        "end_line": 2,
+        "before": "one\ntwo",
+        "replacement": "new",
+    }
     assert (shown["fix"]["applicability"], shown["fix"]["effects"]) == ("maybe-incorrect", ["e"])
-    assert shown["alternatives"][0]["edits"] == [["a.py", 3, "three", "", 3]]
+    (deleted,) = shown["alternatives"][0]["edits"]
+    assert (deleted["before"], deleted["replacement"], deleted["end_line"]) == ("three", "", 3)
 
 
 @pytest.mark.parametrize("make", RECORDINGS)
@@ -134,40 +140,45 @@ def test_hostile_strings_cannot_leave_the_data() -> None:
 
 
 def test_findings_carry_their_lines_and_places() -> None:
-    findings = data(to_html(canned_recording()), "report-data")["findings"]
-    freed = next(finding for finding in findings if finding["code"] == "GS101")
-    line = freed["at"]["site"][1]
-    assert [line, "    loss_age.backward()"] in freed["at"]["lines"]
+    whole = data(to_html(canned_recording()), "report-data")
+    freed = next(finding for finding in whole["findings"] if finding["code"] == "GS101")
+    site = whole["sites"][freed["location"]]
+    assert [site["line"], "    loss_age.backward()"] in site["lines"]
     assert [related["role"] for related in freed["related"]] == [
         "created",
         "freed_by",
         "failing_node",
     ]
     assert freed["graph"] == TWO_LOSS
-    assert freed["graphNodes"] == [4, 5]
+    assert freed["graph_nodes"] == [4, 5]
+
+
+def test_a_form_feed_ends_no_line_of_a_source() -> None:
+    whole = canned_recording()
+    text = "\x0c" + whole.sources["train.py"].replace("import torch\n", "import torch\x0c\n", 1)
+    page = page_data(replace(whole, sources={**whole.sources, "train.py": text}), ())
+    freed = next(finding for finding in page["findings"] if finding["code"] == "GS101")
+    site = page["sites"][freed["location"]]
+    assert (site["line"], "    loss_age.backward()") in site["lines"]
 
 
 def test_missing_source_leaves_the_place() -> None:
     recording = replace(canned_recording(), sources={})
-    finding = page_data(recording, ())["findings"][0]
-    assert finding["at"]["lines"] == []
-    assert finding["at"]["site"][0] == "train.py"
+    page = page_data(recording, ())
+    site = page["sites"][page["findings"][0]["location"]]
+    assert site["lines"] == []
+    assert site["file"] == "train.py"
 
 
 def test_graph_columns_agree_with_the_graph() -> None:
     recording = canned_recording()
     graph = recording.graphs[TWO_LOSS]
     columns = data(to_html(recording), f"graph-{TWO_LOSS}")
-    assert [columns["names"][i] for i in columns["name"]] == [node.name for node in graph.nodes]
-    assert [columns["states"][i] for i in columns["state"]] == [
-        node.state.value for node in graph.nodes
-    ]
-    assert columns["savedCount"] == [len(node.saved) for node in graph.nodes]
-    targets = [
-        source + step
-        for source, step in zip(columns["edgeSource"], columns["edgeStep"], strict=True)
-    ]
-    assert targets == [edge.target for edge in graph.edges]
+    assert columns["node"]["name"] == [node.name for node in graph.nodes]
+    assert columns["node"]["state"] == [node.state.value for node in graph.nodes]
+    assert columns["saved_count"] == [len(node.saved) for node in graph.nodes]
+    assert columns["edge"]["source"] == [edge.source for edge in graph.edges]
+    assert columns["edge"]["target"] == [edge.target for edge in graph.edges]
 
 
 def test_graphs_that_do_not_fit_are_left_out_but_not_those_of_findings(
@@ -189,8 +200,8 @@ def test_graphs_that_do_not_fit_are_left_out_but_not_those_of_findings(
 def test_huge_graph_is_cut_and_says_so() -> None:
     columns = graph_data(chain(MAX_NODES + 10), {})
     assert columns["total"] == MAX_NODES + 10
-    assert len(columns["name"]) == MAX_NODES
-    assert len(columns["edgeSource"]) == MAX_NODES - 1
+    assert len(columns["node"]["name"]) == MAX_NODES
+    assert len(columns["edge"]["source"]) == MAX_NODES - 1
 
 
 def test_verdicts() -> None:
@@ -203,15 +214,6 @@ def test_verdicts() -> None:
     assert verdict(going_on)["detail"].startswith("The run is going on; ")
     crashed = replace(clean_recording(), outcome=Outcome(1, "ValueError: no", True))
     assert verdict(crashed)["headline"] == "No finding about graphs"
-
-
-def test_thinned_keeps_first_last_and_peak() -> None:
-    samples = tuple(Sample(i / 10, 1000 if i == 7_777 else i % 5, 0, i) for i in range(20_000))
-    few = thinned(samples)
-    assert len(few) <= MAX_SAMPLES + 2
-    assert few[0] == samples[0]
-    assert few[-1] == samples[-1]
-    assert samples[7_777] in few
 
 
 def run(*calls: BackwardCall, samples: tuple[Sample, ...] = (), **summary: Any) -> Recording:

@@ -43,7 +43,7 @@ from gradscope.render.html import to_html
 from gradscope.render.html.payload import page_data
 from gradscope.render.machine.json import to_json
 from gradscope.render.machine.trace import to_trace
-from gradscope.render.text.printed import report_text
+from gradscope.render.text.forms import report_text
 
 LEAK = Finding(
     "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OBSERVED, "kept", SITE, graph=1

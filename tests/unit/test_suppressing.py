@@ -20,7 +20,7 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.render.machine import Format, writer
-from gradscope.render.text.printed import report_text
+from gradscope.render.text.forms import report_text
 from gradscope.rules.settings import DEFAULTS, FailOn, settings_at
 from gradscope.rules.suppressing import Suppressor, write_baseline
 

@@ -31,7 +31,7 @@ from gradscope.model import (
 )
 from gradscope.record.processes import merged
 from gradscope.render.machine.json import memory_to_json
-from gradscope.render.memory import Branch, Kind, by, largest, tree
+from gradscope.render.memory import by, largest
 from gradscope.render.text.memory import print_diff, print_memory
 
 
@@ -290,26 +290,6 @@ def test_json_has_the_same_rows() -> None:
     ]
     assert json.loads(memory_to_json(recording()))["alone_bytes"] is None
     assert json.loads(memory_to_json(empty_recording())) is None
-
-
-def test_parts_of_the_tree_add_up() -> None:
-    graph = largest(told())
-    assert graph is not None
-    for kind in Kind:
-        root = tree(kind, graph.saved)
-        assert (root.nbytes, root.alone) == (5120, 4096)
-        _add_up(root)
-    module = next(iter(tree(Kind.MODULE, graph.saved).parts.values()))
-    inner = module.parts[next(iter(module.parts))]
-    assert [step.name for step in inner.parts] == ["net.0.act", "AddmmBackward0"]
-
-
-def _add_up(branch: Branch) -> None:
-    for part in branch.parts.values():
-        _add_up(part)
-    if branch.parts:
-        assert branch.nbytes == sum(part.nbytes for part in branch.parts.values())
-        assert branch.alone == sum(part.alone for part in branch.parts.values())
 
 
 def test_of_several_processes_it_is_the_one_with_the_largest_graph() -> None:

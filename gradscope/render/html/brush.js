@@ -87,7 +87,7 @@ function brushCalls(from, to) {
     `${counted(
       rows.reduce((sum, call) => sum + call.count, 0),
       "call",
-    )} selected, ${bytes(rows.reduce((sum, call) => sum + call.freedBytes * call.count, 0))} freed. `,
+    )} selected, ${bytes(rows.reduce((sum, call) => sum + call.freed_bytes * call.count, 0))} freed. `,
     el("button", { type: "button", onclick: clearBrush }, "Clear"),
   );
   page.changed({ brush: true });

@@ -5,13 +5,13 @@ function callEffect(call) {
   if (call.exception) return `failed: ${call.exception.split(":")[0]}`;
   const each = call.count > 1 ? " each" : "";
   const parts = [];
-  if (call.freedBytes) {
-    const held = call.freedBytes - call.returnedBytes;
+  if (call.freed_bytes) {
+    const held = call.freed_bytes - call.returned_bytes;
     parts.push(
-      `freed ${bytes(call.freedBytes)}${each}${held > 0 ? ` (${bytes(held)} of it still held by someone else)` : ""}`,
+      `freed ${bytes(call.freed_bytes)}${each}${held > 0 ? ` (${bytes(held)} of it still held by someone else)` : ""}`,
     );
   }
-  if (call.retainedBytes) parts.push(`retained ${bytes(call.retainedBytes)}${each}`);
+  if (call.retained_bytes) parts.push(`retained ${bytes(call.retained_bytes)}${each}`);
   return parts.join(", ") || "saved tensors: none to free";
 }
 
@@ -24,9 +24,9 @@ function showCall() {
   const place = list.indexOf(call);
   const go = (step) => page.selectCall(list[Math.max(0, Math.min(list.length - 1, (place < 0 ? 0 : place) + step))]);
   const fact = (name, ...value) => el("div", {}, el("dt", {}, name), el("dd", {}, ...value));
-  const held = call.freedBytes - call.returnedBytes;
+  const held = call.freed_bytes - call.returned_bytes;
   const each = call.count > 1 ? " each" : "";
-  const flags = [call.retainGraph && "retain_graph", call.createGraph && "create_graph"].filter(Boolean);
+  const flags = [call.retain_graph && "retain_graph", call.create_graph && "create_graph"].filter(Boolean);
   box.replaceChildren(
     el(
       "div",
@@ -69,18 +69,18 @@ function showCall() {
           ? call.roots.map((root) => `${root.name || "(no name)"} ${root.label}`).join(", ")
           : "not known",
       ),
-      fact("Nodes run", `${count(call.nodesRun)} of ${count(call.nodes)}`),
-      fact("Saved tensors", `${count(call.savedTensors)}, ${bytes(call.savedBytes)}${each}`),
-      fact("Freed", call.freedBytes ? `${count(call.freedTensors)}, ${bytes(call.freedBytes)}${each}` : "nothing"),
-      call.freedBytes
+      fact("Nodes run", `${count(call.nodes_run)} of ${count(call.nodes)}`),
+      fact("Saved tensors", `${count(call.saved_tensors)}, ${bytes(call.saved_bytes)}${each}`),
+      fact("Freed", call.freed_bytes ? `${count(call.freed_tensors)}, ${bytes(call.freed_bytes)}${each}` : "nothing"),
+      call.freed_bytes
         ? fact(
             "Memory returned",
-            `${bytes(call.returnedBytes)}${each}${held > 0 ? `; ${bytes(held)} still held by someone else` : ""}`,
+            `${bytes(call.returned_bytes)}${each}${held > 0 ? `; ${bytes(held)} still held by someone else` : ""}`,
           )
         : "",
-      call.retainedBytes ? fact("Retained", `${bytes(call.retainedBytes)}${each}`) : "",
-      fact("All graphs after it", `${bytes(call.liveBytes)}, peak ${bytes(call.peakBytes)}`),
-      fact("Nodes built, destroyed", `${count(call.nodesBuilt)}, ${count(call.nodesDestroyed)} since the call before`),
+      call.retained_bytes ? fact("Retained", `${bytes(call.retained_bytes)}${each}`) : "",
+      fact("All graphs after it", `${bytes(call.live_bytes)}, peak ${bytes(call.peak_bytes)}`),
+      fact("Nodes built, destroyed", `${count(call.nodes_built)}, ${count(call.nodes_destroyed)} since the call before`),
       flags.length
         ? fact(
             "Flags",
@@ -88,10 +88,10 @@ function showCall() {
           )
         : "",
       call.inputs ? fact("Only for inputs", call.inputs.join(", ") || "none") : "",
-      call.oldestGeneration !== null && call.oldestGeneration < call.number - 1
+      call.oldest_generation !== null && call.oldest_generation < call.number - 1
         ? fact(
             "Oldest nodes",
-            call.oldestGeneration ? `built after call ${count(call.oldestGeneration)}` : "built before the first call",
+            call.oldest_generation ? `built after call ${count(call.oldest_generation)}` : "built before the first call",
           )
         : "",
       call.parent !== null ? fact("Inside of", `call ${count(call.parent)}`) : "",

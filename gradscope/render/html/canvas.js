@@ -96,7 +96,7 @@ class GraphCanvas extends GraphPainter {
     const whole = this.fitting();
     if (whole.scale >= DETAIL.text) this.view = whole;
     else {
-      const root = this.scene.boxes[this.graph.boxNumbers[this.graph.roots[0]?.[0] ?? 0]];
+      const root = this.scene.boxes[this.graph.boxNumbers[this.graph.roots[0]?.node ?? 0]];
       const scale = Math.max(0.7, whole.scale);
       this.view = { scale, x: this.width / 2 - (root ? root.x + root.width / 2 : 0) * scale, y: 56 };
     }

@@ -154,12 +154,12 @@ function hover(event, px, py) {
     return tip.show(
       event.clientX,
       event.clientY,
-      el("div", {}, el("b", {}, group.label), group.moduleClass ? ` ${group.moduleClass}` : ""),
+      el("div", {}, el("b", {}, group.label), group.module_class ? ` ${group.module_class}` : ""),
       el("div", {}, `${counted(group.nodes, "node")}${group.bytes ? `, ${bytes(group.bytes)} saved` : ""}`),
       el("div", { class: "muted" }, graph.open.has(~item) ? "click to close" : "click to open"),
     );
   }
-  const site = graph.siteAt(graph.site[item]);
+  const site = graph.siteAt(item);
   const saved = graph.savedOf(item);
   tip.show(
     event.clientX,

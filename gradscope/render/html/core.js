@@ -66,10 +66,11 @@ async function readData(id) {
 /** A file's name without the program's own folder. */
 const shortFile = (file) => (file.startsWith(page.folder) ? file.slice(page.folder.length) : file);
 
-/** A site as a record; Python writes [file, line, column, endLine, endColumn, function, cell, text]. */
-function siteOf(row) {
-  if (!row) return null;
-  const [file, line, column, endLine, endColumn, func, cell, text] = row;
+/** A site of this number as a record; null for -1. */
+function siteOf(number, sites = page.data.sites) {
+  const site = sites[number];
+  if (!site) return null;
+  const { file, line, column, end_line: endLine, end_column: endColumn, function: func, cell, lines } = site;
   const place = cell ? `Cell ${cell}, line ${line}` : `${file.split(/[\\/]/).pop()}:${line}`;
   return {
     file: shortFile(file),
@@ -78,18 +79,16 @@ function siteOf(row) {
     endLine,
     endColumn,
     func,
-    text,
+    lines,
+    text: lines.find(([at]) => at === line)?.[1] ?? "",
     place,
     where: cell ? place : `${shortFile(file)}:${line}:${column}`,
   };
 }
 
 function callOf(row, index) {
-  const call = Object.fromEntries(page.data.callColumns.map((name, column) => [name, row[column]]));
-  call.row = index;
-  call.site = siteOf(call.site);
-  call.roots = call.roots.map(([node, name, label]) => ({ node, name, label }));
-  call.title = call.count > 1 ? `Calls ${count(call.number)}–${count(call.lastNumber)}` : `Call ${count(call.number)}`;
+  const call = { ...row, row: index, site: siteOf(row.location) };
+  call.title = call.count > 1 ? `Calls ${count(call.number)}–${count(call.last_number)}` : `Call ${count(call.number)}`;
   call.verb = call.kind === "grad" ? "autograd.grad()" : call.kind.includes("(") ? call.kind : `${call.kind}()`;
   return call;
 }
@@ -174,11 +173,10 @@ function indentOf(lines) {
 }
 
 /** The lines around a site; without source the place alone. */
-function snippet(at) {
-  const site = siteOf(at.site);
+function snippet(site) {
   const head = el("figcaption", {}, el("b", {}, site.where), ` in ${site.func}`);
-  const indent = indentOf(at.lines.map(([, text]) => text));
-  const rows = at.lines.map(([number, text]) => {
+  const indent = indentOf(site.lines.map(([, text]) => text));
+  const rows = site.lines.map(([number, text]) => {
     const here = number === site.line;
     const shown = { ...site, column: site.column - indent, endColumn: site.endColumn - indent };
     const code = text.slice(indent);

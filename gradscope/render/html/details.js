@@ -21,7 +21,7 @@ const facts = (...pairs) =>
 function graphDetails(graph, marks) {
   const whole = graph.groups[0];
   const states = page.theme.nodeStates.filter((state) => whole.states[state]);
-  const leaves = graph.variableLabel.filter((label) => label !== null).length;
+  const leaves = graph.node.variable_label.filter((label) => label !== null).length;
   return [
     marks && marks.text ? el("p", { class: `marks level-${marks.level}` }, el("b", {}, prose(marks.text))) : "",
     marks ? el("h3", {}, "Marked") : "",
@@ -59,7 +59,7 @@ function graphDetails(graph, marks) {
         el(
           "ul",
           { class: "plain" },
-          graph.roots.map(([node, name, kind]) =>
+          graph.roots.map(({ node, name, label: kind }) =>
             el(
               "li",
               {},
@@ -82,7 +82,7 @@ function groupDetails(graph, group) {
   return [
     el("h3", {}, group.label),
     facts(
-      group.moduleClass ? ["Module", group.moduleClass] : null,
+      group.module_class ? ["Module", group.module_class] : null,
       group.path ? ["Path", el("code", {}, group.path)] : null,
       ["Nodes", count(group.nodes)],
       ["Saved", bytes(group.bytes)],
@@ -111,7 +111,7 @@ function groupDetails(graph, group) {
 
 function nodeDetails(graph, node) {
   const state = graph.stateOf(node);
-  const site = graph.siteAt(graph.site[node]);
+  const site = graph.siteAt(node);
   const saved = graph.savedOf(node);
   const neighbour = (other, note) =>
     el(
@@ -129,7 +129,7 @@ function nodeDetails(graph, node) {
     edges.length > 12 ? el("li", { class: "muted" }, `and ${count(edges.length - 12)} more`) : "";
   return [
     el("h3", {}, graph.titleOf(node)),
-    el("p", { class: "states" }, stateTag(state), graph.isLeaf(node) ? ` ${graph.variableLabel[node]}` : ""),
+    el("p", { class: "states" }, stateTag(state), graph.isLeaf(node) ? ` ${graph.node.variable_label[node]}` : ""),
     site
       ? el(
           "div",
@@ -151,21 +151,19 @@ function nodeDetails(graph, node) {
       : "",
     facts(
       graph.isLeaf(node) ? ["Node", graph.nameOf(node)] : null,
-      graph.module[node] >= 0 ? ["Module", el("code", {}, graph.modules[graph.module[node]])] : null,
-      graph.differentiates[node] < 0 || !graph.names[graph.differentiates[node]]
-        ? null
-        : ["Differentiates", el("code", {}, graph.names[graph.differentiates[node]])],
-      graph.freedBy[node] ? ["Freed by", freedByLink(graph.freedBy[node])] : null,
+      graph.node.module[node] ? ["Module", el("code", {}, graph.node.module[node])] : null,
+      graph.node.differentiates[node] ? ["Differentiates", el("code", {}, graph.node.differentiates[node])] : null,
+      graph.node.freed_by[node] ? ["Freed by", freedByLink(graph.node.freed_by[node])] : null,
       graph.isLeaf(node)
         ? null
         : [
             "Built",
-            graph.builtAfter[node]
-              ? `after backward call ${count(graph.builtAfter[node])}`
+            graph.node.built_after[node]
+              ? `after backward call ${count(graph.node.built_after[node])}`
               : "before the first backward call",
           ],
-      graph.seq[node] === null ? null : ["Sequence number", String(graph.seq[node])],
-      graph.willRun[node] ? null : ["In this call", "not run: on no path to the inputs asked for"],
+      graph.node.sequence_nr[node] === null ? null : ["Sequence number", String(graph.node.sequence_nr[node])],
+      graph.node.will_run[node] ? null : ["In this call", "not run: on no path to the inputs asked for"],
     ),
     saved.length ? el("h4", {}, "Saved tensors") : "",
     saved.length
@@ -180,8 +178,8 @@ function nodeDetails(graph, node) {
           { class: "plain" },
           listed(
             next,
-            (e) => graph.edgeTarget[e],
-            (e) => (graph.edgeInput[e] ? `input ${graph.edgeInput[e]}` : ""),
+            (e) => graph.edge.target[e],
+            (e) => (graph.edge.input_nr[e] ? `input ${graph.edge.input_nr[e]}` : ""),
           ),
           more(next),
         )
@@ -193,7 +191,7 @@ function nodeDetails(graph, node) {
           { class: "plain" },
           listed(
             from,
-            (e) => graph.edgeSource[e],
+            (e) => graph.edge.source[e],
             () => "",
           ),
           more(from),
@@ -244,13 +242,13 @@ function showNodesTable() {
               .savedOf(node)
               .map((tensor) => `${tensor.name ? `${tensor.name} ` : ""}${tensor.kind}`)
               .join(", ") ||
-            (graph.variableLabel[node] ?? "nothing"),
+            (graph.node.variable_label[node] ?? "nothing"),
         ],
         ["Bytes", (node) => (graph.bytesOf(node) ? bytes(graph.bytesOf(node)) : ""), true],
-        ["Module", (node) => (graph.module[node] < 0 ? "" : graph.modules[graph.module[node]])],
-        ["Made at", (node) => siteCell(graph.siteAt(graph.site[node]))],
-        ["Freed by", (node) => (graph.freedBy[node] ? `call ${count(graph.freedBy[node])}` : "")],
-        ["Next", (node) => [...graph.outgoing(node)].map((e) => graph.titleOf(graph.edgeTarget[e])).join(", ")],
+        ["Module", (node) => graph.node.module[node] ?? ""],
+        ["Made at", (node) => siteCell(graph.siteAt(node))],
+        ["Freed by", (node) => (graph.node.freed_by[node] ? `call ${count(graph.node.freed_by[node])}` : "")],
+        ["Next", (node) => [...graph.outgoing(node)].map((e) => graph.titleOf(graph.edge.target[e])).join(", ")],
       ],
       Array.from({ length: graph.count }, (_, node) => node),
     ),

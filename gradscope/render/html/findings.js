@@ -18,18 +18,18 @@ function showVerdict() {
   const symbol = VERDICT_SYMBOL[verdict.level] || look(verdict.level).symbol;
   const tile = (label, value, note) =>
     el("div", { class: "tile" }, el("dt", {}, label), el("dd", {}, value, note ? el("small", {}, note) : ""));
-  const held = summary.freedBytes - summary.returnedBytes;
+  const held = summary.freed_bytes - summary.returned_bytes;
   const tiles = [
-    tile("Backward calls", count(summary.backwardCalls)),
-    tile("Nodes built", count(summary.nodes), `${count(summary.nodesDestroyed)} destroyed`),
-    tile("Saved by graphs", bytes(summary.savedBytes), counted(summary.savedTensors, "tensor")),
+    tile("Backward calls", count(summary.backward_calls)),
+    tile("Nodes built", count(summary.nodes), `${count(summary.nodes_destroyed)} destroyed`),
+    tile("Saved by graphs", bytes(summary.saved_bytes), counted(summary.saved_tensors, "tensor")),
     tile(
       "Freed by backward",
-      bytes(summary.freedBytes),
+      bytes(summary.freed_bytes),
       held > 0 ? `${bytes(held)} still held elsewhere` : "all returned",
     ),
-    tile("Held by graphs at most", bytes(summary.peakSavedBytes), `${bytes(summary.liveBytes)} at the end`),
-    tile("Predicted", count(summary.predicted), summary.predicted ? `came true ${count(summary.cameTrue)}` : "nothing ahead"),
+    tile("Held by graphs at most", bytes(summary.peak_saved_bytes), `${bytes(summary.live_bytes)} at the end`),
+    tile("Predicted", count(summary.predicted), summary.predicted ? `came true ${count(summary.came_true)}` : "nothing ahead"),
   ]; // six, as many as fill rows of six, of three and of two
   byId("verdict").replaceChildren(
     el(
@@ -54,15 +54,15 @@ function showVerdict() {
 function processTable() {
   const { processes } = page.data;
   if (!processes.length) return "";
-  const told = (column) => processes.some((process) => process[column]);
+  const ended = ({ outcome, unfinished }) => outcome.exception || (outcome.finished ? "" : unfinished);
   const columns = [
-    ["Process", ([name]) => name],
-    ["Backward calls", ([, calls]) => count(calls), true],
-    ["Saved", ([, , saved]) => bytes(saved), true],
-    ["Peak", ([, , , peak]) => bytes(peak), true],
-    ["Findings", ([, , , , findings]) => count(findings), true],
-    told(5) ? ["Ended", ([, , , , , ended]) => ended || "—"] : null,
-    told(6) ? ["Differs", (process) => (process[6] ? prose(process[6]) : "—")] : null,
+    ["Process", ({ name }) => name],
+    ["Backward calls", ({ summary }) => count(summary.backward_calls), true],
+    ["Saved", ({ summary }) => bytes(summary.saved_bytes), true],
+    ["Peak", ({ summary }) => bytes(summary.peak_saved_bytes), true],
+    ["Findings", ({ findings }) => count(findings), true],
+    processes.some(ended) ? ["Ended", (process) => ended(process) || "—"] : null,
+    processes.some(({ differs }) => differs) ? ["Differs", ({ differs }) => (differs ? prose(differs) : "—")] : null,
   ];
   const note = el("p", { class: "note" }, "The timeline below shows one of them at a time.");
   const table = dataTable("Processes", columns.filter(Boolean), processes);
@@ -83,7 +83,7 @@ function showFindings() {
   const sorted = worstFirst();
   byId("findings-note").textContent = findings.length > 1 ? "worst first; open one to see its nodes in the graph" : "";
   if (!findings.length) {
-    const text = summary.backwardCalls
+    const text = summary.backward_calls
       ? "Nothing to report: no graph was run after it was freed, changed under its feet, or kept for nothing."
       : "Findings are about backward() and autograd.grad(), and neither was called. If the program should have trained, look whether it was given the arguments that make it do so; if it only evaluates, this is as it should be. Timeline and graphs appear here after the first backward call.";
     byId("findings-list").replaceChildren(el("p", { class: "card empty" }, text));
@@ -95,7 +95,7 @@ function showFindings() {
 }
 
 function findingCard(finding, index, open) {
-  const site = finding.at && siteOf(finding.at.site);
+  const site = siteOf(finding.location);
   const body = el("div", { class: "body" });
   const card = el(
     "details",
@@ -135,16 +135,16 @@ function findingCard(finding, index, open) {
 }
 
 function findingBody(finding) {
-  const step = (label, message, at) =>
+  const step = (label, message, site) =>
     el(
       "li",
       { class: "step" },
       el("div", { class: "role" }, el("b", {}, label), prose(message)),
-      at ? snippet(at) : "",
+      site ? snippet(site) : "",
     );
   const steps = [
-    finding.at ? step("here", finding.label, finding.at) : "",
-    ...finding.related.map((related) => step(ROLES[related.role] || related.role, related.message, related.at)),
+    finding.location === null ? "" : step("here", finding.label, siteOf(finding.location)),
+    ...finding.related.map(({ role, message, location }) => step(ROLES[role] || role, message, siteOf(location))),
   ];
   const fact = (label, ...value) => [el("dt", {}, label), el("dd", {}, ...value)];
   const chips = (values) => values.map((value) => el("code", { class: "chip" }, value));
@@ -155,18 +155,18 @@ function findingBody(finding) {
         finding.certainty
       ],
     ],
-    finding.call ? ["Backward call", count(finding.call)] : null,
+    finding.backward_call ? ["Backward call", count(finding.backward_call)] : null,
     finding.processes.length ? ["Met in", ...chips(finding.processes)] : null,
     finding.nodes.length ? ["Nodes", ...chips(finding.nodes)] : null,
     finding.saved.length ? ["Saved tensors", ...chips(finding.saved)] : null,
     finding.bytes ? ["Bytes", bytes(finding.bytes)] : null,
     finding.count > 1 ? ["Met", `${count(finding.count)} times`] : null,
-    finding.cameTrue ? ["Outcome", "came true: the backward call failed"] : null,
+    finding.came_true ? ["Outcome", "came true: the backward call failed"] : null,
     finding.withdrawn ? ["Outcome", `withdrawn: ${finding.withdrawn}`] : null,
     finding.suppression ? ["Suppressed", finding.suppression.reason] : null,
     finding.missed ? ["Outcome", "gradscope did not call this before the engine did; please report it"] : null,
   ].filter(Boolean);
-  const call = callWithNumber(finding.call, trackOf(finding).calls);
+  const call = callWithNumber(finding.backward_call, trackOf(finding).calls);
   const actions = [
     finding.graph !== null && page.data.graphs[finding.graph]
       ? el(
@@ -186,7 +186,7 @@ function findingBody(finding) {
               scrollTo("timeline");
             },
           },
-          `Show call ${count(finding.call)}`,
+          `Show call ${count(finding.backward_call)}`,
         )
       : "",
   ];
@@ -245,7 +245,7 @@ function alternative(fix) {
 }
 
 function editsOf(fix) {
-  const edits = fix.edits.flatMap(([file, line, before, after]) => {
+  const edits = fix.edits.flatMap(({ file, line, before, replacement: after }) => {
     const [old, now] = [before, after].map((text) => (text ? text.split("\n") : []));
     const indent = indentOf([...old, ...now]);
     return [
@@ -259,7 +259,7 @@ function editsOf(fix) {
 
 const callWithNumber = (number, calls = page.calls) =>
   calls.find((call) => call.count === 1 && call.number === number) ||
-  calls.find((call) => call.number <= number && number <= call.lastNumber) ||
+  calls.find((call) => call.number <= number && number <= call.last_number) ||
   null;
 
 /** The timeline of the first process that met a finding. */
@@ -269,13 +269,13 @@ const trackOf = (finding) => page.data.tracks.find(({ name }) => name === findin
 function showFindingNodes(finding, scroll = false) {
   page.selectTrack(trackOf(finding));
   const call =
-    page.calls.find((c) => c.graph === finding.graph && c.number <= finding.call && finding.call <= c.lastNumber) ||
+    page.calls.find((c) => c.graph === finding.graph && c.number <= finding.backward_call && finding.backward_call <= c.last_number) ||
     page.calls.find((c) => c.graph === finding.graph && finding.graph !== null) ||
-    callWithNumber(finding.call);
+    callWithNumber(finding.backward_call);
   const marks =
     finding.graph === null
       ? null
-      : { nodes: finding.graphNodes, level: finding.severity, text: `${finding.code}: ${finding.message}` };
+      : { nodes: finding.graph_nodes, level: finding.severity, text: `${finding.code}: ${finding.message}` };
   page.selectCall(call, { graph: finding.graph, marks });
   if (scroll) scrollTo("graph");
 }

@@ -4,17 +4,72 @@ const flames = { kind: "module", trees: {}, zoomed: null, focus: null };
 const FLAME_ROW = 26;
 const NARROWEST = 0.0015; // of the width: what is less is reached by zooming
 
-/** A tree of records: each knows its depth, what it is a part of, and where it begins. */
-function flameTree(row, above = null, start = 0) {
-  const [kind, name, place, text, size, alone, parts] = row;
-  const branch = { kind, name, place, text, size, alone, above, start, depth: above ? above.depth + 1 : 0 };
-  let from = start;
-  branch.parts = parts.map((part) => {
-    const made = flameTree(part, branch, from);
-    from += made.size;
-    return made;
+const NO_MODULE = "(no module)";
+const NO_LINE = "(unknown line)";
+
+/** What was saved, each storage with its module, line and operation. */
+const savedStorages = () =>
+  page.data.flames.saved.map(([module, moduleClass, number, operation, size, alone]) => {
+    const site = siteOf(number);
+    const line = site
+      ? { kind: "line", name: site.func, place: site.place, at: `${site.file}:${site.line}`, text: site.text.trim() }
+      : { kind: "line", name: NO_LINE, place: "", at: "", text: "" };
+    const parts = module ? module.split(".") : [NO_MODULE];
+    const names = parts.map((_, index) => parts.slice(0, index + 1).join("."));
+    return {
+      size,
+      alone,
+      names: { module: `${module} ${moduleClass}`.trim() || NO_MODULE, line: line.place || NO_LINE, operation },
+      modules: names.map((name) => ({ kind: "module", name })),
+      line,
+      operation: { kind: "operation", name: operation },
+    };
   });
-  return branch;
+
+/** The steps to a saved storage, the outermost first, in each kind of tree. */
+const FLAME_STEPS = {
+  module: ({ modules, operation }) => [...modules, operation],
+  line: ({ line, operation }) => [line, operation],
+  operation: ({ line, operation }) => [operation, line],
+};
+
+/** All that was saved as a tree: each part knows its depth, what it is a part of, and where it begins. */
+function flameTree(kind) {
+  const made = (step, above) => ({ ...step, above, depth: above ? above.depth + 1 : 0, size: 0, alone: 0, parts: new Map() });
+  const root = made({ kind, name: "everything" }, null);
+  for (const one of savedStorages()) {
+    let branch = root;
+    for (const step of [null, ...FLAME_STEPS[kind](one)]) {
+      if (step) {
+        const key = [step.kind, step.name, step.at].join("\0");
+        if (!branch.parts.has(key)) branch.parts.set(key, made(step, branch));
+        branch = branch.parts.get(key);
+      }
+      branch.size += one.size;
+      branch.alone += one.alone;
+    }
+  }
+  const settle = (branch, start) => {
+    branch.start = start;
+    const bySize = ([key, part], [other, rest]) => rest.size - part.size || (key < other ? -1 : 1);
+    branch.parts = [...branch.parts].sort(bySize).map(([, part]) => part);
+    for (const part of branch.parts) {
+      settle(part, start);
+      start += part.size;
+    }
+  };
+  settle(root, 0);
+  return root;
+}
+
+/** The rows of a table, the most first: a name, its bytes, and those that the graph alone held. */
+function flameRows(kind) {
+  const rows = new Map();
+  for (const { names, size, alone } of savedStorages()) {
+    const [, sum, own] = rows.get(names[kind]) ?? [null, 0, 0];
+    rows.set(names[kind], [names[kind], sum + size, own + alone]);
+  }
+  return [...rows.values()].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
 }
 
 const share = (size) => {
@@ -27,7 +82,7 @@ function flameNames(branch) {
   if (!branch.above) return ["all that the graph saved", "all"];
   if (branch.kind === "line") return [branch.place ? `${branch.place} ${branch.name}` : branch.name, branch.place];
   if (branch.kind === "operation") return [branch.name, branch.name.replace(/Backward\d*$/, "")];
-  const kind = page.data.flames.classes[branch.name];
+  const [, kind] = page.data.flames.saved.find(([module]) => module === branch.name) ?? [];
   return [kind ? `${branch.name} ${kind}` : branch.name, branch.name.split(".").pop()];
 }
 
@@ -161,7 +216,7 @@ function flameKey(event) {
 
 function chooseFlames(kind) {
   flames.kind = kind;
-  flames.zoomed = flames.trees[kind] ??= flameTree(page.data.flames.trees[kind]);
+  flames.zoomed = flames.trees[kind] ??= flameTree(kind);
   flames.focus = flames.zoomed;
   for (const button of byId("flames-kind").children)
     button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
@@ -170,7 +225,7 @@ function chooseFlames(kind) {
 }
 
 function showFlamesTable() {
-  const { rows, alone } = page.data.flames;
+  const { alone } = page.data.flames;
   byId("flames-table").replaceChildren(
     ...dataTable(
       `What the largest graph saved, by ${flames.kind}`,
@@ -180,7 +235,7 @@ function showFlamesTable() {
         ["Share", ([, size]) => share(size), true],
         ...(alone === null ? [] : [["By the graph alone", ([, , own]) => bytes(own), true]]),
       ],
-      rows[flames.kind],
+      flameRows(flames.kind),
     ),
   );
 }
@@ -194,7 +249,7 @@ function startFlames() {
   const others = data.alone === null ? 0 : data.nbytes - data.alone;
   const shared = others ? `, ${bytes(others)} of it held by something else too` : "";
   byId("flames-note").textContent = `${bytes(data.nbytes)} saved, backward ${calls}${of}${shared}`;
-  for (const kind of Object.keys(data.trees))
+  for (const kind of Object.keys(FLAME_STEPS))
     byId("flames-kind").append(
       el("button", { type: "button", "data-kind": kind, onclick: () => chooseFlames(kind) }, `By ${kind}`),
     );

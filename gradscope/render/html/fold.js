@@ -37,36 +37,21 @@ function grouped(keys, values, size) {
 
 class BackwardGraph {
   constructor(number, columns) {
-    Object.assign(this, columns);
+    Object.assign(this, columns, columns.placing);
     this.number = number;
-    this.count = this.name.length;
-    this.edgeTarget = this.edgeSource.map((source, i) => source + this.edgeStep[i]);
-    const edges = this.edgeSource.map((_, i) => i);
-    this.outgoing = grouped(this.edgeSource, edges, this.count);
-    this.incoming = grouped(this.edgeTarget, edges, this.count);
+    this.count = this.node.name.length;
+    const edges = this.edge.source.map((_, i) => i);
+    this.outgoing = grouped(this.edge.source, edges, this.count);
+    this.incoming = grouped(this.edge.target, edges, this.count);
     this.leavesBeside = grouped(
       this.beside,
       this.beside.map((_, i) => i),
       this.count,
     );
-    this.groups = this.groups.map(([label, path, parent, kind, moduleClass, rank, order, isOpen], index) => ({
-      index,
-      label,
-      path,
-      parent,
-      kind,
-      moduleClass,
-      rank,
-      order,
-      isOpen,
-      depth: 0,
-      nodes: 0,
-      bytes: 0,
-      states: {},
-    }));
+    this.groups = this.groups.map((group, index) => ({ ...group, index, depth: 0, nodes: 0, bytes: 0, states: {} }));
     for (const group of this.groups) if (group.parent >= 0) group.depth = this.groups[group.parent].depth + 1;
     this.savedStart = [0];
-    for (const saved of this.savedCount) this.savedStart.push(this.savedStart.at(-1) + saved);
+    for (const saved of this.saved_count) this.savedStart.push(this.savedStart.at(-1) + saved);
     this.sum();
     this.rows = this.groups.map(() => []);
     this.groups.forEach((group) => group.parent >= 0 && this.put(group.parent, group.rank, group.order, ~group.index));
@@ -74,7 +59,7 @@ class BackwardGraph {
       if (this.beside[i] < 0) this.put(this.parent[i], this.rank[i], this.order[i], i);
     this.sizes = this.rows.map((rows) => rows.reduce((sum, row) => sum + row.length, 0));
     this.linkLevels();
-    this.open = new Set(this.groups.filter((group) => group.isOpen).map((group) => group.index));
+    this.open = new Set(this.groups.filter((group) => group.is_open).map((group) => group.index));
   }
 
   put(group, rank, order, item) {
@@ -84,44 +69,44 @@ class BackwardGraph {
   }
 
   stateOf(node) {
-    return this.states[this.state[node]];
+    return this.node.state[node];
   }
   nameOf(node) {
-    return this.names[this.name[node]];
+    return this.node.name[node];
   }
   isLeaf(node) {
-    return this.variableLabel[node] !== null;
+    return this.node.variable_label[node] !== null;
   }
   titleOf(node) {
-    return this.variable[node] || this.nameOf(node);
+    return this.node.variable[node] || this.nameOf(node);
   }
   /** State and bytes of a node in a few words. */
   stateWords(node) {
-    if (this.isLeaf(node)) return this.variableLabel[node];
+    if (this.isLeaf(node)) return this.node.variable_label[node];
     const state = this.stateOf(node);
     if (state === "bufferless") return "saved nothing";
     const size = this.bytesOf(node);
-    return `${look(state).word}${state === "freed" && this.freedBy[node] ? ` by call ${count(this.freedBy[node])}` : ""}${size ? `, ${bytes(size)}` : ""}`;
+    return `${look(state).word}${state === "freed" && this.node.freed_by[node] ? ` by call ${count(this.node.freed_by[node])}` : ""}${size ? `, ${bytes(size)}` : ""}`;
   }
 
-  siteAt(number) {
-    return number < 0 ? null : siteOf(this.sites[number]);
+  siteAt(node) {
+    return siteOf(this.node.location[node], this.sites);
   }
 
   savedOf(node) {
     const all = [];
     for (let i = this.savedStart[node]; i < this.savedStart[node + 1]; i += 1) {
       all.push({
-        name: this.savedName[i] < 0 ? null : this.names[this.savedName[i]],
-        kind: this.kinds[this.savedKind[i]],
-        device: this.names[this.savedDevice[i]],
-        bytes: this.savedBytes[i],
-        storage: this.savedStorage[i],
-        version: this.savedVersion[i],
-        state: this.states[this.savedState[i]],
-        parameter: Boolean(this.savedParameter[i]),
-        source: this.savedSource[i] < 0 ? null : this.names[this.savedSource[i]],
-        site: this.siteAt(this.savedSite[i]),
+        name: this.saved.name[i],
+        kind: `${this.saved.dtype[i]}[${this.saved.shape[i].join(", ")}]`,
+        device: this.saved.device[i],
+        bytes: this.saved.nbytes[i],
+        storage: this.saved.storage[i],
+        version: this.saved.version[i],
+        state: this.saved.state[i],
+        parameter: this.saved.is_parameter[i],
+        source: this.saved.source[i],
+        site: siteOf(this.saved.location[i], this.sites),
       });
     }
     return all;
@@ -130,7 +115,7 @@ class BackwardGraph {
   bytesOf(node) {
     const seen = new Map();
     for (let i = this.savedStart[node]; i < this.savedStart[node + 1]; i += 1)
-      if (!this.savedParameter[i]) seen.set(this.savedStorage[i], this.savedBytes[i]);
+      if (!this.saved.is_parameter[i]) seen.set(this.saved.storage[i], this.saved.nbytes[i]);
     return [...seen.values()].reduce((sum, size) => sum + size, 0);
   }
 
@@ -143,9 +128,9 @@ class BackwardGraph {
         group.nodes += 1;
         if (!this.isLeaf(node)) group.states[this.stateOf(node)] = (group.states[this.stateOf(node)] || 0) + 1;
         for (let i = this.savedStart[node]; i < this.savedStart[node + 1]; i += 1) {
-          if (this.savedParameter[i] || storages[g].has(this.savedStorage[i])) continue;
-          storages[g].add(this.savedStorage[i]);
-          group.bytes += this.savedBytes[i];
+          if (this.saved.is_parameter[i] || storages[g].has(this.saved.storage[i])) continue;
+          storages[g].add(this.saved.storage[i]);
+          group.bytes += this.saved.nbytes[i];
         }
       }
     }
@@ -156,8 +141,8 @@ class BackwardGraph {
     this.above = this.groups.map(() => new Map());
     this.below = this.groups.map(() => new Map());
     const add = (map, key, value) => (map.has(key) ? map.get(key).push(value) : map.set(key, [value]));
-    for (let e = 0; e < this.edgeSource.length; e += 1) {
-      let [source, target] = [this.edgeSource[e], this.edgeTarget[e]];
+    for (let e = 0; e < this.edge.source.length; e += 1) {
+      let [source, target] = [this.edge.source[e], this.edge.target[e]];
       if (this.beside[target] >= 0) continue;
       let [g, h] = [this.parent[source], this.parent[target]];
       while (g !== h) {
@@ -196,7 +181,7 @@ class BackwardGraph {
   /** The nodes that more than one root reaches. */
   shared() {
     const times = new Uint16Array(this.count);
-    for (const start of new Set(this.roots.map(([node]) => node))) {
+    for (const start of new Set(this.roots.map(({ node }) => node))) {
       const seen = new Uint8Array(this.count);
       const stack = [start];
       seen[start] = 1;
@@ -204,7 +189,7 @@ class BackwardGraph {
         const node = stack.pop();
         times[node] += 1;
         for (const e of this.outgoing(node)) {
-          const next = this.edgeTarget[e];
+          const next = this.edge.target[e];
           if (!seen[next]) {
             seen[next] = 1;
             stack.push(next);
@@ -220,7 +205,7 @@ class BackwardGraph {
   /** Place every visible box: nodes, closed groups, frames of open ones (outer before inner). */
   layout() {
     const measured = new Map();
-    const flagged = new Set(this.roots.map(([node]) => this.standIn(node)));
+    const flagged = new Set(this.roots.map(({ node }) => this.standIn(node)));
     const measure = (item) => {
       const size = plainSize(item);
       size.flag = flagged.has(item) ? FLAG : 0;
@@ -322,7 +307,7 @@ class BackwardGraph {
   }
 
   groupTitle(group) {
-    const { label, moduleClass } = this.groups[group];
+    const { label, module_class: moduleClass } = this.groups[group];
     return moduleClass ? `${label}  ${moduleClass}` : label;
   }
 
@@ -341,8 +326,8 @@ class BackwardGraph {
     const found = new Map();
     const boxes = Uint32Array.from({ length: this.count }, (_, node) => this.boxFor(node));
     this.boxNumbers = boxes;
-    for (let e = 0; e < this.edgeSource.length; e += 1) {
-      const [from, to] = [boxes[this.edgeSource[e]], boxes[this.edgeTarget[e]]];
+    for (let e = 0; e < this.edge.source.length; e += 1) {
+      const [from, to] = [boxes[this.edge.source[e]], boxes[this.edge.target[e]]];
       if (from === to) continue;
       const key = from * 67108864 + to;
       const known = found.get(key);
@@ -352,7 +337,7 @@ class BackwardGraph {
           from,
           to,
           edges: [e],
-          fan: this.isLeaf(this.edgeTarget[e]) && this.incoming(this.edgeTarget[e]).length > 8,
+          fan: this.isLeaf(this.edge.target[e]) && this.incoming(this.edge.target[e]).length > 8,
         });
     }
     return [...found.values()];

@@ -71,7 +71,7 @@ async function showGraph(number, options = {}) {
 function noteGraph(call, graph) {
   const parts = [counted(graph.total, "node")];
   if (graph.total > graph.count) parts.push(`the first ${count(graph.count)} shown`);
-  if (graph.notLookedAt) parts.push(`${counted(graph.notLookedAt, "edge")} too deep to follow`);
+  if (graph.not_looked_at) parts.push(`${counted(graph.not_looked_at, "edge")} too deep to follow`);
   byId("graph-note").textContent = `${call ? `${call.title.toLowerCase()}: ` : ""}${parts.join(", ")}`;
 }
 
@@ -151,7 +151,7 @@ function step(key) {
   const { boxes, edges } = canvas.scene;
   const now = canvas.selectedBox;
   if (now < 0) {
-    const root = graph.boxNumbers[graph.roots[0]?.[0] ?? 0];
+    const root = graph.boxNumbers[graph.roots[0]?.node ?? 0];
     return choose(root);
   }
   const middle = (number) => boxes[number].x + boxes[number].width / 2;

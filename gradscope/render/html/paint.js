@@ -142,7 +142,7 @@ class GraphPainter extends ArrowPainter {
     if (graph.isLeaf(node)) return this.paintLeaf(box);
     const state = graph.stateOf(node);
     const tone = this.tones[state];
-    c.globalAlpha = this.strength(box) * (graph.willRun[node] ? 1 : 0.65);
+    c.globalAlpha = this.strength(box) * (graph.node.will_run[node] ? 1 : 0.65);
     this.shape(box, 7);
     c.fillStyle = tone.fill;
     c.fill();
@@ -165,14 +165,14 @@ class GraphPainter extends ArrowPainter {
       "11px system-ui, sans-serif",
       state === "bufferless" ? this.ink.muted : tone.ink,
     );
-    const site = graph.siteAt(graph.site[node]);
+    const site = graph.siteAt(node);
     if (site)
       this.text(site.place, x, box.y + 49, room, "10.5px ui-monospace, monospace", this.ink.muted, "left", true);
   }
 
   paintLeaf(box) {
     const { context: c, graph } = this;
-    c.globalAlpha = this.strength(box) * (graph.willRun[box.item] ? 1 : 0.65);
+    c.globalAlpha = this.strength(box) * (graph.node.will_run[box.item] ? 1 : 0.65);
     this.shape(box, box.kind === "leaf" ? 12 : 21);
     c.fillStyle = this.ink.surface;
     c.fill();
@@ -202,7 +202,7 @@ class GraphPainter extends ArrowPainter {
     );
     const users = graph.incoming(box.item).length;
     this.text(
-      `${graph.variableLabel[box.item]}${users > 1 ? `, used ×${count(users)}` : ""}`,
+      `${graph.node.variable_label[box.item]}${users > 1 ? `, used ×${count(users)}` : ""}`,
       middle,
       box.y + 33,
       box.width - 22,
@@ -231,7 +231,7 @@ class GraphPainter extends ArrowPainter {
     this.text(group.label, x + 16, box.y + 20, box.width - 40, "600 12px system-ui, sans-serif", title);
     const size = group.bytes ? `, ${bytes(group.bytes)} saved` : "";
     this.text(
-      `${group.moduleClass ? `${group.moduleClass}, ` : ""}${counted(group.nodes, "node")}`,
+      `${group.module_class ? `${group.module_class}, ` : ""}${counted(group.nodes, "node")}`,
       x,
       box.y + 36,
       box.width - 24,
@@ -289,7 +289,7 @@ class GraphPainter extends ArrowPainter {
     if (this.view.scale < DETAIL.text * 0.6) return;
     const c = this.context;
     const flags = new Map();
-    for (const [node, name, kind] of this.graph.roots) {
+    for (const { node, name, label: kind } of this.graph.roots) {
       const number = this.graph.boxNumbers[node];
       flags.set(number, [...(flags.get(number) || []), name || kind || "root"]);
     }

@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import astuple, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple
 from typing import Any
 
 from gradscope.model import (
-    BackwardCall,
+    Edge,
     Edit,
-    Fix,
     Graph,
     Header,
+    Node,
     Process,
     Recording,
-    Related,
-    Sample,
+    SavedTensor,
     Severity,
     Site,
-    Suppression,
 )
 from gradscope.render.html.placing import place
 from gradscope.render.lifetimes import by_process, lifetimes, run_end
-from gradscope.render.memory import Branch, Kind, Largest, by, largest, name_of, tree
-from gradscope.units import counted
+from gradscope.render.machine.json import keys, plain
+from gradscope.render.memory import by, largest
+from gradscope.units import counted, lines_of
 
 MAX_NODES = 25_000
-MAX_SAMPLES = 1_000
+MAX_LARGEST = 25
 MAX_LINE = 240
 CONTEXT_LINES = 2
 
 Json = Any
 """What the json module takes; Python's types cannot express it."""
 
-_NAMES = {"site": "at", "backward_call": "call"}
-_LEFT_OUT = {Header: {"schema", "cwd", "code"}}
+_LEFT_OUT = {
+    Header: {"schema", "cwd", "code"},
+    Process: {"timeline", "clock", "pid", "script"},
+    Node: {"index", "saved", "module_class", "unneeded"},
+    SavedTensor: {"alone"},
+}
 _NOUNS = {
     Severity.ERROR: ("error",),
     Severity.WARNING: ("warning",),
@@ -42,117 +45,84 @@ _NOUNS = {
 }
 
 
-class Table(dict[Any, int]):
-    """Numbers equal values from 0, in the order of their first sight; None is -1."""
+class Sites:
+    """Numbers the places of the program, with the lines around them as they were when it ran."""
 
-    def __missing__(self, value: Any) -> int:
-        if value is None:
-            return -1
-        return self.setdefault(value, len(self))
-
-
-class Sources:
-    """The program's lines, as they were when it ran."""
-
-    def __init__(self, sources: dict[str, str]) -> None:
+    def __init__(self, sources: dict[str, str], around: int) -> None:
         self._texts = sources
+        self._around = around
         self._lines: dict[str, list[str]] = {}
+        self._numbers: dict[Site, int] = {}
+
+    def number(self, site: Site | None) -> int:
+        """Return the number of a site, from 0 in the order of their first sight; -1 for none."""
+        return -1 if site is None else self._numbers.setdefault(site, len(self._numbers))
 
     def line(self, file: str, number: int) -> str:
         """Return line ``number`` (1-based) of ``file``; empty where it is not known."""
         if file not in self._lines:
-            self._lines[file] = self._texts.get(file, "").splitlines()
+            self._lines[file] = lines_of(self._texts.get(file, ""))
         lines = self._lines[file]
         return lines[number - 1][:MAX_LINE] if 0 < number <= len(lines) else ""
 
-    def site(self, site: Site) -> list[Json]:
-        """Return the fields of a site, and its line of text."""
-        return [*astuple(site), self.line(site.file, site.line)]
+    def plain(self, value: Any) -> Json:
+        """Return a value of the model as the page reads it: its sites as numbers."""
+        return plain(value, _LEFT_OUT, self._shown)
 
-    def snippet(self, site: Site) -> Json:
-        """Return a site with the lines around it."""
-        first = max(1, site.line - CONTEXT_LINES)
-        last = max(site.line, site.end_line) + CONTEXT_LINES
+    def _shown(self, value: Any) -> Any:
+        match value:
+            case Site():
+                return self.number(value)
+            case Edit(file=file, lines=lines):
+                before = "\n".join(self.line(file, number) for number in lines)
+                return {**asdict(value), "before": before}
+        return value
+
+    def all(self) -> list[Json]:
+        """Return the sites in the order of their numbers, each with the lines around it."""
+        return [{**asdict(site), "lines": self._near(site)} for site in self._numbers]
+
+    def _near(self, site: Site) -> list[tuple[int, str]]:
+        first = max(1, site.line - self._around)
+        last = max(site.line, site.end_line) + self._around if self._around else site.line
         near = [(number, self.line(site.file, number)) for number in range(first, last + 1)]
         lines = [row for row in near if row[1] or row[0] == site.line]
-        return {"site": self.site(site), "lines": lines if any(text for _, text in lines) else []}
+        return lines if any(text for _, text in lines) else []
 
 
 def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
     """Return everything but the graphs; ``embedded`` names those that the page brings along."""
-    sources = Sources(recording.sources)
+    sites = Sites(recording.sources, CONTEXT_LINES)
     return {
-        "header": _object(recording.header, sources),
-        "outcome": _object(recording.outcome, sources),
+        **{
+            name: sites.plain(getattr(recording, name))
+            for name in ("header", "outcome", "summary", "findings")
+        },
         "verdict": verdict(recording),
-        "summary": _object(recording.summary, sources),
-        "findings": [_object(finding, sources) for finding in recording.findings],
-        "callColumns": [_key(f.name) for f in fields(BackwardCall)],
-        "tracks": [_track(*part, sources) for part in by_process(recording)],
+        "tracks": [_track(*part, sites) for part in by_process(recording)],
         "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
         "embedded": sorted(embedded),
-        "largest": _largest(recording, sources),
-        "flames": flames(recording, sources.line),
-        "processes": [_process(process) for process in recording.processes],
+        "largest": _largest(recording, sites),
+        "flames": flames(recording, sites),
+        "processes": [
+            {**sites.plain(one), "unfinished": one.outcome.unfinished}
+            for one in recording.processes
+        ],
+        "sites": sites.all(),
     }
 
 
-def _track(process: Process, own: Recording, sources: Sources) -> dict[str, Json]:
+def _track(process: Process, own: Recording, sites: Sites) -> dict[str, Json]:
     """Return the timeline of one process."""
-    # A row of one call has no last number.
-    calls = [replace(c, last_number=max(c.number, c.last_number)) for c in own.calls]
     return {
         "name": process.name,
-        "backwardCalls": own.summary.backward_calls,
+        "backward_calls": own.summary.backward_calls,
         "peak": own.summary.peak_saved_bytes,
         "end": run_end(own),
-        "calls": [_row(call, sources) for call in calls],
-        "bars": [astuple(bar)[1:] for bar in lifetimes(own)],
-        "samples": [astuple(sample) for sample in thinned(own.timeline)],
+        "calls": sites.plain(own.calls),
+        "bars": sites.plain(lifetimes(own)),
+        "samples": [astuple(sample) for sample in own.timeline],
     }
-
-
-def _process(process: Process) -> list[Json]:
-    s = process.summary
-    figures = [s.backward_calls, s.saved_bytes, s.peak_saved_bytes, process.findings]
-    outcome = process.outcome
-    ended = outcome.exception or ("" if outcome.finished else outcome.unfinished)
-    return [process.name, *figures, ended, process.differs]
-
-
-def _key(name: str) -> str:
-    """Return a field's name as JavaScript spells it: ``graph_nodes`` is ``graphNodes``."""
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
-
-
-def _object(value: Any, sources: Sources) -> dict[str, Json]:
-    """Return one of the model's dataclasses as an object; its sites bring the lines around them."""
-    left_out = _LEFT_OUT.get(type(value), ())
-    names = [field.name for field in fields(value) if field.name not in left_out]
-    return {_NAMES.get(n, _key(n)): _plain(getattr(value, n), sources) for n in names}
-
-
-def _plain(value: Any, sources: Sources) -> Json:
-    match value:
-        case Site():
-            return sources.snippet(value)
-        case Edit():
-            before = [sources.line(value.file, number) for number in value.lines]
-            return [value.file, value.line, "\n".join(before), value.replacement, value.last]
-        case tuple():
-            return [_plain(part, sources) for part in value]
-        case Related() | Fix() | Suppression():
-            return _object(value, sources)
-    return value
-
-
-def _row(call: BackwardCall, sources: Sources) -> list[Json]:
-    """Return the fields alone, in order; a site is one line, and roots are rows too."""
-    shown: dict[str, Json] = {field.name: getattr(call, field.name) for field in fields(call)}
-    shown["site"] = sources.site(call.site) if call.site else None
-    shown["roots"] = [astuple(root) for root in call.roots]
-    return list(shown.values())
 
 
 def verdict(recording: Recording) -> dict[str, str]:
@@ -184,38 +154,27 @@ def verdict(recording: Recording) -> dict[str, str]:
     return {"level": level, "headline": headline, "detail": detail}
 
 
-def thinned(samples: tuple[Sample, ...]) -> list[Sample]:
-    """Return about ``MAX_SAMPLES`` points that keep every visible low and peak of the curve."""
-    if len(samples) <= MAX_SAMPLES:
-        return list(samples)
-    step = -(-len(samples) * 2 // MAX_SAMPLES)
-    kept: set[int] = {0, len(samples) - 1}
-    for start in range(0, len(samples), step):
-        part = range(start, min(start + step, len(samples)))
-        heights = {i: samples[i].live_bytes + samples[i].held_bytes for i in part}
-        kept |= {min(heights, key=heights.__getitem__), max(heights, key=heights.__getitem__)}
-    return [samples[index] for index in sorted(kept)]
-
-
-def _largest(recording: Recording, sources: Sources, limit: int = 25) -> list[Json]:
+def _largest(recording: Recording, sites: Sites) -> list[Json]:
     """Return the saved activations that weigh most, each storage of a graph once."""
-    found: dict[tuple[int, int], tuple[int, int, int, int]] = {}
-    for number, graph in recording.graphs.items():
+    found: dict[tuple[int, int], tuple[int, Node, SavedTensor]] = {}
+    for number, graph in sorted(recording.graphs.items()):
         for node in graph.nodes:
-            for place_in_node, saved in enumerate(node.saved):
+            for saved in node.saved:
                 if not saved.is_parameter and saved.nbytes:
-                    found.setdefault(
-                        (number, saved.storage), (-saved.nbytes, number, node.index, place_in_node)
-                    )
-    rows = []
-    for _, number, index, place_in_node in sorted(found.values())[:limit]:
-        node = recording.graphs[number].nodes[index]
-        saved = node.saved[place_in_node]
-        at = saved.site or node.site
-        site = sources.site(at) if at else None
-        what = [node.name, saved.label, saved.nbytes, saved.state, node.module, site]
-        rows.append([number, index, *what])
-    return rows
+                    found.setdefault((number, saved.storage), (number, node, saved))
+    heaviest = sorted(found.values(), key=lambda one: -one[2].nbytes)[:MAX_LARGEST]
+    return [
+        {
+            "graph": number,
+            "node": node.index,
+            "name": node.name,
+            "label": saved.label,
+            "nbytes": saved.nbytes,
+            "state": saved.state,
+            "location": sites.number(saved.site or node.site),
+        }
+        for number, node, saved in heaviest
+    ]
 
 
 def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
@@ -228,76 +187,43 @@ def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
             tuple(root for root in graph.roots if root.node < MAX_NODES),
             graph.not_looked_at,
         )
-    placing, lines = place(graph), Sources(sources)
-    names, sites, kinds, modules, states = Table(), Table(), Table(), Table(), Table()
-    nodes = graph.nodes
-    saved = [tensor for node in nodes for tensor in node.saved]
-    columns: dict[str, Json] = {
+    sites = Sites(sources, 0)
+    return {
         "total": total,
-        "notLookedAt": graph.not_looked_at,
-        "roots": [astuple(root) for root in graph.roots],
-        "groups": [astuple(group) for group in placing.groups],
-        "parent": placing.parent,
-        "rank": placing.rank,
-        "order": placing.order,
-        "beside": placing.beside,
-        "name": [names[n.name] for n in nodes],
-        "state": [states[n.state.value] for n in nodes],
-        "seq": [n.sequence_nr for n in nodes],
-        "site": [sites[n.site] for n in nodes],
-        "module": [modules[n.module] for n in nodes],
-        "variable": [n.variable for n in nodes],
-        "variableLabel": [n.variable_label for n in nodes],
-        "differentiates": [names[n.differentiates] for n in nodes],
-        "freedBy": [n.freed_by for n in nodes],
-        "builtAfter": [n.built_after for n in nodes],
-        "willRun": [int(n.will_run) for n in nodes],
-        "savedCount": [len(n.saved) for n in nodes],
-        "savedName": [names[s.name] for s in saved],
-        "savedKind": [kinds[f"{s.dtype}[{', '.join(map(str, s.shape))}]"] for s in saved],
-        "savedDevice": [names[s.device] for s in saved],
-        "savedBytes": [s.nbytes for s in saved],
-        "savedStorage": [s.storage for s in saved],
-        "savedVersion": [s.version for s in saved],
-        "savedState": [states[s.state.value] for s in saved],
-        "savedParameter": [int(s.is_parameter) for s in saved],
-        "savedSource": [names[s.source] for s in saved],
-        "savedSite": [sites[s.site] for s in saved],
-        "edgeSource": [e.source for e in graph.edges],
-        "edgeStep": [e.target - e.source for e in graph.edges],
-        "edgeInput": [e.input_nr for e in graph.edges],
+        "not_looked_at": graph.not_looked_at,
+        "roots": sites.plain(graph.roots),
+        "placing": sites.plain(place(graph)),
+        "node": _columns(Node, graph.nodes, sites),
+        "saved_count": [len(node.saved) for node in graph.nodes],
+        "saved": _columns(SavedTensor, [one for node in graph.nodes for one in node.saved], sites),
+        "edge": _columns(Edge, graph.edges, sites),
+        "sites": sites.all(),
     }
-    columns["sites"] = [lines.site(site) for site in sites]
-    columns["names"], columns["kinds"] = list(names), list(kinds)
-    columns["modules"], columns["states"] = list(modules), list(states)
-    return columns
 
 
-def flames(recording: Recording, line: Callable[[str, int], str]) -> dict[str, Json] | None:
-    """Return trees and rows for each kind; ``line`` gives the text of a line of a file."""
+def _columns(kind: type, things: Sequence[Any], sites: Sites) -> dict[str, list[Json]]:
+    """Return each field's values, which pack better than objects: equal ones follow each other."""
+    return {
+        key: [sites.plain(getattr(one, name)) for one in things]
+        for key, name in keys(kind, _LEFT_OUT).items()
+    }
+
+
+def flames(recording: Recording, sites: Sites) -> dict[str, Json] | None:
+    """Return what the largest graph saved, of which the page makes trees and tables."""
     graph = largest(recording)
     if graph is None or not graph.saved:
         return None
-
-    def branch(one: Branch) -> Json:
-        step = one.step
-        parts = [branch(part) for part in one.parts.values()]
-        text = line(step.file, step.line).strip() if step.file else ""
-        return [step.kind, step.name, step.place, text, one.nbytes, one.alone, parts]
-
+    sums = by(
+        lambda one: (one.module, one.module_class, sites.number(one.site), one.operation),
+        graph.saved,
+    )
     call = graph.call
     return {
         "call": call.number,
-        "last": max(call.number, call.last_number),
+        "last": call.last_number,
         "process": call.process,
         "nbytes": graph.nbytes,
         "alone": graph.alone,
-        "classes": {one.module: one.module_class for one in graph.saved if one.module},
-        "trees": {kind: branch(tree(kind, graph.saved)) for kind in Kind},
-        "rows": {kind: _rows(kind, graph) for kind in Kind},
+        "saved": [(*key, *size) for key, size in sums.items()],
     }
-
-
-def _rows(kind: Kind, graph: Largest) -> list[Json]:
-    sums = by(lambda one: name_of(kind, one), graph.saved)
-    return [[name, *size] for name, size in sums.items()]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from gradscope.model import Graph, Node
 from gradscope.render.pictures.compose import fold_title
 from gradscope.render.pictures.folding import Part, fold
-from gradscope.render.pictures.merging import merge
+from gradscope.render.pictures.merging import by_age, merge
 from gradscope.render.pictures.options import DEFAULTS
 from gradscope.render.pictures.picture import UNMARKED
 from gradscope.units import common_length
@@ -36,22 +36,20 @@ LEAST = 20
 """each of at least so many boxes."""
 
 
-def module_calls(graph: Graph) -> list[Scope]:
+def module_calls(nodes: Sequence[Node]) -> list[Scope]:
     """Return each node's boxes; leaves, which no module call builds, get none.
 
     Nodes built one after another in the same module are one call of it. Gradients flow from newer
     nodes to older ones, so a call's nodes have no other node between them, which all nodes of a
     module called twice would have. The same holds for stretches.
     """
-    nodes = graph.nodes
     eras = {node.built_after for node in nodes if not node.is_leaf}
-    built = _by_age(graph)
     scopes: list[Scope] = [()] * len(nodes)
     calls: dict[tuple[str, ...], int] = {}
     open_calls: Scope = ()
-    for node, module in zip(built, _modules(built, graph), strict=True):
+    for node in by_age(nodes):
         names = [f"{ERA}{node.built_after}"] if len(eras) > 1 else []
-        names += module[:MAX_DEPTH]
+        names += node.module.split(".")[:MAX_DEPTH] if node.module else []
         depth = common_length((names, [name for name, _ in open_calls]))
         scope = open_calls[:depth]
         for name in names[depth:]:
@@ -62,43 +60,6 @@ def module_calls(graph: Graph) -> list[Scope]:
     return scopes
 
 
-def _by_age(graph: Graph) -> list[Node]:
-    built = [node for node in graph.nodes if not node.is_leaf]
-    built.sort(
-        key=lambda node: (node.built_after, -1 if node.sequence_nr is None else node.sequence_nr)
-    )
-    return built
-
-
-def _modules(built: Sequence[Node], graph: Graph) -> list[list[str]]:
-    """Return the module of each node in ``built``, guessed where it is not known.
-
-    Modules are seen when a tensor is saved. A node that saved nothing and leads to leaves only (a
-    weight's transpose) prepares what is built next; any other was built in what the nodes before
-    and after it have in common.
-    """
-    inner = {edge.source for edge in graph.edges if not graph.nodes[edge.target].is_leaf}
-    known = [
-        node.module.split(".") if node.module else [] if node.saved else None for node in built
-    ]
-    following: list[list[str]] = []
-    after: list[str] = []
-    for module in reversed(known):
-        following.append(after)
-        after = after if module is None else module
-    before: list[str] = []
-    modules: list[list[str]] = []
-    for node, module, after in zip(built, known, reversed(following), strict=True):
-        if module is not None:
-            before = module
-        elif node.index not in inner:
-            module = after
-        else:
-            module = before[: common_length((before, after))]
-        modules.append(module)
-    return modules
-
-
 def module_path(scope: Scope) -> str:
     """Return the qualified name of the module whose call ``scope`` is."""
     return ".".join(name for name, _ in scope if name[:1] not in (ERA, STRETCH))
@@ -106,7 +67,7 @@ def module_path(scope: Scope) -> str:
 
 def cut_long_levels(graph: Graph, scopes: list[Scope]) -> None:
     """Put stretches around neighbours wherever a box would hold too many others."""
-    built = [node.index for node in _by_age(graph)]
+    built = [node.index for node in by_age(graph.nodes)]
     levels: dict[Scope, dict[Scope | int, None]] = {}
     for index in built:
         scope = scopes[index]
@@ -151,7 +112,9 @@ class Folds:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        folded = fold(merge([graph]), DEFAULTS, UNMARKED)
+        merged = merge([graph])
+        self.nodes = merged.nodes
+        folded = fold(merged, DEFAULTS, UNMARKED)
         self._parts = folded.parts
         self.part_of = [-1] * len(graph.nodes)
         """Number of each node's box in the picture; -1 for a leaf."""
@@ -272,7 +235,8 @@ def place(graph: Graph) -> Placing:
 
 def _grouped(graph: Graph, consumers: list[list[int]]) -> Placing:
     """Put each node in its innermost group; a leaf, which no module call builds, with its users."""
-    folds, scopes = Folds(graph), module_calls(graph)
+    folds = Folds(graph)
+    scopes = module_calls(folds.nodes)
     folds.put_around(scopes)
     cut_long_levels(graph, scopes)
     for node in graph.nodes:

@@ -134,14 +134,6 @@ async function start() {
   page.folder = page.data.header.script.match(/^.*[\\/]/)?.[0] ?? "\0";
   for (const track of page.data.tracks) {
     track.calls = track.calls.map(callOf);
-    track.bars = track.bars.map(([lane, built, started, ended, kept, gone]) => ({
-      lane,
-      built,
-      started,
-      ended,
-      kept,
-      gone,
-    }));
   }
   page.selectTrack(page.data.tracks.find(({ calls }) => calls.length) || page.data.tracks[0]);
   const toggleTheme = startTheme();

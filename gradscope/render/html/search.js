@@ -7,11 +7,11 @@ function findNodes(words) {
   if (!wanted.length) return [];
   const found = [];
   for (let node = 0; node < graph.count; node += 1) {
-    const site = graph.siteAt(graph.site[node]);
+    const site = graph.siteAt(node);
     const text = [
       graph.nameOf(node),
-      graph.variable[node] || "",
-      graph.module[node] < 0 ? "" : graph.modules[graph.module[node]],
+      graph.node.variable[node] || "",
+      graph.node.module[node] ?? "",
       graph.stateOf(node),
       site ? `${site.place} ${site.func}` : "",
     ]

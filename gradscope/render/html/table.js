@@ -70,7 +70,7 @@ function showCallsTable() {
         [
           "Call",
           (call) =>
-            linkButton(call.count > 1 ? `${count(call.number)}–${count(call.lastNumber)}` : count(call.number), () =>
+            linkButton(call.count > 1 ? `${count(call.number)}–${count(call.last_number)}` : count(call.number), () =>
               page.selectCall(call),
             ),
         ],
@@ -78,11 +78,11 @@ function showCallsTable() {
         ["What", (call) => call.verb],
         ["Where", (call) => siteCell(call.site)],
         ["Roots", (call) => call.roots.map((root) => root.name || root.label).join(", ")],
-        ["Nodes run", (call) => `${count(call.nodesRun)} / ${count(call.nodes)}`, true],
-        ["Saved", (call) => each(call, call.savedBytes), true],
-        ["Freed", (call) => each(call, call.freedBytes), true],
-        ["Returned", (call) => each(call, call.returnedBytes), true],
-        ["Retained", (call) => each(call, call.retainedBytes), true],
+        ["Nodes run", (call) => `${count(call.nodes_run)} / ${count(call.nodes)}`, true],
+        ["Saved", (call) => each(call, call.saved_bytes), true],
+        ["Freed", (call) => each(call, call.freed_bytes), true],
+        ["Returned", (call) => each(call, call.returned_bytes), true],
+        ["Retained", (call) => each(call, call.retained_bytes), true],
         ["Result", (call) => (call.exception ? call.exception.split(":")[0] : "ran")],
       ],
       rows,
@@ -105,7 +105,7 @@ function showMemory() {
   const holders = page.data.findings
     .flatMap((finding, index) => {
       const held = finding.related.filter((related) => related.role === "held_by");
-      return held.map((related) => ({ finding, index, related, site: related.at && siteOf(related.at.site) }));
+      return held.map((related) => ({ finding, index, related, site: siteOf(related.location) }));
     })
     .sort((a, b) => b.finding.bytes - a.finding.bytes);
   const open = (index) => {
@@ -132,22 +132,13 @@ function showMemory() {
           "No finding names a holder: nothing was seen to keep a graph alive longer than it is needed.",
         ),
       ];
-  const largest = page.data.largest.map(([graph, node, name, label, size, state, module, site]) => ({
-    graph,
-    node,
-    name,
-    label,
-    size,
-    state,
-    module,
-    site: siteOf(site),
-  }));
+  const { largest } = page.data;
   const largestTable = largest.length
     ? dataTable(
         "Largest saved tensors",
         [
           ["Saved tensor", ({ label }) => el("code", {}, label)],
-          ["Bytes", ({ size }) => bytes(size), true],
+          ["Bytes", ({ nbytes }) => bytes(nbytes), true],
           ["State", ({ state }) => stateTag(state)],
           [
             "Node",
@@ -156,7 +147,7 @@ function showMemory() {
                 ? linkButton(row.name, () => showNode(row.graph, row.node))
                 : row.name,
           ],
-          ["Line", ({ site }) => siteCell(site)],
+          ["Line", ({ location }) => siteCell(siteOf(location))],
         ],
         largest,
         { rows: 10 },

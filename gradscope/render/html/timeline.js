@@ -5,7 +5,7 @@ const LANE = 20;
 const MARGIN = { left: 68, right: 12, top: 10, memory: 112, gap: 26, axis: 22 };
 
 function showTimeline() {
-  const { samples, backwardCalls, peak } = page.track;
+  const { samples, backward_calls: backwardCalls, peak } = page.track;
   const picture = byId("timeline-picture");
   byId("timeline-note").textContent = page.calls.length
     ? `${counted(backwardCalls, "backward call")}${page.calls.length < backwardCalls ? `, alike ones folded into ${counted(page.calls.length, "row")}` : ""}; drag over the picture to select`
@@ -155,7 +155,7 @@ function barPaths(x) {
       top,
       LANE - 6,
     );
-    if (call.freedBytes && call.count === 1 && ended - started > 8) {
+    if (call.freed_bytes && call.count === 1 && ended - started > 8) {
       paths.freed += `M${(ended - 5).toFixed(1)},${top + 7}m-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0`;
     }
     const names = call.roots
@@ -164,7 +164,7 @@ function barPaths(x) {
       .join(", ");
     const full = call.count > 1 ? `×${count(call.count)}${names ? ` ${names}` : ""}` : names;
     const short = call.count > 1 ? `×${count(call.count)}` : count(call.number);
-    const room = ended - started - (call.freedBytes && call.count === 1 ? 14 : 0);
+    const room = ended - started - (call.freed_bytes && call.count === 1 ? 14 : 0);
     const text = [full, short].find((words) => words && words.length * 6.4 + 8 < room);
     if (text)
       texts.push(
@@ -211,7 +211,7 @@ function axisLabels(x, y) {
       .map((bar, row) => [(x(bar.started) + x(bar.ended)) / 2, page.calls[row]])
       .sort((a, b) => a[0] - b[0]);
     for (const [at, call] of rows)
-      put(at, call.count > 1 ? `${count(call.number)}–${count(call.lastNumber)}` : count(call.number));
+      put(at, call.count > 1 ? `${count(call.number)}–${count(call.last_number)}` : count(call.number));
   }
   return labels;
 }

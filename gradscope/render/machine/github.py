@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.model import Finding, Recording, Severity
-from gradscope.render.choices import whole_message
+from gradscope.render.wording import whole_message
 from gradscope.units import escaped, short_path
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "notice"}

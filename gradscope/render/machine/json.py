@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping, Set
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from gradscope.model import SCHEMA, BackwardCall, Edit, Finding, Process, Recording, Root, Site
-from gradscope.render.choices import dumped
+from gradscope.model import SCHEMA, Finding, Process, Recording, Root, Site
 from gradscope.render.memory import Kind, by, largest, name_of
 
-_ELSEWHERE = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
-"""Graphs and memory curves of a recording, and what points into them, are no part of the report."""
+LeftOut = Mapping[type, Set[str]]
+"""The fields that a view does not show."""
 
 _NAMES = {"site": "location"}
+_ELSEWHERE: LeftOut = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
+"""Graphs and memory curves of a recording, and what points into them, are no part of the report."""
 
 
 def to_json(recording: Recording) -> str:
@@ -67,29 +70,38 @@ def _memory(recording: Recording) -> dict[str, Any] | None:
     }
 
 
-def keys(kind: Any) -> dict[str, str]:
+def _complete(value: Any) -> Any:
+    """Return a site with its end put in, and everything else as it is."""
+    match value:
+        case Site(line=line, column=column, end_line=end_line, end_column=end_column):
+            return replace(value, end_line=end_line or line, end_column=end_column or column)
+    return value
+
+
+def plain(
+    value: Any, left_out: LeftOut = _ELSEWHERE, shown: Callable[[Any], Any] = _complete
+) -> Any:
+    """Return what ``json`` writes: a dataclass as an object by its fields.
+
+    ``shown`` is asked first for what stands in the place of a value.
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, tuple | list):
+        return [plain(part, left_out, shown) for part in value]
+    value = shown(value)
+    if not is_dataclass(value):
+        return value
+    names = keys(type(value), left_out).items()
+    return {key: plain(getattr(value, name), left_out, shown) for key, name in names}
+
+
+def keys(kind: Any, left_out: LeftOut = _ELSEWHERE) -> dict[str, str]:
     """Return the keys of a dataclass in JSON, each with the name of its field."""
-    names = (field.name for field in fields(kind) if field.name not in _ELSEWHERE.get(kind, ()))
+    names = (field.name for field in fields(kind) if field.name not in left_out.get(kind, ()))
     return {_NAMES.get(name, name): name for name in names}
 
 
-def plain(value: Any) -> Any:
-    """Return a dataclass of the model, or a tuple of them, as what ``json`` writes."""
-    if isinstance(value, tuple):
-        return [plain(part) for part in value]
-    if not is_dataclass(value):
-        return value
-    shown = _complete(value)
-    return {key: plain(getattr(shown, name)) for key, name in keys(type(value)).items()}
-
-
-def _complete(value: Any) -> Any:
-    """Return the value with its end put in: of a site, an edit of one line, a single call."""
-    match value:
-        case Edit(last=last):
-            return replace(value, end_line=last)
-        case Site(line=line, column=column, end_line=end_line, end_column=end_column):
-            return replace(value, end_line=end_line or line, end_column=end_column or column)
-        case BackwardCall(number=number, last_number=last):
-            return replace(value, last_number=max(last, number))
-    return value
+def dumped(value: Any, **options: Any) -> str:
+    """Return a value as JSON that any encoding has, and that no terminal obeys."""
+    return json.dumps(value, **options).replace("\x7f", "\\u007f")

@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import quote_from_bytes
 
 from gradscope.model import Edit, Finding, Fix, Recording, Severity, Site
-from gradscope.render.choices import alternative, dumped, reasons, safety_of
+from gradscope.render.machine.json import dumped
+from gradscope.render.wording import alternative, reasons, safety_of
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
 from gradscope.units import short_path
@@ -176,7 +177,8 @@ def _folder_uri() -> str:
 
 def _replacement(edit: Edit) -> dict[str, Any]:
     """Return a change of whole lines with their ends; what replaces it brings its own."""
-    deleted = {"startLine": edit.line, "startColumn": 1, "endLine": edit.last + 1, "endColumn": 1}
+    behind = edit.end_line + 1
+    deleted = {"startLine": edit.line, "startColumn": 1, "endLine": behind, "endColumn": 1}
     if not edit.replacement:
         return {"deletedRegion": deleted}
     return {"deletedRegion": deleted, "insertedContent": {"text": edit.replacement + "\n"}}

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 from gradscope.model import BackwardCall, Finding, Process, Recording
-from gradscope.render.choices import dumped
 from gradscope.render.lifetimes import by_process, lifetimes
+from gradscope.render.machine.json import dumped
 from gradscope.units import counted, nbytes
 
 Event = dict[str, Any]

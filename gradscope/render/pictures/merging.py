@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.model import Graph, Node, Root
@@ -45,13 +45,14 @@ def merge(graphs: Sequence[Graph]) -> Merged:
     place: list[int] = []
     several = len(graphs) > 1
     freed_by = {node.freed_by for graph in graphs for node in graph.nodes} - {None}
-    storages = _Storages()
-    for graph in graphs:
+    plain = (graph.nodes for graph in graphs)
+    renumbered = _renumbered(graphs) if several or len(freed_by) > 1 else plain
+    for graph, own in zip(graphs, renumbered, strict=True):
         place = []
-        for node in storages.renumbered(graph) if several or len(freed_by) > 1 else graph.nodes:
+        for node in own:
             key = _identity(node) if several else None
             at = len(nodes) if key is None else known.setdefault(key, len(nodes))
-            nodes[at : at + 1] = [node]
+            nodes[at : at + 1] = [node if node.index == at else replace(node, index=at)]
             place.append(at)
         for edge in graph.edges:
             edges.setdefault((place[edge.source], place[edge.target], edge.input_nr))
@@ -59,82 +60,78 @@ def merge(graphs: Sequence[Graph]) -> Merged:
             moved = replace(root, node=place[root.node])
             if moved not in roots:
                 roots.append(moved)
-    nodes = _with_modules(nodes)
     targets: list[list[int]] = [[] for _ in nodes]
     sources: list[list[int]] = [[] for _ in nodes]
     for source, target, _ in edges:
         targets[source].append(target)
         sources[target].append(source)
+    nodes = _with_modules(nodes, targets)
     order = _newest_first(nodes, targets, sources)
     reach = _reach(targets, roots, order)
     missed = sum(graph.not_looked_at for graph in graphs)
     return Merged(nodes, targets, sources, roots, order, reach, place, missed)
 
 
-def _with_modules(nodes: list[Node]) -> list[Node]:
+def _with_modules(nodes: list[Node], targets: list[list[int]]) -> list[Node]:
     """Give nodes that saved nothing the module of those built around them.
 
-    Nothing but their age is known of them. Theirs is the innermost module that both the node before
-    and the node after were built in. Such nodes have no module class.
+    Nothing but their age is known of them. One that leads to leaves only (a weight's transpose)
+    prepares what is built next; any other was built in what the nodes before and after it have in
+    common. Such nodes have no module class.
     """
-    aged = [n for n, node in enumerate(nodes) if node.sequence_nr is not None]
-    aged.sort(key=lambda n: nodes[n].sequence_nr or 0)
+    aged = by_age(nodes)
+    unknown = {n.index for n in aged if n.module is None and n.site is None and not n.saved}
+    following: dict[int, str] = {}
+    after = before = ""
+    for node in reversed(aged):
+        following[node.index] = after
+        after = after if node.index in unknown else node.module or ""
     filled = list(nodes)
-    waiting: list[int] = []
-    before = ""
-    for at in aged:
-        node = nodes[at]
-        if node.module is None and node.site is None and not node.saved:
-            waiting.append(at)
+    for node in aged:
+        if node.index not in unknown:
+            before = node.module or ""
             continue
-        after = node.module or ""
-        common = common_module((before, after))
-        for unknown in waiting if common else ():
-            filled[unknown] = replace(nodes[unknown], module=common)
-        before, waiting = after, []
+        module, leads_to = following[node.index], targets[node.index]
+        if not leads_to or not all(nodes[target].is_leaf for target in leads_to):
+            module = common_module((before, module))
+        filled[node.index] = replace(node, module=module or None)
     return filled
 
 
-class _Storages:
-    """Renumbers the storages of several graphs, for each graph numbers its own.
+def by_age(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes but the leaves in the order in which they were built."""
+
+    def age(node: Node) -> tuple[int, int]:
+        return node.built_after, -1 if node.sequence_nr is None else node.sequence_nr
+
+    return sorted((node for node in nodes if not node.is_leaf), key=age)
+
+
+def _renumbered(graphs: Sequence[Graph]) -> Iterator[Sequence[Node]]:
+    """Yield the nodes of each graph with storages numbered across all; each graph numbers its own.
 
     A storage that is still held has the numbers of the graph it was seen in, a freed one those of
-    the call that freed it.
+    the call that freed it. A node that an earlier graph had too shows which storages are the same.
     """
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-        self._held: dict[Hashable, int] = {}
-        self._graphs = 0
-
-    def renumbered(self, graph: Graph) -> list[Node]:
-        """Return the nodes of the next graph.
-
-        A node that an earlier graph had too shows which storages are the same.
-        """
-        same: dict[int, int] = {}
+    numbers: dict[Hashable, int] = {}
+    held: dict[Hashable, int] = {}
+    for which, graph in enumerate(graphs):
         for node in graph.nodes:
             for at, tensor in enumerate(node.saved):
-                known = self._held.get((_identity(node), at))
+                known = held.get((_identity(node), at))
                 if known is not None and not tensor.state.is_gone:
-                    same[tensor.storage] = known
-        self._graphs += 1
+                    numbers[which, tensor.storage] = known
         nodes = []
         for node in graph.nodes:
             saved = []
             for at, tensor in enumerate(node.saved):
-                if tensor.state.is_gone:
-                    number = self._number("freed", node.freed_by, tensor.storage)
-                else:
-                    number = same.get(tensor.storage) or self._number(self._graphs, tensor.storage)
-                    if _identity(node) is not None:
-                        self._held[_identity(node), at] = number
+                of = ("freed", node.freed_by) if tensor.state.is_gone else which
+                number = numbers.setdefault((of, tensor.storage), len(numbers) + 1)
                 saved.append(replace(tensor, storage=number))
+                if of == which and _identity(node) is not None:
+                    held[_identity(node), at] = number
             nodes.append(replace(node, saved=tuple(saved)) if saved else node)
-        return nodes
-
-    def _number(self, *key: Hashable) -> int:
-        return self._numbers.setdefault(key, len(self._numbers) + 1)
+        yield nodes
 
 
 def _identity(node: Node) -> Hashable | None:
@@ -149,23 +146,25 @@ def _identity(node: Node) -> Hashable | None:
 def _newest_first(
     nodes: list[Node], targets: list[list[int]], sources: list[list[int]]
 ) -> list[int]:
-    """Order by sequence number, or edge by edge where threads or a double backward mixed those."""
-    # Leaves have no number and lead nowhere, so they may all come last.
-    age = [float("inf") if node.sequence_nr is None else -float(node.sequence_nr) for node in nodes]
-    places = range(len(nodes))
-    if all(age[n] < age[target] or not targets[target] for n in places for target in targets[n]):
-        return sorted(places, key=lambda n: (not targets[n] and bool(sources[n]), age[n], n))
+    """Order by sequence number as far as edges allow: threads and double backward mix those up."""
+
+    def age(place: int) -> tuple[bool, float, int]:
+        # What leads nowhere, as a leaf, may come last.
+        number = nodes[place].sequence_nr
+        last = not targets[place] and bool(sources[place])
+        return last, float("inf") if number is None else -number, place
+
     waiting = [len(above) for above in sources]
-    ready = [(age[n], n) for n in places if not waiting[n]]
+    ready = [age(place) for place in range(len(nodes)) if not waiting[place]]
     heapq.heapify(ready)
     order = []
     while ready:
-        _, node = heapq.heappop(ready)
+        *_, node = heapq.heappop(ready)
         order.append(node)
         for target in targets[node]:
             waiting[target] -= 1
             if not waiting[target]:
-                heapq.heappush(ready, (age[target], target))
+                heapq.heappush(ready, age(target))
     return order
 
 

@@ -1,10 +1,11 @@
-"""Draws a placed picture as rectangles, lines and texts, which the SVG then only writes down."""
+"""Draws a placed picture as SVG: every other image is made of that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from importlib.resources import files
 from typing import Any
 
@@ -25,10 +26,12 @@ from gradscope.render.pictures.picture import (
     Row,
 )
 from gradscope.render.theme import NODE_STATES, SAVED_STATES, SEVERITIES, Look, Tone, page_of
+from gradscope.units import escaped
 
 FAMILY = "Liberation Sans"
 """Has the widths of Helvetica and Arial, which every viewer and graphviz know."""
 
+_FONTS = f"'{FAMILY}', Arial, Helvetica, sans-serif"
 FILE = files("gradscope.render.pictures") / "fonts" / "LiberationSans-Regular.ttf"
 
 
@@ -63,39 +66,12 @@ _LINE = "      "
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A path with an outline, a fill, or both; each three points after the first make a curve."""
-
-    points: tuple[Point, ...] = ()
-    rect: Rect | None = None
-    radius: float = 0.0
-    stroke: str | None = None
-    width: float = 1.0
-    dash: tuple[int, ...] = ()
-    fill: str | None = None
-    straight: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A line of text; ``y`` is its base line, ``end`` sets it flush right at ``x``."""
-
-    x: float
-    y: float
-    text: str
-    size: float
-    colour: str
-    end: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything to be painted, in painting order."""
+    """A drawn picture: an SVG document, its size and its title."""
 
+    svg: str
     width: float
     height: float
-    background: str
-    items: tuple[Shape | Text, ...]
     title: str
 
 
@@ -127,26 +103,38 @@ def draw_scene(
 
 
 class _Painter:
-    """Collects shapes and texts in painting order."""
+    """Collects the elements in painting order, and how far its texts reach to the right."""
 
     def __init__(self, theme: str) -> None:
         self.theme = theme
         self.page = page_of(theme)
-        self.items: list[Shape | Text] = []
+        self.elements: list[str] = []
+        self.right = 0.0
 
     def rect(self, rect: Rect, radius: float, **look: Any) -> None:
-        self.items.append(Shape((), rect, radius, **look))
+        corner = f' rx="{_n(radius)}"' if radius else ""
+        size = f'width="{_n(rect.width)}" height="{_n(rect.height)}"'
+        place = f'x="{_n(rect.x)}" y="{_n(rect.y)}"'
+        self.elements.append(f"<rect {place} {size}{corner}{_paint(**look)}/>")
 
-    def line(self, points: tuple[Point, ...], colour: str, width: float) -> None:
-        self.items.append(Shape(points, stroke=colour, width=width, straight=True))
-
-    def area(self, points: tuple[Point, ...], colour: str, *, straight: bool = True) -> None:
-        self.items.append(Shape(points, fill=colour, straight=straight))
+    def path(self, points: Sequence[Point], *, straight: bool = False, **look: Any) -> None:
+        """Draw through points; if not straight, each three after the first make a curve."""
+        start, *rest = (f"{_n(x)},{_n(y)}" for x, y in points)
+        way = f"M{start}{'L' if straight else 'C'}{' '.join(rest)}{'Z' if 'fill' in look else ''}"
+        self.elements.append(f'<path d="{way}"{_paint(**look)}/>')
 
     def text(
         self, x: float, y: float, text: str, size: float, colour: str, *, end: bool = False
     ) -> None:
-        self.items.append(Text(x, y, text, size, colour, end))
+        """Write a line; ``y`` is its base line, ``end`` sets it flush right at ``x``."""
+        if not text:
+            return
+        if not end:
+            self.right = max(self.right, x + font().width(text, size))
+        anchor = ' text-anchor="end"' if end else ""
+        place = f'x="{_n(x)}" y="{_n(y)}" font-size="{_n(size)}"'
+        paint = f'fill="{colour}"{anchor} xml:space="preserve"'
+        self.elements.append(f"<text {place} {paint}>{_safe(text)}</text>")
 
     def scene(self, columns: Sequence[Placed], whole: Picture, notes: Sequence[str]) -> Scene:
         content = sum(column.width for column in columns) + _BETWEEN * (len(columns) - 1)
@@ -164,16 +152,17 @@ class _Painter:
         for column in columns:
             self.column(column, x, top)
             x += column.width + _BETWEEN
-        height = top + max(column.height for column in columns) + _MARGIN
         # The layout makes no room for the counts that stand beside links.
-        texts = (
-            item.x + measure(item.text, item.size)
-            for item in self.items
-            if isinstance(item, Text) and not item.end
-        )
-        right = max(width + _MARGIN, *texts)
-        page = self.page.background
-        return Scene(round(right + _MARGIN), round(height), page, tuple(self.items), whole.title)
+        w = round(max(width + _MARGIN, self.right) + _MARGIN)
+        h = round(top + max(column.height for column in columns) + _MARGIN)
+        head = [
+            '<?xml version="1.0" encoding="UTF-8"?>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{w:g}" height="{h:g}" '
+            f'viewBox="0 0 {w:g} {h:g}" font-family="{_FONTS}" role="img">',
+            f"<title>{_safe(whole.title)}</title>",
+            f'<rect width="{w:g}" height="{h:g}" fill="{self.page.background}"/>',
+        ]
+        return Scene("\n".join([*head, *self.elements, "</svg>\n"]), w, h, whole.title)
 
     def legend(self, whole: Picture, columns: Sequence[Placed], width: float, top: float) -> float:
         """Draw one entry per state and kind of link there is; return where the legend ends."""
@@ -191,7 +180,7 @@ class _Painter:
                 left += _MARK + 3
             if word == _LINE:
                 sample = ((left, y - 3.5), (left + font().width(word, SMALL), y - 3.5))
-                self.line(sample, self.page.accent, 2.4)
+                self.path(sample, straight=True, stroke=self.page.accent, width=2.4)
             else:
                 colour = look.tone(self.theme).ink if look else self.page.text
                 self.text(left, y, word, SMALL, colour)
@@ -241,7 +230,7 @@ class _Painter:
     def link(self, route: tuple[Point, ...], kind: LinkKind, count: int) -> None:
         important = kind is not LinkKind.PLAIN
         colour = self.page.accent if important else self.page.rule
-        self.items.append(Shape(route, stroke=colour, width=2.4 if important else 1.1))
+        self.path(route, stroke=colour, width=2.4 if important else 1.1)
         (x0, y0), (x1, y1) = route[-2] if route[-2] != route[-1] else route[-3], route[-1]
         if (x0, y0) == (x1, y1):
             x0, y0 = x1, y1 - 1
@@ -251,7 +240,7 @@ class _Painter:
         bx, by = x1 - ux * size, y1 - uy * size
         half = size * 0.42
         left, right = (bx - uy * half, by + ux * half), (bx + uy * half, by - ux * half)
-        self.area(((x1, y1), left, right), colour)
+        self.path(((x1, y1), left, right), straight=True, fill=colour)
         if count > 1:
             mx, my = route[len(route) // 2]
             self.text(mx + 4, my, f"{TIMES}{count:,}", SMALL - 1, self.page.muted)
@@ -291,7 +280,7 @@ class _Painter:
             y += 13
         rows = [row for row in box.rows if row.text]
         if rows:
-            self.line(((rect.x, y + 2), (right, y + 2)), ink, 0.5)
+            self.path(((rect.x, y + 2), (right, y + 2)), straight=True, stroke=ink, width=0.5)
         for row in rows:
             self.row(row, rect, y + 15)
             y += _ROW
@@ -305,7 +294,8 @@ class _Painter:
         self.text(left, y, row.text, TEXT, self.page.muted if row.muted else self.page.text)
         if look is not None and row.state is not None and row.state.is_gone:
             end = left + font().width(row.text, TEXT)
-            self.line(((left, y - 3.6), (end, y - 3.6)), look.tone(self.theme).ink, 0.9)
+            struck = ((left, y - 3.6), (end, y - 3.6))
+            self.path(struck, straight=True, stroke=look.tone(self.theme).ink, width=0.9)
         self.text(rect.x + rect.width - _PAD, y, row.note, SMALL, ink, end=True)
 
     def symbol(self, symbol: str, x: float, y: float, colour: str) -> None:
@@ -320,11 +310,12 @@ class _Painter:
             (x + k, y - r), (x + r, y - k), (x + r, y),
         )  # fmt: skip
         if symbol == "●":
-            self.area(circle, colour, straight=False)
+            self.path(circle, fill=colour)
         elif symbol == "○":
-            self.items.append(Shape(circle, stroke=colour, width=1.4))
+            self.path(circle, stroke=colour, width=1.4)
         elif symbol == "◆":
-            self.area(((x, y - 4.4), (x + 4.4, y), (x, y + 4.4), (x - 4.4, y)), colour)
+            corners = ((x, y - 4.4), (x + 4.4, y), (x, y + 4.4), (x - 4.4, y))
+            self.path(corners, straight=True, fill=colour)
         else:
             size = 12.0
             self.text(x - font().width(symbol, size) / 2, y + 4.2, symbol, size, colour)
@@ -360,3 +351,21 @@ def _broken(text: str, width: float, size: float) -> list[str]:
         else:
             lines[-1] = longer
     return lines
+
+
+def _paint(
+    *, stroke: str = "", width: float = 1.0, dash: Sequence[int] = (), fill: str = "none"
+) -> str:
+    line = f' stroke="{stroke}" stroke-width="{_n(width)}"' if stroke else ""
+    dashes = f' stroke-dasharray="{" ".join(map(str, dash))}"' if dash else ""
+    return f' fill="{fill}"{line}{dashes}'
+
+
+def _n(value: float) -> str:
+    """Return at most two decimals, no trailing zeros and never ``-0``."""
+    return "0" if abs(value) < 0.005 else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _safe(text: str) -> str:
+    """Return text for XML, without markup and characters that XML forbids."""
+    return escape(escaped(text), quote=True)

@@ -100,10 +100,10 @@ def _row(recording: Recording, call: int | None) -> BackwardCall:
     if not rows:
         raise GradscopeError("no backward call was made, so there is no graph to draw")
     if call is None:
-        return max(rows, key=lambda row: (row.graph in recording.graphs, _last(row)))
-    around = [row for row in rows if row.number <= call <= _last(row)]
+        return max(rows, key=lambda row: (row.graph in recording.graphs, row.last_number))
+    around = [row for row in rows if row.includes(call)]
     if not around:
-        calls = counted(max(map(_last, rows)), "call")
+        calls = counted(max(row.last_number for row in rows), "call")
         raise GradscopeError(f"there is no backward call {call} in the recording: it has {calls}")
     # Rows of calls that take turns overlap: the one whose turn it was comes in even steps.
     return max(around, key=lambda row: (row.number == call, _in_step(row, call), row.number))
@@ -112,12 +112,8 @@ def _row(recording: Recording, call: int | None) -> BackwardCall:
 def _in_step(row: BackwardCall, call: int) -> bool:
     if row.count < 2:
         return row.number == call
-    step, uneven = divmod(_last(row) - row.number, row.count - 1)
+    step, uneven = divmod(row.last_number - row.number, row.count - 1)
     return not uneven and step > 0 and (call - row.number) % step == 0
-
-
-def _last(row: BackwardCall) -> int:
-    return max(row.number, row.last_number)
 
 
 def _stored(recording: Recording) -> str:

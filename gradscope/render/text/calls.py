@@ -31,7 +31,7 @@ def folded(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
         period, times = _repeat(keys, at)
         for offset in range(period):
             alike = calls[at + offset : at + period * times : period]
-            last = max(max(call.last_number, call.number) for call in alike)
+            last = max(call.last_number for call in alike)
             rows.append(
                 replace(alike[0], count=sum(call.count for call in alike), last_number=last)
             )

@@ -9,18 +9,19 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.model import Certainty, Finding, Severity, Site
-from gradscope.render.choices import alternative, reasons
+from gradscope.model import Certainty, Finding, Fix, Severity, Site
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
 from gradscope.render.text.terminal import (
     distinct,
     place_of,
     plain,
+    print_labelled,
     print_lines,
     print_message,
     shorten,
 )
 from gradscope.render.theme import SEVERITIES
+from gradscope.render.wording import alternative, reasons
 from gradscope.units import counted, listed
 
 _MOST_SAVED = 4
@@ -72,13 +73,18 @@ def print_finding(
         print_lines(console, [Text()])
         return
     if finding.fix is not None:
-        print_message(Text("help", style="bold green").append(": "), finding.fix.message, console)
-        for word, text in reasons(finding.fix):
-            print_message(Text.assemble((word, "bold cyan"), ": "), text, console)
+        print_help(finding.fix.message, finding.fix, console)
         for other in finding.alternatives:
             print_message(Text("  or: ", style="green"), alternative(other), console)
     explain = f"{_EXPLAIN_INDENT}explain: gradscope explain {plain(finding.code, console)}"
     print_lines(console, [Text(explain, style="dim"), Text()])
+
+
+def print_help(message: str, fix: Fix, console: Console) -> None:
+    """Print what to do, why, and what it means for the training."""
+    print_message(Text("help: ", style="bold green"), message, console)
+    for word, text in reasons(fix):
+        print_labelled(word, "bold cyan", text, console)
 
 
 def print_findings(findings: Sequence[Finding], console: Console) -> None:
@@ -148,7 +154,7 @@ def print_note(
     gutter: int = 0,
 ) -> None:
     """Print a note, and the place it speaks of."""
-    print_message(Text.assemble(("note", "bold cyan"), ": "), message, console)
+    print_labelled("note", "bold cyan", message, console)
     if site is not None:
         print_lines(console, mentioned(site, console, sources, gutter=gutter))
 

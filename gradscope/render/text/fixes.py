@@ -12,15 +12,16 @@ from rich.text import Text
 from gradscope.fixing.patch import Change, apply, read, unified_diff
 from gradscope.fixing.proposals import Candidate, Plan, Proposal
 from gradscope.model import Finding
-from gradscope.render.choices import reasons, safety_of
-from gradscope.render.text.finding import tag
+from gradscope.render.text.finding import print_help, tag
 from gradscope.render.text.snippets import location
 from gradscope.render.text.terminal import (
     plain,
+    print_labelled,
     print_lines,
     print_message,
     write_text,
 )
+from gradscope.render.wording import reasons, with_safety
 from gradscope.units import escaped, short_path
 
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
@@ -46,10 +47,7 @@ def print_changes(plan: Plan, console: Console) -> None:
 def print_tried(findings: Iterable[Finding], console: Console) -> None:
     """Print the fixes that a rehearsal has found, each with its diff."""
     for fix in {each.fix.edits: each.fix for each in findings if each.fix}.values():
-        safety = f" ({safety_of(fix)})" if safety_of(fix) else ""
-        print_message(Text("help", style="bold green").append(": "), fix.message + safety, console)
-        for word, text in reasons(fix):
-            print_message(Text.assemble((word, "bold cyan"), ": "), text, console)
+        print_help(with_safety(fix.message, fix), fix, console)
         for file in dict.fromkeys(edit.file for edit in fix.edits):
             own = [edit for edit in fix.edits if edit.file == file]
             with suppress(OSError, SyntaxError, ValueError):
@@ -90,8 +88,8 @@ def _candidate(
     fix = candidate.fix
     is_chosen = candidate.number == proposal.chosen.number
     lead = f"fix {candidate.number}" if several else "fix"
-    safety = f" ({safety_of(fix)})" if safety_of(fix) else ""
-    _note(lead, "bold green" if is_chosen else "green", fix.message + safety, console)
+    style = "bold green" if is_chosen else "green"
+    _note(lead, style, with_safety(fix.message, fix), console)
     for word, text in reasons(fix):
         _note(word, "bold cyan", text, console)
     if is_chosen and proposal.changes_training and not fix.effects:
@@ -114,4 +112,4 @@ def at(finding: Finding, console: Console) -> str:
 
 
 def _note(word: str, style: str, message: str, console: Console) -> None:
-    print_message(Text.assemble((f"{word:>7}", style), ": "), message, console)
+    print_labelled(f"{word:>7}", style, message, console)

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -117,19 +119,11 @@ def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
 
 def print_diff(before: Recording, after: Recording, console: Console) -> None:
     """Print how the memory, the totals and the findings of two runs differ."""
-    pairs = {
-        "saved in the largest graph": (_size(largest(before)), _size(largest(after))),
-        **_alone(before, after),
-        "held at the peak": _totals(before, after, "peak_saved_bytes"),
-        "held at the end": _totals(before, after, "live_bytes"),
-        "saved in all": _totals(before, after, "saved_bytes"),
-    }
-    rows = [(name, _change(*sizes), Text()) for name, sizes in pairs.items()]
-    counts = {
-        "backward calls": _totals(before, after, "backward_calls"),
-        "nodes built": _totals(before, after, "nodes"),
-    }
-    rows += [(name, _change(*pair, str_of=count), Text()) for name, pair in counts.items()]
+    rows: list[Row] = []
+    for name, figure, str_of in _FIGURES:
+        sizes = figure(before), figure(after)
+        if None not in sizes:
+            rows.append((name, _change(*sizes, str_of=str_of), Text()))
     _print_table("totals", [("", ("before", "after", "change"), Text()), *rows], console)
     graphs = [largest(one) for one in (before, after)]
     for kind in (Kind.MODULE, Kind.OPERATION):  # lines move with the change that is looked at
@@ -168,23 +162,19 @@ def _print_findings(before: Recording, after: Recording, console: Console) -> No
     print_lines(console, [Text(plain(line, console)) for line in lines or ["  the same"]])
 
 
-def _size(graph: Largest | None) -> int:
-    return 0 if graph is None else graph.nbytes
+_FIGURES: tuple[tuple[str, Callable[[Recording], Any], Callable[[int], str]], ...] = (
+    ("saved in the largest graph", lambda run: getattr(largest(run), "nbytes", 0), nbytes),
+    ("held by it alone", lambda run: getattr(largest(run), "alone", None), nbytes),
+    ("held at the peak", attrgetter("summary.peak_saved_bytes"), nbytes),
+    ("held at the end", attrgetter("summary.live_bytes"), nbytes),
+    ("saved in all", attrgetter("summary.saved_bytes"), nbytes),
+    ("backward calls", attrgetter("summary.backward_calls"), count),
+    ("nodes built", attrgetter("summary.nodes"), count),
+)
+"""The totals that two runs are compared by; None where a recording does not have one."""
 
 
-def _alone(before: Recording, after: Recording) -> dict[str, tuple[int, int]]:
-    """Return what the largest graphs alone held, if both recordings have it."""
-    one, other = largest(before), largest(after)
-    if one is None or other is None or one.alone is None or other.alone is None:
-        return {}
-    return {"held by it alone": (one.alone, other.alone)}
-
-
-def _totals(before: Recording, after: Recording, name: str) -> tuple[int, int]:
-    return getattr(before.summary, name), getattr(after.summary, name)
-
-
-def _change(before: int, after: int, str_of: Callable[[int], str] = nbytes) -> tuple[str, str, str]:
+def _change(before: int, after: int, str_of: Callable[[int], str] = nbytes) -> tuple[str, ...]:
     """Return both figures, and the difference with its sign."""
     sign = "+" if after > before else "-"
     change = "" if after == before else f"{sign}{str_of(abs(after - before))}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from gradscope.render.text.terminal import (
     shorten,
     wrapped,
 )
+from gradscope.units import lines_of
 
 _NARROWEST_LABEL = 24
 
@@ -40,8 +40,7 @@ def source_line(site: Site, sources: Mapping[str, str] | None) -> str | None:
         except ValueError:  # no file can have such a name
             return None
     else:
-        text = sources.get(site.file, "")
-        lines = re.split(r"\r\n|\r|\n", text)  # as Python counts them: a form feed ends no line
+        lines = lines_of(sources.get(site.file, ""))
         line = lines[site.line - 1] if 0 < site.line <= len(lines) else ""
     return line.rstrip() or None
 

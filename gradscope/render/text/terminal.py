@@ -79,17 +79,8 @@ def drawn(line: str, console: Console) -> tuple[str, list[int]]:
 
 def cut(text: str, start: int, width: int) -> str:
     """Return ``width`` cells from ``start`` on; half a wide character becomes a space."""
-    kept, cell = [], 0
-    for char in text:
-        size = cell_len(char)
-        if start <= cell and cell + size <= start + width:
-            kept.append(char)
-        elif cell < start + width and cell + size > start:
-            kept.append(" " * (min(cell + size, start + width) - max(cell, start)))
-        cell += size
-        if cell > start + width:
-            break
-    return "".join(kept)
+    beyond = Segment(text).split_cells(start)[1]
+    return beyond.split_cells(width)[0].text
 
 
 def shorten(text: str, width: int) -> str:
@@ -174,6 +165,11 @@ def print_message(lead: Text, message: str, console: Console, style: str = "") -
     print_lines(
         console, [Text.assemble(lead, first), *(Text.assemble(" " * indent, part) for part in rest)]
     )
+
+
+def print_labelled(word: str, style: str, message: str, console: Console) -> None:
+    """Print a message after a coloured word and a colon."""
+    print_message(Text.assemble((word, style), ": "), message, console)
 
 
 _FIRST = 2.0

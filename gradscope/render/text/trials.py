@@ -18,7 +18,6 @@ from gradscope.fixing.runs import Loss, Run, text_at, told_place
 from gradscope.fixing.training import Change, Difference, owners
 from gradscope.fixing.verify import NEVER_CAME, Trial, Tried, Verdict
 from gradscope.model import Finding
-from gradscope.render.choices import kind_of
 from gradscope.render.text.fixes import at
 from gradscope.render.text.terminal import (
     plain,
@@ -28,6 +27,7 @@ from gradscope.render.text.terminal import (
     shorten,
     wrapped,
 )
+from gradscope.render.wording import kind_of
 from gradscope.units import counted, nbytes, seconds, short_path
 
 _MOST_OUTPUT_LINES = 15

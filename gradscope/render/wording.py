@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from gradscope.model import Applicability, Finding, Fix
 from gradscope.units import short_path
 
@@ -17,9 +14,7 @@ def reasons(fix: Fix) -> list[tuple[str, str]]:
 
 def alternative(fix: Fix) -> str:
     """Return an alternative in a line: what it does, how safe it is, what it means."""
-    safety = safety_of(fix)
-    means = "; ".join(fix.effects) or fix.message
-    return f"{kind_of(fix)}{f' ({safety})' if safety else ''}: {means}"
+    return f"{with_safety(kind_of(fix), fix)}: {'; '.join(fix.effects) or fix.message}"
 
 
 def kind_of(fix: Fix) -> str:
@@ -31,6 +26,11 @@ def safety_of(fix: Fix) -> str:
     """Return how safe a fix is, in the word for machines; empty where that is not known."""
     is_known = fix.applicability is not Applicability.UNSPECIFIED
     return fix.applicability.value if is_known else ""
+
+
+def with_safety(text: str, fix: Fix) -> str:
+    """Return a text about a fix, and in brackets how safe that is, if known."""
+    return f"{text} ({safety_of(fix)})" if safety_of(fix) else text
 
 
 def whole_message(finding: Finding) -> str:
@@ -48,8 +48,3 @@ def whole_message(finding: Finding) -> str:
     if finding.suppression is not None:
         lines.append(f"suppressed {finding.suppression.reason}")
     return "\n".join(lines)
-
-
-def dumped(value: Any, **options: Any) -> str:
-    """Return a value as JSON that any encoding has, and that no terminal obeys."""
-    return json.dumps(value, **options).replace("\x7f", "\\u007f")

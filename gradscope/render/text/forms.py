@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.console import Console
 
 from gradscope.model import (
     BackwardCall,
@@ -23,7 +25,7 @@ from gradscope.model.printed import text_of
 from gradscope.render.text.calls import as_code
 from gradscope.render.text.finding import print_finding, print_findings
 from gradscope.render.text.report import print_report
-from gradscope.render.text.terminal import console_in_memory, plain, written_on
+from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
 from gradscope.units import counted, escaped, nbytes
 
@@ -45,7 +47,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 @text_of.register
 def graph_text(graph: Graph) -> str:
     """Return a headline, then a line for each node and each of its further saved tensors."""
-    console = console_in_memory(_WIDTH)
     roots = {root.node: root.name or "root" for root in graph.roots}
     following: dict[int, list[str]] = {}
     for edge in graph.edges:
@@ -65,9 +66,7 @@ def graph_text(graph: Graph) -> str:
         lines.append(f"… and {counted(len(graph.nodes) - _MOST_NODES, 'more node')}")
     if graph.not_looked_at:
         lines.append(f"not looked at: what is behind {counted(graph.not_looked_at, 'more edge')}")
-    return "\n".join(
-        plain(line, console) for line in [_headline(graph), *"\n".join(lines).split("\n")]
-    )
+    return escaped("\n".join([_headline(graph), *lines]), keep="\n")
 
 
 def _headline(graph: Graph) -> str:
@@ -149,42 +148,41 @@ def changes_text(changes: Changes) -> str:
 @text_of.register
 def finding_text(finding: Finding) -> str:
     """Return a finding as the report shows it."""
-    console = console_in_memory(_WIDTH)
-    print_finding(finding, console)
-    return written_on(console).strip("\n")
+    return _written(lambda console: print_finding(finding, console))
 
 
 @text_of.register
 def findings_text(findings: Findings) -> str:
     """Return findings as the report shows them, one after the other; suppressed ones counted."""
-    console = console_in_memory(_WIDTH)
-    print_findings(findings, console)
-    return written_on(console).strip("\n") or "no finding"
+    return _written(lambda console: print_findings(findings, console)) or "no finding"
 
 
 @text_of.register
 def report_text(recording: Recording) -> str:
     """Return the whole report."""
+    return _written(lambda console: print_report(recording, console))
+
+
+def _written(print_on: Callable[[Console], object]) -> str:
+    """Return what a function prints on a console."""
     console = console_in_memory(_WIDTH)
-    print_report(recording, console)
+    print_on(console)
     return written_on(console).strip("\n")
 
 
 @text_of.register
 def call_text(call: BackwardCall) -> str:
     """Return a backward call in one line: nodes built, destroyed, run; bytes freed, retained."""
-    console = console_in_memory(_WIDTH)
     site = f"  {_where(call.site)}" if call.site else ""
     number = f"call {call.number}"
     if call.count > 1:
         number = f"calls {call.number} to {call.last_number}"
     raised = f"  raised {call.exception.partition(':')[0]}" if call.exception else ""
-    return plain(
+    return escaped(
         f"{number}  {as_code(call)}{site}  built {call.nodes_built:,}"
         f"  destroyed {call.nodes_destroyed:,}  run {call.nodes_run:,}"
         f"  freed {call.freed_tensors:,} ({nbytes(call.freed_bytes)})"
-        f"  retained {nbytes(call.retained_bytes)}{raised}",
-        console,
+        f"  retained {nbytes(call.retained_bytes)}{raised}"
     )
 
 

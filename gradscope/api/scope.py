@@ -21,6 +21,7 @@ from gradscope.collect.interruptions import take
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import Notes, raised_by_program
+from gradscope.collect.observers import Observer, Observers
 from gradscope.collect.saving import Saving
 from gradscope.collect.slots import begin_watch, foreign, readable
 from gradscope.collect.state import State
@@ -32,7 +33,6 @@ from gradscope.detect.foresight.observer import Foresight
 from gradscope.detect.leaks.growth import Growth
 from gradscope.detect.leaks.unused import Unused
 from gradscope.detect.leaks.waste import Waste
-from gradscope.detect.observers import Observers
 from gradscope.errors import FreedGraphError, StaleSavedTensorError
 from gradscope.hooks import (
     DefaultHookFunctions,
@@ -111,7 +111,7 @@ class Session:
         self.state.looks = Part.LOOKS not in off
         self.looker = Looker(self.state)
         self._backward = Backward(self.state, self.looker, hazards, self)
-        self._lines = LineWatch(self.state, self.observers)
+        self._lines = LineWatch(self.state)
         growth = Growth(self.state)
         self.observers.add(
             self._lines,
@@ -228,7 +228,7 @@ class Session:
         except Exception as failure:
             self._note("looking at an optimizer's step failed in gradscope", failure)
             return
-        self.observers.after_step(optimizer, place, frame)
+        self.observers.tell(Observer.after_step, optimizer, place, frame)
 
     def _note(self, what: str, failure: Exception) -> None:
         if raised_by_program(failure):
@@ -435,7 +435,7 @@ class Scope(Printed):
     def look_back(self, main: ModuleType) -> None:
         """Look at what a program whose code has run leaves in the variables of its main module."""
         if self._session is not None and self._session.process == os.getpid():
-            self._session.observers.after_program(main)
+            self._session.observers.tell(Observer.after_program, main)
 
     def explain(self, error: BaseException) -> None:
         """Announce what is known of an exception that ends the program outside of a backward

@@ -14,6 +14,7 @@ from types import TracebackType
 import torch
 
 from gradscope.api.scope import Scope, Session
+from gradscope.collect.observers import Observer
 from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.record.header import header_of
@@ -111,7 +112,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         global _session
         scope, session = self._entered.pop()
         if session.scopes == [scope]:
-            session.observers.at_end()
+            session.observers.tell(Observer.at_end)
         session.scopes.remove(scope)
         session.regroup()
         if not session.scopes:

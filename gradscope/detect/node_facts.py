@@ -13,6 +13,7 @@ from gradscope.collect.mutations import node_site
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.model import Graph, Node, NodeState, Site
+from gradscope.program.layouts import closure_of
 from gradscope.program.sites import HIDDEN, owner_of, site_of
 from gradscope.torch_private import function_of
 
@@ -116,11 +117,7 @@ def _callees(function: FunctionType, cls: Any, names: frozenset[str]) -> Iterato
     They are looked up without running any code of the program's.
     """
     found = [function.__globals__[name] for name in names if name in function.__globals__]
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # not filled yet
-            continue
+    found += [value for _, value in closure_of(function)]
     owners = [cls, *(each for each in found if isinstance(each, type | ModuleType))]
     for owner in owners:
         for space in owner.__mro__ if isinstance(owner, type) else (owner,):

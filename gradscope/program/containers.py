@@ -9,7 +9,6 @@ import itertools
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -247,9 +246,8 @@ def _of_wrapper(_: Contents, holder: object) -> list[Held]:
 def _of_function(contents: Contents, function: types.FunctionType) -> Iterator[Held]:
     """Closure, defaults, attributes; for the user's functions also their module's variables."""
     code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # not bound yet
-            yield "cell", name, cell.cell_contents
+    for name, value in layouts.closure_of(function):
+        yield "cell", name, value
     # A program may set more defaults than there are parameters: Python counts from the last one.
     names = reversed(code.co_varnames[: code.co_argcount])
     defaults = zip(names, reversed(function.__defaults__ or ()), strict=False)

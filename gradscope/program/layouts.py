@@ -163,6 +163,17 @@ def user_functions() -> Iterator[types.FunctionType]:
                     inner = inner.__dict__.get("__wrapped__")
 
 
+def closure_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of a closure that are bound, with their names."""
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+        yield name, value
+
+
 def module_file(name: str) -> str:
     """Return the source file of a loaded module; empty where it has none."""
     module = sys.modules.get(name)

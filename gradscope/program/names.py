@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch.nn import Module
 
 from gradscope.program.containers import layout_of
-from gradscope.program.sites import USER, caller_of, owner_of
+from gradscope.program.sites import USER, caller_of, frames_from, owner_of
 from gradscope.program.tensors import is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
@@ -105,18 +106,11 @@ class Names:
     def _learn(self, frame: FrameType, module: Module) -> None:
         """Learn the modules of the outermost call in progress, named by the variable it is in."""
         outermost, caller = module, caller_of(frame)
-        above: FrameType | None = frame
-        depth = 0
-        while above is not None and depth < _DEEPEST:
+        for above in islice(frames_from(frame), _DEEPEST):
             if above.f_code is MODULE_CALL:
                 outermost, caller = _module_in(above) or outermost, caller_of(above)
-            above = caller_of(above)
-            depth += 1
-        name = None
-        while caller is not None and name is None:
-            if owner_of(caller.f_code) == USER:
-                name = _variable(caller, outermost)
-            caller = caller_of(caller)
+        users = (each for each in frames_from(caller) if owner_of(each.f_code) == USER)
+        name = next(filter(None, (_variable(each, outermost) for each in users)), None)
         self._learn_module(outermost, name or self._unnamed(outermost))
         if id(module) not in self._modules:  # called from a module that does not list it as its own
             self._learn_module(module, self._unnamed(module))

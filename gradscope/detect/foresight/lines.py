@@ -26,11 +26,11 @@ from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import raised_by_program
+from gradscope.collect.observers import Observer
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.foresight.objects import Objects
-from gradscope.detect.observers import Observer, Observers
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import (
@@ -280,8 +280,8 @@ class LineWatch(Observer):
     stays off.
     """
 
-    def __init__(self, watch: State, observers: Observers) -> None:
-        super().__init__(watch)
+    def __init__(self, watch: State) -> None:
+        self.watch = watch
         self._versions = Versions()
         self._thread = _Thread()
         # One bound method each, to be recognised by identity.
@@ -289,7 +289,6 @@ class LineWatch(Observer):
         self._events = 0
         self._seconds = 0.0
         self._known = 0
-        self._observers = observers
         self._waiting: set[Observer] = set()
 
     def install(self) -> Handle:
@@ -444,7 +443,7 @@ class LineWatch(Observer):
             ):
                 thread.contents = before  # else a function runs that the statement calls
             if self._waiting:
-                self._observers.at_line(frame)
+                self.watch.observers.tell(Observer.at_line, frame)
         self._seconds += time.thread_time() - started
         idle = not watch.ledger.live_tensors and not self._waiting
         if idle or not watch.active or self._is_spent():
@@ -466,11 +465,13 @@ class LineWatch(Observer):
         thread = self._thread
         most = _COMPARED if self._events < _SOON else _COMPARED_LATER
         changed = self._versions.changed(most)
-        if changed and thread.code is not None:
-            self._observers.changed(changed, place_at(thread.code, thread.offset))
-        hidden = thread.contents.changed() if thread.contents is not None else ()
-        if hidden and thread.code is not None:
-            self._observers.changed_unseen(hidden, place_at(thread.code, thread.offset))
+        hidden = [] if thread.contents is None else thread.contents.changed()
+        if thread.code is None or not (changed or hidden):
+            return
+        place = place_at(thread.code, thread.offset)
+        for point, packs in ((Observer.changed, changed), (Observer.changed_unseen, hidden)):
+            if packs:
+                self.watch.observers.tell(point, packs, place)
 
 
 _OURS = frozenset(

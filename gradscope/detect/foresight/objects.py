@@ -6,7 +6,7 @@ import functools
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from types import CellType, CodeType, FrameType, FunctionType, MappingProxyType
+from types import CodeType, FrameType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -38,8 +38,10 @@ class Objects:
             own = dict(local_variables(of))
         else:
             self.module, code = of.__globals__, of.__code__
-            cells = zip(code.co_freevars, map(_held_by, of.__closure__ or ()), strict=False)
-            own = {**dict.fromkeys((*code.co_varnames, *code.co_cellvars), MISSING), **dict(cells)}
+            unbound = dict.fromkeys(
+                (*code.co_varnames, *code.co_cellvars, *code.co_freevars), MISSING
+            )
+            own = {**unbound, **dict(layouts.closure_of(of))}
         self.file = code.co_filename
         self._variables = {**self.module, **own, **given}
 
@@ -195,16 +197,9 @@ def function_of(found: Any) -> tuple[CodeType, bool] | None:
     return None if known is None else (known.code, known.no_grad)
 
 
-def _held_by(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not yet filled
-        return MISSING
-
-
 def _turns_off(function: FunctionType) -> bool:
     """Return whether a function's decorator is ``no_grad`` or ``inference_mode``."""
-    held = [_held_by(cell) for cell in function.__closure__ or ()]
+    held = [value for _, value in layouts.closure_of(function)]
     each = (*held, *(getattr(one, "__self__", None) for one in held))
     return any(isinstance(one, torch.no_grad | torch.inference_mode) for one in each)
 

@@ -18,14 +18,15 @@ from gradscope.code.stores import Bound, bound_of, find_calls, find_store
 from gradscope.code.through_data import writes_data
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
+from gradscope.collect.observers import Observer
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.leaks.spans import Room, Spans
 from gradscope.detect.leaks.suspects import Mark, Scanned, Suspect, scan
-from gradscope.detect.observers import Observer
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.paths import Origin, Path
+from gradscope.program.layouts import closure_of
 from gradscope.program.referrers import contexts, tracked
 from gradscope.program.sites import Place, user_frame, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf
@@ -164,7 +165,7 @@ class Growth(Observer):
     """Announces GS301, GS302 and GS304; scans at ever fewer calls, and only while that is cheap."""
 
     def __init__(self, watch: State) -> None:
-        super().__init__(watch)
+        self.watch = watch
         self.named: dict[Place, Path] = {}
         """Which variable held what a line had saved and no backward call has met."""
         self.told_between_calls = False
@@ -621,13 +622,8 @@ def _through_hooks() -> _Cycle | None:
 
 
 def _closes_over(hook: FunctionType, tensor: Any) -> bool:
-    for cell in hook.__closure__ or ():
-        try:
-            if cell.cell_contents is tensor:
-                return True
-        except ValueError:  # an empty cell
-            continue
-    return any(default is tensor for default in hook.__defaults__ or ())
+    held = (*(value for _, value in closure_of(hook)), *(hook.__defaults__ or ()))
+    return any(each is tensor for each in held)
 
 
 def _through_grad() -> _Cycle | None:

@@ -18,10 +18,10 @@ from gradscope.code.stores import find_store
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
+from gradscope.collect.observers import Observer
 from gradscope.collect.shapes import Repeat, Shape
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
-from gradscope.detect.observers import Observer
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.layouts import class_namespace, is_user_module, user_functions
 from gradscope.program.routes import Route
@@ -61,7 +61,7 @@ class Unused(Observer):
     """
 
     def __init__(self, watch: State, growth: Growth) -> None:
-        super().__init__(watch)
+        self.watch = watch
         self._growth = growth
         self._dropped: dict[Route, _Dropped] = {}
         self._met: Counter[frozenset[Route | None]] = Counter()

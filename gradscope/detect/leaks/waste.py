@@ -11,9 +11,9 @@ from gradscope.code import source
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
+from gradscope.collect.observers import Observer
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
-from gradscope.detect.observers import Observer
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.sites import from_library
 from gradscope.rules import gs303
@@ -36,7 +36,7 @@ class Waste(Observer):
     """Announces GS303, from the saved tensors that were dropped."""
 
     def __init__(self, watch: State) -> None:
-        super().__init__(watch)
+        self.watch = watch
         self._kept: dict[int, _Kept] = {}
         self._told: set[Site] = set()
 

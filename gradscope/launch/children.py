@@ -26,6 +26,7 @@ from gradscope.model import BackwardCall, Header, Outcome, Recording
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
+    from gradscope.api.watch import watch
 
 BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
 _MOST_UNWATCHED = 5
@@ -65,6 +66,20 @@ class Plan:
         else:
             pattern = save if "{" in save.name else save.with_stem(save.stem + "-{rank}")
         return cls(run, str(pattern.absolute()), **options)
+
+    def watch(self, header: Header, **more: Any) -> watch:
+        """Return the watch of a process of this run, which has imported torch by now."""
+        import torch
+
+        from gradscope.api.watch import watch
+
+        return watch(
+            raise_on="error" if self.guard else None,
+            hooks=self.hooks,
+            stop_after=self.stop_after,
+            header=replace(header, torch=str(torch.__version__)),
+            **more,
+        )
 
     def header_of(self, header: Header) -> Header:
         """Return the header of a child; one of ``multiprocessing`` runs a part of the program."""
@@ -140,22 +155,12 @@ class Watching:
         self._has_called = False
 
     def __enter__(self) -> Scope:
-        import torch
-
-        from gradscope.api.watch import watch
-
         process = os.getpid()
         file = Path(filled(self.plan.save, process, process))
         file.parent.mkdir(parents=True, exist_ok=True)
-        header = replace(self.header, torch=str(torch.__version__), pid=process)
-        watching = watch(
-            raise_on="error" if self.plan.guard else None,
-            hooks=self.plan.hooks,
-            save=file,
-            stop_after=self.plan.stop_after,
-            on_call=self._called,
-            header=header,
-            settings=False,  # they hold where the recordings are put together
+        # Settings hold where the recordings are put together.
+        watching = self.plan.watch(
+            replace(self.header, pid=process), save=file, on_call=self._called, settings=False
         )
         try:
             self._scope = self._watching.enter_context(watching)

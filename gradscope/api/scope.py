@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 
 
 _MOST_TEXTS = 100
+_LOOK_AT_STEP = "looking at an optimizer's step failed in gradscope"
 _LEDGER = (
     *("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes"),
     "estimated_calls",
@@ -161,6 +162,7 @@ class Session:
     def _install(self, hooks: bool, off: frozenset[Part]) -> None:
         if Part.WATCH in off:
             return
+        install = self._handles.add
         hide_package_from_compiler(__name__.partition(".")[0])
         under_hooks = False
         if not SAVED_TENSORS_ARE_READABLE and Part.HOOKS not in off:
@@ -168,25 +170,23 @@ class Session:
             under_hooks = has_default_hooks(theirs.disable, theirs.enable)
         if hooks:
             saving, notes = self.state.saving, self.state.notes
-            self._handles.add(
+            install(
                 replace_saved_tensors_of_functions(
                     lambda ctx, original: read_saved_tensors(ctx, original, notes)
                 )
             )
-            self._handles.add(replace_register_hooks(self._register_hooks))
-            self._handles.add(
-                replace_unpack(lambda original, saved: unpack(original, saving, saved))
-            )
-            self._handles.add(self._hooks.install())
+            install(replace_register_hooks(self._register_hooks))
+            install(replace_unpack(lambda original, saved: unpack(original, saving, saved)))
+            install(self._hooks.install())
             if Part.LINES not in off:
-                self._handles.add(self._lines.install())
+                install(self._lines.install())
         elif not SAVED_TENSORS_ARE_READABLE:  # a look must not run hooks of the program's
-            self._handles.add(wrap_unpack_hooks(foreign))
-        self._handles.add(Handle(begin_watch(under_hooks)))
-        self._handles.add(on_unraisable(take))
-        self._handles.add(wrap_engine(self._backward.run))
+            install(wrap_unpack_hooks(foreign))
+        install(Handle(begin_watch(under_hooks)))
+        install(on_unraisable(take))
+        install(wrap_engine(self._backward.run))
         if Part.STEPS not in off:
-            self._handles.add(on_optimizer_step(self._before_step, self._after_step))
+            install(on_optimizer_step(self._before_step, self._after_step))
 
     def _register_hooks(self, *args: Any) -> None:
         # What the program's own hooks hold cannot be read without running them.
@@ -211,29 +211,22 @@ class Session:
         return not (lifting.leaves or (lifting.on and state.generations.has_built))
 
     def _before_step(self, optimizer: Any) -> None:
-        try:
+        def look() -> None:
             self.state.mutations.before_step(optimizer, looks=not self._is_idle())
-        except Exception as failure:
-            self._note("looking at an optimizer's step failed in gradscope", failure)
+
+        self.state.notes.attempt(_LOOK_AT_STEP, look, None)
 
     def _after_step(self, optimizer: Any) -> None:
-        state = self.state
-        state.steps += 1
-        state.generations.stepped()
-        try:
+        def look() -> None:
             frame = user_frame(sys._getframe(1))
             place = None if frame is None else place_in(frame)
             if not self._is_idle():
-                state.mutations.after_step(optimizer, place)
-        except Exception as failure:
-            self._note("looking at an optimizer's step failed in gradscope", failure)
-            return
-        self.observers.tell(Observer.after_step, optimizer, place, frame)
+                self.state.mutations.after_step(optimizer, place)
+            self.observers.tell(Observer.after_step, optimizer, place, frame)
 
-    def _note(self, what: str, failure: Exception) -> None:
-        if raised_by_program(failure):
-            raise failure
-        self.state.notes.failed(what, failure)
+        self.state.steps += 1
+        self.state.generations.stepped()
+        self.state.notes.attempt(_LOOK_AT_STEP, look, None)
 
     # what the choke point writes goes to every watch in progress
 
@@ -476,12 +469,11 @@ class Scope(Printed):
 
     def _judged(self, finding: Finding) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
-        try:
-            return finding if self._suppressor is None else self._suppressor.judged(finding)
-        except Exception as failure:  # of gradscope's, in the program: the finding counts then
-            if raised_by_program(failure):
-                raise
+        suppressor, session = self._suppressor, self._session
+        if suppressor is None or session is None:
             return finding
+        what = "judging a finding failed in gradscope, so it counts"
+        return session.state.notes.attempt(what, lambda: suppressor.judged(finding), finding)
 
     def _settle(self, number: int, prediction: Finding) -> None:
         self.findings[number] = prediction

@@ -46,7 +46,7 @@ _tensor_dict = vars(torch.Tensor)["__dict__"].__get__
 
 
 class Contents:
-    """Reads objects, large containers in part: ``cut`` then turns True.
+    """Reads objects, large containers in part, and none of which another thread is changing.
 
     Deques that can hold no more than ``window`` elements are passed over.
     """
@@ -54,7 +54,6 @@ class Contents:
     def __init__(self, most: int, window: int = 0) -> None:
         self.most = most
         self.window = window
-        self.cut = False
 
     def of(self, holder: object) -> list[Held]:
         """Return all that ``holder`` holds, atoms included."""
@@ -91,14 +90,12 @@ class Contents:
         """Return up to ``most`` items of a dict or one derived from it."""
         most = self.most if most is None else most
         view = dict.items(mapping)
+        half = most // 2
         try:
             if dict.__len__(mapping) <= most:
                 return list(view)
-            self.cut = True
-            half = most // 2
             return [*itertools.islice(view, half), *itertools.islice(reversed(view), half)]
         except RuntimeError:  # another thread is changing it
-            self.cut = True
             return []
 
 
@@ -151,7 +148,6 @@ def _sequence(base: Any) -> _Reader:
             return []
         places: Iterable[int] = range(length)
         if length > most:
-            contents.cut = True
             ends = most // 4
             between = max(1, (length - 2 * ends) // (most - 2 * ends))
             # Python walks to the middle of a deque block by block.
@@ -160,7 +156,6 @@ def _sequence(base: Any) -> _Reader:
         try:
             return [("item", place, base.__getitem__(holder, place)) for place in places]
         except IndexError:  # another thread is emptying it
-            contents.cut = True
             return []
 
     return read
@@ -173,12 +168,10 @@ def _set(base: Any) -> _Reader:
     """Return a reader of the members of a set."""
 
     def read(contents: Contents, holder: Any) -> list[Held]:
-        contents.cut |= base.__len__(holder) > contents.most
         members = itertools.islice(base.__iter__(holder), contents.most)
         try:
             return [("entry", None, member) for member in members]
         except RuntimeError:  # another thread is changing it
-            contents.cut = True
             return []
 
     return read
@@ -262,7 +255,6 @@ def _of_lru_cache(contents: Contents, cache: Any) -> Iterator[Held]:
     """The results and arguments in a ``functools.lru_cache``, which only the collector sees."""
     info = functools._lru_cache_wrapper.cache_info(cache)
     if info.maxsize is not None and info.currsize > _MANY_RESULTS:
-        contents.cut = True
         return
     attributes = _get_attribute(cache, "__dict__")
     for part in gc.get_referents(cache):

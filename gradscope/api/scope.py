@@ -31,8 +31,7 @@ from gradscope.detect.foresight.inplace import InPlace
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.observer import Foresight
 from gradscope.detect.leaks.growth import Growth
-from gradscope.detect.leaks.unused import Unused
-from gradscope.detect.leaks.waste import Waste
+from gradscope.detect.leaks.unused import Unused, Waste
 from gradscope.errors import FreedGraphError, StaleSavedTensorError
 from gradscope.hooks import (
     DefaultHookFunctions,
@@ -552,7 +551,5 @@ def _rank() -> tuple[int, int] | None:
         if not distributed.is_initialized():
             return None
         return int(distributed.get_rank()), int(distributed.get_world_size())
-    except Exception as failure:  # a module that is about to be imported, or a stand-in for it
-        if raised_by_program(failure):
-            raise
-        return None
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return None  # a module that is about to be imported, or a stand-in for it

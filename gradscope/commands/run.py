@@ -222,10 +222,16 @@ class _Report:
             parts = [together] if has_any else []
             together = merged([*parts, *(recording for _, recording in written)])
             together = replace(together, header=own.header if own else header, outcome=outcome)
-        notes = (
-            f"a process was started that is not watched; this watches it: {command}"
-            for command in children.unwatched
-        )
+        notes = [
+            *(
+                f"a process was started that is not watched; this watches it: {command}"
+                for command in children.unwatched
+            ),
+            *(
+                f"following a process failed in gradscope ({failure}); please report this"
+                for failure in children.failures
+            ),
+        ]
         summary = replace(together.summary, notes=(*together.summary.notes, *notes))
         kept = children.plan.is_kept and files
         return replace(together, summary=summary), " ".join(map(str, files)) if kept else None

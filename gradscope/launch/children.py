@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -228,7 +228,9 @@ class Children:
     def __init__(self, plan: Plan, header: Header) -> None:
         self.plan = plan
         self.unwatched: list[str] = []
-        self._header = header
+        self.failures: dict[str, None] = {}
+        """What failed in gradscope while the program started others, each once."""
+        self.header = header
         self._undo = ExitStack()
         self._process = os.getpid()
 
@@ -264,23 +266,35 @@ class Children:
         setattr(module, name, wraps(original)(partial(by, original)))
         self._undo.callback(setattr, module, name, original)
 
+    @contextmanager
+    def attempting(self) -> Iterator[None]:
+        """Do some work of ours; where it fails, the program starts what it wanted to start."""
+        try:
+            yield
+        except Exception as failure:
+            self.failures[f"{type(failure).__name__}: {failure}"] = None
+
     def _fork_exec(self, original: Any, argv: Any, executables: Any, *rest: Any) -> Any:
-        with suppress(Exception):  # the program starts what it wanted to start
+        with self.attempting():
             argv, executables = self._led(argv, executables)
         return original(argv, executables, *rest)
 
     def _posix_spawn(self, original: Any, path: Any, argv: Any, *rest: Any, **options: Any) -> Any:
-        with suppress(Exception):
-            import shutil
+        import shutil
 
-            found = shutil.which(path) or path  # posix_spawnp looks on the PATH
-            argv, (path,) = self._led(argv, (found,))
+        if isinstance(path, str | bytes | os.PathLike):
+            with self.attempting():
+                found = shutil.which(path) or path  # posix_spawnp looks on the PATH
+                argv, (path,) = self._led(argv, (found,))
         return original(path, argv, *rest, **options)
 
     def _led(self, argv: Any, executables: Any) -> tuple[Any, Any]:
         """Return the command line as it is started, and the files to look for."""
-        words = [os.fsdecode(word) for word in argv]
-        files = [os.fsdecode(file) for file in executables]
+        try:
+            words = [os.fsdecode(word) for word in argv]
+            files = [os.fsdecode(file) for file in executables]
+        except TypeError:  # no command line: Python says so
+            return argv, executables
         # Several files are the places on the PATH at which the name is looked for.
         file = next((file for file in files if os.access(file, os.X_OK)), "")
         command = command_of(file, words)
@@ -294,8 +308,9 @@ class Children:
         return led, executables
 
     def _system(self, original: Any, command: Any) -> Any:
-        with suppress(Exception):
-            self._note(["sh", "-c", os.fsdecode(command)])
+        if isinstance(command, str | bytes):
+            with self.attempting():
+                self._note(["sh", "-c", os.fsdecode(command)])
         return original(command)
 
     def _note(self, words: Sequence[str]) -> None:
@@ -319,12 +334,12 @@ _fork = _Fork()
 
 def _forked() -> None:
     """Have a process that was just forked watched, if it will run the program's code."""
-    with suppress(Exception):
-        by = sys._getframe(1).f_globals.get("__name__", "")
-        if not _active or by in _STARTING_ANOTHER:
-            return
-        children = _active[-1]
-        watching = Watching(children.plan, children._header)
+    by = sys._getframe(1).f_globals.get("__name__", "")
+    if not _active or by in _STARTING_ANOTHER:
+        return
+    children = _active[-1]
+    with children.attempting():
+        watching = Watching(children.plan, children.header)
         if not by.startswith("multiprocessing."):
             watching.begin_in_fork(_before_exit)
             return

@@ -32,12 +32,14 @@ _MANY_NAMES = 10_000
 _MANY_RESULTS = 10_000
 _LONGEST_TRACEBACK = 1_000  # frames, of a deeper one those nearest to the error
 
-GENERATORS: dict[type, tuple[str, str]] = {
-    types.GeneratorType: ("gi_frame", "gi_yieldfrom"),
-    types.CoroutineType: ("cr_frame", "cr_await"),
-    types.AsyncGeneratorType: ("ag_frame", "ag_await"),
+GENERATORS = {
+    id(types.GeneratorType): ("gi_frame", "gi_yieldfrom", "gi_code"),
+    id(types.CoroutineType): ("cr_frame", "cr_await", "cr_code"),
+    id(types.AsyncGeneratorType): ("ag_frame", "ag_await", "ag_code"),
 }
-"""The attributes by which each gives out its frame, and what it waits for."""
+"""The attributes by which each gives out its frame, what it waits for, and its code. By id: to hash
+a class may run its metaclass's code.
+"""
 
 
 _get_attribute = object.__getattribute__
@@ -267,8 +269,8 @@ def _of_lru_cache(contents: Contents, cache: Any) -> Iterator[Held]:
 
 def _of_generator(_: Contents, generator: Any) -> Iterator[Held]:
     """The frame of a suspended generator or coroutine, and what it waits for."""
-    frame, inner = GENERATORS[type(generator)]
-    if (suspended := getattr(generator, frame)) is not None:
+    of_frame, inner = GENERATORS[id(type(generator))][:2]
+    if (suspended := getattr(generator, of_frame)) is not None:
         yield "frame", FrameOf(generator.__name__, *_defined(suspended)), suspended
     yield "inside", None, getattr(generator, inner)
 
@@ -306,6 +308,7 @@ def _members(cls: Any, *names: str) -> _Reader:
     return lambda _, holder: [("attribute", name, get(holder)) for name, get in getters]
 
 
+_GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _WRITABLE = frozenset(id(cls) for cls in (str, int, float, bool, bytes, type(None)))
 
 _CONTAINERS: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), collections.deque())
@@ -336,7 +339,7 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (types.FrameType, _of_frame),
     (types.TracebackType, _of_traceback),
     (types.ModuleType, _of_namespace),
-    *((cls, _of_generator) for cls in GENERATORS),
+    *((cls, _of_generator) for cls in _GENERATORS),
     *((cls, _of_wrapper) for cls in _WRAPPERS),
 )
 _READERS = {id(cls): read for cls, read in _BY_CLASS}

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradscope.code.liveness import MISSING
+from gradscope.code.liveness import MISSING, is_exactly
 from gradscope.code.through_data import data_lines
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
@@ -160,7 +160,7 @@ def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
     if line.writes and any(value is MISSING for value in found):
         packs = versions.newest(_MOST_READ)
     else:
-        values = [value if type(value) in (list, tuple) else (value,) for value in found]
+        values = [value if is_exactly(value, list, tuple) else (value,) for value in found]
         some = islice(chain.from_iterable(values), _MOST_READ)
         storages = {storage_of(each) for each in some if issubclass(type(each), torch.Tensor)}
         packs = [packed for storage in storages - {0} for packed in versions.of_storage(storage)]
@@ -172,7 +172,7 @@ def _find(path: str, objects: Objects) -> Any:
 
     def value_of(match: re.Match[str]) -> str:
         value = objects.find(match[1])
-        return f"[{value!r}]" if type(value) in (int, str) else match[0]
+        return f"[{value!r}]" if is_exactly(value, int, str) else match[0]
 
     return objects.find(_VARIABLE_INDEX.sub(value_of, path))
 

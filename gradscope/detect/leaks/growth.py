@@ -576,7 +576,7 @@ def _through_hooks() -> _Cycle | None:
         with DisableTorchFunction():
             installed = None if is_held_leaf(each) else each._backward_hooks
         for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
-            if isinstance(hook, FunctionType) and _closes_over(hook, each):
+            if type(hook) is FunctionType and _closes_over(hook, each):
                 counts[hook.__code__] += 1
     if not counts:
         return None

@@ -32,7 +32,7 @@ from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.observer import Foresight
 from gradscope.detect.leaks.growth import Growth
 from gradscope.detect.leaks.unused import Unused, Waste
-from gradscope.errors import FreedGraphError, StaleSavedTensorError
+from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
@@ -325,10 +325,6 @@ class Session:
 
 
 _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
-
-
-class StopRun(BaseException):
-    """Ends the program after N backward calls; no ``except Exception`` stops it."""
 
 
 class Scope(Printed):

@@ -30,7 +30,7 @@ from gradscope.commands.outputs import (
 )
 from gradscope.errors import GradscopeError
 from gradscope.fixing.constructs import with_edits
-from gradscope.launch.children import Children, Plan, own_file
+from gradscope.launch.children import ChildPlan, Children, own_file
 from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.improvement import improved
 from gradscope.launch.interpreter import Target, header_of
@@ -93,7 +93,7 @@ def run(target: Target, options: RunOptions) -> int:
         store = create(options.save and options.save.absolute())
     chosen = {"hooks": options.hooks, "guard": options.guard, "stop_after": options.stop_after}
     program = {"script": header.script, "argv": header.argv}
-    children = Children(Plan.of(options.given, **chosen, **program), header)
+    children = Children(ChildPlan.of(options.given, **chosen, **program), header)
     header = replace(header, run=children.plan.run)
     ended = None
     stderr = ErrorStream()

@@ -37,7 +37,7 @@ _FORKSERVER = "from multiprocessing.forkserver import"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChildPlan:
     """How the children of a run are watched; ``save`` names their files, with ``{pid}`` in it.
 
     ``script`` and ``argv`` are those of the program.
@@ -52,7 +52,7 @@ class Plan:
     argv: Sequence[str] = ()
 
     @classmethod
-    def of(cls, save: Path | None, **options: Any) -> Plan:
+    def of(cls, save: Path | None, **options: Any) -> ChildPlan:
         """Return the plan of a run that begins now, and saves its own recording in ``save``."""
         # No child needs these, and the program may leave no path to import them from.
         import shutil  # noqa: F401
@@ -144,10 +144,10 @@ def own_file(file: Path | None, header: Header) -> Path | None:
     return file.with_name(filled(file.name, rank, os.getpid()))
 
 
-class Watching:
+class ChildWatch:
     """The watch of this process, which is a child; it begins once torch is there."""
 
-    def __init__(self, plan: Plan, header: Header) -> None:
+    def __init__(self, plan: ChildPlan, header: Header) -> None:
         self.plan = plan
         self.header = replace(header, run=plan.run)
         self._watching = ExitStack()
@@ -225,7 +225,7 @@ class Children:
     ``header`` is that of this process.
     """
 
-    def __init__(self, plan: Plan, header: Header) -> None:
+    def __init__(self, plan: ChildPlan, header: Header) -> None:
         self.plan = plan
         self.unwatched: list[str] = []
         self.failures: dict[str, None] = {}
@@ -339,7 +339,7 @@ def _forked() -> None:
         return
     children = _active[-1]
     with children.attempting():
-        watching = Watching(children.plan, children.header)
+        watching = ChildWatch(children.plan, children.header)
         if not by.startswith("multiprocessing."):
             watching.begin_in_fork(_before_exit)
             return

@@ -84,7 +84,7 @@ class Sightings:
         return (last.nodes - first.nodes) / more, (last.nbytes - first.nbytes) / more
 
 
-class Loop:
+class CallLoop:
     """The backward calls made at one place.
 
     One call is one iteration; in a program whose optimizers step, all calls between two steps are
@@ -169,7 +169,7 @@ class Growth(Observer):
         self.named: dict[Place, Path] = {}
         """Which variable held what a line had saved and no backward call has met."""
         self.told_between_calls = False
-        self._loops: dict[Place, Loop] = {}
+        self._loops: dict[Place, CallLoop] = {}
         self._between: dict[Key, Sightings] = {}
         self._looks = 0
         self._creates = False
@@ -237,7 +237,7 @@ class Growth(Observer):
             return ()
         return self._scan_loop(loop, repeat.fresh, user_frame(sys._getframe()))
 
-    def _end(self, call: Call, ended: BackwardCall | Call) -> Loop | None:
+    def _end(self, call: Call, ended: BackwardCall | Call) -> CallLoop | None:
         """End an iteration; return its loop if it is due for a scan."""
         ledger = self.watch.ledger
         self._most_packed = max(self._most_packed, ledger.saved_tensors - self._packed_before)
@@ -253,7 +253,7 @@ class Growth(Observer):
         loop.end(ended, next_sequence_nr())
         return loop if loop.due else None
 
-    def _scan_loop(self, loop: Loop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
+    def _scan_loop(self, loop: CallLoop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
         if not self._is_cheap(loop.holders):
             return ()
         if loop.done and self._told.keys().isdisjoint(loop.holders):
@@ -302,7 +302,7 @@ class Growth(Observer):
             if any(map(self._loops[place].built, run)):
                 del self._loops[place]
 
-    def _loop(self, call: Call, *, waits: bool = False) -> Loop | None:
+    def _loop(self, call: Call, *, waits: bool = False) -> CallLoop | None:
         if call.place is None or call.parent is not None or this_thread.number != self._thread:
             return None
         loop = self._loops.get(call.place)
@@ -312,10 +312,10 @@ class Growth(Observer):
         ):
             # What was counted before the first step was one iteration.
             before = () if loop is None else loop.ticks[-1:]
-            loop = self._loops[call.place] = Loop(steps, waits=waits, before=before)
+            loop = self._loops[call.place] = CallLoop(steps, waits=waits, before=before)
         return loop
 
-    def _judge(self, loop: Loop, *, ended: bool) -> Iterator[Finding]:
+    def _judge(self, loop: CallLoop, *, ended: bool) -> Iterator[Finding]:
         if loop.done or loop.count < (_ENOUGH_AT_END if ended else _ENOUGH)[bool(loop.steps)]:
             return
         grown = [
@@ -482,7 +482,7 @@ def _figures(sightings: Sightings, seen: Seen) -> dict[str, Any]:
     return {**figures, "nodes_each": nodes, "nbytes_each": nbytes, "seen": seen}
 
 
-def _facts(watch: State, sightings: Sightings, loop: Loop | None) -> _Facts:
+def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
     """Return what is known of a holder of earlier iterations' graphs: of a tensor whose own graph
     goes back over them, or of all else.
     """

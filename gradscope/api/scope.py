@@ -297,14 +297,12 @@ class Session:
         for scope in tuple(self.scopes):
             scope.called(call)
 
-    def explain(self, error: BaseException) -> None:
-        """Announce what is known of an exception that ended the program outside of a backward
+    def explained(self, error: BaseException) -> Finding | None:
+        """Return what is known of an exception that ended the program outside of a backward
         call.
         """
-        if id(error) != self.state.explained:
-            finding = hazards.explain_read(error, self.state.calls)
-            if finding is not None:
-                self.report(finding)
+        is_known = id(error) == self.state.explained
+        return None if is_known else hazards.explain_read(error, self.state.calls)
 
     def summary(self) -> Summary:
         """Return the totals so far."""
@@ -429,8 +427,8 @@ class Scope(Printed):
         """Announce what is known of an exception that ends the program outside of a backward
         call.
         """
-        if self._session is not None:
-            self._session.explain(error)
+        if self._session is not None and (finding := self._session.explained(error)) is not None:
+            self._session.report(finding)
 
     def report(self, finding: Finding) -> None:
         """Take a finding; call ``on_finding`` the first time that its cause is met.

@@ -17,6 +17,7 @@ from gradscope.api.scope import Scope, Session
 from gradscope.collect.observers import Observer
 from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
+from gradscope.program.undisturbed import unprofiled
 from gradscope.record.header import header_of
 from gradscope.record.log import Store
 from gradscope.rules.settings import settings_at
@@ -120,10 +121,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             if _session is session:
                 _session = None
         if scope.outcome is None:
-            if error is not None:
-                session.scopes.append(scope)
-                session.explain(error)
-                session.scopes.remove(scope)
+            if error is not None and (finding := session.explained(error)) is not None:
+                unprofiled(scope.report)(finding)
             text = None if error is None else f"{type(error).__name__}: {error}"
             scope.outcome = Outcome(None, text, finished=True, ended=time.time())
         else:

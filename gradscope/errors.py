@@ -22,6 +22,10 @@ class StaleSavedTensorError(RuntimeError):
     """Raised before the engine runs, when a backward call needs a tensor modified in place."""
 
 
+class StopRun(BaseException):
+    """Ends the program after N backward calls; no ``except Exception`` stops it."""
+
+
 def meant(word: str, known: Iterable[str]) -> str:
     """Return a question for the end of a message on an unknown word; empty without a like one."""
     from difflib import get_close_matches  # which few errors need

@@ -61,8 +61,8 @@ class Handle:
 class Handles(Handle):
     """Several changes undone together, last first, each one even if another's undoing failed."""
 
-    def __init__(self) -> None:
-        self._handles: list[Handle] = []
+    def __init__(self, *handles: Handle) -> None:
+        self._handles = [*handles]
         super().__init__(self._remove_all)
 
     def add(self, handle: Handle) -> None:
@@ -140,13 +140,8 @@ def wrap_engine(run: Callable[..., Any]) -> Handle:
     handles = Handles()
     for module in (torch.autograd.graph, torch.autograd):
         original = module._engine_run_backward
-        handles.add(
-            replace(
-                module,
-                "_engine_run_backward",
-                functools.wraps(original)(functools.partial(run, original)),
-            )
-        )
+        instead = functools.wraps(original)(functools.partial(run, original))
+        handles.add(replace(module, "_engine_run_backward", instead))
     return handles
 
 
@@ -165,10 +160,10 @@ def on_optimizer_step(before: Callable[[Any], None], after: Callable[[Any], None
         if not is_compiling():
             after(optimizer)
 
-    handles = Handles()
-    handles.add(Handle(register_optimizer_step_pre_hook(pre).remove))
-    handles.add(Handle(register_optimizer_step_post_hook(post).remove))
-    return handles
+    return Handles(
+        Handle(register_optimizer_step_pre_hook(pre).remove),
+        Handle(register_optimizer_step_post_hook(post).remove),
+    )
 
 
 def on_thread_start(enter: Callable[[], None], leave: Callable[[], None]) -> Handle:
@@ -236,11 +231,10 @@ def on_unraisable(take: Callable[[Any], bool]) -> Handle:
         if not take(unraisable):
             original(unraisable)
 
-    handles = Handles()
+    names = ["unraisablehook"]
     if original is sys.__unraisablehook__:  # programs ask whether it is still Python's own
-        handles.add(replace(sys, "__unraisablehook__", unraisablehook))
-    handles.add(replace(sys, "unraisablehook", unraisablehook))
-    return handles
+        names.append("__unraisablehook__")
+    return Handles(*(replace(sys, name, unraisablehook) for name in names))
 
 
 class DefaultHookFunctions(NamedTuple):
@@ -336,10 +330,7 @@ def around_dispatch_modes(
         finally:
             after_pop()
 
-    handles = Handles()
-    handles.add(replace(dispatch, "_push_mode", push))
-    handles.add(replace(dispatch, "_pop_mode", pop))
-    return handles
+    return Handles(replace(dispatch, "_push_mode", push), replace(dispatch, "_pop_mode", pop))
 
 
 def on_compiled_autograd(before_on: Callable[[], object], after_off: Callable[[], None]) -> Handle:

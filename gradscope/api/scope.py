@@ -21,6 +21,7 @@ from gradscope.collect.interruptions import take
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import Notes, raised_by_program
+from gradscope.collect.observers import Observer, Observers
 from gradscope.collect.saving import Saving
 from gradscope.collect.slots import begin_watch, foreign, readable
 from gradscope.collect.state import State
@@ -30,10 +31,8 @@ from gradscope.detect.foresight.inplace import InPlace
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.observer import Foresight
 from gradscope.detect.leaks.growth import Growth
-from gradscope.detect.leaks.unused import Unused
-from gradscope.detect.leaks.waste import Waste
-from gradscope.detect.observers import Observers
-from gradscope.errors import FreedGraphError, StaleSavedTensorError
+from gradscope.detect.leaks.unused import Unused, Waste
+from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
@@ -83,6 +82,7 @@ if TYPE_CHECKING:
 
 
 _MOST_TEXTS = 100
+_LOOK_AT_STEP = "looking at an optimizer's step failed in gradscope"
 _LEDGER = (
     *("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes"),
     "estimated_calls",
@@ -111,7 +111,7 @@ class Session:
         self.state.looks = Part.LOOKS not in off
         self.looker = Looker(self.state)
         self._backward = Backward(self.state, self.looker, hazards, self)
-        self._lines = LineWatch(self.state, self.observers)
+        self._lines = LineWatch(self.state)
         growth = Growth(self.state)
         self.observers.add(
             self._lines,
@@ -161,6 +161,7 @@ class Session:
     def _install(self, hooks: bool, off: frozenset[Part]) -> None:
         if Part.WATCH in off:
             return
+        install = self._handles.add
         hide_package_from_compiler(__name__.partition(".")[0])
         under_hooks = False
         if not SAVED_TENSORS_ARE_READABLE and Part.HOOKS not in off:
@@ -168,25 +169,23 @@ class Session:
             under_hooks = has_default_hooks(theirs.disable, theirs.enable)
         if hooks:
             saving, notes = self.state.saving, self.state.notes
-            self._handles.add(
+            install(
                 replace_saved_tensors_of_functions(
                     lambda ctx, original: read_saved_tensors(ctx, original, notes)
                 )
             )
-            self._handles.add(replace_register_hooks(self._register_hooks))
-            self._handles.add(
-                replace_unpack(lambda original, saved: unpack(original, saving, saved))
-            )
-            self._handles.add(self._hooks.install())
+            install(replace_register_hooks(self._register_hooks))
+            install(replace_unpack(lambda original, saved: unpack(original, saving, saved)))
+            install(self._hooks.install())
             if Part.LINES not in off:
-                self._handles.add(self._lines.install())
+                install(self._lines.install())
         elif not SAVED_TENSORS_ARE_READABLE:  # a look must not run hooks of the program's
-            self._handles.add(wrap_unpack_hooks(foreign))
-        self._handles.add(Handle(begin_watch(under_hooks)))
-        self._handles.add(on_unraisable(take))
-        self._handles.add(wrap_engine(self._backward.run))
+            install(wrap_unpack_hooks(foreign))
+        install(Handle(begin_watch(under_hooks)))
+        install(on_unraisable(take))
+        install(wrap_engine(self._backward.run))
         if Part.STEPS not in off:
-            self._handles.add(on_optimizer_step(self._before_step, self._after_step))
+            install(on_optimizer_step(self._before_step, self._after_step))
 
     def _register_hooks(self, *args: Any) -> None:
         # What the program's own hooks hold cannot be read without running them.
@@ -211,29 +210,22 @@ class Session:
         return not (lifting.leaves or (lifting.on and state.generations.has_built))
 
     def _before_step(self, optimizer: Any) -> None:
-        try:
+        def look() -> None:
             self.state.mutations.before_step(optimizer, looks=not self._is_idle())
-        except Exception as failure:
-            self._note("looking at an optimizer's step failed in gradscope", failure)
+
+        self.state.notes.attempt(_LOOK_AT_STEP, look, None)
 
     def _after_step(self, optimizer: Any) -> None:
-        state = self.state
-        state.steps += 1
-        state.generations.stepped()
-        try:
+        def look() -> None:
             frame = user_frame(sys._getframe(1))
             place = None if frame is None else place_in(frame)
             if not self._is_idle():
-                state.mutations.after_step(optimizer, place)
-        except Exception as failure:
-            self._note("looking at an optimizer's step failed in gradscope", failure)
-            return
-        self.observers.after_step(optimizer, place, frame)
+                self.state.mutations.after_step(optimizer, place)
+            self.observers.tell(Observer.after_step, optimizer, place, frame)
 
-    def _note(self, what: str, failure: Exception) -> None:
-        if raised_by_program(failure):
-            raise failure
-        self.state.notes.failed(what, failure)
+        self.state.steps += 1
+        self.state.generations.stepped()
+        self.state.notes.attempt(_LOOK_AT_STEP, look, None)
 
     # what the choke point writes goes to every watch in progress
 
@@ -305,14 +297,12 @@ class Session:
         for scope in tuple(self.scopes):
             scope.called(call)
 
-    def explain(self, error: BaseException) -> None:
-        """Announce what is known of an exception that ended the program outside of a backward
+    def explained(self, error: BaseException) -> Finding | None:
+        """Return what is known of an exception that ended the program outside of a backward
         call.
         """
-        if id(error) != self.state.explained:
-            finding = hazards.explain_read(error, self.state.calls)
-            if finding is not None:
-                self.report(finding)
+        is_known = id(error) == self.state.explained
+        return None if is_known else hazards.explain_read(error, self.state.calls)
 
     def summary(self) -> Summary:
         """Return the totals so far."""
@@ -333,10 +323,6 @@ class Session:
 
 
 _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
-
-
-class StopRun(BaseException):
-    """Ends the program after N backward calls; no ``except Exception`` stops it."""
 
 
 class Scope(Printed):
@@ -435,14 +421,14 @@ class Scope(Printed):
     def look_back(self, main: ModuleType) -> None:
         """Look at what a program whose code has run leaves in the variables of its main module."""
         if self._session is not None and self._session.process == os.getpid():
-            self._session.observers.after_program(main)
+            self._session.observers.tell(Observer.after_program, main)
 
     def explain(self, error: BaseException) -> None:
         """Announce what is known of an exception that ends the program outside of a backward
         call.
         """
-        if self._session is not None:
-            self._session.explain(error)
+        if self._session is not None and (finding := self._session.explained(error)) is not None:
+            self._session.report(finding)
 
     def report(self, finding: Finding) -> None:
         """Take a finding; call ``on_finding`` the first time that its cause is met.
@@ -476,12 +462,11 @@ class Scope(Printed):
 
     def _judged(self, finding: Finding) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
-        try:
-            return finding if self._suppressor is None else self._suppressor.judged(finding)
-        except Exception as failure:  # of gradscope's, in the program: the finding counts then
-            if raised_by_program(failure):
-                raise
+        suppressor, session = self._suppressor, self._session
+        if suppressor is None or session is None:
             return finding
+        what = "judging a finding failed in gradscope, so it counts"
+        return session.state.notes.attempt(what, lambda: suppressor.judged(finding), finding)
 
     def _settle(self, number: int, prediction: Finding) -> None:
         self.findings[number] = prediction
@@ -560,7 +545,5 @@ def _rank() -> tuple[int, int] | None:
         if not distributed.is_initialized():
             return None
         return int(distributed.get_rank()), int(distributed.get_world_size())
-    except Exception as failure:  # a module that is about to be imported, or a stand-in for it
-        if raised_by_program(failure):
-            raise
-        return None
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return None  # a module that is about to be imported, or a stand-in for it

@@ -14,8 +14,10 @@ from types import TracebackType
 import torch
 
 from gradscope.api.scope import Scope, Session
+from gradscope.collect.observers import Observer
 from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
+from gradscope.program.undisturbed import unprofiled
 from gradscope.record.header import header_of
 from gradscope.record.log import Store
 from gradscope.rules.settings import settings_at
@@ -111,7 +113,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         global _session
         scope, session = self._entered.pop()
         if session.scopes == [scope]:
-            session.observers.at_end()
+            session.observers.tell(Observer.at_end)
         session.scopes.remove(scope)
         session.regroup()
         if not session.scopes:
@@ -119,10 +121,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             if _session is session:
                 _session = None
         if scope.outcome is None:
-            if error is not None:
-                session.scopes.append(scope)
-                session.explain(error)
-                session.scopes.remove(scope)
+            if error is not None and (finding := session.explained(error)) is not None:
+                unprofiled(scope.report)(finding)
             text = None if error is None else f"{type(error).__name__}: {error}"
             scope.outcome = Outcome(None, text, finished=True, ended=time.time())
         else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gradscope.code import changes, source
+from gradscope.code.liveness import is_exactly
 from gradscope.code.names import is_part
 from gradscope.model import Site
 
@@ -214,7 +215,7 @@ class _Keys:
 
     def _size(self) -> int | None:
         container = self._container()
-        return len(container) if type(container) in (list, tuple) else None
+        return len(container) if is_exactly(container, list, tuple) else None
 
     def _container(self) -> Any:
         try:
@@ -237,7 +238,7 @@ class _Keys:
                 found = _OPERATIONS[type(op)](*numbers)
             case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]):
                 found = known[name]
-                found = len(found) if type(found) in (list, tuple) else None
+                found = len(found) if is_exactly(found, list, tuple) else None
             case ast.Subscript(value=ast.Name(id=name), slice=key) if type(known[name]) is list:
                 place = self._number(key, known)
                 if not -len(known[name]) <= place < len(known[name]):
@@ -245,7 +246,7 @@ class _Keys:
                 found = known[name][place]
             case _:
                 raise _UnknownError
-        if type(found) not in (int, str):
+        if not is_exactly(found, int, str):
             raise _UnknownError
         return found
 
@@ -294,7 +295,7 @@ def _given(loop: LoopAtHand, part: str) -> list[Any]:
 def _followed(found: Any, part: str) -> Any:
     while part:
         place, _, part = part[1:].partition("]")
-        if type(found) not in (list, tuple) or len(found) <= int(place):
+        if not is_exactly(found, list, tuple) or len(found) <= int(place):
             raise _UnknownError
         found = found[int(place)]
     return found

@@ -21,6 +21,7 @@ from gradscope.collect.interruptions import postponed, raise_postponed
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import raised_by_program
+from gradscope.collect.observers import Observer
 from gradscope.collect.roots import RootNames, name_of_input
 from gradscope.collect.saving import Saving
 from gradscope.collect.shapes import Repeat, Shapes
@@ -218,7 +219,7 @@ class Backward:
         call.roots = (repeat.numbers[0], *map(_torch_number, roots[1:]))
         call.started = state.elapsed()
         lifting.begin(repeat, roots)
-        state.listener.before_repeat(call, repeat)
+        state.observers.tell(Observer.before_repeat, call, repeat)
         return True
 
     def _look(
@@ -235,7 +236,7 @@ class Backward:
         call.known = call.plain and self._state.recognizer.learn(
             call.habit, call.shape, look, measured=call.exact
         )
-        self._state.listener.before_call(call, look, call.record, frame)
+        self._state.observers.tell(Observer.before_call, call, look, call.record, frame)
         for i, token in enumerate(look.tokens):
             if look.will_run(i):
                 other = token.call
@@ -305,7 +306,7 @@ class Backward:
             if error is None:
                 self._books.repeat(call)
                 self._go_on(call)
-                state.listener.after_repeat(call, repeat)
+                state.observers.tell(Observer.after_repeat, call, repeat)
                 return
         elif state.looks:
             self._count(call)
@@ -327,7 +328,7 @@ class Backward:
             call.parent.explained = id(error)
         elif error is not None and call.own:
             state.explained = id(error)
-        state.listener.after_call(call, record, user_frame(sys._getframe(2)))
+        state.observers.tell(Observer.after_call, call, record, user_frame(sys._getframe(2)))
 
     def _end(self, call: Call, *, completed: bool) -> None:
         """End a call."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
-from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes, raised_by_program
+from gradscope.collect.observers import Observer, Observers
 from gradscope.collect.owners import owned_alone
 from gradscope.program.variables import AS_ARGUMENT
 from gradscope.torch_private import DisableTorchFunction, storage_use_count
@@ -22,14 +22,6 @@ LOOKS = 2_000
 """Tensors that may be asked for their node between two backward calls."""
 
 _MOST_LOOSE = 1_024
-
-
-class SavedTensorListener(Protocol):
-    """The part of ``gradscope.collect.listener.Listener`` that the ledger calls."""
-
-    def saved(self, packed: Packed) -> None: ...  # noqa: D102
-    def grown(self, frame: FrameType) -> None: ...  # noqa: D102
-    def dropped(self, packed: Packed, nbytes: int) -> None: ...  # noqa: D102
 
 
 class Loose:
@@ -59,8 +51,8 @@ class Ledger:
     Parameters are not counted: they cost the graph no memory.
     """
 
-    def __init__(self, listener: SavedTensorListener, notes: Notes) -> None:
-        self.listener = listener
+    def __init__(self, observers: Observers, notes: Notes) -> None:
+        self.observers = observers
         self.notes = notes
         self.pending: dict[int, list[weakref.ref[Packed]]] = {}
         """Saved tensors of nodes that no look at a graph has met yet, by the node's number."""
@@ -75,7 +67,7 @@ class Ledger:
         )
         self.live_tensors = self.live_bytes = self.peak_bytes = self.highest_bytes = 0
         self.look_at = sys.maxsize
-        """With more saved tensors than this, ``listener.grown`` is called."""
+        """With more saved tensors than this, observers are told that it has ``grown``."""
 
     def counts(self) -> tuple[int, ...]:
         """The totals so far, to be compared with later ones; of what was dropped, only what no call
@@ -127,7 +119,7 @@ class Ledger:
             if self.saved_tensors > self.look_at:
                 frame = sys._getframe(1).f_back
                 if frame is not None:
-                    self.listener.grown(frame)
+                    self.observers.tell(Observer.grown, frame)
 
     def let_go(self, packed: Packed) -> None:
         """Book that the graph let go of a saved tensor.
@@ -178,7 +170,7 @@ class Ledger:
             if token is not None and token.call is not None:
                 self._kept_tensors += 1
                 self._kept_bytes += nbytes
-            self.listener.dropped(packed, nbytes)
+            self.observers.tell(Observer.dropped, packed, nbytes)
             if token is None and packed.sequence_nr != UNTIED:
                 self.pending.pop(packed.sequence_nr, None)
 

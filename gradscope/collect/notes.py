@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from traceback import walk_tb
 from typing import TypeVar
 
 from gradscope.program.sites import USER, owner_of
@@ -49,9 +50,5 @@ def raised_by_program(error: BaseException) -> bool:
 
     That can only be one that a signal's handler raised while our code ran: it must go on its way.
     """
-    entry = error.__traceback__
-    while entry is not None:
-        if owner_of(entry.tb_frame.f_code) == USER:
-            return True
-        entry = entry.tb_next
-    return False
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return any(owner_of(frame.f_code) == USER for frame in frames)

@@ -23,6 +23,7 @@ from gradscope.collect.ledger import LOOKS, Ledger
 from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
 from gradscope.collect.nodes import CLONE
 from gradscope.collect.notes import raised_by_program
+from gradscope.collect.observers import Observer
 from gradscope.collect.slots import MODIFIED, readable
 from gradscope.collect.thread_numbers import OTHER, this_thread
 from gradscope.program.names import Names
@@ -178,7 +179,7 @@ class Saving:
     def _tie(self, packed: Packed, caller: FrameType | None) -> None:
         """Note which node a tensor was saved for, and where; those of one node come in a row."""
         if self.detailed:
-            self.ledger.listener.saved(packed)
+            self.ledger.observers.tell(Observer.saved, packed)
         sequence_nr = next_sequence_nr() - 1
         if packed.sequence_nr == UNKNOWN:
             packed.sequence_nr = sequence_nr

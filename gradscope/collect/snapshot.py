@@ -199,7 +199,7 @@ def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
     try:
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()
-        called = painter.names.of_storage(tensor, key) if painter.names else None
+        called = painter.names.of_tensor(tensor, key) if painter.names else None
     except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
         key, nbytes = id(tensor), 0
         called = painter.names.of_tensor(tensor) if painter.names else None

@@ -13,11 +13,11 @@ from gradscope.collect.census import Census
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.lifting import Liftable, Lifting
-from gradscope.collect.listener import Listener
 from gradscope.collect.marks import Packed, token_of
 from gradscope.collect.mutations import Mutations
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.notes import Notes
+from gradscope.collect.observers import Observer, Observers
 from gradscope.collect.past import Past
 from gradscope.collect.recognition import Recognizer
 from gradscope.collect.saving import Saving
@@ -45,7 +45,7 @@ class State:
         self,
         saving: Saving,
         names: Names,
-        listener: Listener,
+        observers: Observers,
         notes: Notes,
         hooks: Liftable | None,
     ) -> None:
@@ -55,7 +55,7 @@ class State:
         self.looks = True
         """Whether graphs can be looked at on this torch."""
         self.names = names
-        self.listener = listener
+        self.observers = observers
         self.notes = notes
         self.saving = saving
         self.ledger = saving.ledger
@@ -66,7 +66,9 @@ class State:
         self.recognizer = Recognizer(self.generations, self.stack_limit.room_for)
         self.past = Past(self.generations)
         self.lifting = Lifting(
-            self.ledger, self.census, self.past, hooks, listener.outgrown, self.generations
+            *(self.ledger, self.census, self.past, hooks),
+            lambda: observers.tell(Observer.outgrown),
+            self.generations,
         )
         self.foreseen: dict[int, Finding] = {}
         self.left_out: set[Site | None] = set()
@@ -147,6 +149,7 @@ class State:
 
 def bystander() -> State:
     """Return the state of a watch that no call goes through, for looks outside of a watch."""
-    names, listener, notes = Names(), Listener(), Notes()
-    saving = Saving(Ledger(listener, notes), names, Generations())
-    return State(saving, names, listener, notes, None)
+    names, notes = Names(), Notes()
+    observers = Observers(lambda finding: None, notes)
+    saving = Saving(Ledger(observers, notes), names, Generations())
+    return State(saving, names, observers, notes, None)

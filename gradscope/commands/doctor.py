@@ -18,7 +18,7 @@ from gradscope.render.machine import Format
 from gradscope.render.machine.json import dumped
 
 
-class State(StrEnum):
+class Grade(StrEnum):
     """How something that was checked is; only ``FAILS`` makes the exit status 1."""
 
     OK = "ok"
@@ -31,7 +31,7 @@ class Check:
     """Something that was checked: what it is, how it is, and what to do about it."""
 
     name: str
-    state: State
+    state: Grade
     detail: str
     help: str = ""
 
@@ -45,14 +45,14 @@ def doctor(format: Format) -> int:  # noqa: A002
         typer.echo(dumped({"checks": [asdict(check) for check in checks]}, indent=2))
     else:
         _print(checks)
-    return int(any(check.state is State.FAILS for check in checks))
+    return int(any(check.state is Grade.FAILS for check in checks))
 
 
 def _checks() -> Iterator[Check]:
     implementation = platform.python_implementation()
     python = f"{implementation} {platform.python_version()} on {platform.platform()}"
-    yield Check("gradscope", State.OK, __version__)
-    yield Check("Python", State.OK, python)
+    yield Check("gradscope", Grade.OK, __version__)
+    yield Check("Python", Grade.OK, python)
     yield from _torch_checks()
     yield from _tracing()
     yield from _pictures()
@@ -64,25 +64,25 @@ def _torch_checks() -> Iterator[Check]:
     except Exception as error:  # a broken installation raises anything
         yield Check(
             "torch",
-            State.FAILS,
+            Grade.FAILS,
             f"it cannot be imported ({type(error).__name__}: {error})",
             "install torch in this environment: a program is watched by the gradscope beside it",
         )
         return
     devices = [name for name in ("cuda", "mps", "xpu") if _is_available(torch, name)]
-    yield Check("torch", State.OK, f"{torch.__version__}, devices: {', '.join(['cpu', *devices])}")
+    yield Check("torch", Grade.OK, f"{torch.__version__}, devices: {', '.join(['cpu', *devices])}")
     try:
         from gradscope.collect import facts
 
         failing = facts.failing()
     except Exception as error:  # a torch that we do not know
-        yield Check("facts about torch", State.FAILS, f"{type(error).__name__}: {error}", _REPORT)
+        yield Check("facts about torch", Grade.FAILS, f"{type(error).__name__}: {error}", _REPORT)
         return
     holding = len(facts.FACTS) - len(failing)
-    yield Check("facts about torch", State.OK, f"{holding} of {len(facts.FACTS)} hold")
+    yield Check("facts about torch", Grade.OK, f"{holding} of {len(facts.FACTS)} hold")
     for fact in failing:
         lost = "; ".join(part.value for part in fact.parts) or "some figures are less exact"
-        state = State.FAILS if facts.Part.WATCH in fact.parts else State.LESS
+        state = Grade.FAILS if facts.Part.WATCH in fact.parts else Grade.LESS
         yield Check("fact", state, f"not so: {fact.statement} ({lost})", _REPORT)
     yield _watches()
 
@@ -115,54 +115,54 @@ def _watches() -> Check:
         announced = any(finding.code == "GS101" for finding in scope.findings)
         notes = scope.summary.notes
     except Exception as error:  # whatever is wrong here is what we are asked for
-        return Check("a watch", State.FAILS, f"{type(error).__name__}: {error}", _REPORT)
+        return Check("a watch", Grade.FAILS, f"{type(error).__name__}: {error}", _REPORT)
     if not announced:
-        return Check("a watch", State.FAILS, "it missed a freed graph", _REPORT)
+        return Check("a watch", Grade.FAILS, "it missed a freed graph", _REPORT)
     if notes:
-        return Check("a watch", State.LESS, "; ".join(notes), _REPORT)
-    return Check("a watch", State.OK, "it announced a backward call through a freed graph")
+        return Check("a watch", Grade.LESS, "; ".join(notes), _REPORT)
+    return Check("a watch", Grade.OK, "it announced a backward call through a freed graph")
 
 
 def _tracing() -> Iterator[Check]:
     if sys.gettrace() is not None:
         yield Check(
             "tracing",
-            State.LESS,
+            Grade.LESS,
             "another tool traces this process, so lines are not watched (GS103, GS202 come later)",
             "run without the debugger or the coverage tool",
         )
     else:
-        yield Check("tracing", State.OK, "no other tool traces this process")
+        yield Check("tracing", Grade.OK, "no other tool traces this process")
 
 
 def _pictures() -> Iterator[Check]:
     from gradscope.render.pictures.layout import available_engine
 
     try:
-        yield Check("layout engine", State.OK, available_engine("auto"))
+        yield Check("layout engine", Grade.OK, available_engine("auto"))
     except GradscopeError as error:
-        yield Check("layout engine", State.LESS, str(error), "pictures need one; all else works")
+        yield Check("layout engine", Grade.LESS, str(error), "pictures need one; all else works")
     for name, module, package in (("PNG", "resvg_py", "resvg-py"), ("PDF", "fpdf", "fpdf2")):
         try:
             __import__(module)
         except ImportError as error:
-            yield Check(f"{name} pictures", State.LESS, str(error), f"pip install {package}")
+            yield Check(f"{name} pictures", Grade.LESS, str(error), f"pip install {package}")
         else:
-            yield Check(f"{name} pictures", State.OK, module)
+            yield Check(f"{name} pictures", Grade.OK, module)
 
 
 def _print(checks: list[Check]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    styles = {State.OK: "green", State.LESS: "yellow", State.FAILS: "bold red"}
+    styles = {Grade.OK: "green", Grade.LESS: "yellow", Grade.FAILS: "bold red"}
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for check in checks:
         detail = Text(check.detail)
-        if check.help and check.state is not State.OK:
+        if check.help and check.state is not Grade.OK:
             detail.append(f"\nhelp: {check.help}")
         table.add_row(Text(check.state.value, styles[check.state]), check.name, detail)
     console_on(sys.stdout, highlight=False).print(table)

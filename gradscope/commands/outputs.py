@@ -325,15 +325,6 @@ class View:
             for line in (f"{self.word}: {self.file}", *(f"note: {note}" for note in notes)):
                 print_line(console, line)
 
-    def write_if_possible(
-        self, recording: Recording, console: Console | None, stream: SafeStream
-    ) -> None:
-        """Write the file at the end of a run; if that fails, only say so."""
-        try:
-            self.write(recording, console)
-        except GradscopeError as error:
-            tell(f"{self.file} was not written: {error}", stream)
-
 
 # What these need is imported before the program runs, which may leave no path to import it from,
 # and may change the working directory. Both raise GradscopeError if the file cannot be written.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TextIO, cast
 
 from rich.console import Console
 
@@ -30,21 +30,26 @@ from gradscope.commands.outputs import (
 )
 from gradscope.errors import GradscopeError
 from gradscope.fixing.constructs import with_edits
-from gradscope.launch.children import Children, Plan, own_file
+from gradscope.launch.children import ChildPlan, Children, own_file
 from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.improvement import improved
 from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.runner import Ended, run_program
 from gradscope.launch.standby import is_possible, standing_by
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Recording, Severity
+from gradscope.record.file import create, load_from
+from gradscope.record.log import Store
 from gradscope.record.processes import merged
 from gradscope.render.machine import Format
+from gradscope.render.text.finding import print_finding
+from gradscope.render.text.fixes import print_tried
+from gradscope.render.text.report import print_report
+from gradscope.render.text.terminal import ProgressLine, begin_line
 from gradscope.rules.settings import DEFAULTS, Settings
 from gradscope.rules.suppressing import Suppressor, write_baseline
 
-if TYPE_CHECKING:
-    from gradscope.api.scope import Scope
-    from gradscope.record.log import Store
+# All that a report needs is imported before the program runs, which may leave no path to import it
+# from.
 
 _SOON = 30.0
 """A run that took more seconds is rehearsed only by `gradscope fix`."""
@@ -81,19 +86,34 @@ def run(target: Target, options: RunOptions) -> int:
         writable(options.settings.write_baseline, "--write-baseline")
     header = header_of(target, options.hooks)
     options = _own(options, header)
-    views = _views(options)
-    store = _made(options.save)
+    views = [] if options.html is None else [page(options.html, "--html")]
+    views += [] if options.draw is None else [image(options.draw, "--draw")]
+    # Made now, so that failing to write shows, and for the standby.
+    store = None
+    if options.save is not None or is_possible():
+        store = create(options.save and options.save.absolute())
     chosen = {"hooks": options.hooks, "guard": options.guard, "stop_after": options.stop_after}
     program = {"script": header.script, "argv": header.argv}
-    children = Children(Plan.of(options.given, **chosen, **program), header)
+    children = Children(ChildPlan.of(options.given, **chosen, **program), header)
     header = replace(header, run=children.plan.run)
     ended = None
     stderr = ErrorStream()
     try:
         with opened(options.output, stderr) as stream:
             streams = list(dict.fromkeys([cast(SafeStream, stream), stderr]))
-            report = _Report(options, header, suppressor, children, store, views, streams)
-            start = partial(_watch, options, header, store, report.live, suppressor)
+            live = _Live(streams[0], stderr) if options.format is Format.TEXT else None
+            show = live.report if live else printer(options.format)
+            report = _Report(
+                options, header, suppressor, children, store, views, streams, live, show
+            )
+            start = partial(
+                children.plan.watch,
+                header,
+                save=store,
+                on_finding=live.found if live else None,
+                on_call=live.called if live else None,
+                settings=suppressor,
+            )
             with standing_by(report.of_killed, report.files), children:
                 try:
                     ended = run_program(target, start)
@@ -117,48 +137,38 @@ def run(target: Target, options: RunOptions) -> int:
     return int(any(map(options.settings.fail_on.includes, recording.findings)))
 
 
+@dataclass(frozen=True, slots=True)
 class _Report:
     """The report of a run: where it goes, in which format, and which files show it besides."""
 
-    def __init__(
-        self,
-        options: RunOptions,
-        header: Header,
-        suppressor: Suppressor,
-        children: Children,
-        store: Store | None,
-        views: Sequence[View],
-        streams: Sequence[SafeStream],
-    ) -> None:
-        self._options = options
-        self._header = header
-        self._suppressor = suppressor
-        self._children = children
-        self._store = store
-        self._save = None if store is None else store.path
-        self._views = views
-        self._streams = streams
-        self._stderr = streams[-1]
-        is_text = options.format is Format.TEXT
-        self.live = _Live(streams[0], streams[-1]) if is_text else None
-        self._print = self.live.report if self.live else printer(options.format)
+    options: RunOptions
+    header: Header
+    suppressor: Suppressor
+    children: Children
+    store: Store | None
+    views: Sequence[View]
+    streams: Sequence[SafeStream]
+    """The last one is stderr."""
+    live: _Live | None
+    """Only of a text."""
+    show: Callable[[Recording, Console, str | None], None]
 
     @property
     def files(self) -> list[int]:
         """The open files that the report is made from, and goes to."""
-        files = [] if self._store is None else [self._store.fileno()]
+        files = [] if self.store is None else [self.store.fileno()]
         with suppress(OSError, ValueError):
-            files.append(self._streams[0].fileno())
+            files.append(self.streams[0].fileno())
         return files
 
     def of_ended(self, ended: Ended) -> Recording:
         """Report on a program that has ended; return what was seen."""
         own = ended.scope.recording() if ended.scope is not None else None
-        recording, saved = _seen(own, ended.outcome, self._header, self._children, self._save)
+        recording, saved = self._seen(own, ended.outcome)
         recording = self._improved(recording, ended)
         shown = self._report(recording, saved, own is not None, ended.failure)
         if ended.failure is not None and (ended.scope is not None or not self.live):
-            _tell(ended.failure, self._stderr)
+            _tell(ended.failure, self.streams[-1])
         return shown
 
     def _improved(self, recording: Recording, ended: Ended) -> Recording:
@@ -166,15 +176,15 @@ class _Report:
         try:
             recording = with_edits(recording)
         except Exception as failure:  # the report comes all the same
-            _tell(failure, self._stderr)
-        took = time.time() - (self._header.started or 0)
-        findings = self._suppressor.applied(recording).findings
+            _tell(failure, self.streams[-1])
+        took = time.time() - (self.header.started or 0)
+        findings = self.suppressor.applied(recording).findings
         due = any(f.counts and f.severity is not Severity.ADVICE for f in findings)
-        if not (self._options.rehearse and due) or took > _SOON or ended.interrupted:
+        if not (self.options.rehearse and due) or took > _SOON or ended.interrupted:
             return recording
-        if recording.header.rank is not None or self._options.stop_after is not None:
+        if recording.header.rank is not None or self.options.stop_after is not None:
             return recording
-        self._children.leave()  # what is started now is ours
+        self.children.leave()  # what is started now is ours
         progress = self.live.progress if self.live else lambda doing: None
         # On a busy machine all takes longer than the processor is at it, by the same factor.
         busy = min(max(took / time.process_time(), 1.0), _MOST_BUSY)
@@ -183,62 +193,89 @@ class _Report:
     def of_killed(self, exit_status: int | None) -> None:
         """Report, from another process, on a program whose process has died."""
         try:
-            own, outcome = self._left_behind(), Outcome(exit_status)
+            own, outcome = None, Outcome(exit_status)
+            if self.store is not None:
+                with suppress(GradscopeError):  # it had no torch
+                    own = load_from(self.store.fileno())
             if own is not None and own.outcome.finished:
                 outcome = own.outcome
             elif own is not None:
                 own = replace(own, outcome=outcome)
-            recording, saved = _seen(own, outcome, self._header, self._children, self._save)
+            recording, saved = self._seen(own, outcome)
             if self.live:
-                console = console_on(self._streams[0], kind=LiveConsole)
+                console = console_on(self.streams[0], kind=LiveConsole)
                 print_line(console, f"gradscope: {outcome.unfinished}")
             self._report(recording, saved, own is not None, None)
         except Exception as failure:
-            _tell(failure, self._stderr)
+            _tell(failure, self.streams[-1])
 
-    def _left_behind(self) -> Recording | None:
-        """Return what the program's process has recorded; None if it had no torch."""
-        from gradscope.record.file import load_from
-
-        if self._store is not None:
-            with suppress(GradscopeError):
-                return load_from(self._store.fileno())
-        return None
+    def _seen(self, own: Recording | None, outcome: Outcome) -> tuple[Recording, str | None]:
+        """Return what this process and those that it started have done, and the files of that."""
+        children, header = self.children, self.header
+        together = own or Recording(header, outcome)
+        has_any = together.calls or together.findings
+        written = children.plan.recordings()
+        children.plan.tidy()
+        save = None if self.store is None else self.store.path
+        if save is not None and (own is None or (written and not has_any)):
+            save.unlink(missing_ok=True)
+            save = None
+        files = [*([] if save is None else [save]), *(file for file, _ in written)]
+        if written:
+            parts = [together] if has_any else []
+            together = merged([*parts, *(recording for _, recording in written)])
+            together = replace(together, header=own.header if own else header, outcome=outcome)
+        notes = [
+            *(
+                f"a process was started that is not watched; this watches it: {command}"
+                for command in children.unwatched
+            ),
+            *(
+                f"following a process failed in gradscope ({failure}); please report this"
+                for failure in children.failures
+            ),
+        ]
+        summary = replace(together.summary, notes=(*together.summary.notes, *notes))
+        kept = children.plan.is_kept and files
+        return replace(together, summary=summary), " ".join(map(str, files)) if kept else None
 
     def _report(
         self, recording: Recording, saved: str | None, seen: bool, failure: Exception | None
     ) -> Recording:
-        recording = self._suppressor.applied(recording)
-        for stream in self._streams:
+        recording = self.suppressor.applied(recording)
+        for stream in self.streams:
             stream.at_end()
         if self.live and not (recording.calls or seen):
-            console = console_on(self._streams[0], kind=LiveConsole)
-            _print_unwatched(self._options, console, failure, recording.summary.notes)
+            console = console_on(self.streams[0], kind=LiveConsole)
+            _print_unwatched(self.options, console, failure, recording.summary.notes)
             return recording
         file, console = self._shown(recording, saved)
         if recording.calls or seen:
             told = console if self.live else None
-            if baseline := self._options.settings.write_baseline:
+            if baseline := self.options.settings.write_baseline:
                 written = write_baseline(baseline, recording.findings, recording.sources)
                 if told:
                     print_line(told, written)
-            for view in self._views:
-                view.write_if_possible(recording, told, self._stderr)
+            for view in self.views:
+                try:
+                    view.write(recording, told)
+                except GradscopeError as error:
+                    tell(f"{view.file} was not written: {error}", self.streams[-1])
         if file is not None:
             raise GradscopeError(f"stderr cannot be written any more; the report is in {file}")
         return recording
 
     def _shown(self, recording: Recording, saved: str | None) -> tuple[Path | None, Console]:
         """Print the report where it can be read; return the file that was made for it, if any."""
-        for stream in self._streams:
+        for stream in self.streams:
             console = console_on(stream, kind=LiveConsole)
-            self._print(recording, console, saved)
+            self.show(recording, console, saved)
             stream.flush()
             if not stream.is_lost:
                 return None, console
-        suffix = ".txt" if self.live else f".{self._options.format}"
-        with beside(Path(self._header.cwd), suffix) as (last, path):
-            self._print(recording, console_on(last), saved)
+        suffix = ".txt" if self.live else f".{self.options.format}"
+        with beside(Path(self.header.cwd), suffix) as (last, path):
+            self.show(recording, console_on(last), saved)
         return path, console
 
 
@@ -251,83 +288,12 @@ def _own(options: RunOptions, header: Header) -> RunOptions:
     return replace(options, given=options.save, output=output, save=save, html=html, draw=draw)
 
 
-def _seen(
-    own: Recording | None, outcome: Outcome, header: Header, children: Children, save: Path | None
-) -> tuple[Recording, str | None]:
-    """Return what this process and those that it started have done, and the files of that."""
-    together = own or Recording(header, outcome)
-    has_any = together.calls or together.findings
-    written = children.plan.recordings()
-    children.plan.tidy()
-    if save is not None and (own is None or (written and not has_any)):
-        save.unlink(missing_ok=True)
-        save = None
-    files = [*([] if save is None else [save]), *(file for file, _ in written)]
-    if written:
-        parts = [together] if has_any else []
-        together = merged([*parts, *(recording for _, recording in written)])
-        together = replace(together, header=own.header if own else header, outcome=outcome)
-    notes = (
-        f"a process was started that is not watched; this watches it: {command}"
-        for command in children.unwatched
-    )
-    summary = replace(together.summary, notes=(*together.summary.notes, *notes))
-    kept = children.plan.is_kept and files
-    return replace(together, summary=summary), " ".join(map(str, files)) if kept else None
-
-
-def _views(options: RunOptions) -> list[View]:
-    views = [] if options.html is None else [page(options.html, "--html")]
-    return views if options.draw is None else [*views, image(options.draw, "--draw")]
-
-
-def _watch(
-    options: RunOptions,
-    header: Header,
-    store: Store | None,
-    live: _Live | None,
-    suppressor: Suppressor,
-) -> AbstractContextManager[Scope]:
-    import torch
-
-    from gradscope.api.watch import watch
-
-    return watch(
-        raise_on="error" if options.guard else None,
-        hooks=options.hooks,
-        save=store,
-        stop_after=options.stop_after,
-        on_finding=live.found if live else None,
-        on_call=live.called if live else None,
-        header=replace(header, torch=str(torch.__version__)),
-        settings=suppressor,
-    )
-
-
-def _made(save: Path | None) -> Store | None:
-    """Return an empty recording, made now so that failing to write shows, and for the standby."""
-    from gradscope.record import file as storage
-
-    if save is None and not is_possible():
-        return None
-    return storage.create(None if save is None else save.absolute())
-
-
 class _Live:
     """Prints each finding as soon as it is made, the progress, and the report at the end."""
 
     def __init__(self, stream: SafeStream, stderr: SafeStream) -> None:
-        # Imported now: the program may leave no path to import it from.
-        from gradscope.render.text.finding import print_finding
-        from gradscope.render.text.fixes import print_tried
-        from gradscope.render.text.report import print_report
-        from gradscope.render.text.terminal import ProgressLine, begin_line
-
         self._console = console_on(stream, kind=LiveConsole)
         self._stream = stream
-        self._print_finding, self._print_report = print_finding, print_report
-        self._begin_line = begin_line
-        self._print_tried = print_tried
         self._printed: list[Finding] = []
         self._progress = ProgressLine(cast(TextIO, stderr))
         self._process = os.getpid()
@@ -336,13 +302,13 @@ class _Live:
     def _begin(self) -> None:
         """Make room for gradscope's lines."""
         self._progress.erase()
-        self._begin_line(self._console.file)
+        begin_line(self._console.file)
 
     def found(self, finding: Finding) -> None:
         """Print a finding; in a forked child, print nothing."""
         if os.getpid() == self._process and not self._stream.is_diverted:
             self._begin()
-            self._print_finding(finding, self._console, before=self._printed)
+            print_finding(finding, self._console, before=self._printed)
             self._printed.append(finding)
 
     def called(self, call: BackwardCall) -> None:
@@ -360,9 +326,9 @@ class _Live:
         here = console.file is self._console.file
         printed = {finding.cause: finding for finding in self._printed if here}
         better = [f for f in recording.findings if _is_better(f, printed.get(f.cause))]
-        self._print_report(recording, console, saved, printed)
+        print_report(recording, console, saved, printed)
         if better:
-            self._print_tried(better, console)
+            print_tried(better, console)
 
 
 def _is_better(finding: Finding, printed: Finding | None) -> bool:

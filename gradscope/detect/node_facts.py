@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from gradscope.code.liveness import is_exactly
 from gradscope.collect.generations import Generations
 from gradscope.collect.look import Look
 from gradscope.collect.mutations import node_site
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.model import Graph, Node, NodeState, Site
+from gradscope.program.layouts import (
+    class_bases,
+    class_namespace,
+    closure_of,
+    derives,
+    module_variables,
+)
 from gradscope.program.sites import HIDDEN, owner_of, site_of
 from gradscope.torch_private import function_of
 
@@ -90,7 +98,7 @@ def _reads_saved(cls: Any) -> bool:
         while hasattr(function, "__wrapped__"):  # once_differentiable and other decorators
             function = function.__wrapped__
         function = getattr(function, "__func__", function)
-        if not isinstance(function, FunctionType) or function.__code__ in seen:
+        if type(function) is not FunctionType or function.__code__ in seen:
             continue
         seen.add(function.__code__)
         names = frozenset(_named(function.__code__))
@@ -116,20 +124,16 @@ def _callees(function: FunctionType, cls: Any, names: frozenset[str]) -> Iterato
     They are looked up without running any code of the program's.
     """
     found = [function.__globals__[name] for name in names if name in function.__globals__]
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # not filled yet
-            continue
-    owners = [cls, *(each for each in found if isinstance(each, type | ModuleType))]
-    for owner in owners:
-        for space in owner.__mro__ if isinstance(owner, type) else (owner,):
-            found += [vars(space)[name] for name in names if name in vars(space)]
+    found += [value for _, value in closure_of(function)]
+    owners = [each for each in found if type(each) is ModuleType or derives(type(each), type)]
+    spaces: list[Mapping[str, Any]] = []
+    for owner in (cls, *owners):
+        if type(owner) is ModuleType:
+            spaces.append(module_variables(owner))
+        else:
+            spaces += map(class_namespace, class_bases(owner))
+    found += [space[name] for space in spaces for name in names if name in space]
     for each in found:
-        plain = (
-            getattr(each, "__func__", each)
-            if isinstance(each, staticmethod | classmethod)
-            else each
-        )
-        if isinstance(plain, FunctionType):
+        plain = each.__func__ if is_exactly(each, staticmethod, classmethod) else each
+        if type(plain) is FunctionType:
             yield plain

@@ -18,12 +18,12 @@ def main() -> int:
         import json
 
         from gradscope.errors import GradscopeError
-        from gradscope.launch.children import Children, Plan, Watching
+        from gradscope.launch.children import ChildPlan, Children, ChildWatch
         from gradscope.launch.ending import die_of_interrupt
         from gradscope.launch.interpreter import header_of, target_of
         from gradscope.launch.runner import run_program
 
-        plan = Plan(**json.loads(sys.argv[1]))
+        plan = ChildPlan(**json.loads(sys.argv[1]))
         target = target_of(sys.argv[2:])
         header = plan.header_of(header_of(target, plan.hooks))
         children = Children(plan, header)
@@ -31,7 +31,7 @@ def main() -> int:
         run_plainly()
     try:
         with children:
-            ended = run_program(target, lambda: Watching(plan, header))
+            ended = run_program(target, lambda: ChildWatch(plan, header))
     except GradscopeError:  # there is no such program: Python says it in its own words
         run_plainly()
     if ended.interrupted:

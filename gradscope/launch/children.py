@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -26,6 +26,7 @@ from gradscope.model import BackwardCall, Header, Outcome, Recording
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
+    from gradscope.api.watch import watch
 
 BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
 _MOST_UNWATCHED = 5
@@ -36,7 +37,7 @@ _FORKSERVER = "from multiprocessing.forkserver import"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChildPlan:
     """How the children of a run are watched; ``save`` names their files, with ``{pid}`` in it.
 
     ``script`` and ``argv`` are those of the program.
@@ -51,7 +52,7 @@ class Plan:
     argv: Sequence[str] = ()
 
     @classmethod
-    def of(cls, save: Path | None, **options: Any) -> Plan:
+    def of(cls, save: Path | None, **options: Any) -> ChildPlan:
         """Return the plan of a run that begins now, and saves its own recording in ``save``."""
         # No child needs these, and the program may leave no path to import them from.
         import shutil  # noqa: F401
@@ -65,6 +66,20 @@ class Plan:
         else:
             pattern = save if "{" in save.name else save.with_stem(save.stem + "-{rank}")
         return cls(run, str(pattern.absolute()), **options)
+
+    def watch(self, header: Header, **more: Any) -> watch:
+        """Return the watch of a process of this run, which has imported torch by now."""
+        import torch
+
+        from gradscope.api.watch import watch
+
+        return watch(
+            raise_on="error" if self.guard else None,
+            hooks=self.hooks,
+            stop_after=self.stop_after,
+            header=replace(header, torch=str(torch.__version__)),
+            **more,
+        )
 
     def header_of(self, header: Header) -> Header:
         """Return the header of a child; one of ``multiprocessing`` runs a part of the program."""
@@ -129,10 +144,10 @@ def own_file(file: Path | None, header: Header) -> Path | None:
     return file.with_name(filled(file.name, rank, os.getpid()))
 
 
-class Watching:
+class ChildWatch:
     """The watch of this process, which is a child; it begins once torch is there."""
 
-    def __init__(self, plan: Plan, header: Header) -> None:
+    def __init__(self, plan: ChildPlan, header: Header) -> None:
         self.plan = plan
         self.header = replace(header, run=plan.run)
         self._watching = ExitStack()
@@ -140,22 +155,12 @@ class Watching:
         self._has_called = False
 
     def __enter__(self) -> Scope:
-        import torch
-
-        from gradscope.api.watch import watch
-
         process = os.getpid()
         file = Path(filled(self.plan.save, process, process))
         file.parent.mkdir(parents=True, exist_ok=True)
-        header = replace(self.header, torch=str(torch.__version__), pid=process)
-        watching = watch(
-            raise_on="error" if self.plan.guard else None,
-            hooks=self.plan.hooks,
-            save=file,
-            stop_after=self.plan.stop_after,
-            on_call=self._called,
-            header=header,
-            settings=False,  # they hold where the recordings are put together
+        # Settings hold where the recordings are put together.
+        watching = self.plan.watch(
+            replace(self.header, pid=process), save=file, on_call=self._called, settings=False
         )
         try:
             self._scope = self._watching.enter_context(watching)
@@ -220,10 +225,12 @@ class Children:
     ``header`` is that of this process.
     """
 
-    def __init__(self, plan: Plan, header: Header) -> None:
+    def __init__(self, plan: ChildPlan, header: Header) -> None:
         self.plan = plan
         self.unwatched: list[str] = []
-        self._header = header
+        self.failures: dict[str, None] = {}
+        """What failed in gradscope while the program started others, each once."""
+        self.header = header
         self._undo = ExitStack()
         self._process = os.getpid()
 
@@ -259,23 +266,35 @@ class Children:
         setattr(module, name, wraps(original)(partial(by, original)))
         self._undo.callback(setattr, module, name, original)
 
+    @contextmanager
+    def attempting(self) -> Iterator[None]:
+        """Do some work of ours; where it fails, the program starts what it wanted to start."""
+        try:
+            yield
+        except Exception as failure:
+            self.failures[f"{type(failure).__name__}: {failure}"] = None
+
     def _fork_exec(self, original: Any, argv: Any, executables: Any, *rest: Any) -> Any:
-        with suppress(Exception):  # the program starts what it wanted to start
+        with self.attempting():
             argv, executables = self._led(argv, executables)
         return original(argv, executables, *rest)
 
     def _posix_spawn(self, original: Any, path: Any, argv: Any, *rest: Any, **options: Any) -> Any:
-        with suppress(Exception):
-            import shutil
+        import shutil
 
-            found = shutil.which(path) or path  # posix_spawnp looks on the PATH
-            argv, (path,) = self._led(argv, (found,))
+        if isinstance(path, str | bytes | os.PathLike):
+            with self.attempting():
+                found = shutil.which(path) or path  # posix_spawnp looks on the PATH
+                argv, (path,) = self._led(argv, (found,))
         return original(path, argv, *rest, **options)
 
     def _led(self, argv: Any, executables: Any) -> tuple[Any, Any]:
         """Return the command line as it is started, and the files to look for."""
-        words = [os.fsdecode(word) for word in argv]
-        files = [os.fsdecode(file) for file in executables]
+        try:
+            words = [os.fsdecode(word) for word in argv]
+            files = [os.fsdecode(file) for file in executables]
+        except TypeError:  # no command line: Python says so
+            return argv, executables
         # Several files are the places on the PATH at which the name is looked for.
         file = next((file for file in files if os.access(file, os.X_OK)), "")
         command = command_of(file, words)
@@ -289,8 +308,9 @@ class Children:
         return led, executables
 
     def _system(self, original: Any, command: Any) -> Any:
-        with suppress(Exception):
-            self._note(["sh", "-c", os.fsdecode(command)])
+        if isinstance(command, str | bytes):
+            with self.attempting():
+                self._note(["sh", "-c", os.fsdecode(command)])
         return original(command)
 
     def _note(self, words: Sequence[str]) -> None:
@@ -314,12 +334,12 @@ _fork = _Fork()
 
 def _forked() -> None:
     """Have a process that was just forked watched, if it will run the program's code."""
-    with suppress(Exception):
-        by = sys._getframe(1).f_globals.get("__name__", "")
-        if not _active or by in _STARTING_ANOTHER:
-            return
-        children = _active[-1]
-        watching = Watching(children.plan, children._header)
+    by = sys._getframe(1).f_globals.get("__name__", "")
+    if not _active or by in _STARTING_ANOTHER:
+        return
+    children = _active[-1]
+    with children.attempting():
+        watching = ChildWatch(children.plan, children.header)
         if not by.startswith("multiprocessing."):
             watching.begin_in_fork(_before_exit)
             return

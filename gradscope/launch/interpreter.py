@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -93,7 +94,9 @@ def command_of(executable: str, argv: Sequence[str]) -> Command | None:
         if at is None or _is_helper(argv[at : at + 2]):
             return None
         return Command(list(argv[1:at]), list(argv[at:]))
-    if _is_script_of_this_interpreter(executable):
+    # A script beside this Python that begins by naming it, as ``torchrun`` does.
+    beside = os.path.dirname(executable) == os.path.dirname(sys.executable)
+    if beside and _names_this_interpreter(executable):
         return Command([], [executable, *argv[1:]])
     return None
 
@@ -111,12 +114,9 @@ def target_of(program: Sequence[str]) -> Target:
 def watched(argv: Sequence[str]) -> str | None:
     """Return the command that would watch what this one starts; None if it starts no Python."""
     if len(argv) > 2 and argv[1] == "-c" and os.path.basename(argv[0]).endswith("sh"):
-        text = argv[2]
-        try:
-            inner = None if _SHELL_TALK.search(text) else watched(shlex.split(text))
-        except ValueError:  # a quote that is not closed
-            inner = None
-        return inner
+        with suppress(ValueError):  # a quote that is not closed
+            return None if _SHELL_TALK.search(argv[2]) else watched(shlex.split(argv[2]))
+        return None
     program = os.path.basename(argv[0]) if argv else ""
     if not _STARTERS.fullmatch(program):
         return None
@@ -160,13 +160,6 @@ def _is_this_interpreter(executable: str) -> bool:
         return True
     same_folder = os.path.dirname(executable) == os.path.dirname(sys.executable)
     return same_folder and os.path.realpath(executable) == os.path.realpath(sys.executable)
-
-
-def _is_script_of_this_interpreter(executable: str) -> bool:
-    """Return whether it is a script beside this Python that begins by naming it: ``torchrun``."""
-    if os.path.dirname(executable) != os.path.dirname(sys.executable):
-        return False
-    return _names_this_interpreter(executable)
 
 
 def _names_this_interpreter(file: str) -> bool:

@@ -18,7 +18,7 @@ from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFil
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, StopRun
 from gradscope.launch.ending import (
     Ending,
     conclude,
@@ -114,7 +114,7 @@ def _run_to_its_end(
         raise GradscopeError(
             f"cannot run {target}: {reason}; see that it can be imported from here"
         ) from None
-    if scopes and _is_stop(error):
+    if scopes and isinstance(error, StopRun):
         error = None
         scopes[0].note_stop()
     for scope in scopes:
@@ -141,12 +141,6 @@ def _run(program: Program) -> BaseException | None:
     except BaseException as error:  # a program may end in any way
         return error
     return None
-
-
-def _is_stop(error: BaseException | None) -> bool:
-    from gradscope.api.scope import StopRun
-
-    return isinstance(error, StopRun)
 
 
 def _was_not_found(error: BaseException | None) -> bool:

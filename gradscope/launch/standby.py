@@ -154,9 +154,10 @@ def _stand_by(
     while not ended.poll(_LOOK_EVERY if kept and any(map(_has_a_reader, kept)) else None):
         # One who reads to the end of what the program has closed must not wait for us.
         held = _files_of(program)
-        for file in [file for file in kept if _has_a_reader(file) and _name(file) not in held]:
-            _silence(file)
-            kept.remove(file)
+        for file in filter(_has_a_reader, [*kept]):
+            if os.readlink(f"/proc/self/fd/{file}") not in held:
+                _silence(file)
+                kept.remove(file)
     if not _SHARED.unpack_from(shared)[1]:
         report(_status(program, watched))
 
@@ -191,10 +192,6 @@ def _files_of(process: int) -> set[str]:
         with suppress(FileNotFoundError):
             found.add(os.readlink(f"{folder}/{file}"))
     return found
-
-
-def _name(file: int) -> str:
-    return os.readlink(f"/proc/self/fd/{file}")
 
 
 def _poller(file: int) -> select.poll:

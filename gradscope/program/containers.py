@@ -9,7 +9,6 @@ import itertools
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -33,12 +32,14 @@ _MANY_NAMES = 10_000
 _MANY_RESULTS = 10_000
 _LONGEST_TRACEBACK = 1_000  # frames, of a deeper one those nearest to the error
 
-GENERATORS: dict[type, tuple[str, str]] = {
-    types.GeneratorType: ("gi_frame", "gi_yieldfrom"),
-    types.CoroutineType: ("cr_frame", "cr_await"),
-    types.AsyncGeneratorType: ("ag_frame", "ag_await"),
+GENERATORS = {
+    id(types.GeneratorType): ("gi_frame", "gi_yieldfrom", "gi_code"),
+    id(types.CoroutineType): ("cr_frame", "cr_await", "cr_code"),
+    id(types.AsyncGeneratorType): ("ag_frame", "ag_await", "ag_code"),
 }
-"""The attributes by which each gives out its frame, and what it waits for."""
+"""The attributes by which each gives out its frame, what it waits for, and its code. By id: to hash
+a class may run its metaclass's code.
+"""
 
 
 _get_attribute = object.__getattribute__
@@ -47,7 +48,7 @@ _tensor_dict = vars(torch.Tensor)["__dict__"].__get__
 
 
 class Contents:
-    """Reads objects, large containers in part: ``cut`` then turns True.
+    """Reads objects, large containers in part, and none of which another thread is changing.
 
     Deques that can hold no more than ``window`` elements are passed over.
     """
@@ -55,7 +56,6 @@ class Contents:
     def __init__(self, most: int, window: int = 0) -> None:
         self.most = most
         self.window = window
-        self.cut = False
 
     def of(self, holder: object) -> list[Held]:
         """Return all that ``holder`` holds, atoms included."""
@@ -92,14 +92,12 @@ class Contents:
         """Return up to ``most`` items of a dict or one derived from it."""
         most = self.most if most is None else most
         view = dict.items(mapping)
+        half = most // 2
         try:
             if dict.__len__(mapping) <= most:
                 return list(view)
-            self.cut = True
-            half = most // 2
             return [*itertools.islice(view, half), *itertools.islice(reversed(view), half)]
         except RuntimeError:  # another thread is changing it
-            self.cut = True
             return []
 
 
@@ -152,7 +150,6 @@ def _sequence(base: Any) -> _Reader:
             return []
         places: Iterable[int] = range(length)
         if length > most:
-            contents.cut = True
             ends = most // 4
             between = max(1, (length - 2 * ends) // (most - 2 * ends))
             # Python walks to the middle of a deque block by block.
@@ -161,7 +158,6 @@ def _sequence(base: Any) -> _Reader:
         try:
             return [("item", place, base.__getitem__(holder, place)) for place in places]
         except IndexError:  # another thread is emptying it
-            contents.cut = True
             return []
 
     return read
@@ -174,12 +170,10 @@ def _set(base: Any) -> _Reader:
     """Return a reader of the members of a set."""
 
     def read(contents: Contents, holder: Any) -> list[Held]:
-        contents.cut |= base.__len__(holder) > contents.most
         members = itertools.islice(base.__iter__(holder), contents.most)
         try:
             return [("entry", None, member) for member in members]
         except RuntimeError:  # another thread is changing it
-            contents.cut = True
             return []
 
     return read
@@ -247,9 +241,8 @@ def _of_wrapper(_: Contents, holder: object) -> list[Held]:
 def _of_function(contents: Contents, function: types.FunctionType) -> Iterator[Held]:
     """Closure, defaults, attributes; for the user's functions also their module's variables."""
     code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # not bound yet
-            yield "cell", name, cell.cell_contents
+    for name, value in layouts.closure_of(function):
+        yield "cell", name, value
     # A program may set more defaults than there are parameters: Python counts from the last one.
     names = reversed(code.co_varnames[: code.co_argcount])
     defaults = zip(names, reversed(function.__defaults__ or ()), strict=False)
@@ -264,7 +257,6 @@ def _of_lru_cache(contents: Contents, cache: Any) -> Iterator[Held]:
     """The results and arguments in a ``functools.lru_cache``, which only the collector sees."""
     info = functools._lru_cache_wrapper.cache_info(cache)
     if info.maxsize is not None and info.currsize > _MANY_RESULTS:
-        contents.cut = True
         return
     attributes = _get_attribute(cache, "__dict__")
     for part in gc.get_referents(cache):
@@ -277,8 +269,8 @@ def _of_lru_cache(contents: Contents, cache: Any) -> Iterator[Held]:
 
 def _of_generator(_: Contents, generator: Any) -> Iterator[Held]:
     """The frame of a suspended generator or coroutine, and what it waits for."""
-    frame, inner = GENERATORS[type(generator)]
-    if (suspended := getattr(generator, frame)) is not None:
+    of_frame, inner = GENERATORS[id(type(generator))][:2]
+    if (suspended := getattr(generator, of_frame)) is not None:
         yield "frame", FrameOf(generator.__name__, *_defined(suspended)), suspended
     yield "inside", None, getattr(generator, inner)
 
@@ -316,6 +308,7 @@ def _members(cls: Any, *names: str) -> _Reader:
     return lambda _, holder: [("attribute", name, get(holder)) for name, get in getters]
 
 
+_GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _WRITABLE = frozenset(id(cls) for cls in (str, int, float, bool, bytes, type(None)))
 
 _CONTAINERS: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), collections.deque())
@@ -346,7 +339,7 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (types.FrameType, _of_frame),
     (types.TracebackType, _of_traceback),
     (types.ModuleType, _of_namespace),
-    *((cls, _of_generator) for cls in GENERATORS),
+    *((cls, _of_generator) for cls in _GENERATORS),
     *((cls, _of_wrapper) for cls in _WRAPPERS),
 )
 _READERS = {id(cls): read for cls, read in _BY_CLASS}

@@ -12,13 +12,14 @@ from inspect import (
     CO_VARARGS,
     CO_VARKEYWORDS,
 )
+from itertools import takewhile
 from types import FrameType
 from typing import Any
 
 from gradscope.code.liveness import call_at, calls_after, iterators_at
 from gradscope.code.liveness.flow import Loop, flow_of
 from gradscope.program.iterators import coming, on_stack
-from gradscope.program.sites import LIBRARY, USER, caller_of, owner_of
+from gradscope.program.sites import LIBRARY, USER, frames_from, owner_of
 from gradscope.program.variables import local_variables
 
 _PASSES_ON = frozenset({"func", "fn", "self", "super().__call__", "forward_call"})
@@ -63,13 +64,13 @@ def runs_on(user: FrameType) -> bool:
 
 def _libraries_below(user: FrameType | None) -> list[FrameType]:
     """Return the frames of libraries between the user's and this one, innermost first."""
-    found = []
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame is not user:
+    found: list[FrameType] = []
+    for frame in frames_from(sys._getframe(2)):
+        if frame is user:
+            return found
         if owner_of(frame.f_code) == LIBRARY:
             found.append(frame)
-        frame = frame.f_back or caller_of(frame)
-    return found if frame is not None else []
+    return []
 
 
 def _arguments(frame: FrameType) -> Iterator[Any]:
@@ -99,8 +100,7 @@ def is_run_again(frame: FrameType) -> bool:
     flags = frame.f_code.co_flags
     if not flags & CO_OPTIMIZED or flags & _RESUMED:
         return False
-    above = frame.f_back
-    while above is not None and owner_of(above.f_code) != USER:
+    for above in takewhile(lambda f: owner_of(f.f_code) != USER, frames_from(frame.f_back)):
         if _package(above) in _SCHEDULERS:
             return False
         here = call_at(above.f_code, above.f_lasti)
@@ -110,7 +110,6 @@ def is_run_again(frame: FrameType) -> bool:
             and any(c.target == here.target for c in calls_after(above.f_code, above.f_lasti))
         ):
             return here.target not in _PASSES_ON
-        above = above.f_back
     return False
 
 

@@ -15,7 +15,7 @@ from ctypes import c_size_t, py_object
 from types import FrameType, GeneratorType
 from typing import Any, NamedTuple
 
-from gradscope.code.liveness import MISSING
+from gradscope.code.liveness import MISSING, is_exactly
 from gradscope.program.layouts import derives
 from gradscope.program.variables import DATA, WORD
 
@@ -135,7 +135,7 @@ def _of_chain(iterator: Any, deep: int) -> Coming:
             at_hand = [
                 each
                 for _, later in at_hand
-                if type(later) in (list, tuple, collections.deque, range)
+                if is_exactly(later, list, tuple, collections.deque, range)
                 for each in coming(iter(later), deep + 1).items
             ]
         found += at_hand

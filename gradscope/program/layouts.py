@@ -9,11 +9,14 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 
+from gradscope.code.liveness import is_exactly
 from gradscope.program.sites import USER, classify
+
+_Kind = TypeVar("_Kind")
 
 _class_dict = type.__dict__["__dict__"].__get__
 _class_mro = type.__dict__["__mro__"].__get__
@@ -67,7 +70,7 @@ class Layout:
         hidden = any(id(base) in OPAQUE for base in bases) or _is_own(cls)
         whole = hidden or self.is_class or any(id(base) in _COMPLETE for base in bases)
         # A property or a proxy's descriptor of the same name would run the user's code.
-        self.has_dict = not whole and type(names.get("__dict__")) in _C_DESCRIPTORS
+        self.has_dict = not whole and is_exactly(names.get("__dict__"), *_C_DESCRIPTORS)
         self.slots = () if whole or "__slots__" not in names else tuple(_slots(names, bases))
         self.opaque = hidden or not (read or self.has_dict or self.slots or self.is_class)
 
@@ -114,6 +117,13 @@ def derives(cls: type, base: type) -> bool:
     return any(each is base for each in class_bases(cls))
 
 
+def is_a(found: object, *bases: type[_Kind]) -> TypeGuard[_Kind]:
+    """Return ``isinstance(found, bases)`` without asking the object, which may say that it is of
+    another class, or a metaclass.
+    """
+    return any(each is base for each in class_bases(type(found)) for base in bases)
+
+
 def module_variables(module: ModuleType) -> dict[str, Any]:
     """Return the module's own ``__dict__``, past any ``__getattribute__`` of a lazy module."""
     variables: dict[str, Any] = _module_dict(module)
@@ -155,12 +165,23 @@ def user_functions() -> Iterator[types.FunctionType]:
         if type(module) is not ModuleType or not is_user_module(name):
             continue
         for value in [*module_variables(module).values()]:
-            own = class_namespace(value) if isinstance(value, type) else {}
+            own = class_namespace(value) if derives(type(value), type) else {}
             for each in (value, *own.values()):
-                inner = getattr(each, "__func__", each) if type(each) in _METHODS else each
-                while isinstance(inner, types.FunctionType):
+                inner = getattr(each, "__func__", each) if is_exactly(each, *_METHODS) else each
+                while type(inner) is types.FunctionType:
                     yield inner
                     inner = inner.__dict__.get("__wrapped__")
+
+
+def closure_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of a closure that are bound, with their names."""
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+        yield name, value
 
 
 def module_file(name: str) -> str:

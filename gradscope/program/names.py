@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 from torch.nn import Module
 
+from gradscope.code.liveness import is_exactly
 from gradscope.program.containers import layout_of
-from gradscope.program.sites import USER, caller_of, owner_of
+from gradscope.program.sites import USER, caller_of, frames_from, owner_of
 from gradscope.program.tensors import is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
@@ -55,19 +57,14 @@ class Names:
             depth += 1
         return None
 
-    def of_tensor(self, tensor: torch.Tensor) -> str | None:
-        """Return the name learnt for a tensor, or for another one that shares its memory."""
+    def of_tensor(self, tensor: torch.Tensor, key: int | None = None) -> str | None:
+        """Return the name learnt for a tensor, or for another one that shares its memory; ``key``
+        identifies that, if it is known already.
+        """
         known = self._tensors.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return known[1]
-        return self._of_shared(storage_of(tensor))
-
-    def of_storage(self, tensor: torch.Tensor, key: int) -> str | None:
-        """Return the same where it is known already what identifies the tensor's memory."""
-        known = self._tensors.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else self._of_shared(key)
-
-    def _of_shared(self, key: int) -> str | None:
+        key = storage_of(tensor) if key is None else key
         shared = self._storages.get(key)
         named = None if shared is None else shared[0]()
         if shared is None or named is None or storage_of(named) != key:
@@ -77,46 +74,34 @@ class Names:
     def learn_variables(self, frames: Iterable[FrameType]) -> None:
         """Learn the modules and leaves that the local and global variables of these frames hold."""
         for frame in frames:
-            found = variables(frame)
-            for name, value in found:
-                if issubclass(type(value), Module):
-                    self._learn_module(value, name)
-            for name, value in found:
-                if (
-                    issubclass(type(value), torch.Tensor)
-                    and not name.startswith("_")
-                    and is_held_leaf(value)
-                ):
-                    self._remember(value, name)
+            self._learn_all(variables(frame))
 
     def learn_attributes(self, frames: Iterable[FrameType]) -> None:
         """Learn the modules and leaves in the attributes of what the variables of frames hold."""
         for frame in frames:
             for name, value in variables(frame):
                 kind = type(value)
-                if issubclass(kind, Module | ModuleType | type) or not layout_of(kind).has_dict:
-                    continue
-                for attribute, held in [*object.__getattribute__(value, "__dict__").items()]:
-                    if issubclass(type(held), Module):
-                        self._learn_module(held, f"{name}.{attribute}")
-                    elif issubclass(type(held), torch.Tensor) and is_held_leaf(held):
-                        self._remember(held, f"{name}.{attribute}")
+                if not issubclass(kind, Module | ModuleType | type) and layout_of(kind).has_dict:
+                    held = [*object.__getattribute__(value, "__dict__").items()]
+                    self._learn_all([(f"{name}.{attribute}", each) for attribute, each in held])
+
+    def _learn_all(self, found: Sequence[tuple[str, Any]]) -> None:
+        for name, value in found:
+            if issubclass(type(value), Module):
+                self._learn_module(value, name)
+        for name, value in found:
+            is_tensor = issubclass(type(value), torch.Tensor)
+            if is_tensor and not name.startswith("_") and is_held_leaf(value):
+                self._remember(value, name)
 
     def _learn(self, frame: FrameType, module: Module) -> None:
         """Learn the modules of the outermost call in progress, named by the variable it is in."""
         outermost, caller = module, caller_of(frame)
-        above: FrameType | None = frame
-        depth = 0
-        while above is not None and depth < _DEEPEST:
+        for above in islice(frames_from(frame), _DEEPEST):
             if above.f_code is MODULE_CALL:
                 outermost, caller = _module_in(above) or outermost, caller_of(above)
-            above = caller_of(above)
-            depth += 1
-        name = None
-        while caller is not None and name is None:
-            if owner_of(caller.f_code) == USER:
-                name = _variable(caller, outermost)
-            caller = caller_of(caller)
+        users = (each for each in frames_from(caller) if owner_of(each.f_code) == USER)
+        name = next(filter(None, (_variable(each, outermost) for each in users)), None)
         self._learn_module(outermost, name or self._unnamed(outermost))
         if id(module) not in self._modules:  # called from a module that does not list it as its own
             self._learn_module(module, self._unnamed(module))
@@ -169,9 +154,9 @@ def _variable(frame: FrameType, module: Module) -> str | None:
         if value is module:
             return name
     for name, value in found:
-        if type(value) in (list, tuple, dict) and len(value) <= _MOST_ENTRIES:
+        if is_exactly(value, list, tuple, dict) and len(value) <= _MOST_ENTRIES:
             entries = value.items() if type(value) is dict else enumerate(value)
             for key, entry in [*entries]:
-                if entry is module and type(key) in (int, str):
+                if entry is module and is_exactly(key, int, str):
                     return f"{name}[{key!r}]"
     return None

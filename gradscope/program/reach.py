@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -36,13 +36,6 @@ class Budget:
 ON_DEMAND = Budget(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items=20_000)
 
 
-class Scan(NamedTuple):
-    """How many objects a walk saw; ``truncated`` is True when something was left unseen."""
-
-    objects: int
-    truncated: bool
-
-
 _Link = tuple[int, Kind, Any]
 """How an object is held, and by which object number, or by the variables of origin ``~number``."""
 
@@ -53,7 +46,7 @@ _CLOCK = 32  # objects between two looks at the clock
 
 
 class Walk:
-    """One walk: enter frames, ``run``, then ``report``. It holds what it saw: let go of it at once.
+    """One walk: enter frames, ``run``, then ask. It holds what it saw: let go of it at once.
 
     Objects are numbered and refer to each other by number, so letting go leaves no reference cycle.
     """
@@ -69,10 +62,10 @@ class Walk:
         self._index: dict[int, int] = {}
         self._tensors: list[int] = []
         self._origins: list[Origin] = []
-        self._done = 0
+        self.done = 0
+        """How many objects it has looked into."""
         self._closed: set[int] = set()
         self._known = 0  # objects that have names, before libraries were entered
-        self._truncated = False
         self._started = time.thread_time()
 
     def enter_frames(self, frames: Iterable[FrameType]) -> None:
@@ -183,24 +176,17 @@ class Walk:
     def run(self) -> None:
         """Walk until all is seen or the budget is spent."""
         budget, objects, add = self._budget, self._objects, self._add
-        while self._done < len(objects):
-            number = self._done
-            if number >= budget.max_objects or (
-                number % _CLOCK == 0 and time.thread_time() - self._started > budget.max_seconds
-            ):
-                self._truncated = True
+        while self.done < min(len(objects), budget.max_objects):
+            number = self.done
+            if number % _CLOCK == 0 and time.thread_time() - self._started > budget.max_seconds:
                 return
-            self._done += 1
+            self.done += 1
             link, depth = self._links[number], self._depths[number] + 1
             if link[1] == "globals":  # a frame or a module's variables, already entered
                 continue
-            if id(objects[number]) in self._closed:
+            if depth > budget.max_depth or id(objects[number]) in self._closed:
                 continue
-            held = self._contents.of(objects[number])
-            if held and depth > budget.max_depth:
-                self._truncated = True
-                continue
-            for kind, key, value in held:
+            for kind, key, value in self._contents.of(objects[number]):
                 if id(type(value)) in layouts.OPAQUE:
                     continue
                 if kind == "globals":
@@ -208,12 +194,10 @@ class Walk:
                 else:
                     add(value, (number, kind, key), depth)
 
-    def report(self, found: Callable[[Path, Tensor], None]) -> Scan:
-        """Call ``found`` for every tensor with a graph, once for each name, the shortest first."""
-        for number in self._tensors:
-            for path in self._paths(number):
-                found(path, self._objects[number])
-        return Scan(self._done, self._truncated or self._contents.cut)
+    def named_tensors(self) -> list[tuple[Tensor, list[Path]]]:
+        """Return every tensor with a graph, with its names, the shortest first."""
+        named = ((self._objects[number], [*self._paths(number)]) for number in self._tensors)
+        return [(tensor, paths) for tensor, paths in named if paths]
 
     def paths_to(self, found: object) -> Iterator[Path]:
         """Return the names of an object; none for one that the walk did not see."""
@@ -256,25 +240,14 @@ class Walk:
         return Path.of(self._origins[~start], root, (Step(kind, key) for _, kind, key in way[1:]))
 
 
-def visit(
-    frames: Iterable[FrameType], budget: Budget, found: Callable[[Path, Tensor], None]
-) -> Scan:
-    """Call ``found`` for every tensor with a graph that the variables of these frames lead to.
+def named_tensors(frames: Iterable[FrameType], budget: Budget) -> list[tuple[Tensor, list[Path]]]:
+    """Return every tensor with a graph that the variables of these frames lead to, each once with
+    its names, the shortest first.
 
-    Call it once for each of a tensor's names, the shortest first. No code of the user's runs, no
-    Node is touched, and nothing is kept.
+    No code of the user's runs, no Node is touched, and nothing is kept.
     """
     with Untraced(), Uncollected():  # or the budget goes to a trace, or to the program's garbage
         walk = Walk(budget)
         walk.enter_frames(frames)
         walk.run()
-        return walk.report(found)
-
-
-def named_tensors(frames: Iterable[FrameType], budget: Budget) -> list[tuple[Tensor, list[Path]]]:
-    """Return these tensors, each once with all its names."""
-    by_id: dict[int, tuple[Tensor, list[Path]]] = {}
-    visit(
-        frames, budget, lambda path, found: by_id.setdefault(id(found), (found, []))[1].append(path)
-    )
-    return [*by_id.values()]
+        return walk.named_tensors()

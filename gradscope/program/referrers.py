@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from gradscope.code.liveness import is_exactly
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program import layouts, referrers
 from gradscope.program.containers import GENERATORS, Contents, layout_of, look_at
@@ -99,7 +100,7 @@ def _tops_of_cycles(seen: dict[int, _Referrer], named: set[int]) -> list[Any]:
     """
     tops: dict[int, Any] = {}
     for itself, _, direct in seen.values():
-        if direct not in named and (direct not in tops or type(tops[direct]) in _PLAIN):
+        if direct not in named and (direct not in tops or is_exactly(tops[direct], *_PLAIN)):
             tops[direct] = itself
     return list(tops.values())
 
@@ -161,7 +162,7 @@ def _steps(chain: list[Any]) -> Iterator[Step]:
 
 def _frame_of(found: Any) -> Any:
     """Return the frame of a generator or coroutine that has not ended; else the object itself."""
-    names = GENERATORS.get(type(found))
+    names = GENERATORS.get(id(type(found)))
     return found if names is None else getattr(found, names[0]) or found
 
 
@@ -173,19 +174,11 @@ def _unnamed(top: Any) -> tuple[Origin, str]:
         module = layouts.class_namespace(top).get("__module__")
         name = layouts.class_name(top)
         return Origin("class", name, layouts.module_file(str(module)), 1), name
-    if cls in _HAVE_CODE:
-        code = getattr(top, _HAVE_CODE[cls])
+    if id(cls) in GENERATORS or cls is types.FrameType:
+        code = top.f_code if cls is types.FrameType else getattr(top, GENERATORS[id(cls)][2])
         text = f"<{cls.__name__} {code.co_name}>"
         return Origin("unnamed", code.co_qualname, code.co_filename, code.co_firstlineno), text
     return Origin("unnamed", "", "", 0), f"<{layouts.class_name(cls)}>"
-
-
-_HAVE_CODE: dict[type, str] = {
-    types.GeneratorType: "gi_code",
-    types.CoroutineType: "cr_code",
-    types.AsyncGeneratorType: "ag_code",
-    types.FrameType: "f_code",
-}
 
 
 def origin_of_context(context: object) -> Origin:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import site as site_packages
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import takewhile
 from types import CodeType, FrameType
 
 import torch
@@ -150,6 +152,13 @@ def caller_of(frame: FrameType | None) -> FrameType | None:
     return None if call is None else call.frame
 
 
+def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame, and those that called it."""
+    while frame is not None:
+        yield frame
+        frame = caller_of(frame)
+
+
 def _lowest(frame: FrameType | None) -> FrameType | None:
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
@@ -180,22 +189,15 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 def override_below(frame: FrameType | None, user: FrameType | None) -> FrameType | None:
     """Return the first override that an operation asked for in ``user`` goes through."""
-    found = None
-    while frame is not None and frame is not user:
-        if is_override(frame.f_code):
-            found = frame
-        frame = frame.f_back
-    return found
+    frames = takewhile(lambda each: each is not user, frames_from(frame))
+    overrides = [each for each in frames if is_override(each.f_code)]
+    return overrides[-1] if overrides else None
 
 
 def from_library(frame: FrameType | None) -> bool:
     """Return whether the innermost frame from ``frame`` up that is not hidden is a library's."""
-    while frame is not None:
-        owner = owner_of(frame.f_code)
-        if owner not in (HIDDEN, ENGINE):
-            return owner == LIBRARY
-        frame = frame.f_back
-    return False
+    owners = (owner_of(each.f_code) for each in frames_from(frame))
+    return next((owner for owner in owners if owner not in (HIDDEN, ENGINE)), USER) == LIBRARY
 
 
 def stands_in_source(frame: FrameType) -> bool:
@@ -208,17 +210,16 @@ def user_frames(frame: FrameType | None) -> list[FrameType]:
     those of overrides and of what these call.
     """
     frames: list[FrameType] = []
-    beneath, first = 0, frame  # frames that an override may still stand above
-    while frame is not None:
-        owner = owner_of(frame.f_code)
-        if is_override(frame.f_code):
+    beneath = 0  # above these frames an override may still stand
+    for each in frames_from(frame):
+        owner = owner_of(each.f_code)
+        if is_override(each.f_code):
             del frames[beneath:]
         elif owner == USER:
-            frames.append(frame)
+            frames.append(each)
         elif owner == ENGINE:
             beneath = len(frames)
-        frame = caller_of(frame)
-    return frames or ([first] if first is not None and owner_of(first.f_code) == USER else [])
+    return frames or ([frame] if frame is not None and owner_of(frame.f_code) == USER else [])
 
 
 def place_in(frame: FrameType) -> Place:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from gradscope.launch.children import ChildPlan, Children
+from gradscope.launch.interpreter import Script, header_of
 from gradscope.record.file import load
 from tests.needs import needs
 from tests.zygote import python
@@ -378,3 +380,18 @@ def test_a_name_may_hold_the_number_of_the_process(place: Place) -> None:
     done = place.watched("--save", "run-{pid}.gscope", "train.py")
     assert place.files() == [f"run-{done.stdout.strip()}.gscope"]
     assert load(place.path / place.files()[0]).header.pid == int(done.stdout)
+
+
+def test_what_fails_in_following_a_process_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise TypeError("a defect")
+
+    monkeypatch.setattr("gradscope.launch.children.command_of", fail)
+    header = header_of(Script("train.py"), hooks=True)
+    with Children(ChildPlan("1-1", "{pid}.gscope"), header) as children:
+        for _ in range(2):
+            started = subprocess.run([sys.executable, "-c", "print(1)"], stdout=subprocess.PIPE)
+            assert started.stdout.split() == [b"1"]
+        with pytest.raises(TypeError, match="int"):  # the program's own, in Python's words
+            subprocess.run([sys.executable, 1])  # type: ignore[list-item]
+    assert [*children.failures] == ["TypeError: a defect"]

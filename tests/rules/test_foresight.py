@@ -11,7 +11,7 @@ import pytest
 
 import gradscope
 from gradscope.code.liveness import RESULT, left_after
-from gradscope.detect.observers import Schedule
+from gradscope.detect.foresight.schedule import Schedule
 from gradscope.model import (
     BackwardCall,
     Certainty,

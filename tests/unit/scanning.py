@@ -9,20 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradscope.model.paths import Path
-from gradscope.program.reach import Budget, Scan, visit
+from gradscope.program.reach import Budget, Walk
 
 Names = dict[str, Tensor]
 
 
-def scan(*frames: types.FrameType, budget: Budget = Budget(max_seconds=60)) -> tuple[Names, Scan]:  # noqa: B008
+def scan(*frames: types.FrameType, budget: Budget = Budget(max_seconds=60)) -> tuple[Names, int]:  # noqa: B008
+    """The tensors by their names, and how many objects the scan has looked into."""
+    walk = Walk(budget)
+    walk.enter_frames(frames or (sys._getframe(1),))
+    walk.run()
     found: Names = {}
-
-    def note(path: Path, tensor: Tensor) -> None:
-        found.setdefault(path.text, tensor)
-
-    result = visit(frames or (sys._getframe(1),), budget, note)
-    return found, result
+    for tensor, paths in walk.named_tensors():
+        for path in paths:
+            found.setdefault(path.text, tensor)
+    return found, walk.done
 
 
 def scan_variables(**variables: Any) -> Names:

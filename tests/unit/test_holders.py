@@ -16,8 +16,7 @@ import torch
 from scanning import Names, made, scan, scan_variables
 from torch import Tensor, nn
 
-from gradscope.model.paths import Path
-from gradscope.program.reach import Budget, visit
+from gradscope.program.reach import Budget, named_tensors
 
 
 class Pair(NamedTuple):
@@ -51,12 +50,8 @@ def test_variables_of_a_function_and_of_its_closure() -> None:
 
     def step() -> Names:
         local = hidden * 2
-        found: dict[str, Path] = {}
-
-        def note(path: Path, _: Tensor) -> None:
-            found.setdefault(path.text, path)
-
-        visit([sys._getframe()], Budget(), note)
+        named = named_tensors([sys._getframe()], Budget())
+        found = {path.text: path for _, paths in reversed(named) for path in reversed(paths)}
         assert local is not None
         assert found["local"].origin.owner == "local"
         assert found["hidden"].origin.owner == "cell"
@@ -318,7 +313,6 @@ def test_every_name_of_a_tensor_is_told_shortest_first() -> None:
     memory = [state]
     owner = types.SimpleNamespace(memory=memory, parent=None)
     owner.parent = owner
-    names: list[str] = []
     namespace = {
         "owner": owner,
         "memory": memory,
@@ -328,7 +322,7 @@ def test_every_name_of_a_tensor_is_told_shortest_first() -> None:
     }
     exec(compile("frame = sys._getframe()", "<stdin>", "exec"), namespace)
     frame: Any = namespace.pop("frame")
-    visit([frame], Budget(), lambda path, tensor: names.append(path.text))
+    names = [path.text for _, paths in named_tensors([frame], Budget()) for path in paths]
     assert names == ["state", "memory[0]", "owner.memory[0]"]
 
 
@@ -342,16 +336,15 @@ def test_names_that_people_give_come_before_underscores() -> None:
         "__name__": "__main__",
         "sys": sys,
     }
-    names: list[str] = []
     exec(compile("frame = sys._getframe()", "<stdin>", "exec"), namespace)
-    visit([namespace.pop("frame")], Budget(), lambda path, tensor: names.append(path.text))
+    frames = [namespace.pop("frame")]
+    names = [path.text for _, paths in named_tensors(frames, Budget()) for path in paths]
     assert names == ["loss", "_", "_3", "Out[3]"]
 
 
 def test_a_path_is_plain_data_with_its_steps() -> None:
     cache = {"k": [made()]}
-    paths: list[Path] = []
-    visit([sys._getframe()], Budget(), lambda path, tensor: paths.append(path))
-    path = next(path for path in paths if path.root == "cache")
+    named = named_tensors([sys._getframe()], Budget())
+    path = next(path for _, paths in named for path in paths if path.root == "cache")
     assert path.steps == (("item", "k"), ("item", 0))
     assert cache

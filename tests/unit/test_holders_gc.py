@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gradscope.api.holders import Holder, holders
 from gradscope.errors import GradscopeError
-from gradscope.program.reach import Budget, visit
+from gradscope.program.reach import Budget, Walk, named_tensors
 from gradscope.program.referrers import contexts
 from gradscope.program.variables import local_variables
 
@@ -207,15 +207,16 @@ def test_an_exceptions_frames_are_released_with_it() -> None:
 
 
 @pytest.mark.usefixtures("no_collection")
-def test_a_scan_that_is_interrupted_keeps_nothing() -> None:
+def test_a_scan_that_is_interrupted_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     loss = made()
     gone = weakref.ref(loss)
 
-    def refuse(path: object, tensor: Tensor) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(Walk, "_path", interrupted)
     with contextlib.suppress(KeyboardInterrupt):
-        visit([sys._getframe()], Budget(), refuse)
+        named_tensors([sys._getframe()], Budget())
     del loss
     assert gone() is None
 

@@ -12,9 +12,9 @@ import torch
 from gradscope.code.through_data import ThroughData, data_lines
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
-from gradscope.collect.listener import Listener
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes
+from gradscope.collect.observers import Observers
 from gradscope.collect.saving import Saving
 from gradscope.detect.foresight.lines import MemoryBefore, checksums
 from gradscope.program.names import Names
@@ -23,7 +23,9 @@ CODE = data_lines.__code__
 
 
 def saved(tensor: torch.Tensor) -> Packed:
-    return Saving(Ledger(Listener(), Notes()), Names(), Generations()).pack(tensor)
+    notes = Notes()
+    ledger = Ledger(Observers(print, notes), notes)
+    return Saving(ledger, Names(), Generations()).pack(tensor)
 
 
 def changed(tensor: torch.Tensor, write: object) -> bool:

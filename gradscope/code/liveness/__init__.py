@@ -3,6 +3,7 @@
 from gradscope.code.liveness.callees import Callee as Callee
 from gradscope.code.liveness.callees import Resolve as Resolve
 from gradscope.code.liveness.computing import Opaque as Opaque
+from gradscope.code.liveness.computing import is_exactly as is_exactly
 from gradscope.code.liveness.computing import is_plain as is_plain
 from gradscope.code.liveness.flow import MISSING as MISSING
 from gradscope.code.liveness.flow import forget_flows as forget_flows

@@ -126,11 +126,19 @@ class Facts(Protocol):
         """Return whether what is called is known, and no code of the program's."""
 
 
+def is_exactly(found: object, *classes: type) -> bool:
+    """Return whether an object is of one of these classes themselves. No metaclass is asked, which
+    ``type(found) in classes`` does: it may define equality and a hash.
+    """
+    kind = type(found)
+    return any(kind is cls for cls in classes)
+
+
 def is_plain(value: object) -> bool:
     """Return whether a value can be computed with: no user's class is involved."""
     if type(value) is tuple:
         return len(value) <= _MOST_ITEMS and all(map(is_plain, value))
-    return type(value) in _PLAIN
+    return is_exactly(value, *_PLAIN)
 
 
 def truth(value: Any, facts: Facts) -> bool | None:
@@ -172,7 +180,7 @@ def _is_same(a: Any, b: Any) -> bool | None:
     if type(a) is Opaque or type(b) is Opaque:
         return False
     singles = (bool, type(None))
-    return a is b if type(a) in singles or type(b) in singles else None
+    return a is b if is_exactly(a, *singles) or is_exactly(b, *singles) else None
 
 
 def _is_in(found: Any, container: Any, facts: Facts) -> bool | None:

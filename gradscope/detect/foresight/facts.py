@@ -31,10 +31,10 @@ from torch.utils.data import (
 )
 
 from gradscope.code import names, source
-from gradscope.code.liveness import MISSING, Opaque, is_plain
+from gradscope.code.liveness import MISSING, Opaque, is_exactly, is_plain
 from gradscope.detect.foresight.objects import Objects, attribute, follow, function_of, submodules
 from gradscope.program.iterators import on_stack
-from gradscope.program.layouts import class_bases, class_namespace, user_functions
+from gradscope.program.layouts import class_bases, class_namespace, derives, is_a, user_functions
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.tensors import shape_of
 from gradscope.program.variables import local_variables
@@ -46,28 +46,27 @@ Left: TypeAlias = tuple[float, float]
 Again: TypeAlias = Callable[[Any], bool | None]
 """Tells whether a generator will yield once more, as far as that is known."""
 
-SIZED = frozenset({list, tuple, dict, set, frozenset, deque, str, bytes, range, OrderedDict})
+SIZED = (list, tuple, dict, set, frozenset, deque, str, bytes, range, OrderedDict)
 _UNKNOWN: Left = (0, math.inf)
 _LISTS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
 _EMPTY: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), "", deque())
-_COUNTED = frozenset(type(iter(each)) for each in _EMPTY) | {
-    type(reversed([])),
-    type(reversed(range(0))),
-    type(iter(range(2**70))),
-}
+_COUNTED = (
+    *(type(iter(each)) for each in _EMPTY),
+    *(type(reversed([])), type(reversed(range(0))), type(iter(range(2**70)))),
+)
 _INDEXED = tuple(type(iter(each)) for each in _EMPTY if type(each) in (list, tuple, range))
 
 
 def left_in(found: Any, again: Again) -> Left:
     """Return how many elements an iterator or a container gives from here on."""
     kind = type(found)
-    if kind in SIZED:
+    if is_exactly(found, *SIZED):
         return _exactly(len(found))
-    if kind in _COUNTED:
+    if is_exactly(found, *_COUNTED):
         return _exactly(operator.length_hint(found))
-    if kind in (itertools.count, itertools.cycle):
+    if is_exactly(found, itertools.count, itertools.cycle):
         return math.inf, math.inf
-    if kind in (enumerate, zip, map):
+    if is_exactly(found, enumerate, zip, map):
         known = [left_in(inner, again) for inner in _inner(found)]
         return (min(k[0] for k in known), min(k[1] for k in known)) if known else _UNKNOWN
     if kind is reversed:
@@ -75,10 +74,10 @@ def left_in(found: Any, again: Again) -> Left:
         return _exactly(state[2] + 1 if len(state) > 2 else 0)
     if kind is GeneratorType:
         return _of_generator(found, again)
-    if kind in _LISTS:
+    if is_exactly(found, *_LISTS):
         namespace = object.__getattribute__(found, "__dict__")
         return _exactly(len(namespace["_modules"]) + len(namespace["_parameters"]))
-    if kind in (torch.Tensor, torch.nn.Parameter):
+    if is_exactly(found, torch.Tensor, torch.nn.Parameter):
         shape = shape_of(found)
         return _exactly(shape[0]) if shape else _UNKNOWN
     return _of_loader(found, kind, again)
@@ -99,9 +98,9 @@ def _inner(found: Any) -> tuple[Any, ...]:
 def element_of(found: Any, ahead: int) -> Any:
     """Return the element that comes after ``ahead`` others; MISSING where it is not known."""
     kind = type(found)
-    if kind in (list, tuple, range):
+    if is_exactly(found, list, tuple, range):
         return found[ahead] if ahead < len(found) else MISSING
-    if kind in _INDEXED:
+    if is_exactly(found, *_INDEXED):
         _, of, *place = found.__reduce__()
         # From Python 3.12 on what is left of a range is a range of its own, without a place.
         index = (place[0] if place and place[0] is not None else 0) + ahead
@@ -147,7 +146,7 @@ def _up(number: float) -> float:
 
 def _of_loader(found: Any, kind: type, again: Again) -> Left:
     """Return how many batches a loader, or an iterator over one, still has."""
-    namespace = object.__getattribute__(found, "__dict__") if kind in _LOADING else {}
+    namespace = object.__getattribute__(found, "__dict__") if is_exactly(found, *_LOADING) else {}
     if kind is DataLoader:
         return _batches(namespace)
     if namespace.get("_dataset_kind") != 0:  # of an IterableDataset only the user's code knows
@@ -162,7 +161,7 @@ _LOADING = (DataLoader, *LOADER_ITERATORS)
 
 def _batches(loader: dict[str, Any]) -> Left:
     sampler, size = loader.get("sampler"), loader.get("batch_size")
-    if type(sampler) not in (SequentialSampler, RandomSampler) or type(size) is not int:
+    if not is_exactly(sampler, SequentialSampler, RandomSampler) or type(size) is not int:
         return _UNKNOWN
     rows = _rows(object.__getattribute__(sampler, "__dict__").get("data_source"))
     if rows is None:
@@ -172,7 +171,7 @@ def _batches(loader: dict[str, Any]) -> Left:
 
 def _rows(dataset: Any) -> int | None:
     kind = type(dataset)
-    if kind in (list, tuple, range):
+    if is_exactly(dataset, list, tuple, range):
         return len(dataset)
     if kind is TensorDataset:
         shape = shape_of(dataset.tensors[0])
@@ -213,7 +212,7 @@ class FrameFacts:
 
     def lacks(self, owner: Any, name: str) -> bool:
         """Return whether it is known that an object has no attribute of this name."""
-        if isinstance(owner, type | ModuleType | torch.Tensor):
+        if is_a(owner, type, ModuleType, torch.Tensor):
             return False
         spaces = [class_namespace(base) for base in class_bases(type(owner))]
         asked = {space[each] for space in spaces for each in _ASKED if each in space}
@@ -231,13 +230,13 @@ class FrameFacts:
 
     def size(self, found: Any) -> int | None:
         """Return the length of a container."""
-        return len(found) if type(found) in SIZED else None
+        return len(found) if is_exactly(found, *SIZED) else None
 
     def has(self, container: Any, found: Any) -> bool | None:
         """Return whether something plain is in a container."""
-        if type(container) not in SIZED or len(container) > _MOST_KEYS:
+        if not is_exactly(container, *SIZED) or len(container) > _MOST_KEYS:
             return None
-        if type(container) in (str, bytes) or not all(map(is_plain, [*container])):
+        if is_exactly(container, str, bytes) or not all(map(is_plain, [*container])):
             return None
         try:
             return found in container
@@ -248,7 +247,7 @@ class FrameFacts:
         """Return what ``isinstance`` says of a class whose metaclass does not decide it."""
         if type(kind) is not type:
             return None
-        return kind in class_bases(type(found))
+        return derives(type(found), kind)
 
     def is_compared_by_identity(self, found: Any) -> bool:
         """Return whether ``==`` asks for nothing but identity."""
@@ -271,9 +270,9 @@ class FrameFacts:
 
     def gives(self, owner: Any, method: str) -> bool | None:
         """Return whether what a method of an object iterates over has any element."""
-        if type(owner) in (dict, OrderedDict):
+        if is_exactly(owner, dict, OrderedDict):
             return bool(owner) if method in ("items", "keys", "values") else None
-        if not isinstance(owner, torch.nn.Module) or method not in _WITH_PARAMETERS:
+        if not is_a(owner, torch.nn.Module) or method not in _WITH_PARAMETERS:
             return None
         if attribute(owner, method) is not attribute(torch.nn.Module, method):
             return None  # one of the user's own
@@ -294,21 +293,21 @@ class FrameFacts:
             return path in _builtins()
         if function_of(found) is not None:
             return False
-        if isinstance(found, FunctionType):
+        if is_a(found, FunctionType):
             return owner_of(found.__code__) != USER
-        if isinstance(found, torch.nn.Module):
+        if is_a(found, torch.nn.Module):
             return function_of(attribute(found, "forward")) is None
-        return isinstance(found, BuiltinFunctionType | type | MethodType | torch.optim.Optimizer)
+        return is_a(found, BuiltinFunctionType, type, MethodType, torch.optim.Optimizer)
 
 
 def quiet(owner: Any, part: str) -> Any:
     """Return a stored part of an object; MISSING where reading it may run the user's code."""
-    if isinstance(owner, torch.Tensor) and not part.startswith("[") and part != ".grad":
+    if is_a(owner, torch.Tensor) and not part.startswith("[") and part != ".grad":
         return MISSING
     found = follow(owner, [part])
-    if part.startswith("[") or found is MISSING or isinstance(owner, ModuleType):
+    if part.startswith("[") or found is MISSING or is_a(owner, ModuleType):
         return found
-    if isinstance(owner, type):
+    if is_a(owner, type):
         return MISSING if _is_descriptor(found) else found
     spaces = [class_namespace(base) for base in class_bases(type(owner))]
     if any("__getattribute__" in space for space in spaces[:-1]):  # the last is of object

@@ -15,6 +15,7 @@ from gradscope.code.liveness import Effect, Read
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Token, token_of
+from gradscope.collect.observers import Observer
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
@@ -24,8 +25,8 @@ from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.observer import retains_if_computed
 from gradscope.detect.foresight.outlook import foretell
 from gradscope.detect.foresight.reading import Reading, possible_read
+from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
-from gradscope.detect.observers import Observer, Schedule
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.program.drivers import runs_on
 from gradscope.program.sites import place_in, site_of, user_frame, user_frames
@@ -63,7 +64,7 @@ class ForwardOnFreed(Observer):
     """
 
     def __init__(self, watch: State, lines: LineWatch) -> None:
-        super().__init__(watch)
+        self.watch = watch
         self._lines = lines
         self._schedule = Schedule()
         self._expected: dict[int, list[_Expected]] = {}  # by line

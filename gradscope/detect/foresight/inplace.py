@@ -15,10 +15,11 @@ import torch
 from gradscope.code.changes import changed_by
 from gradscope.code.statements import Statement
 from gradscope.collect.marks import Packed
+from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.foresight.lines import LineWatch
+from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale_graphs import StaleGraphs, need_of
-from gradscope.detect.observers import Observer, Schedule
 from gradscope.model import Finding, Site
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import is_held_leaf, is_parameter, requires_grad
@@ -60,7 +61,7 @@ class InPlace(Observer):
     """
 
     def __init__(self, watch: State, lines: LineWatch) -> None:
-        super().__init__(watch)
+        self.watch = watch
         self._lines = lines
         self._schedule = Schedule()
         self._changes: list[Changed] = []

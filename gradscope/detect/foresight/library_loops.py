@@ -83,7 +83,7 @@ def _methods(cls: type) -> Iterator[CodeType]:
         for name, value in class_namespace(base).items():
             is_new = name not in seen
             seen.add(name)
-            known = function_of(value) if is_new and isinstance(value, FunctionType) else None
+            known = function_of(value) if is_new and type(value) is FunctionType else None
             if known is not None and not known[1] and name != "__init__":
                 yield known[0]
 

@@ -19,18 +19,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradscope.code.liveness import MISSING
+from gradscope.code.liveness import MISSING, is_exactly
 from gradscope.code.through_data import data_lines
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import raised_by_program
+from gradscope.collect.observers import Observer
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.foresight.objects import Objects
-from gradscope.detect.observers import Observer, Observers
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import (
@@ -160,7 +160,7 @@ def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
     if line.writes and any(value is MISSING for value in found):
         packs = versions.newest(_MOST_READ)
     else:
-        values = [value if type(value) in (list, tuple) else (value,) for value in found]
+        values = [value if is_exactly(value, list, tuple) else (value,) for value in found]
         some = islice(chain.from_iterable(values), _MOST_READ)
         storages = {storage_of(each) for each in some if issubclass(type(each), torch.Tensor)}
         packs = [packed for storage in storages - {0} for packed in versions.of_storage(storage)]
@@ -172,7 +172,7 @@ def _find(path: str, objects: Objects) -> Any:
 
     def value_of(match: re.Match[str]) -> str:
         value = objects.find(match[1])
-        return f"[{value!r}]" if type(value) in (int, str) else match[0]
+        return f"[{value!r}]" if is_exactly(value, int, str) else match[0]
 
     return objects.find(_VARIABLE_INDEX.sub(value_of, path))
 
@@ -280,8 +280,8 @@ class LineWatch(Observer):
     stays off.
     """
 
-    def __init__(self, watch: State, observers: Observers) -> None:
-        super().__init__(watch)
+    def __init__(self, watch: State) -> None:
+        self.watch = watch
         self._versions = Versions()
         self._thread = _Thread()
         # One bound method each, to be recognised by identity.
@@ -289,7 +289,6 @@ class LineWatch(Observer):
         self._events = 0
         self._seconds = 0.0
         self._known = 0
-        self._observers = observers
         self._waiting: set[Observer] = set()
 
     def install(self) -> Handle:
@@ -444,7 +443,7 @@ class LineWatch(Observer):
             ):
                 thread.contents = before  # else a function runs that the statement calls
             if self._waiting:
-                self._observers.at_line(frame)
+                self.watch.observers.tell(Observer.at_line, frame)
         self._seconds += time.thread_time() - started
         idle = not watch.ledger.live_tensors and not self._waiting
         if idle or not watch.active or self._is_spent():
@@ -466,11 +465,13 @@ class LineWatch(Observer):
         thread = self._thread
         most = _COMPARED if self._events < _SOON else _COMPARED_LATER
         changed = self._versions.changed(most)
-        if changed and thread.code is not None:
-            self._observers.changed(changed, place_at(thread.code, thread.offset))
-        hidden = thread.contents.changed() if thread.contents is not None else ()
-        if hidden and thread.code is not None:
-            self._observers.changed_unseen(hidden, place_at(thread.code, thread.offset))
+        hidden = [] if thread.contents is None else thread.contents.changed()
+        if thread.code is None or not (changed or hidden):
+            return
+        place = place_at(thread.code, thread.offset)
+        for point, packs in ((Observer.changed, changed), (Observer.changed_unseen, hidden)):
+            if packs:
+                self.watch.observers.tell(point, packs, place)
 
 
 _OURS = frozenset(

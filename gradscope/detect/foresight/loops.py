@@ -17,7 +17,7 @@ from gradscope.code.liveness import ANYWHERE, MISSING, iterators_at, loops_at, s
 from gradscope.detect.foresight.objects import Objects, names_of_parameters
 from gradscope.program.containers import Contents
 from gradscope.program.iterators import coming, on_stack
-from gradscope.program.layouts import derives
+from gradscope.program.layouts import derives, is_a
 from gradscope.program.sites import place_in
 from gradscope.program.standing import standing
 
@@ -112,7 +112,7 @@ class LoopsOfFrame:
 
     def _names_given(self, path: str, method: str) -> list[str] | None:
         found = self._objects.find(path)
-        is_known = method == "named_parameters" and isinstance(found, Module)
+        is_known = method == "named_parameters" and is_a(found, Module)
         return names_of_parameters(found) if is_known else None
 
     def _value(self, path: str) -> Any:

@@ -6,13 +6,21 @@ import functools
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from types import CellType, CodeType, FrameType, FunctionType, MappingProxyType
+from types import CodeType, FrameType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from gradscope.code import names
-from gradscope.code.liveness import MISSING, Callee, Opaque, assignment_sites, calls_after, is_plain
+from gradscope.code.liveness import (
+    MISSING,
+    Callee,
+    Opaque,
+    assignment_sites,
+    calls_after,
+    is_exactly,
+    is_plain,
+)
 from gradscope.program import layouts
 from gradscope.program.containers import layout_of
 from gradscope.program.sites import LIBRARY, USER, owner_of
@@ -38,8 +46,10 @@ class Objects:
             own = dict(local_variables(of))
         else:
             self.module, code = of.__globals__, of.__code__
-            cells = zip(code.co_freevars, map(_held_by, of.__closure__ or ()), strict=False)
-            own = {**dict.fromkeys((*code.co_varnames, *code.co_cellvars), MISSING), **dict(cells)}
+            unbound = dict.fromkeys(
+                (*code.co_varnames, *code.co_cellvars, *code.co_freevars), MISSING
+            )
+            own = {**unbound, **dict(layouts.closure_of(of))}
         self.file = code.co_filename
         self._variables = {**self.module, **own, **given}
 
@@ -66,14 +76,14 @@ def part_of(owner: Any, part: str) -> Any:
 def attribute(owner: Any, name: str) -> Any:
     """Return an attribute as it is stored, without asking descriptors."""
     layout = layout_of(type(owner))
-    if isinstance(owner, types.ModuleType):
+    if layouts.is_a(owner, types.ModuleType):
         return layouts.module_variables(owner).get(name, MISSING)
     if layout.has_dict or layouts.derives(type(owner), torch.nn.Module):
         namespace = object.__getattribute__(owner, "__dict__")
         if name in namespace:
             return namespace[name]
         for kind in ("_parameters", "_buffers", "_modules"):
-            if type(namespace.get(kind)) in (dict, OrderedDict) and name in namespace[kind]:
+            if is_exactly(namespace.get(kind), dict, OrderedDict) and name in namespace[kind]:
                 return namespace[kind][name]
     classes = layouts.class_bases(owner if layout.is_class else type(owner))
     return next(
@@ -84,16 +94,14 @@ def attribute(owner: Any, name: str) -> Any:
 def _item(owner: Any, key: str) -> Any:
     if layouts.derives(type(owner), torch.nn.Module):
         return attribute(owner, key)
-    if isinstance(owner, dict):
+    if layouts.is_a(owner, dict):
         wanted: Any = key[1:-1] if key[0] in "'\"" else int(key)
         return dict.get(owner, wanted, MISSING)
-    if (
-        isinstance(owner, list | tuple)
-        and key.lstrip("-").isdigit()
-        and -len(owner) <= int(key) < len(owner)
-    ):
-        return owner[int(key)]
-    return MISSING
+    base: Any = next((base for base in (list, tuple) if layouts.is_a(owner, base)), None)
+    if base is None or not key.lstrip("-").isdigit():
+        return MISSING
+    length = base.__len__(owner)  # past any method of a subclass
+    return base.__getitem__(owner, int(key)) if -length <= int(key) < length else MISSING
 
 
 def submodules(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -170,16 +178,16 @@ def behind(found: Any, owners: Collection[int] = (USER, LIBRARY)) -> Function | 
     """
     no_grad, given, named = False, tuple[Any, ...](), dict[str, Any]()
     for _ in range(8):
-        if isinstance(found, types.MethodType):
+        if layouts.is_a(found, types.MethodType):
             found, given = found.__func__, (found.__self__, *given)
-        elif isinstance(found, functools.partial):
+        elif layouts.is_a(found, functools.partial):
             given, named = (*found.args, *given), {**found.keywords, **named}
             found = found.func
-        elif isinstance(found, staticmethod | classmethod):
+        elif layouts.is_a(found, staticmethod) or layouts.is_a(found, classmethod):
             found = found.__func__
-        elif isinstance(found, functools._lru_cache_wrapper):
+        elif layouts.is_a(found, functools._lru_cache_wrapper):
             found = found.__wrapped__
-        elif not isinstance(found, FunctionType):
+        elif not layouts.is_a(found, FunctionType):
             return None
         elif (owner := owner_of(found.__code__)) == USER or owner in owners:
             return Function(found, no_grad, given, named)
@@ -195,18 +203,11 @@ def function_of(found: Any) -> tuple[CodeType, bool] | None:
     return None if known is None else (known.code, known.no_grad)
 
 
-def _held_by(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not yet filled
-        return MISSING
-
-
 def _turns_off(function: FunctionType) -> bool:
     """Return whether a function's decorator is ``no_grad`` or ``inference_mode``."""
-    held = [_held_by(cell) for cell in function.__closure__ or ()]
+    held = [value for _, value in layouts.closure_of(function)]
     each = (*held, *(getattr(one, "__self__", None) for one in held))
-    return any(isinstance(one, torch.no_grad | torch.inference_mode) for one in each)
+    return any(layouts.is_a(one, torch.no_grad, torch.inference_mode) for one in each)
 
 
 class Target(NamedTuple):
@@ -230,18 +231,18 @@ class Resolver:
     def __call__(self, path: str) -> Callee | None:
         """Return the code that calling the path runs; None where that is not to be read."""
         found = self.objects.find(path)
-        if isinstance(found, torch.nn.Module):
+        if layouts.is_a(found, torch.nn.Module):
             return self._module(path, found)
         known = behind(found)
         if known is not None:
             holder = names.owner_of(path)[0]
             above = self.objects.find(holder) if holder else MISSING
-            is_method = above is not MISSING and not isinstance(above, types.ModuleType | type)
-            is_method = is_method or (isinstance(found, classmethod) and above is not MISSING)
-            if not is_method or isinstance(found, staticmethod) or known.given:
+            is_method = above is not MISSING and not layouts.is_a(above, types.ModuleType, type)
+            is_method = is_method or (layouts.is_a(found, classmethod) and above is not MISSING)
+            if not is_method or layouts.is_a(found, staticmethod) or known.given:
                 holder, above = "", MISSING
             return self._callee(known, holder, above)
-        if found is not MISSING and not isinstance(found, FunctionType | type):
+        if found is not MISSING and not layouts.is_a(found, FunctionType, type):
             known = behind(attribute(found, "__call__"))
             return None if known is None else self._callee(known, path, found)
         return None

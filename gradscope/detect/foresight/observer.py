@@ -16,6 +16,7 @@ from gradscope.code.statements import with_cached
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
+from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.foresight.evidence import shared_graph
 from gradscope.detect.foresight.library_loops import codes_of, read_by_the_next_run
@@ -23,9 +24,9 @@ from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.objects import Objects
 from gradscope.detect.foresight.outlook import Outlook, foretell, next_turn
 from gradscope.detect.foresight.reading import Reading, may_stop_before
+from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
 from gradscope.detect.foresight.stale_graphs import StaleGraphs, need_of
-from gradscope.detect.observers import Observer, Schedule
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.drivers import runs_on
 from gradscope.program.sites import Place, place_in, user_frames
@@ -44,7 +45,7 @@ class Foresight(Observer):
     """Looks at the user's variables, and reads the code that will use them."""
 
     def __init__(self, watch: State) -> None:
-        super().__init__(watch)
+        self.watch = watch
         self._schedule = Schedule()
         self._turns: dict[Place, int] = {}
 

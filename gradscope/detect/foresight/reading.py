@@ -22,6 +22,7 @@ from gradscope.code.liveness import (
     all_reads,
     call_at,
     calls_after,
+    is_exactly,
     left_after,
 )
 from gradscope.code.names import is_part, root_of
@@ -40,7 +41,7 @@ from gradscope.detect.foresight.shared_graphs import Freeing, Held
 from gradscope.model import Site
 from gradscope.model.paths import Path
 from gradscope.program.drivers import is_run_again
-from gradscope.program.layouts import class_bases, class_namespace, derives, is_user_class
+from gradscope.program.layouts import class_bases, class_namespace, derives, is_a, is_user_class
 from gradscope.program.sites import place_in
 from gradscope.program.standing import standing
 from gradscope.program.variables import is_module_level
@@ -290,7 +291,7 @@ def _getters(holder: Any, name: str) -> Iterator[str]:
         if not is_user_class(cls):
             continue
         for key, value in class_namespace(cls).items():
-            if isinstance(value, property):
+            if is_a(value, property):
                 known = function_of(value.fget)
                 if known is not None and name in known[0].co_names:
                     getters.append((key, known[0]))
@@ -331,7 +332,7 @@ def doubted(reading: Reading, *, at_line: bool = False, known: bool = False) -> 
     region = loop if loop is not None else source.function_around(site)
     if not known and _is_branching(reading, tracked.name, region, starting):
         return True
-    is_module = isinstance(tracked.owner, torch.nn.Module)
+    is_module = is_a(tracked.owner, torch.nn.Module)
     owner = owner_of_name(tracked.name)[0]
     if not owner or not (is_module or is_user_class(type(tracked.owner))):
         return False
@@ -373,13 +374,13 @@ def _may_change(call: ast.Call, owners: set[str], objects: Objects, resolver: Re
         return False
     if isinstance(call.func, ast.Attribute) and call.func.attr in _WALKS:
         return receiver in owners
-    if target in _HARMLESS_CALLS or isinstance(objects.find(target), torch.nn.Module):
+    if target in _HARMLESS_CALLS or is_a(objects.find(target), torch.nn.Module):
         return False
     known = resolver(target)
     if known is not None:
         return is_given and bool(_WALKS & {*known.code.co_names})
     holder = objects.find(receiver) if receiver in owners else MISSING
-    if isinstance(holder, torch.nn.Module) and isinstance(call.func, ast.Attribute):
+    if is_a(holder, torch.nn.Module) and isinstance(call.func, ast.Attribute):
         return (
             attribute(torch.nn.Module, call.func.attr) is MISSING
         )  # net.parameters(), net.train() change no state
@@ -442,9 +443,9 @@ class _Inputs:
 
 def _given_by(owner: Any, method: str) -> Iterator[Tensor]:
     """Yield what a method of an object gives that runs none of the user's code."""
-    if type(owner) in (dict, OrderedDict) and method == "values":
+    if is_exactly(owner, dict, OrderedDict) and method == "values":
         yield from _tensors_in([*dict.values(owner)])
-    elif isinstance(owner, Module) and method == "parameters":
+    elif is_a(owner, Module) and method == "parameters":
         if attribute(owner, method) is not attribute(Module, method):  # one of the user's own
             return
         for each in Module.modules(owner):
@@ -453,5 +454,5 @@ def _given_by(owner: Any, method: str) -> Iterator[Tensor]:
 
 
 def _tensors_in(found: Any) -> Iterator[Tensor]:
-    each = found[:_MOST_INPUTS] if type(found) in (list, tuple) else [found]
+    each = found[:_MOST_INPUTS] if is_exactly(found, list, tuple) else [found]
     yield from (one for one in each if derives(type(one), Tensor))

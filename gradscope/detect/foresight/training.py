@@ -107,7 +107,7 @@ class Optimizers:
 
     def _parameters_of(self, target: str) -> frozenset[int]:
         found = self._object(target)
-        if isinstance(found, torch.nn.Module):
+        if issubclass(type(found), torch.nn.Module):
             return frozenset(map(id, torch.nn.Module.parameters(found)))
         return frozenset(p for each in self._named(target, ()) for p in each.parameters)
 

@@ -7,7 +7,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -18,14 +18,15 @@ from gradscope.code.stores import Bound, bound_of, find_calls, find_store
 from gradscope.code.through_data import writes_data
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
+from gradscope.collect.observers import Observer
 from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.leaks.spans import Room, Spans
-from gradscope.detect.leaks.suspects import Mark, Scanned, Suspect, scan
-from gradscope.detect.observers import Observer
+from gradscope.detect.leaks.suspects import Mark, Scan, Scanned, Suspect
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.paths import Origin, Path
+from gradscope.program.layouts import closure_of
 from gradscope.program.referrers import contexts, tracked
 from gradscope.program.sites import Place, user_frame, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf
@@ -83,7 +84,7 @@ class Sightings:
         return (last.nodes - first.nodes) / more, (last.nbytes - first.nbytes) / more
 
 
-class Loop:
+class CallLoop:
     """The backward calls made at one place.
 
     One call is one iteration; in a program whose optimizers step, all calls between two steps are
@@ -164,15 +165,15 @@ class Growth(Observer):
     """Announces GS301, GS302 and GS304; scans at ever fewer calls, and only while that is cheap."""
 
     def __init__(self, watch: State) -> None:
-        super().__init__(watch)
+        self.watch = watch
         self.named: dict[Place, Path] = {}
         """Which variable held what a line had saved and no backward call has met."""
         self.told_between_calls = False
-        self._loops: dict[Place, Loop] = {}
+        self._loops: dict[Place, CallLoop] = {}
         self._between: dict[Key, Sightings] = {}
         self._looks = 0
         self._creates = False
-        self._told: dict[Key, Told | None] = {}
+        self._told: dict[Key, _Facts | None] = {}
         self._marks: set[Mark] = set()
         self._room = Room(watch)
         self._thread = this_thread.number
@@ -236,7 +237,7 @@ class Growth(Observer):
             return ()
         return self._scan_loop(loop, repeat.fresh, user_frame(sys._getframe()))
 
-    def _end(self, call: Call, ended: BackwardCall | Call) -> Loop | None:
+    def _end(self, call: Call, ended: BackwardCall | Call) -> CallLoop | None:
         """End an iteration; return its loop if it is due for a scan."""
         ledger = self.watch.ledger
         self._most_packed = max(self._most_packed, ledger.saved_tensors - self._packed_before)
@@ -252,7 +253,7 @@ class Growth(Observer):
         loop.end(ended, next_sequence_nr())
         return loop if loop.due else None
 
-    def _scan_loop(self, loop: Loop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
+    def _scan_loop(self, loop: CallLoop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
         if not self._is_cheap(loop.holders):
             return ()
         if loop.done and self._told.keys().isdisjoint(loop.holders):
@@ -288,8 +289,8 @@ class Growth(Observer):
             kept = is_kept_between_calls(sightings, self._looks, _ENOUGH_AT_ONCE)
             if kept and key not in self._told:
                 self.told_between_calls = True
-                self._told[key] = told = _kept_alive(self.watch, sightings, None)
-                yield told.finding
+                self._told[key] = facts = _facts(self.watch, sightings, None)
+                yield _finding(facts)
 
     def _go_on(self, numbers: Iterable[int]) -> None:
         """Start over with the loops whose graphs a call runs through: they were steps of it."""
@@ -301,7 +302,7 @@ class Growth(Observer):
             if any(map(self._loops[place].built, run)):
                 del self._loops[place]
 
-    def _loop(self, call: Call, *, waits: bool = False) -> Loop | None:
+    def _loop(self, call: Call, *, waits: bool = False) -> CallLoop | None:
         if call.place is None or call.parent is not None or this_thread.number != self._thread:
             return None
         loop = self._loops.get(call.place)
@@ -311,10 +312,10 @@ class Growth(Observer):
         ):
             # What was counted before the first step was one iteration.
             before = () if loop is None else loop.ticks[-1:]
-            loop = self._loops[call.place] = Loop(steps, waits=waits, before=before)
+            loop = self._loops[call.place] = CallLoop(steps, waits=waits, before=before)
         return loop
 
-    def _judge(self, loop: Loop, *, ended: bool) -> Iterator[Finding]:
+    def _judge(self, loop: CallLoop, *, ended: bool) -> Iterator[Finding]:
         if loop.done or loop.count < (_ENOUGH_AT_END if ended else _ENOUGH)[bool(loop.steps)]:
             return
         grown = [
@@ -326,9 +327,15 @@ class Growth(Observer):
             (key, s) for key, s in grown if self._creates and s.newest.names[0].attribute == "grad"
         ]
         if grads:
+            # One gradient stands for the others, and for what was computed of them.
             self._told.update((key, None) for key, _ in grads)
             loop.done = True
-            yield self._of_gradients(loop, grads[0][1])
+            sightings = grads[0][1]
+            suspect, (nodes, _) = sightings.newest, sightings.rates
+            name = suspect.names[0].text
+            yield gs304.finding(
+                gs304.KeptByCycle(loop.record, "grad", name, None, suspect.iterations, nodes)
+            )
             return
         for key, sightings in grown:
             suspect = sightings.newest
@@ -337,31 +344,15 @@ class Growth(Observer):
                 self._told[key] = None
                 continue
             self._marks.add(suspect.mark)
-            if suspect.in_graph and not suspect.is_container:
-                told = carried(self.watch, sightings, loop.record, steps=loop.waits)
-            else:
-                told = _kept_alive(self.watch, sightings, loop.record)
-            self._told[key] = told
-            yield told.finding
+            self._told[key] = facts = _facts(self.watch, sightings, loop)
+            yield _finding(facts)
         if not loop.done and not loop.holders and loop.grows(ended=ended):
             loop.done = True
             cycle = _find_cycle(creates=self._creates)
             if cycle is not None:
                 (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
                 each = (now - before) / (last - first_seen)
-                yield self._of_cycle(gs304.KeptByCycle(loop.record, *cycle[:3], last, each))
-
-    def _of_gradients(self, loop: Loop, sightings: Sightings) -> Finding:
-        """Announce one gradient that keeps its graph; it stands for the others, and for what was
-        computed of them.
-        """
-        suspect, (nodes, _) = sightings.newest, sightings.rates
-        kept = suspect.iterations, nodes
-        name = suspect.names[0].text
-        return self._of_cycle(gs304.KeptByCycle(loop.record, "grad", name, None, *kept))
-
-    def _of_cycle(self, facts: gs304.KeptByCycle) -> Finding:
-        return gs304.finding(facts)
+                yield gs304.finding(gs304.KeptByCycle(loop.record, *cycle[:3], last, each))
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""
@@ -389,12 +380,13 @@ class Growth(Observer):
         for loop in self._loops.values():
             for key, told in self._told.items():
                 sightings = loop.holders.get(key)
-                if sightings is None or told is None or told.finding.cause in causes:
+                if sightings is None or told is None or (cause := _finding(told).cause) in causes:
                     continue
-                causes.add(told.finding.cause)  # of two names for one thing the first was said
+                causes.add(cause)  # of two names for one thing the first was said
                 after, of = sightings.count + loop.before, loop.count + loop.before
                 seen = Seen(after, of) if after < of else NOW
-                yield replace(told.again(sightings, seen).finding, count=0)
+                newest = replace(told, **_figures(sightings, seen))
+                yield replace(_finding(newest), count=0)
 
     # between backward calls, or without any
 
@@ -440,11 +432,8 @@ class Growth(Observer):
         started = time.thread_time()  # a busy machine must not change what is found
         spans = Spans(self.watch, ticks, room)
         with Untraced():
-            scanned = scan(
-                *(frames, spans, numbers, frozenset(self._marks)),
-                between_calls=between_calls,
-                last=last,
-            )
+            told = frozenset(self._marks)
+            scanned = Scan(frames, spans, numbers, told, between_calls, last).run()
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
             self._room.take(spans.touched)
         self._scans += 1
@@ -476,22 +465,12 @@ def _frame_in(module: ModuleType) -> FrameType:
     return FunctionType(frame.__code__, vars(module), argdefs=frame.__defaults__)()  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What was said of a holder."""
+_Facts: TypeAlias = gs301.Carried | gs302.KeptAlive
 
-    facts: gs301.Carried | gs302.KeptAlive
 
-    @property
-    def finding(self) -> Finding:
-        """The text of what was said."""
-        if isinstance(self.facts, gs301.Carried):
-            return gs301.finding(self.facts)
-        return gs302.finding(self.facts)
-
-    def again(self, sightings: Sightings, seen: Seen) -> Told:
-        """Return the same with the newest figures."""
-        return replace(self, facts=replace(self.facts, **_figures(sightings, seen)))
+def _finding(facts: _Facts) -> Finding:
+    """Return what is said of a holder."""
+    return gs301.finding(facts) if isinstance(facts, gs301.Carried) else gs302.finding(facts)
 
 
 def _figures(sightings: Sightings, seen: Seen) -> dict[str, Any]:
@@ -503,42 +482,31 @@ def _figures(sightings: Sightings, seen: Seen) -> dict[str, Any]:
     return {**figures, "nodes_each": nodes, "nbytes_each": nbytes, "seen": seen}
 
 
-def carried(
-    watch: State, sightings: Sightings, record: BackwardCall | None, *, steps: bool
-) -> Told:
-    """Return what is said of a tensor whose graph goes back over the iterations."""
+def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
+    """Return what is known of a holder of earlier iterations' graphs: of a tensor whose own graph
+    goes back over them, or of all else.
+    """
     suspect = sightings.newest
-    site = record.site if record is not None else None
-    facts = gs301.Carried(
-        call=record,
-        holder=suspect.names[0].text,
-        stored=find_store(suspect.names, container=False, files=suspect.files),
-        silent=site is not None and writes_data(site.file),
-        counts_bytes=watch.hooked,
-        steps=steps,
-        **_figures(sightings, Seen()),
-    )
-    return Told(facts)
-
-
-def _kept_alive(watch: State, sightings: Sightings, record: BackwardCall | None) -> Told:
-    """Return what is said of a holder of the graphs of earlier iterations."""
-    suspect = sightings.newest
-    container = suspect.is_container
-    store = find_store(suspect.names, container=container, files=suspect.files)
+    record = None if loop is None else loop.record
     name = suspect.names[0]
-    facts = gs302.KeptAlive(
-        call=record,
-        holder=name.text,
-        stored=store,
-        is_container=container,
+    facts: dict[str, Any] = {
+        "call": record,
+        "holder": name.text,
+        "stored": find_store(suspect.names, container=suspect.is_container, files=suspect.files),
+        "counts_bytes": watch.hooked,
+        **_figures(sightings, Seen()),
+    }
+    if loop is not None and suspect.in_graph and not suspect.is_container:
+        site = None if record is None else record.site
+        silent = site is not None and writes_data(site.file)
+        return gs301.Carried(**facts, silent=silent, steps=loop.waits)
+    return gs302.KeptAlive(
+        **facts,
+        is_container=suspect.is_container,
         is_scalar=suspect.is_scalar,
         through_frame=name.through_frame,
         after=watch.calls,
-        counts_bytes=watch.hooked,
-        **_figures(sightings, Seen()),
     )
-    return Told(facts)
 
 
 def _has_grown(sightings: Sightings, *, ended: bool) -> bool:
@@ -608,7 +576,7 @@ def _through_hooks() -> _Cycle | None:
         with DisableTorchFunction():
             installed = None if is_held_leaf(each) else each._backward_hooks
         for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
-            if isinstance(hook, FunctionType) and _closes_over(hook, each):
+            if type(hook) is FunctionType and _closes_over(hook, each):
                 counts[hook.__code__] += 1
     if not counts:
         return None
@@ -621,13 +589,8 @@ def _through_hooks() -> _Cycle | None:
 
 
 def _closes_over(hook: FunctionType, tensor: Any) -> bool:
-    for cell in hook.__closure__ or ():
-        try:
-            if cell.cell_contents is tensor:
-                return True
-        except ValueError:  # an empty cell
-            continue
-    return any(default is tensor for default in hook.__defaults__ or ())
+    held = (*(value for _, value in closure_of(hook)), *(hook.__defaults__ or ()))
+    return any(each is tensor for each in held)
 
 
 def _through_grad() -> _Cycle | None:

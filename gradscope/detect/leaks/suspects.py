@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TypeAlias
 
@@ -76,145 +76,146 @@ class _Group:
     iterations: int
 
 
-_Found = dict[int, tuple[Tensor, Node, list[Path]]]
-
-
-def scan(
-    frames: Sequence[FrameType],
-    spans: Spans,
-    numbers: frozenset[int],
-    told: frozenset[Mark],
-    *,
-    between_calls: bool,
-    last: bool = False,
-) -> Scanned:
-    """Return what the variables of these frames hold.
+@dataclass(slots=True)
+class Scan:
+    """One look at what the variables of frames hold. It holds Nodes: let go of it at once.
 
     ``numbers`` are those of the nodes of the call that has just ended, ``told`` the marks of what
     was told. ``between_calls``: no backward call marks the iterations, so only what was computed
     apart counts as another one. ``last``: look further, as the program has ended.
     """
-    budget = _LAST if last else _BUDGET
-    found = _tensors(frames, budget)
-    files = tuple(dict.fromkeys(frame.f_code.co_filename for frame in frames))
-    containers = _containers(found, spans, between_calls)
-    inside = {number for group in containers for number in group.members}
-    suspects = []
-    for group in containers:
-        nodes = [found[number][1] for number in group.members]
-        extent = spans.extent(nodes)
-        tensors = [found[number][0] for number in group.members]
-        names = tuple(sorted(group.names, key=lambda name: len(name.text)))
-        suspect = _suspect(names, extent, group.iterations, tensors, numbers)
-        cut = len(group.members) >= budget.max_items  # of a larger one only so many are looked at
-        suspect = replace(suspect, is_container=True, cut=cut)
-        suspects.append(_marked(suspect, {node._sequence_nr() for node in nodes}, told))
-    chains = {n: held for n, held in found.items() if n not in inside}
-    suspects += _chains(chains, spans, numbers, frames, between_calls, told)
-    named: dict[Place, Path] = {}
-    if between_calls:
-        for _, node, paths in chains.values():
-            for place in spans.extent((node,)).places:
+
+    frames: Sequence[FrameType]
+    spans: Spans
+    numbers: frozenset[int]
+    told: frozenset[Mark]
+    between_calls: bool
+    last: bool
+    found: dict[int, tuple[Tensor, Node, list[Path]]] = field(default_factory=dict)
+    """The tensors with a graph, by their ids."""
+
+    def run(self) -> Scanned:
+        """Return what is held."""
+        budget = _LAST if self.last else _BUDGET
+        for tensor, paths in named_tensors(self.frames, budget):
+            if (node := held_node(tensor)) is not None:
+                self.found[id(tensor)] = tensor, node, paths
+        containers = self._containers()
+        inside = {number for group in containers for number in group.members}
+        suspects = []
+        for group in containers:
+            nodes = [self.found[number][1] for number in group.members]
+            names = tuple(sorted(group.names, key=lambda name: len(name.text)))
+            suspect = self._suspect(
+                *(names, self.spans.extent(nodes), group.iterations, group.members),
+                held={node._sequence_nr() for node in nodes},
+            )
+            # Of a larger container only so many are looked at.
+            cut = len(group.members) >= budget.max_items
+            suspects.append(replace(suspect, is_container=True, cut=cut))
+        chains = [number for number in self.found if number not in inside]
+        suspects += self._chains(chains)
+        named: dict[Place, Path] = {}
+        for _, node, paths in map(self.found.__getitem__, chains if self.between_calls else ()):
+            for place in self.spans.extent((node,)).places:
                 named.setdefault(place, paths[0])
-    full = spans.is_full
-    suspects = [replace(each, files=files, cut=each.cut or full) for each in suspects]
-    return Scanned(tuple(suspects), named)
+        files, full = self._files(), self.spans.is_full
+        suspects = [replace(each, files=files, cut=each.cut or full) for each in suspects]
+        return Scanned(tuple(suspects), named)
 
+    def _files(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(frame.f_code.co_filename for frame in self.frames))
 
-def _tensors(frames: Sequence[FrameType], budget: Budget) -> _Found:
-    return {
-        id(tensor): (tensor, node, paths)
-        for tensor, paths in named_tensors(frames, budget)
-        if (node := held_node(tensor)) is not None
-    }
+    def _containers(self) -> list[_Group]:
+        """The innermost containers that hold tensors of several iterations."""
+        groups: dict[tuple[Origin, str, tuple[Step, ...]], dict[int, Path]] = {}
+        for number, (_, _, paths) in self.found.items():
+            for path in paths:
+                for i, step in enumerate(path.steps):
+                    if step.kind in ("item", "entry"):
+                        group = groups.setdefault((path.origin, path.root, path.steps[:i]), {})
+                        group.setdefault(number, path)
+        chosen: dict[frozenset[int], _Group] = {}
+        taken: set[int] = set()
+        # The innermost first, and of those that share tensors the one that holds the most.
+        order = sorted(groups.items(), key=lambda item: (-len(item[0][2]), -len(item[1])))
+        for (origin, root, steps), members in order:
+            name = next(iter(members.values())).up_to(len(steps))
+            known = chosen.get(frozenset(members))
+            if known is not None:
+                if all((n.origin, n.root) != (origin, root) for n in known.names):
+                    known.names.append(name)
+                continue
+            left = [number for number in members if number not in taken]
+            iterations = self._iterations(left) if len(left) >= _FEWEST else 0
+            if iterations >= _FEWEST:
+                chosen[frozenset(members)] = _Group([name], left, iterations)
+                taken |= set(left)
+        return list(chosen.values())
 
+    def _iterations(self, numbers: Sequence[int]) -> int:
+        """In how many iterations the tensors of one container were computed."""
+        roots = [self.found[number][1] for number in numbers]
+        if self.between_calls:
+            return self.spans.are_apart(roots)
+        return len({self.spans.iteration(root) for root in roots})
 
-def _containers(found: _Found, spans: Spans, between_calls: bool) -> list[_Group]:
-    """The innermost containers that hold tensors of several iterations."""
-    groups: dict[tuple[Origin, str, tuple[Step, ...]], dict[int, Path]] = {}
-    for number, (_, _, paths) in found.items():
-        for path in paths:
-            for i, step in enumerate(path.steps):
-                if step.kind in ("item", "entry"):
-                    group = groups.setdefault((path.origin, path.root, path.steps[:i]), {})
-                    group.setdefault(number, path)
-    chosen: dict[frozenset[int], _Group] = {}
-    taken: set[int] = set()
-    # The innermost first, and of those that share tensors the one that holds the most.
-    order = sorted(groups.items(), key=lambda item: (-len(item[0][2]), -len(item[1])))
-    for (origin, root, steps), members in order:
-        name = next(iter(members.values())).up_to(len(steps))
-        known = chosen.get(frozenset(members))
-        if known is not None:
-            if all((n.origin, n.root) != (origin, root) for n in known.names):
-                known.names.append(name)
-            continue
-        left = [number for number in members if number not in taken]
-        iterations = _iterations(found, spans, left, between_calls) if len(left) >= _FEWEST else 0
-        if iterations >= _FEWEST:
-            chosen[frozenset(members)] = _Group([name], left, iterations)
-            taken |= set(left)
-    return list(chosen.values())
+    def _chains(self, among: Sequence[int]) -> list[Suspect]:
+        """The tensors whose graph goes back over several iterations, of each chain the oldest."""
+        spans, found = self.spans, self.found
+        measure = spans.independent_terms if self.between_calls else spans.iterations
+        lengths = {number: measure(found[number][1]) for number in among}
+        upstream = sorted(
+            (number for number in among if lengths[number] >= _FEWEST),
+            key=lambda n: found[n][1]._sequence_nr(),
+        )[:_MOST_CHAINS]
+        names_of = {
+            n: tuple(path.up_to(_before_items(path)) for path in found[n][2]) for n in upstream
+        }
+        stores = {n: store_of(names_of[n], self._files()) for n in upstream}
+        carriers = [stores[n][0] for n in upstream if stores[n][1]]
+        upstream = [n for n in upstream if stores[n][1] or not _is_read(names_of[n][0], carriers)]
+        first = {stores[n][0] or n: place for place, n in reversed([*enumerate(upstream)])}
+        upstream.sort(key=lambda n: (first[stores[n][0] or n], not stores[n][1]))
+        suspects: list[Suspect] = []
+        explained: set[int] = set()  # sequence numbers of the chains' newest nodes
+        named: set[tuple[Origin, str]] = set()
+        for number in upstream:
+            node, names = found[number][1], names_of[number]
+            extent = spans.extent((node,))
+            if not explained.isdisjoint(extent.numbers):
+                continue
+            explained.add(node._sequence_nr())
+            if (names[0].origin, names[0].text) in named:
+                continue  # another tensor of the same dict or list
+            named.add((names[0].origin, names[0].text))
+            length = lengths[number] if self.between_calls else spans.told_apart(extent.numbers)
+            # Of a tensor that no attribute holds, another one goes on from it.
+            held = extent.numbers if names[0].attribute is not None else ()
+            suspects.append(
+                self._suspect(names, extent, length, (number,), held, node._sequence_nr())
+            )
+        return suspects
 
-
-def _iterations(found: _Found, spans: Spans, numbers: Sequence[int], between_calls: bool) -> int:
-    """In how many iterations the tensors of one container were computed."""
-    roots = [found[number][1] for number in numbers]
-    if between_calls:
-        return spans.are_apart(roots)
-    return len({spans.iteration(root) for root in roots})
-
-
-def _chains(
-    found: _Found,
-    spans: Spans,
-    numbers: frozenset[int],
-    frames: Sequence[FrameType],
-    between_calls: bool,
-    told: frozenset[Mark],
-) -> list[Suspect]:
-    """The tensors whose graph goes back over several iterations, of each chain the oldest."""
-    lengths = {}
-    for number, (_, node, _) in found.items():
-        length = spans.independent_terms(node) if between_calls else spans.iterations(node)
-        if length >= _FEWEST:
-            lengths[number] = length
-    upstream = sorted(lengths, key=lambda n: found[n][1]._sequence_nr())[:_MOST_CHAINS]
-    names_of = {n: tuple(path.up_to(_before_items(path)) for path in found[n][2]) for n in upstream}
-    files = [frame.f_code.co_filename for frame in frames]
-    stores = {n: store_of(names_of[n], files) for n in upstream}
-    carriers = [stores[n][0] for n in upstream if stores[n][1]]
-    upstream = [n for n in upstream if stores[n][1] or not _is_read(names_of[n][0], carriers)]
-    first = {stores[n][0] or n: place for place, n in reversed([*enumerate(upstream)])}
-    upstream.sort(key=lambda n: (first[stores[n][0] or n], not stores[n][1]))
-    suspects: list[Suspect] = []
-    explained: set[int] = set()  # sequence numbers of the chains' newest nodes
-    named: set[tuple[Origin, str]] = set()
-    for number in upstream:
-        tensor, node, _ = found[number]
-        extent = spans.extent((node,))
-        if not explained.isdisjoint(extent.numbers):
-            continue
-        explained.add(node._sequence_nr())
-        names = names_of[number]
-        if (names[0].origin, names[0].text) in named:
-            continue  # another tensor of the same dict or list
-        named.add((names[0].origin, names[0].text))
-        length = lengths[number] if between_calls else spans.told_apart(extent.numbers)
-        suspect = _suspect(names, extent, length, (tensor,), numbers)
-        held = extent.numbers if names[0].attribute is not None else ()  # else one goes on from it
-        suspects.append(_marked(suspect, held, told, node._sequence_nr()))
-    return suspects
-
-
-def _marked(
-    suspect: Suspect, held: Collection[int], told: frozenset[Mark], newest: int | None = None
-) -> Suspect:
-    """Return a suspect, which holds nodes of these numbers, with its mark."""
-    attribute = suspect.names[0].attribute
-    is_told = any(number in held and of == attribute for number, of in told)
-    number = min(held) if newest is None else newest
-    return replace(suspect, mark=(number, attribute), is_told=is_told)
+    def _suspect(
+        self,
+        names: tuple[Path, ...],
+        extent: Extent,
+        iterations: int,
+        members: Iterable[int],
+        held: Collection[int],
+        newest: int | None = None,
+    ) -> Suspect:
+        """Return what holds these tensors, which lead to nodes of the numbers ``held``."""
+        with DisableTorchFunction():
+            is_scalar = all(self.found[number][0].dim() == 0 for number in members)
+        attribute = names[0].attribute
+        return Suspect(
+            *(names, iterations, extent.nodes, extent.nbytes, is_scalar),
+            in_graph=2 * len(extent.numbers & self.numbers) > extent.nodes,
+            mark=(min(held) if newest is None else newest, attribute),
+            is_told=any(number in held and of == attribute for number, of in self.told),
+        )
 
 
 def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:
@@ -228,19 +229,6 @@ def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:
         if statement is not None
         for node in ast.walk(statement)
     )
-
-
-def _suspect(
-    names: tuple[Path, ...],
-    extent: Extent,
-    iterations: int,
-    tensors: Iterable[Tensor],
-    numbers: frozenset[int],
-) -> Suspect:
-    with DisableTorchFunction():
-        is_scalar = all(tensor.dim() == 0 for tensor in tensors)
-    in_graph = 2 * len(extent.numbers & numbers) > extent.nodes
-    return Suspect(names, iterations, extent.nodes, extent.nbytes, is_scalar, in_graph)
 
 
 def _before_items(path: Path) -> int:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Hashable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from gradscope.collect.calls import Call
-from gradscope.collect.listener import Listener
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.shapes import Repeat
-from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
 from gradscope.program.undisturbed import unprofiled
 from gradscope.torch_private import DisableTorchFunction
+
+P = ParamSpec("P")
 
 
 class Observer:
@@ -26,9 +24,6 @@ class Observer:
 
     It may read live objects while it is called and must keep none: no node, tensor or frame.
     """
-
-    def __init__(self, watch: State) -> None:
-        self.watch = watch
 
     def switch_off(self) -> None:
         """Undo what continues by itself: this observer has failed and is not called any more."""
@@ -46,7 +41,7 @@ class Observer:
         return ()
 
     def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
-        """A backward call on a recognized graph has ended without an error."""
+        """A backward call on a recognized graph has ended; if it failed, ``after_call`` comes."""
         return ()
 
     def after_call(
@@ -94,60 +89,60 @@ class Observer:
         """The same through ``.data``, which moves no version counter."""
 
 
-_POINTS = tuple(
-    name for name in vars(Observer) if not name.startswith("_") and name != "switch_off"
+_UNPROFILED = frozenset(
+    (
+        *(Observer.after_step, Observer.after_program, Observer.at_line, Observer.at_end),
+        Observer.grown,
+    )
 )
-
-
-_UNPROFILED = ("after_step", "after_program", "at_line", "at_end", "grown")
 """Points at which nothing of ours around the call has suspended the program's profiler."""
 
 
-class Observers(Listener):
-    """Calls every observer in turn and announces what they find.
+class Observers:
+    """Tells every observer in turn what happens, and announces what they find.
 
     An observer that fails is switched off and noted once; the others and the program continue.
-    Each point is called as an observer's own method of that name.
     """
-
-    after_step: Callable[[Any, Place | None, FrameType | None], None]
-    after_program: Callable[[ModuleType], None]
-    at_line: Callable[[FrameType], None]
-    at_end: Callable[[], None]
-    changed: Callable[[list[Packed], Place], None]
-    changed_unseen: Callable[[list[Packed], Place], None]
 
     def __init__(self, report: Callable[[Finding], None], notes: Notes) -> None:
         self._report = report
         self._notes = notes
         self._observers: list[Observer] = []
-        self._listening: dict[str, tuple[tuple[Observer, Any], ...]] = dict.fromkeys(_POINTS, ())
+        self._listening: dict[object, list[tuple[Observer, Callable[..., Any]]]] = {}
         """By point, with the method to call: most come often and few observers listen there."""
-        for point in _POINTS:
-            call = self._call_unprofiled if point in _UNPROFILED else self._call
-            setattr(self, point, partial(call, point))
 
     def add(self, *observers: Observer) -> None:
         """Call these observers from now on."""
         self._observers += observers
-        self._find_listening()
+        self._listening = {
+            point: [
+                (observer, getattr(observer, name))
+                for observer in self._observers
+                if getattr(type(observer), name) is not point
+            ]
+            for name, point in vars(Observer).items()
+            if callable(point)
+        }
 
-    def _find_listening(self) -> None:
-        for point in _POINTS:
-            nothing = getattr(Observer, point)
-            self._listening[point] = tuple(
-                (o, getattr(o, point))
-                for o in self._observers
-                if getattr(type(o), point) is not nothing
-            )
+    def tell(
+        self,
+        point: Callable[Concatenate[Any, P], Iterable[Finding] | None],
+        *event: P.args,
+        **_: P.kwargs,
+    ) -> None:
+        """Call the observers that listen at a point, a method of ``Observer``, with an event.
 
-    def _call_unprofiled(self, point: str, *event: Any) -> None:
-        unprofiled(self._call)(point, *event)
+        The events come from inside the program's forward pass, its backward calls and destructors
+        of its tensors, so no exception of ours gets out.
+        """
+        listening = self._listening.get(point)
+        if listening:
+            call = unprofiled(self._call) if point in _UNPROFILED else self._call
+            call(listening, event)
 
-    def _call(self, point: str, *event: Any) -> None:
-        listening = self._listening[point]
-        if not listening:
-            return
+    def _call(
+        self, listening: list[tuple[Observer, Callable[..., Any]]], event: tuple[Any, ...]
+    ) -> None:
         findings: list[Finding] = []
         try:
             with DisableTorchFunction():  # nor may a subclass of the program's see what we do
@@ -167,48 +162,8 @@ class Observers(Listener):
                 self._report(finding)
 
     def _switch_off(self, observer: Observer, failure: Exception) -> None:
-        self._notes.failed(f"{type(observer).__name__} failed and was switched off", failure)
-        if observer in self._observers:
-            self._observers.remove(observer)
-            self._find_listening()
-        try:
-            observer.switch_off()
-        except Exception as again:
-            self._notes.failed(f"switching {type(observer).__name__} off failed", again)
-
-
-_FIRST = 3  # looks of each kind: what is carried over shows in the second or third iteration
-_FREE_SECONDS = 0.25
-_FREE_SECONDS_FOR_NEW = 1.0  # a kind that was never looked at is worth more: a run has few of them
-_SHARE = 0.01  # of the run's time
-_MOST_KINDS = 10_000
-
-
-class Schedule:
-    """Counts calls by kind (the place and the shape of what is there), and the time that close
-    looks take: the thread's own, so that a busy machine does not change what is found. A look
-    turns Python's collector off, or the program's garbage would take that time.
-    """
-
-    def __init__(self) -> None:
-        self._met: dict[Hashable, int] = {}
-        self._started = time.perf_counter()
-        self._entered = 0.0
-        self._spent = 0.0
-
-    def is_due(self, kind: Hashable) -> bool:
-        """Count this call; True for the first few of a kind and then for every 2^k-th."""
-        met = self._met.get(kind, 0) + 1
-        if met == 1 and len(self._met) >= _MOST_KINDS:
-            return False
-        self._met[kind] = met
-        if met > _FIRST and met & (met - 1):
-            return False
-        free = _FREE_SECONDS_FOR_NEW if met == 1 else _FREE_SECONDS
-        return self._spent < free + _SHARE * (time.perf_counter() - self._started)
-
-    def __enter__(self) -> None:
-        self._entered = time.thread_time()
-
-    def __exit__(self, *exception: object) -> None:
-        self._spent += time.thread_time() - self._entered
+        name = type(observer).__name__
+        self._notes.failed(f"{name} failed and was switched off", failure)
+        self._observers = [other for other in self._observers if other is not observer]
+        self.add()
+        self._notes.attempt(f"switching {name} off failed", observer.switch_off, None)

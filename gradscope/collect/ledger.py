@@ -7,11 +7,11 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
-from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from gradscope.collect.listener import Listener
 from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.owners import owned_alone
@@ -22,14 +22,6 @@ LOOKS = 2_000
 """Tensors that may be asked for their node between two backward calls."""
 
 _MOST_LOOSE = 1_024
-
-
-class SavedTensorListener(Protocol):
-    """The part of ``gradscope.collect.listener.Listener`` that the ledger calls."""
-
-    def saved(self, packed: Packed) -> None: ...  # noqa: D102
-    def grown(self, frame: FrameType) -> None: ...  # noqa: D102
-    def dropped(self, packed: Packed, nbytes: int) -> None: ...  # noqa: D102
 
 
 class Loose:
@@ -59,7 +51,7 @@ class Ledger:
     Parameters are not counted: they cost the graph no memory.
     """
 
-    def __init__(self, listener: SavedTensorListener, notes: Notes) -> None:
+    def __init__(self, listener: Listener, notes: Notes) -> None:
         self.listener = listener
         self.notes = notes
         self.pending: dict[int, list[weakref.ref[Packed]]] = {}
@@ -70,26 +62,19 @@ class Ledger:
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
         self.estimated_calls = 0
         self.dropped_tensors = self.dropped_bytes = 0
-        self._kept_tensors = self._kept_bytes = (
-            0  # of those dropped, in graphs that a call has kept
-        )
         self.live_tensors = self.live_bytes = self.peak_bytes = self.highest_bytes = 0
         self.look_at = sys.maxsize
         """With more saved tensors than this, ``listener.grown`` is called."""
 
     def counts(self) -> tuple[int, ...]:
-        """The totals so far, to be compared with later ones; of what was dropped, only what no call
-        has met.
-        """
+        """The totals so far, to be compared with later ones."""
         return (
             *(self.saved_tensors, self.saved_bytes, self.freed_tensors, self.freed_bytes),
-            self.returned_bytes,
-            self.dropped_tensors - self._kept_tensors,
-            self.dropped_bytes - self._kept_bytes,
+            *(self.returned_bytes, self.dropped_tensors, self.dropped_bytes),
         )
 
     def add(self, counts: Sequence[int]) -> None:
-        """Add totals that were not seen, but are known from earlier calls of the same shape."""
+        """Add totals that were not seen, as earlier calls tell them."""
         saved, saved_bytes, freed, freed_bytes, returned, dropped, dropped_bytes = counts
         self.saved_tensors += saved
         self.saved_bytes += saved_bytes
@@ -175,9 +160,6 @@ class Ledger:
         else:
             self.dropped_tensors += 1
             self.dropped_bytes += nbytes
-            if token is not None and token.call is not None:
-                self._kept_tensors += 1
-                self._kept_bytes += nbytes
             self.listener.dropped(packed, nbytes)
             if token is None and packed.sequence_nr != UNTIED:
                 self.pending.pop(packed.sequence_nr, None)

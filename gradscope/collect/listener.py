@@ -9,7 +9,6 @@ from types import FrameType
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
-from gradscope.collect.shapes import Repeat
 from gradscope.model import BackwardCall
 
 
@@ -30,18 +29,18 @@ class Listener:
         """A saved tensor was destroyed with its graph, outside of any backward call."""
 
     def outgrown(self) -> None:
-        """More nodes are alive after a recognized call than after an earlier one of its shape."""
+        """More nodes are alive after a guarded call than after earlier ones of its kind."""
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> None:
         """A backward call is about to run on the graph in ``look``; ``frame`` makes the call."""
 
-    def before_repeat(self, call: Call, repeat: Repeat) -> None:
+    def before_guarded(self, call: Call) -> None:
         """A backward call is about to run on a recognized graph, while the hooks are lifted."""
 
-    def after_repeat(self, call: Call, repeat: Repeat) -> None:
-        """A backward call on a recognized graph has ended; if it failed, ``after_call`` comes."""
+    def after_guarded(self, call: Call) -> None:
+        """Such a call has ended; if it failed, ``after_call`` comes."""
 
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
         """A backward call has ended."""

@@ -12,7 +12,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
-from gradscope.collect.contexts import places_by_context
+from gradscope.collect.calls import Call
 from gradscope.collect.generations import Generations
 from gradscope.collect.habits import Habit, Habits, Reads
 from gradscope.collect.look import Look
@@ -26,7 +26,7 @@ from gradscope.collect.nodes import (
     stale_inputs_of_checkpoint,
     was_detached,
 )
-from gradscope.collect.shapes import Repeat, Shape
+from gradscope.collect.shapes import Shape
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.program.sites import Place
@@ -37,6 +37,11 @@ _MOST_NODES = 50_000  # of one graph
 _FEW_NODES = StackLimit.OTHER_THREAD_NODES  # no stack is too small for them
 _MOST_KNOWN = 200
 _MOST_COMPARED = 16
+
+_REACHES = (4, 2)
+"""How many neighbours of a node on either side have to be the same to tell where it was made."""
+
+_Window = tuple[type | None, ...]
 
 _FUNCTION: Reads = (("function", "", "", None),)
 _LEAF: Reads = (("leaf", "", "", None),)
@@ -70,38 +75,41 @@ class Recognizer:
         self._known: dict[_Key, Shape] = {}
         self._by_kinds: dict[tuple[type, ...], Shape] = {}
 
-    def look(
-        self, roots: Sequence[Node], habit: Habit, lifted: int, *, guarded: bool
-    ) -> Repeat | None:
-        """Recognize a graph in which nothing is freed or stale; the hooks were lifted at number
-        ``lifted``. ``guarded``: hooks of the program's may be on what it saved.
+    def look(self, call: Call, roots: Sequence[Node], lifted: int, *, guarded: bool) -> bool:
+        """Note in a call what a bare walk finds, and return whether nothing of it is new, freed or
+        stale; the hooks were lifted at number ``lifted``. ``guarded``: hooks of the program's may
+        be on what the graph saved.
         """
         self.is_mixed = False
+        habit = call.habit
         if habit.shape is None or habit.shape.record is None or not roots:
-            return None
+            return False
         oldest = self._generations.oldest_of(habit.ended)
         read = self._read(roots, habit, oldest, lifted, guarded)
         if read is None:
-            return None
+            return False
         listed, numbers, elsewhere, tensors, nbytes = read
-        newest, leaves = self._generations.newest, numbers.count(0)
         for i, bits in elsewhere.items():
             numbers[i] += bits
             self._generations.see_built(numbers[i], counts=True)
-        nodes = fresh = len(numbers) - leaves
-        lowest = min(filter(None, numbers), default=NO_SEQUENCE_NR)
-        if lowest < newest or elsewhere:
-            fresh = self._count_fresh(numbers, elsewhere)
-        kinds = tuple(listed)
-        shape = self._known.get((habit, nbytes, kinds))
+        newest = self._generations.newest
+        lowest = min(filter(None, numbers), default=newest)
+        shape = self._known.get((habit, nbytes, tuple(listed)))
         if shape is None and lowest < oldest:
-            return None  # it grows from call to call
-        estimate = None
+            return False  # it grows from call to call
+        is_old = lowest < newest or elsewhere
+        call.fresh = (
+            self._count_fresh(numbers, elsewhere) if is_old else len(numbers) - numbers.count(0)
+        )
         if shape is None or shape.record is None:
-            shape, estimate = habit.shape, habit.scaled(tensors, nbytes)
-        repeat = Repeat(shape, array("Q", numbers), nodes, fresh, estimate)
-        repeat.lowest = min(lowest, newest)
-        return repeat
+            call.shape, call.estimated = habit.shape, True
+            call.size = habit.scaled(tensors, nbytes)
+        else:
+            call.shape = shape
+            call.size = shape.record.saved_tensors, shape.record.saved_bytes
+        call.guarded, call.exact = True, False
+        call.numbers, call.lowest = array("Q", numbers), min(lowest, newest)
+        return True
 
     def _count_fresh(self, numbers: Sequence[int], elsewhere: Iterable[int]) -> int:
         """Count the nodes that were built since the last call."""
@@ -159,14 +167,28 @@ class Recognizer:
         self._known[habit, nbytes, kinds] = shape
         self._by_kinds[kinds] = shape
 
-    def places_of(self, kinds: tuple[type, ...], place: Place | None) -> tuple[Place | None, ...]:
-        """Return where the nodes of a graph were made, as far as known graphs tell which a call at
-        ``place`` has met.
+    def places_of(self, kinds: tuple[type, ...], place: Place | None) -> list[Place | None]:
+        """Return where the nodes of a graph were made, by known graphs that a call at ``place`` has
+        met.
+
+        Where none has the same nodes, a node was made where those were whose kind and neighbours in
+        depth-first order are the same; None where these are of several places.
         """
         known = [s for s in self._by_kinds.values() if place in (None, s.signature[0])]
-        if kinds in self._by_kinds and self._by_kinds[kinds] in known:
-            return self._by_kinds[kinds].places
-        return places_by_context(kinds, known[: -_MOST_COMPARED - 1 : -1])
+        if self._by_kinds.get(kinds) in known:
+            return [*self._by_kinds[kinds].places]
+        found: list[Place | None] = [None] * len(kinds)
+        unknown: Sequence[int] = range(len(kinds))
+        for reach in _REACHES:
+            table: dict[_Window, set[Place | None]] = {}
+            for shape in known[-_MOST_COMPARED:]:
+                for window, made in zip(_windows(shape.kinds, reach), shape.places, strict=True):
+                    table.setdefault(window, set()).add(made)
+            places = [table.get(window, set()) for window in _windows(kinds, reach)]
+            for i in unknown:
+                found[i] = next(iter(places[i])) if len(places[i]) == 1 else None
+            unknown = [i for i in unknown if not places[i]]
+        return found
 
     def _read(
         self, roots: Sequence[Node], habit: Habit, oldest: int, lifted: int, guarded: bool
@@ -267,6 +289,12 @@ class Recognizer:
             self.is_mixed = min(older) >= oldest
             return None
         return kinds, numbers, elsewhere, tensors, nbytes
+
+
+def _windows(kinds: tuple[type, ...], reach: int) -> list[_Window]:
+    """Return each kind with those of its neighbours, so many on either side."""
+    padded = (*(None,) * reach, *kinds, *(None,) * reach)
+    return [padded[i : i + 2 * reach + 1] for i in range(len(kinds))]
 
 
 def _unpacked(node: Node, name: str) -> Any:

@@ -13,7 +13,6 @@ from gradscope.collect.listener import Listener
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
-from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
@@ -41,11 +40,11 @@ class Observer:
         """A backward call is about to run on the nodes of ``look``; ``frame`` makes the call."""
         return ()
 
-    def before_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+    def before_guarded(self, call: Call) -> Iterable[Finding]:
         """A backward call is about to run on a recognized graph, while the hooks are lifted."""
         return ()
 
-    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+    def after_guarded(self, call: Call) -> Iterable[Finding]:
         """A backward call on a recognized graph has ended without an error."""
         return ()
 

@@ -11,7 +11,6 @@ from gradscope.code import source
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
-from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.detect.observers import Observer
 from gradscope.model import BackwardCall, Finding, Site
@@ -71,7 +70,7 @@ class Waste(Observer):
         if call.number % _EVERY == 0:
             yield from self._judge()
 
-    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+    def after_guarded(self, call: Call) -> Iterable[Finding]:
         """Judge from time to time; no hook tells what becomes of the graph."""
         return self._judge() if self._kept and call.number % _EVERY == 0 else ()
 

@@ -186,7 +186,7 @@ class Backward:
             call.sequence_nr = state.generations.see() if call.own else next_sequence_nr()
             call.built = state.generations.built_since
             call.plain = call.own and (above is None or above.plain)
-            call.habit = state.recognizer.habits.of((place, asked.kind, above is not None))
+            call.habit = state.recognizer.habit_of((place, asked.kind, above is not None))
             while call.plain and above is not None:
                 above.within += 1
                 above = above.parent
@@ -231,9 +231,7 @@ class Backward:
             evidence = Evidence(self._state, call, look, call.record, graph)
             call.findings = self._judge.examine(evidence)
             del evidence
-        call.known = call.plain and self._state.recognizer.learn(
-            call.habit, call.shape, look, measured=call.exact
-        )
+        call.known = call.plain and self._state.recognizer.learn(call, look)
         self._state.listener.before_call(call, look, call.record, frame)
         for i, token in enumerate(look.tokens):
             if look.will_run(i):

@@ -8,8 +8,6 @@ from operator import add
 from gradscope.collect.shapes import Shape
 from gradscope.program.sites import Place
 
-_MOST = 1_000
-_MOST_KINDS = 5_000  # of nodes, in all habits
 _MEASURED = 4  # calls of which is found out, tensor by tensor, what memory came back
 _MUCH_MEASURED = 1_000  # tensors in them: fewer calls are enough
 _ARE_BYTES = (False, True, False, True, True, False, True)  # of what Ledger.counts returns
@@ -94,29 +92,3 @@ class Habit:
         self._measured += 1
         self._measured_tensors += tensors
         self._returned = (self._returned[0] + returned, self._returned[1] + freed)
-
-
-class Habits:
-    """All habits that were met. Of too many all are forgotten."""
-
-    def __init__(self) -> None:
-        self._habits: dict[HabitKey, Habit] = {}
-        self._kinds = 0
-
-    def of(self, key: HabitKey) -> Habit:
-        """Return the habit of these calls, made new if there is none."""
-        habit = self._habits.get(key)
-        if habit is None:
-            if len(self._habits) >= _MOST:
-                self._habits.clear()
-            habit = self._habits[key] = Habit()
-        return habit
-
-    def learn(self, habit: Habit, kinds: dict[type, Reads]) -> None:
-        """Add kinds of nodes to a habit."""
-        self._kinds += len(kinds)
-        if self._kinds > _MOST_KINDS:
-            for each in self._habits.values():
-                each.reads.clear()
-            self._kinds = len(kinds)
-        habit.reads.update(kinds)

@@ -5,7 +5,7 @@ marks.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,13 +14,12 @@ from torch.autograd.graph import Node
 from gradscope.collect import slots
 from gradscope.collect.calls import Call
 from gradscope.collect.generations import Generations
-from gradscope.collect.habits import Habit, Habits, Reads
+from gradscope.collect.habits import Habit, HabitKey, Reads
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token
 from gradscope.collect.nodes import (
     OUTPUT,
     Kind,
-    is_refused,
     kind_of,
     stale_by_engine,
     stale_inputs_of_checkpoint,
@@ -36,6 +35,7 @@ from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 _MOST_NODES = 50_000  # of one graph
 _FEW_NODES = StackLimit.OTHER_THREAD_NODES  # no stack is too small for them
 _MOST_KNOWN = 200
+_MOST_HABITS, _MOST_KINDS = 1_000, 1_000  # kinds of nodes in one habit
 _MOST_COMPARED = 16
 
 _REACHES = (4, 2)
@@ -65,13 +65,13 @@ class Recognizer:
     """
 
     def __init__(self, generations: Generations, room_for: Callable[[int], int]) -> None:
-        self.habits = Habits()
         self.is_mixed = False
         """Whether the last graph that was not recognized was built in part before the hooks were
         lifted.
         """
         self._generations = generations
         self._room_for = room_for
+        self._habits: dict[HabitKey, Habit] = {}
         self._known: dict[_Key, Shape] = {}
         self._by_kinds: dict[tuple[type, ...], Shape] = {}
 
@@ -118,52 +118,59 @@ class Recognizer:
         others = (numbers[i] for i in elsewhere)
         return fresh + sum(generations.of(number) == generations.latest for number in others)
 
-    def learn(self, habit: Habit, shape: Shape, look: Look, *, measured: bool) -> bool:
+    def habit_of(self, key: HabitKey) -> Habit:
+        """Return the habit of these calls, made new if there is none; of too many forget all."""
+        habit = self._habits.get(key)
+        if habit is None:
+            if len(self._habits) >= _MOST_HABITS:
+                self._habits.clear()
+            habit = self._habits[key] = Habit()
+        return habit
+
+    def learn(self, call: Call, look: Look) -> bool:
         """Learn from a look in full what a bare walk needs to know; return whether it would have
         recognized the graph already.
-
-        ``measured``: a graph of this shape is met for the first time.
         """
+        habit, shape = call.habit, call.shape
         if len(look.nodes) > _MOST_NODES:
             return False
         known = habit.shape is not None
-        new = set(look.kinds).difference(habit.reads)
-        if new:
-            known = False
-            reads = _readable(look.nodes, look.tokens, new)
-            if reads is None:
-                return False
-            self.habits.learn(habit, reads)
+        if len(habit.reads) > _MOST_KINDS:
+            habit.reads.clear()
+        for node, token in zip(look.nodes, look.tokens, strict=True):
+            if type(node) not in habit.reads:
+                known = False
+                reads = _reads_of(node, token)
+                if reads is None:
+                    return False
+                habit.reads[type(node)] = reads
         habit.shape = shape
         if self._generations.others:
             numbers = enumerate(token.sequence_nr for token in look.tokens)
             shape.elsewhere = {i: n - n % OTHER for i, n in numbers if OTHER <= n < NO_SEQUENCE_NR}
         oldest = self._generations.oldest_of(habit.ended)
         known = known and all(t.sequence_nr >= oldest for t in look.tokens if t.has_buffers)
-        if shape.recognizable is None and (not measured or habit.scale is None):
+        if shape.recognizable is None and (not call.exact or habit.scale is None):
             self._learn_exactly(habit, shape, look)
         seen = SAVED_TENSORS_ARE_READABLE or not look.foreign
         return known and shape.recognizable is not False and seen
 
     def _learn_exactly(self, habit: Habit, shape: Shape, look: Look) -> None:
         """Read a graph as the bare walk will, and remember how to know one of its shape."""
-        tensors = nbytes = 0
         shape.recognizable = False
-        try:
-            for node in look.nodes:
-                kind = kind_of(type(node))
-                for size in _sizes(node, kind):
-                    tensors += 1
-                    nbytes += size
-        except (RuntimeError, TypeError):
-            return
+        sizes: list[int] = []
+        for node in look.nodes:
+            of_node = _sizes(node, kind_of(type(node)))
+            if of_node is None:
+                return
+            sizes += of_node
         shape.recognizable = True
-        if tensors and not look.unhooked:
-            habit.scale = (look.tensors / tensors, look.nbytes / max(nbytes, 1))
+        nbytes, kinds = sum(sizes), tuple(look.kinds)
+        if sizes and not look.unhooked:
+            habit.scale = (look.tensors / len(sizes), look.nbytes / max(nbytes, 1))
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
             self._by_kinds.clear()
-        kinds = tuple(look.kinds)
         self._known[habit, nbytes, kinds] = shape
         self._by_kinds[kinds] = shape
 
@@ -269,7 +276,7 @@ class Recognizer:
                             and tells
                             and edge != OUTPUT
                             and (edge is None or following[edge][0] is not None)
-                            and _is_detached(node, raw, value)
+                            and was_detached(getattr(node, raw), value)
                         ):
                             return None
                     elif type(value) is tuple:
@@ -305,12 +312,6 @@ def _unpacked(node: Node, name: str) -> Any:
     return value
 
 
-def _is_detached(node: Node, raw: str, value: torch.Tensor) -> bool:
-    """Return whether a saved tensor that needs no gradient was detached in place since."""
-    saved = getattr(node, raw)
-    return saved.data is value and is_refused(saved)
-
-
 def _is_one_detached(node: Node, raw: str, values: tuple[torch.Tensor | None, ...]) -> bool:
     """Return the same of a list of saved tensors."""
     if all(v is None or v.requires_grad for v in values):
@@ -321,47 +322,44 @@ def _is_one_detached(node: Node, raw: str, values: tuple[torch.Tensor | None, ..
     )
 
 
-def _readable(
-    nodes: Sequence[Node], tokens: Sequence[Token], wanted: set[type]
-) -> dict[type, Reads] | None:
-    """Return what to read of nodes of these kinds; None if that is not all that the hooks saw."""
-    found: dict[type, Reads] = {}
-    for node, token in zip(nodes, tokens, strict=True):
-        if type(node) not in wanted:
-            continue
-        kind = kind_of(type(node))
-        tensors = _count(node, kind)
-        if tensors is None or tensors < len(token.packs):
-            return None
-        reads = _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else kind.reads
-        found[type(node)] = reads
-    return found
+def _reads_of(node: Node, token: Token) -> Reads | None:
+    """Return what to read of nodes of this kind; None if that is not all that the hooks saw."""
+    kind = kind_of(type(node))
+    if kind.is_slices or kind.is_compiled or kind.is_unnamed:
+        return None
+    sizes = _sizes(node, kind)
+    if sizes is None or len(sizes) < len(token.packs):
+        return None
+    return _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else kind.reads
 
 
-def _sizes(node: Node, kind: Kind) -> Iterator[int]:
-    """Yield the bytes of each tensor that a node saved, without unpacking anything: 0 for what
+def _sizes(node: Node, kind: Kind) -> list[int] | None:
+    """Return the bytes of each tensor that a node saved, without unpacking anything: 0 for what
     hooks of the program's have packed.
 
-    Raises TypeError for tensor subclasses, whose code must not run, and where such hooks could not
-    be told later; RuntimeError for a list that was freed.
+    None for tensor subclasses, whose code must not run, where such hooks could not be told later,
+    and for a list that was freed.
     """
-    for name in kind.names:
-        value = slots.saved(node, name)
-        for saved in value if isinstance(value, tuple | list) else (value,):
-            data: Any = None if saved is None else saved.data
-            if data is None:
-                continue
-            ours = isinstance(data, Packed)
-            if data.theirs is not None if ours else saved.unpack_hook is not None:
-                if not SAVED_TENSORS_ARE_READABLE:
-                    raise TypeError
-                yield 0
-                continue
-            if ours:
-                data = data.tensor
-            if type(data) not in PLAIN:
-                raise TypeError
-            yield data.nbytes
+    sizes = []
+    try:
+        saved = [slots.saved(node, name) for name in kind.names]
+    except RuntimeError:
+        return None
+    for each in (e for s in saved for e in (s if isinstance(s, tuple | list) else (s,))):
+        data: Any = None if each is None else each.data
+        if data is None:
+            continue
+        ours = isinstance(data, Packed)
+        if data.theirs is not None if ours else each.unpack_hook is not None:
+            if not SAVED_TENSORS_ARE_READABLE:
+                return None
+            sizes.append(0)
+            continue
+        tensor = data.tensor if ours else data
+        if type(tensor) not in PLAIN:
+            return None
+        sizes.append(tensor.nbytes)
+    return sizes
 
 
 def _packed_by_theirs(saved: Any, met: set[int]) -> int:
@@ -385,19 +383,10 @@ def _packed_by_theirs(saved: Any, met: set[int]) -> int:
     return count
 
 
-def _count(node: Node, kind: Kind) -> int | None:
-    """Count the saved tensors of a node that can be read; None where that cannot be known."""
-    if kind.is_slices or kind.is_compiled or kind.is_unnamed:
-        return None
-    try:
-        return sum(1 for _ in _sizes(node, kind))
-    except (RuntimeError, TypeError):
-        return None
-
-
 def _sizes_by_function(node: Node) -> list[int]:
     """Return the bytes of what a Python Function saved; RuntimeError if any of it is stale."""
     kind = kind_of(type(node))
-    if stale_by_engine(node, kind):
+    sizes = None if stale_by_engine(node, kind) else _sizes(node, kind)
+    if sizes is None:
         raise RuntimeError
-    return list(_sizes(node, kind))
+    return sizes

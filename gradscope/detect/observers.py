@@ -8,19 +8,17 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import Any
 
-from gradscope.collect.calls import Call
 from gradscope.collect.listener import Listener
-from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.state import State
-from gradscope.model import BackwardCall, Finding
+from gradscope.model import Finding
 from gradscope.program.sites import Place
 from gradscope.program.undisturbed import unprofiled
 from gradscope.torch_private import DisableTorchFunction
 
 
-class Observer:
+class Observer(Listener):
     """Does nothing at every point; an observer overrides those that it needs.
 
     It may read live objects while it is called and must keep none: no node, tensor or frame.
@@ -31,28 +29,6 @@ class Observer:
 
     def switch_off(self) -> None:
         """Undo what continues by itself: this observer has failed and is not called any more."""
-
-    # points at which findings are announced
-
-    def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
-        """A backward call is about to run on the nodes of ``look``; ``frame`` makes the call."""
-        return ()
-
-    def before_guarded(self, call: Call) -> Iterable[Finding]:
-        """A backward call is about to run on a recognized graph, while the hooks are lifted."""
-        return ()
-
-    def after_guarded(self, call: Call) -> Iterable[Finding]:
-        """A backward call on a recognized graph has ended without an error."""
-        return ()
-
-    def after_call(
-        self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
-        """A backward call has ended."""
-        return ()
 
     def after_step(
         self, optimizer: Any, place: Place | None, frame: FrameType | None
@@ -72,20 +48,6 @@ class Observer:
         """The watch ends."""
         return ()
 
-    # events in the midst of the program, at which observers only take note
-
-    def saved(self, packed: Packed) -> None:
-        """A tensor was saved, while graphs are looked at in detail."""
-
-    def grown(self, frame: FrameType) -> None:
-        """The ledger counts as many saved tensors as it was asked to look out for."""
-
-    def dropped(self, packed: Packed, nbytes: int) -> None:
-        """A saved tensor was destroyed with its graph, outside of any backward call."""
-
-    def outgrown(self) -> None:
-        """More nodes are alive after a recognized call than after an earlier one of its shape."""
-
     def changed(self, packs: list[Packed], place: Place) -> None:
         """The code at ``place`` has changed these saved tensors in place."""
 
@@ -94,7 +56,9 @@ class Observer:
 
 
 _POINTS = tuple(
-    name for name in vars(Observer) if not name.startswith("_") and name != "switch_off"
+    name
+    for name in (*vars(Listener), *vars(Observer))
+    if not name.startswith("_") and name != "switch_off"
 )
 
 

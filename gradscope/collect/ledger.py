@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -15,8 +14,6 @@ from gradscope.collect.listener import Listener
 from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.owners import owned_alone
-from gradscope.program.variables import AS_ARGUMENT
-from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
 LOOKS = 2_000
 """Tensors that may be asked for their node between two backward calls."""
@@ -166,20 +163,5 @@ class Ledger:
 
 
 def _is_last_owner(packed: Packed) -> bool:
-    """Return whether only the graph held the saved tensor's memory, so that it returns now.
-
-    The storage counts our tensor and the Python object of the storage itself; a tensor that torch
-    and the program share counts once there, so the owners of the tensor count too. A view holds the
-    tensor that it is a view of.
-    """
-    tensor: Any = packed.tensor
-    with DisableTorchFunction():
-        if tensor._is_view():
-            del tensor
-            return list(owned_alone([[("", packed)]]).values()) == [True]
-        storage = tensor.untyped_storage()  # held while it is counted: before 2.12 only we do
-        if storage_use_count(storage._cdata) > 2:
-            return False
-        if not packed.original:
-            return True
-        return sys.getrefcount(tensor) <= 2 + AS_ARGUMENT and int(tensor._use_count()) <= 1
+    """Return whether only the graph held the saved tensor's memory, so that it returns now."""
+    return list(owned_alone([[("", packed)]]).values()) == [True]

@@ -10,7 +10,6 @@ from gradscope.program.sites import Place
 
 _MEASURED = 4  # calls of which is found out, tensor by tensor, what memory came back
 _MUCH_MEASURED = 1_000  # tensors in them: fewer calls are enough
-_ARE_BYTES = (False, True, False, True, True, False, True)  # of what Ledger.counts returns
 
 HabitKey = tuple[Place | None, int, bool]
 """The call's place, what it asks of the engine, and whether it runs within another."""
@@ -44,7 +43,7 @@ class Habit:
         self.scale: tuple[float, float] | None = None
         """Tensors and bytes that the hooks counted, of each that a bare walk reads."""
         self._size: Sequence[int] = (0, 0)
-        self._counts: Sequence[int] = (0,) * len(_ARE_BYTES)
+        self._counts: Sequence[int] = (0,) * 7
         self._measured = self._measured_tensors = 0
         self._returned = (0, 0)  # bytes whose memory came back, and bytes freed
 
@@ -72,9 +71,14 @@ class Habit:
         """Return what the ledger would count with a call on a graph of this size: per tensor and
         byte, as much as with those that were watched.
         """
-        return tuple(
-            size[is_bytes] * count // (self._size[is_bytes] or 1)
-            for is_bytes, count in zip(_ARE_BYTES, self._counts, strict=True)
+        tensors, nbytes = size
+        of_tensors, of_bytes = self._size[0] or 1, self._size[1] or 1
+        saved, saved_bytes, freed, freed_bytes, returned, dropped, dropped_bytes = self._counts
+        return (
+            *(tensors * saved // of_tensors, nbytes * saved_bytes // of_bytes),
+            *(tensors * freed // of_tensors, nbytes * freed_bytes // of_bytes),
+            nbytes * returned // of_bytes,
+            *(tensors * dropped // of_tensors, nbytes * dropped_bytes // of_bytes),
         )
 
     def returned_by(self, shape: Shape, freed: int) -> int:

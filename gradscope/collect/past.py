@@ -12,7 +12,7 @@ from gradscope.collect.marks import Token
 from gradscope.collect.shapes import Shape
 from gradscope.collect.thread_numbers import OTHER
 
-_MOST_CALLS, _MOST_NODES = 4_000, 250_000  # remembered
+_MOST_CALLS, _MOST_NODES = 1_000, 250_000  # remembered
 _MOST_KNOWN = 200
 _MOST_ASKED = 256  # calls that may have run one node
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 31810
-FILES = 228
+CODE = 31512
+FILES = 226
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -85,7 +85,7 @@ _MOST_TEXTS = 100
 _LOOK_AT_STEP = "looking at an optimizer's step failed in gradscope"
 _LEDGER = (
     *("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes"),
-    "estimated_calls",
+    *("dropped_tensors", "dropped_bytes", "live_bytes", "estimated_calls"),
 )
 
 
@@ -312,9 +312,6 @@ class Session:
             nodes=max(self.state.nodes_built, census.alive + census.destroyed),
             nodes_destroyed=census.destroyed,
             **{name: getattr(ledger, name) for name in _LEDGER},
-            dropped_tensors=ledger.dropped_tensors + census.dropped[0],
-            dropped_bytes=ledger.dropped_bytes + census.dropped[1],
-            live_bytes=self.state.live_bytes,
             peak_saved_bytes=self.state.peak_bytes,
             left_out=len(self.state.left_out),
             uncounted_nodes=self.state.generations.built_since if self.state.lifting.on else 0,

@@ -24,7 +24,7 @@ from gradscope.collect.notes import raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.roots import RootNames, name_of_input
 from gradscope.collect.saving import Saving
-from gradscope.collect.shapes import Repeat, Shapes
+from gradscope.collect.shapes import Shapes
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures
 from gradscope.collect.state import State
@@ -150,7 +150,7 @@ class Backward:
             if raised_by_program(failure):
                 raise
             self._state.notes.failed("booking a backward call failed in gradscope", failure)
-        if call.repeat is None or self._sink.follows_calls:
+        if not call.guarded or self._sink.follows_calls:
             self._sink.called(call.record)
 
     # before the engine
@@ -187,39 +187,38 @@ class Backward:
             call.sequence_nr = state.generations.see() if call.own else next_sequence_nr()
             call.built = state.generations.built_since
             call.plain = call.own and (above is None or above.plain)
-            call.habit = state.recognizer.habits.of((place, asked.kind, above is not None))
+            call.habit = state.recognizer.habit_of((place, asked.kind, above is not None))
             while call.plain and above is not None:
                 above.within += 1
                 above = above.parent
-            if not (state.lifting.on and self._recognize(call, roots)):
+            if not (state.lifting.on and self._guard(call, roots)):
                 with Uncollected():  # of the many objects of a look none is garbage
                     self._look(call, asked, roots, frame)
             del roots  # no node is held while the engine runs
         return call
 
-    def _recognize(self, call: Call, roots: list[Node]) -> bool:
+    def _guard(self, call: Call, roots: list[Node]) -> bool:
         """Begin a call on a graph that is known; put the hooks back where it is not."""
         state, lifting = self._state, self._state.lifting
-        repeat = None
+        is_known = False
         if call.plain and not lifting.blocked:
             with Uncollected():  # a walk leaves no garbage, and may make enough to set it off
-                repeat = state.recognizer.look(
-                    roots, call.habit, lifting.since, guarded=lifting.theirs_entered
+                is_known = state.recognizer.look(
+                    call, roots, lifting.since, guarded=lifting.theirs_entered
                 )
-                if repeat is not None and len(repeat.numbers) >= _MANY:
+                if is_known and len(call.numbers) >= _MANY:
                     # Torch keeps a Python object for each node and tensor that was read.
-                    call.allowance = Allowance(2 * len(repeat.numbers))
-        if repeat is None:
+                    call.allowance = Allowance(2 * len(call.numbers))
+        if not is_known:
             if not call.own:
                 lifting.block()
             elif not (call.plain and state.recognizer.is_mixed):
                 lifting.leave()
             return False
-        call.repeat, call.shape, call.exact = repeat, repeat.shape, False
-        call.roots = (repeat.numbers[0], *map(_torch_number, roots[1:]))
+        call.roots = (call.numbers[0], *map(_torch_number, roots[1:]))
         call.started = state.elapsed()
-        lifting.begin(repeat, roots)
-        state.observers.tell(Observer.before_repeat, call, repeat)
+        lifting.begin(call, roots)
+        state.observers.tell(Observer.before_guarded, call)
         return True
 
     def _look(
@@ -233,9 +232,7 @@ class Backward:
             evidence = Evidence(self._state, call, look, call.record, graph)
             call.findings = self._judge.examine(evidence)
             del evidence
-        call.known = call.plain and self._state.recognizer.learn(
-            call.habit, call.shape, look, measured=call.exact
-        )
+        call.known = call.plain and self._state.recognizer.learn(call, look)
         self._state.observers.tell(Observer.before_call, call, look, call.record, frame)
         for i, token in enumerate(look.tokens):
             if look.will_run(i):
@@ -260,8 +257,7 @@ class Backward:
         call.exact = shape.returned is None and new
         call.plain = call.plain and not (look.is_wrong or look.left)
         call.fresh = look.count_fresh(state.generations.latest)
-        if look.unhooked:
-            call.unhooked = look.count_unhooked()
+        call.unhooked = len(look.unhooked), sum(dict(look.unhooked).values())
         call.record = replace(
             self._record(call, asked),
             roots=roots,
@@ -300,25 +296,21 @@ class Backward:
         """Book what the call freed; say so if the engine raised what was not announced."""
         state, shape = self._state, call.shape
         self._end(call, completed=error is None)
-        repeat = call.repeat
-        if repeat is not None:
-            self._end_repeat(call, repeat)
+        if call.guarded:
+            self._end_guarded(call)
             if error is None:
-                self._books.repeat(call)
+                self._books.guarded(call)
                 self._go_on(call)
-                state.observers.tell(Observer.after_repeat, call, repeat)
+                state.observers.tell(Observer.after_guarded, call)
                 return
         elif state.looks:
             self._count(call)
         record = self._books.call(call, error)
-        if repeat is None and state.looks:
-            if shape.record is None or not call.unhooked[0]:
-                shape.freed = (record.freed_tensors, record.freed_bytes, record.returned_bytes)
+        if not call.guarded and state.looks:
             shape.record = record
-            shape.peak = record.peak_bytes - record.live_bytes
             last = call.number + call.within == state.calls and not call.findings
             alike = call.known and call.completed and last and not call.exact
-            state.lifting.after_hooked(call, shape, alike)
+            state.lifting.after_hooked(call, alike=alike)
         self._go_on(call)
         if error is not None and id(error) != call.explained:
             missed = self._judge.missed(str(error), call, lambda: self._look_again(call, args))
@@ -342,13 +334,13 @@ class Backward:
         if state.saving.is_shared:
             state.lifting.block()
 
-    def _end_repeat(self, call: Call, repeat: Repeat) -> None:
-        """Count what a call on a recognized graph has freed."""
-        ledger = self._state.ledger
-        freed = call.habit.freed(repeat, call.keep)
-        call.freed_tensors, call.freed_bytes, call.returned_bytes = freed
-        self._state.lifting.after_repeat(call, repeat)
-        ledger.peak_bytes = max(ledger.peak_bytes, ledger.live_bytes + repeat.shape.peak)
+    def _end_guarded(self, call: Call) -> None:
+        """Count what a guarded call has freed, and the most that was alive before it."""
+        ledger, like = self._state.ledger, call.shape.record
+        assert like is not None
+        self._state.lifting.after_guarded(call)
+        before = ledger.live_bytes + like.peak_bytes - like.live_bytes
+        ledger.peak_bytes = max(ledger.peak_bytes, before)
 
     def _go_on(self, call: Call) -> None:
         """Take it that what is built from now on is built after the call."""
@@ -375,12 +367,10 @@ class Backward:
         if tensors and call.completed and not call.keep:
             # As large a share returned as of all before.
             returned = nbytes * ledger.returned_bytes // (ledger.freed_bytes or 1)
-            call.returned_bytes += returned
-            ledger.returned_bytes += returned
             call.freed_tensors += tensors
             call.freed_bytes += nbytes
-            ledger.freed_tensors += tensors
-            ledger.freed_bytes += nbytes
+            call.returned_bytes += returned
+            ledger.add((tensors, nbytes, tensors, nbytes, returned, 0, 0))
         if call.exact:
             shape.returned = call.returned_bytes if call.completed else None
             if call.completed:

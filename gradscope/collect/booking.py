@@ -1,6 +1,4 @@
-"""Books backward calls that have ended: each in a record, but those on recognized graphs many in
-one.
-"""
+"""Books backward calls that have ended: each in a record, but of guarded ones many in one."""
 
 from __future__ import annotations
 
@@ -14,19 +12,11 @@ from gradscope.collect.ledger import LOOKS
 from gradscope.collect.shapes import Shape
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Sample
+from gradscope.record.writer import Like
 
 _SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
 _REGROUP_EVERY = 0.1  # seconds; calls of one habit may differ in size
 _MOST_ROWS = 64
-
-
-class Like(Protocol):
-    """Adds calls to the row of one that was written."""
-
-    def takes(self, number: int) -> bool: ...  # noqa: D102
-    def add(  # noqa: D102
-        self, number: int, ended: float, live_bytes: int, figures: tuple[int, ...]
-    ) -> None: ...
 
 
 class Writing(Protocol):
@@ -64,27 +54,25 @@ class Books:
             exception=None if error is None else f"{type(error).__name__}: {error}",
             last_number=call.number,
         )
-        self._sample(call, alike=call.repeat is not None)
+        self._sample(call, alike=call.guarded)
         self._writing.call(record, call.shape.number)
         return record
 
-    def repeat(self, call: Call) -> None:
-        """Write a call on a recognized graph in the row of those like it."""
-        repeat = call.repeat
-        assert repeat is not None
+    def guarded(self, call: Call) -> None:
+        """Write a guarded call in the row of those like it."""
         self._end(call)
         self._sample(call, alike=True)
-        call.figures = figures_of(call, repeat)
         if call.ended - self._grouped > _REGROUP_EVERY or len(self._rows) > _MOST_ROWS:
             self._grouped = call.ended
             self.regroup()
-        key: Shape | Habit = repeat.shape if repeat.estimate is None else call.habit
+        key: Shape | Habit = call.habit if call.estimated else call.shape
         rows = self._rows.get(key, ())
-        if rows and not [row for row in rows if not row.takes(call.number)]:
+        if rows and all(row.takes(call.number) for row in rows):
+            figures = figures_of(call)
             for row in rows:
-                row.add(call.number, call.ended, call.live_bytes, call.figures)
+                row.add(call.number, call.ended, call.live_bytes, figures)
         else:
-            self._rows[key] = self._writing.call(call.record, repeat.shape.number)
+            self._rows[key] = self._writing.call(call.record, call.shape.number)
 
     def regroup(self) -> None:
         """Begin a new row with the next call of each kind."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 from gradscope.collect.habits import Habit
-from gradscope.collect.shapes import NO_SHAPE, Repeat, Shape
+from gradscope.collect.shapes import NO_SHAPE, Shape
 from gradscope.hooks import carry
 from gradscope.model import FIGURES, BackwardCall, Finding
 from gradscope.program.sites import Place
@@ -32,10 +33,14 @@ class Call:
     ``fresh`` those of them that are in its graph; it ``builds`` if its thread has built some
     meanwhile. ``exact`` calls ask of every freed tensor whether
     its memory returned; calls on a known shape do not. ``unhooked`` counts the tensors and bytes
-    that the graph saved while the hooks were lifted; ``repeat`` is what the look at a graph without
-    hooks has recognized, and ``figures`` the sizes in its record; ``met`` is another call that ran
-    on the same nodes meanwhile, and ``beside`` one that is not around it. ``woken``: an alarm asks
-    for a close look. ``word`` is its kind in the recording.
+    that the graph saved while the hooks were lifted; ``met`` is another call that ran on the same
+    nodes meanwhile, and ``beside`` one that is not around it. ``woken``: an alarm asks for a close
+    look. ``word`` is its kind in the recording.
+
+    A call on a graph that was recognized while the hooks are lifted is ``guarded``: ``numbers`` are
+    those of its nodes in depth-first order, 0 for leaves, and ``lowest`` is no higher than any of
+    them; the graph saved ``size`` tensors and bytes, and if that is ``estimated``, ``shape`` is
+    that of a graph like it.
     """
 
     # Most calls differ from these in few points; what is not set costs nothing.
@@ -64,7 +69,11 @@ class Call:
     unhooked: tuple[int, int] = (0, 0)
     shape: Shape = NO_SHAPE
     habit: Habit = NO_HABIT
-    repeat: Repeat | None = None
+    guarded: bool = False
+    estimated: bool = False
+    numbers: array[int] = array("Q")
+    lowest: int = 0
+    size: tuple[int, int] = (0, 0)
     findings: Sequence[Finding] = ()
     started: float = 0.0
     ended: float = 0.0
@@ -72,7 +81,6 @@ class Call:
     peak_bytes: int = 0
     nodes_built: int = 0
     nodes_destroyed: int = 0
-    figures: tuple[int, ...] = ()
     allowance: Allowance | None = None
     word: str = "backward"
     _record: BackwardCall | None = None
@@ -103,17 +111,15 @@ class Call:
 
     @property
     def record(self) -> BackwardCall:
-        """What the recording gets; of a call on a recognized graph it is made when it is asked
-        for.
-        """
+        """What the recording gets; that of a guarded call is made when it is asked for."""
         if self._record is not None:
             return self._record
-        if self.repeat is None:
+        if not self.guarded:
             return BackwardCall(self.number, "backward")
-        if self.open:
-            return record_of(self)
-        self._record = record_of(self)
-        return self._record
+        record = record_of(self)
+        if not self.open:
+            self._record = record
+        return record
 
     @record.setter
     def record(self, record: BackwardCall) -> None:
@@ -125,38 +131,30 @@ class Call:
         return {finding.code for finding in self.findings}
 
 
-def figures_of(call: Call, repeat: Repeat) -> tuple[int, ...]:
-    """Return the sizes in the record of a call on a recognized graph."""
-    before = repeat.shape.record
-    assert before is not None
-    nodes, run = before.nodes, before.nodes_run
-    tensors, nbytes = before.saved_tensors, before.saved_bytes
-    if repeat.estimate is not None:
-        tensors, nbytes = repeat.estimate
-        nodes = len(repeat.numbers)
-        run = nodes * run // (before.nodes or 1)
+def figures_of(call: Call) -> tuple[int, ...]:
+    """Return the sizes in the record of a guarded call."""
+    like = call.shape.record
+    assert like is not None
+    nodes = len(call.numbers)
     return (
-        *(nodes, run, tensors, nbytes, call.freed_tensors, call.freed_bytes),
-        *(call.returned_bytes, max(0, nbytes - call.freed_bytes), call.peak_bytes),
+        *(nodes, nodes * like.nodes_run // (like.nodes or 1), *call.size),
+        *(call.freed_tensors, call.freed_bytes, call.returned_bytes),
+        *(max(0, call.size[1] - call.freed_bytes), call.peak_bytes),
         *(call.nodes_built, call.nodes_destroyed),
     )
 
 
 def record_of(call: Call) -> BackwardCall:
-    """Return the record of a call on a recognized graph, made from an earlier one."""
-    repeat = call.repeat
-    assert repeat is not None
-    before = repeat.shape.record
-    assert before is not None
-    figures: dict[str, Any] = dict(
-        zip(FIGURES, call.figures or figures_of(call, repeat), strict=True)
-    )
+    """Return the record of a guarded call, made from that of one like it."""
+    like = call.shape.record
+    assert like is not None
+    figures: dict[str, Any] = dict(zip(FIGURES, figures_of(call), strict=True))
     return replace(
-        before,
+        like,
         **figures,
         number=call.number,
         parent=call.parent.number if call.parent else None,
-        graph=before.graph if repeat.estimate is None else None,
+        graph=None if call.estimated else like.graph,
         started=call.started,
         ended=call.ended,
         live_bytes=call.live_bytes,

@@ -9,14 +9,22 @@ that neither the program's numbering of nodes nor its modes and hooks are touche
 from __future__ import annotations
 
 import functools
+import sys
+import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, TypeAlias
 
 import torch
+import torch.autograd.graph
+from torch import Tensor
 
-from gradscope.collect import probes
-from gradscope.program.undisturbed import apart
+import gradscope.hooks as hooks
+import gradscope.torch_private as private
+from gradscope.program.undisturbed import Uncollected, apart
+from gradscope.program.variables import local_variables
 
 _TORCH, _PYTHON = "torch", "CPython"
 _MOST_SECONDS = 2.0  # to wait for the probes, which take a few milliseconds
@@ -54,104 +62,293 @@ class Fact:
             return False
 
 
-def _fact(of: str, probe: Callable[[], bool], parts: tuple[Part, ...], *used_in: str) -> Fact:
-    """Return the fact that a probe's docstring says it checks."""
-    statement = " ".join((probe.__doc__ or "").split()).removeprefix("Check that ").rstrip(".")
-    return Fact(of, statement, used_in, parts, probe)
+Probe: TypeAlias = Callable[[], bool]
+
+FACTS: list[Fact] = []
+
+
+def _fact(of: str, parts: tuple[Part, ...], *used_in: str) -> Callable[[Probe], Probe]:
+    """Enter the fact that a probe's docstring says it checks."""
+
+    def enter(probe: Probe) -> Probe:
+        statement = " ".join((probe.__doc__ or "").split()).removeprefix("Check that ").rstrip(".")
+        FACTS.append(Fact(of, statement, used_in, parts, probe))
+        return probe
+
+    return enter
 
 
 _ALL = (Part.WATCH,)
 _LOOKS = (Part.LOOKS, Part.HOOKS, Part.LINES)
 _HOOKS = (Part.HOOKS, Part.LINES)
 
-FACTS = (
-    _fact(_TORCH, probes.engine_is_bound_in_two_modules, _ALL, "hooks.py", "collect/backward.py"),
-    _fact(
-        _TORCH, probes.metadata_lives_with_the_node, _LOOKS, "collect/marks.py", "collect/looker.py"
-    ),
-    _fact(
-        _TORCH,
-        probes.saved_tensors_are_read_by_name,
-        _LOOKS,
-        "collect/slots.py",
-        "collect/nodes.py",
-        "collect/recognition.py",
-    ),
-    _fact(
-        _TORCH,
-        probes.saved_attribute_raises_when_stale,
-        _LOOKS,
-        "collect/slots.py",
-        "collect/nodes.py",
-        "collect/recognition.py",
-    ),
-    _fact(
-        _TORCH,
-        probes.leaf_nodes_have_the_largest_number,
-        _LOOKS,
-        "collect/looker.py",
-        "detect/leaks/spans.py",
-    ),
-    _fact(_TORCH, probes.views_name_their_base, _LOOKS, "program/tensors.py", "collect/ledger.py"),
-    _fact(
-        _TORCH,
-        probes.versions_count_changes,
-        _LOOKS,
-        "collect/saving.py",
-        "collect/looker.py",
-        "collect/mutations.py",
-    ),
-    _fact(
-        _TORCH,
-        probes.current_node_and_modes_are_told,
-        _LOOKS,
-        "collect/saving.py",
-        "collect/default_hooks.py",
-        "collect/nodes.py",
-    ),
-    _fact(
-        _TORCH,
-        probes.torch_keeps_objects_for_a_thread,
-        _HOOKS,
-        "hooks.py",
-        "collect/calls.py",
-        "collect/default_hooks.py",
-    ),
-    _fact(
-        _TORCH,
-        probes.pack_result_dies_with_the_saved_tensor,
-        _HOOKS,
-        "collect/marks.py",
-        "collect/ledger.py",
-    ),
-    _fact(
-        _TORCH, probes.number_in_a_pack_hook_is_the_node_being_built, _HOOKS, "collect/saving.py"
-    ),
-    _fact(_TORCH, probes.default_hooks_are_a_stack, _HOOKS, "hooks.py", "collect/default_hooks.py"),
-    _fact(_TORCH, probes.modes_are_pushed_by_known_functions, _HOOKS, "hooks.py"),
-    _fact(
-        _TORCH,
-        probes.functions_know_their_nodes,
-        _HOOKS,
-        "collect/saving.py",
-        "collect/default_hooks.py",
-        "detect/hazards.py",
-    ),
-    _fact(
-        _TORCH, probes.steps_have_global_hooks, (Part.STEPS,), "hooks.py", "collect/mutations.py"
-    ),
-    _fact(_TORCH, probes.storages_count_their_owners, (), "collect/ledger.py", "collect/owners.py"),
-    _fact(_TORCH, probes.module_calls_run_known_code, (), "program/names.py"),
-    _fact(_PYTHON, probes.destructors_run_at_once, _HOOKS, "collect/marks.py"),
-    _fact(
-        _PYTHON,
-        probes.variables_of_a_frame_are_read_unseen,
-        (Part.VARIABLES,),
-        "program/variables.py",
-    ),
-    _fact(_PYTHON, probes.positions_give_columns, (), "code/places.py"),
-    _fact(_PYTHON, probes.threads_begin_in_bootstrap, _HOOKS, "hooks.py"),
-)
+
+def _leaf() -> Tensor:
+    return torch.ones(2, requires_grad=True, device="cpu")
+
+
+def _raises(read: Callable[[], object], text: str) -> bool:
+    try:
+        read()
+    except RuntimeError as error:
+        return text in str(error)
+    return False
+
+
+class _Pushed:
+    """A pair of default hooks, pushed as torch does it."""
+
+    def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
+        self._pair = pack, unpack
+        self._torch = hooks.DefaultHookFunctions.now()
+
+    def __enter__(self) -> None:
+        self._torch.push(*self._pair)
+
+    def __exit__(self, *_: object) -> None:
+        self._torch.pop()
+
+
+class _Mark:
+    """Something that a graph holds."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+@_fact(_TORCH, _ALL, "hooks.py", "collect/backward.py")
+def engine_is_bound_in_two_modules() -> bool:
+    """Check that _engine_run_backward is bound in torch.autograd and in torch.autograd.graph."""
+    modules: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
+    return all(callable(module._engine_run_backward) for module in modules)
+
+
+@_fact(_TORCH, _LOOKS, "collect/marks.py", "collect/looker.py")
+def metadata_lives_with_the_node() -> bool:
+    """Check that node.metadata is a dict that lives and dies with the C++ node."""
+    mark = _Mark(torch.empty(0, device="cpu"))
+    gone = weakref.ref(mark)
+    product = _leaf().exp()
+    node: Any = product.grad_fn
+    node.metadata["gradscope.probe"] = mark
+    del node, mark
+    node = product.grad_fn
+    kept = "gradscope.probe" in node.metadata
+    del node, product
+    return kept and gone() is None
+
+
+@_fact(_TORCH, _LOOKS, "collect/slots.py", "collect/nodes.py", "collect/recognition.py")
+def saved_tensors_are_read_by_name() -> bool:
+    """Check that node._raw_saved_x and node._saved_x are what a node saved."""
+    node: Any = (_leaf() * _leaf()).grad_fn
+    raw = getattr(node, private.RAW_SAVED + "self")
+    readable = not private.SAVED_TENSORS_ARE_READABLE or (
+        type(raw.data) is Tensor and raw.unpack_hook is None
+    )
+    return readable and type(getattr(node, private.SAVED + "self")) is Tensor
+
+
+@_fact(_TORCH, _LOOKS, "collect/slots.py", "collect/nodes.py", "collect/recognition.py")
+def saved_attribute_raises_when_stale() -> bool:
+    """Check that node._saved_x raises the engine's own error when the saved tensor is stale."""
+    factor = torch.ones(2, device="cpu")
+    node = (_leaf() * factor).grad_fn
+    factor += 1
+    return _raises(lambda: getattr(node, private.SAVED + "other"), "modified by an inplace")
+
+
+@_fact(_TORCH, _LOOKS, "collect/looker.py", "detect/leaks/spans.py")
+def leaf_nodes_have_the_largest_number() -> bool:
+    """Check that the nodes of leaves all have the largest sequence number."""
+    node: Any = _leaf().exp().grad_fn
+    leaf: Any = node.next_functions[0][0]
+    return bool(leaf._sequence_nr() == private.NO_SEQUENCE_NR) and leaf.name().endswith("Grad")
+
+
+@_fact(_TORCH, _LOOKS, "program/tensors.py", "collect/ledger.py")
+def views_name_their_base() -> bool:
+    """Check that a view says so and names its base."""
+    tensor = torch.ones(2, 2, device="cpu")
+    view = tensor.t()
+    return bool(view._is_view()) and view._base is tensor and not tensor._is_view()
+
+
+@_fact(_TORCH, _LOOKS, "collect/saving.py", "collect/looker.py", "collect/mutations.py")
+def versions_count_changes() -> bool:
+    """Check that a tensor and its detached aliases share a version counter."""
+    tensor = torch.ones(2, device="cpu")
+    version = private.read_version(tensor)
+    tensor.detach().add_(1)
+    return bool(private.read_version(tensor) == version + 1 == tensor._version)
+
+
+@_fact(_TORCH, _LOOKS, "collect/saving.py", "collect/default_hooks.py", "collect/nodes.py")
+def current_node_and_modes_are_told() -> bool:
+    """Check that torch tells the node that runs and the modes in force."""
+    with private.DisableTorchFunction():
+        return (
+            not private.MISSING
+            and private.current_node() is None
+            and private.function_modes() == 0 == (private.dispatch_modes())
+        )
+
+
+@_fact(_TORCH, _HOOKS, "hooks.py", "collect/calls.py", "collect/default_hooks.py")
+def torch_keeps_objects_for_a_thread() -> bool:
+    """Check that torch keeps objects by name with what a thread hands on to those of the engine."""
+    # That they arrive there would show only in a backward call.
+    key, mark = "gradscope.probe", object()
+    hooks.carry(key, mark)
+    kept = private.carried(key) is mark
+    hooks.carry(key, None)
+    return kept and private.carried(key) is None
+
+
+@_fact(_TORCH, _HOOKS, "collect/marks.py", "collect/ledger.py")
+def pack_result_dies_with_the_saved_tensor() -> bool:
+    """Check that what a pack hook returned is destroyed when the graph lets go of the saved
+    tensor.
+    """
+    marks: list[weakref.ref[_Mark]] = []
+
+    def pack(tensor: Tensor) -> _Mark:
+        mark = _Mark(tensor.detach())
+        marks.append(weakref.ref(mark))
+        return mark
+
+    with _Pushed(pack, lambda mark: mark.tensor):
+        product = _leaf() * _leaf()
+    alive = all(mark() is not None for mark in marks)
+    del product
+    return bool(marks) and alive and all(mark() is None for mark in marks)
+
+
+@_fact(_TORCH, _HOOKS, "collect/saving.py")
+def number_in_a_pack_hook_is_the_node_being_built() -> bool:
+    """Check that in a pack hook the last sequence number is that of the node being built."""
+    numbers: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        numbers.append(private.next_sequence_nr() - 1)
+        return tensor
+
+    with _Pushed(pack, lambda tensor: tensor):
+        product = _leaf() * _leaf()
+    node: Any = product.grad_fn
+    return numbers == [node._sequence_nr()] * 2
+
+
+@_fact(_TORCH, _HOOKS, "hooks.py", "collect/default_hooks.py")
+def default_hooks_are_a_stack() -> bool:
+    """Check that default hooks are a stack of one thread with push, pop and top."""
+    pair = (lambda tensor: tensor, lambda value: value)
+    functions = hooks.DefaultHookFunctions.now()
+    if not private.default_hooks_are_enabled():
+        return False
+    functions.push(*pair)
+    top = functions.top(True)
+    functions.pop()
+    return top is not None and top[0] is pair[0] and functions.top(True) is None
+
+
+@_fact(_TORCH, _HOOKS, "hooks.py")
+def modes_are_pushed_by_known_functions() -> bool:
+    """Check that dispatch modes are entered by _push_mode and left by _pop_mode."""
+    hooks.around_dispatch_modes(lambda: None, lambda: None).remove()
+    return True
+
+
+@_fact(_TORCH, _HOOKS, "collect/saving.py", "collect/default_hooks.py", "detect/hazards.py")
+def functions_know_their_nodes() -> bool:
+    """Check that an autograd.Function and the class of its nodes name each other."""
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return grads[0]
+
+    # Before torch 2.8 the node of a result that is gone has let go of what it saved.
+    result = Probe.apply(_leaf())  # type: ignore[no-untyped-call]
+    node: Any = result.grad_fn
+    known = private.function_of(type(node)) is Probe and private.node_class_of(Probe) is type(node)
+    named = isinstance(node, (private.FunctionNode, private.BackwardCFunction))
+    return known and named and len(private.read_saved_by_function(node)) == 1
+
+
+@_fact(_TORCH, (Part.STEPS,), "hooks.py", "collect/mutations.py")
+def steps_have_global_hooks() -> bool:
+    """Check that every optimizer's step runs the global hooks."""
+    handle = hooks.on_optimizer_step(lambda optimizer: None, lambda optimizer: None)
+    handle.remove()
+    return True
+
+
+@_fact(_TORCH, (), "collect/ledger.py", "collect/owners.py")
+def storages_count_their_owners() -> bool:
+    """Check that a storage counts its owners, of which its Python object is one."""
+    tensor: Any = torch.ones(2, device="cpu")
+    storage = tensor.untyped_storage()
+    alone = private.storage_use_count(storage._cdata)
+    other = tensor.detach()
+    shared = private.storage_use_count(storage._cdata)
+    return bool(alone == 2 and shared == 3 and tensor._use_count() == 1 and other is not None)
+
+
+@_fact(_TORCH, (), "program/names.py")
+def module_calls_run_known_code() -> bool:
+    """Check that a module's call is a Python frame with the module in `self`."""
+    return private.MODULE_CALL is not None and "self" in private.MODULE_CALL.co_varnames
+
+
+@_fact(_PYTHON, _HOOKS, "collect/marks.py")
+def destructors_run_at_once() -> bool:
+    """Check that an object is destroyed at once when its last reference goes."""
+    done: list[int] = []
+
+    class Probe:
+        def __del__(self) -> None:
+            done.append(1)
+
+    with Uncollected():
+        probe: Probe | None = Probe()
+        probe = None
+    return done == [1] and probe is None
+
+
+@_fact(_PYTHON, (Part.VARIABLES,), "program/variables.py")
+def variables_of_a_frame_are_read_unseen() -> bool:
+    """Check that the variables of a frame can be read without the dict that locals() returns."""
+
+    def step(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        cell = [number]
+        mine = locals()
+        found = dict(local_variables(sys._getframe()))
+        return mine, found | {"kept": (lambda: cell)()}
+
+    mine, found = step(3)
+    return mine["number"] == found["number"] == 3 and mine["cell"] is found["cell"]
+
+
+@_fact(_PYTHON, (), "code/places.py")
+def positions_give_columns() -> bool:
+    """Check that code objects give the columns of each instruction."""
+
+    def line() -> float:
+        return 1 + 2.5
+
+    return any(p[2] is not None and p[3] is not None for p in line.__code__.co_positions())
+
+
+@_fact(_PYTHON, _HOOKS, "hooks.py")
+def threads_begin_in_bootstrap() -> bool:
+    """Check that a thread begins in Thread._bootstrap."""
+    return hasattr(threading.Thread, "_bootstrap")
 
 
 @functools.cache

@@ -173,6 +173,14 @@ class Generations:
         is_in_call = thread is not self._own_thread and thread.counts and self.is_own
         return min(ended, max(0, len(thread.ended_at) - 1)) if is_in_call else ended
 
+    def first_after(self, number: int) -> tuple[int, Place | None] | None:
+        """Return number and place of the first backward call that ended after the watch's own
+        thread had built the node with this number.
+        """
+        own = self._own_thread
+        ended = bisect_right(own.ended_at, number)
+        return (own.calls[ended], own.places[ended]) if ended < len(own.places) else None
+
     def as_own(self, number: int) -> int:
         """Return a number that a node of the watch's own thread had that was built at about the
         time.

@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -15,8 +14,6 @@ from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.observers import Observer, Observers
 from gradscope.collect.owners import owned_alone
-from gradscope.program.variables import AS_ARGUMENT
-from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
 LOOKS = 2_000
 """Tensors that may be asked for their node between two backward calls."""
@@ -62,26 +59,19 @@ class Ledger:
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
         self.estimated_calls = 0
         self.dropped_tensors = self.dropped_bytes = 0
-        self._kept_tensors = self._kept_bytes = (
-            0  # of those dropped, in graphs that a call has kept
-        )
         self.live_tensors = self.live_bytes = self.peak_bytes = self.highest_bytes = 0
         self.look_at = sys.maxsize
         """With more saved tensors than this, observers are told that it has ``grown``."""
 
     def counts(self) -> tuple[int, ...]:
-        """The totals so far, to be compared with later ones; of what was dropped, only what no call
-        has met.
-        """
+        """The totals so far, to be compared with later ones."""
         return (
             *(self.saved_tensors, self.saved_bytes, self.freed_tensors, self.freed_bytes),
-            self.returned_bytes,
-            self.dropped_tensors - self._kept_tensors,
-            self.dropped_bytes - self._kept_bytes,
+            *(self.returned_bytes, self.dropped_tensors, self.dropped_bytes),
         )
 
     def add(self, counts: Sequence[int]) -> None:
-        """Add totals that were not seen, but are known from earlier calls of the same shape."""
+        """Add totals that were not seen, as earlier calls tell them."""
         saved, saved_bytes, freed, freed_bytes, returned, dropped, dropped_bytes = counts
         self.saved_tensors += saved
         self.saved_bytes += saved_bytes
@@ -167,29 +157,11 @@ class Ledger:
         else:
             self.dropped_tensors += 1
             self.dropped_bytes += nbytes
-            if token is not None and token.call is not None:
-                self._kept_tensors += 1
-                self._kept_bytes += nbytes
             self.observers.tell(Observer.dropped, packed, nbytes)
             if token is None and packed.sequence_nr != UNTIED:
                 self.pending.pop(packed.sequence_nr, None)
 
 
 def _is_last_owner(packed: Packed) -> bool:
-    """Return whether only the graph held the saved tensor's memory, so that it returns now.
-
-    The storage counts our tensor and the Python object of the storage itself; a tensor that torch
-    and the program share counts once there, so the owners of the tensor count too. A view holds the
-    tensor that it is a view of.
-    """
-    tensor: Any = packed.tensor
-    with DisableTorchFunction():
-        if tensor._is_view():
-            del tensor
-            return list(owned_alone([[("", packed)]]).values()) == [True]
-        storage = tensor.untyped_storage()  # held while it is counted: before 2.12 only we do
-        if storage_use_count(storage._cdata) > 2:
-            return False
-        if not packed.original:
-            return True
-        return sys.getrefcount(tensor) <= 2 + AS_ARGUMENT and int(tensor._use_count()) <= 1
+    """Return whether only the graph held the saved tensor's memory, so that it returns now."""
+    return list(owned_alone([[("", packed)]]).values()) == [True]

@@ -18,10 +18,10 @@ class Look:
     """What a look at the graph of one backward call found; it lives only until the engine starts.
 
     ``kinds`` and ``places`` are the signature of the graph: the type of each node in depth-first
-    order, and where it was made. ``unhooked`` says that nodes saved something while the hooks were
-    lifted, which the ledger does not know, ``foreign`` that hooks of the program's own packed what
-    some saved; ``fresh`` has the bytes, by address, of what no look has met before. ``left`` counts
-    the edges that were not followed.
+    order, and where it was made. ``unhooked`` has address and bytes of what the graph still has of
+    what was saved while the hooks were lifted, which the ledger does not know; ``foreign`` says
+    that hooks of the program's own packed what some nodes saved. ``left`` counts the edges that
+    were not followed.
     """
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class Look:
         self.compiled: list[int] = []
         self.oldest: int | None = None
         self.runs: list[bool] | None = None
-        self.unhooked = self.foreign = False
-        self.fresh: dict[int, int] = {}
+        self.unhooked: list[tuple[int, int]] = []
+        self.foreign = False
 
     @property
     def is_wrong(self) -> bool:
@@ -69,16 +69,6 @@ class Look:
     def numbers_of(self, roots: Iterable[Node]) -> tuple[int, ...]:
         """Return the sequence numbers of those roots that were looked at."""
         return tuple(self.tokens[self.index[n]].sequence_nr for n in roots if n in self.index)
-
-    def count_unhooked(self) -> tuple[int, int]:
-        """Count the tensors and bytes that nodes about to run saved while the hooks were lifted."""
-        saved = [
-            pair
-            for i, token in enumerate(self.tokens)
-            if token.freed_by is None and self.will_run(i)
-            for pair in token.unhooked
-        ]
-        return len(saved), sum(dict(saved).values())
 
     def count_fresh(self, latest: int) -> int:
         """Count the nodes, leaves not among them, that were built since this call, the latest."""

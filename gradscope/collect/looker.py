@@ -90,7 +90,7 @@ class Looker:
             token = metadata.get(KEY)
             if token is None or token.census is not census:
                 if Weight.KEY in metadata:
-                    self._recount(metadata[Weight.KEY])
+                    metadata[Weight.KEY].leave_to_marks()
                 token = metadata[KEY] = self._mark(look, node, slices)
                 marked.add(i)
             else:
@@ -107,10 +107,8 @@ class Looker:
                 look.oldest = token.generation
             if token.packs:
                 self._check(look, i, token, storages)
-            if token.unhooked:
-                look.unhooked = True
-                look.tensors += len(token.unhooked)
-                storages.update(token.unhooked)
+            if token.unhooked and token.freed_by is None:
+                look.unhooked += token.unhooked
             if token.probed and not token.is_run_elsewhere:
                 look.stale += [(i, stale) for stale in stale_by_engine(node, kind_of(kind))]
             kinds.append(kind)
@@ -124,24 +122,19 @@ class Looker:
                 for target, _ in reversed(following):
                     if target is not None and target not in index:
                         stack.append(target)
+        storages.update(look.unhooked)
+        look.tensors += len(look.unhooked)
         look.nbytes += sum(storages.values())
         if self._generations.others:
             self._tell_threads(look, marked)
         if slices:
             self._claim_slices(look, slices)
         if look.unhooked:
-            self._ledger.saved_bytes += sum(look.fresh.values())
             made = self._recognizer.places_of(tuple(kinds), place)
             for i, (token, where) in enumerate(zip(tokens, made, strict=False)):
                 if token.place is None:
                     token.place = places[i] = where
         return look
-
-    def _recount(self, weight: Weight) -> None:
-        """Count a graph that was recognized node by node."""
-        tensors, nbytes = weight.recount()
-        self._ledger.saved_tensors -= tensors
-        self._ledger.saved_bytes -= nbytes
 
     def _mark(self, look: Look, node: Node, slices: list[int]) -> Token:
         """Make the mark of a node that no look has met, and tie to it what the node saved."""
@@ -235,8 +228,6 @@ class Looker:
             token.unhooked = tuple(
                 _weight(data) for _, data in unseen if isinstance(data, torch.Tensor)
             )
-            self._ledger.saved_tensors += len(token.unhooked)
-            look.fresh.update(token.unhooked)
         token.packs = packs
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
         # What hooks of the program's have packed is a tensor no more, nor a number.
@@ -249,6 +240,8 @@ class Looker:
         )
         if not packs and not unseen and was_freed(node, kind):
             token.unseen = kind.names
+            if lifted and token.call is None:
+                token.call = self._past.who_freed(token.sequence_nr)
             token.freed_by = token.call or BEFORE_WATCH
             if token.call is None:
                 token.generation = 0

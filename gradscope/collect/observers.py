@@ -10,7 +10,6 @@ from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
-from gradscope.collect.shapes import Repeat
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import Place
 from gradscope.program.undisturbed import unprofiled
@@ -36,12 +35,12 @@ class Observer:
         """A backward call is about to run on the nodes of ``look``; ``frame`` makes the call."""
         return ()
 
-    def before_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
-        """A backward call is about to run on a recognized graph, while the hooks are lifted."""
+    def before_guarded(self, call: Call) -> Iterable[Finding]:
+        """A call is about to run that is guarded, while the hooks are lifted."""
         return ()
 
-    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
-        """A backward call on a recognized graph has ended; if it failed, ``after_call`` comes."""
+    def after_guarded(self, call: Call) -> Iterable[Finding]:
+        """A guarded call has ended; if it failed, ``after_call`` comes."""
         return ()
 
     def after_call(
@@ -80,7 +79,7 @@ class Observer:
         """A saved tensor was destroyed with its graph, outside of any backward call."""
 
     def outgrown(self) -> None:
-        """More nodes are alive after a recognized call than after an earlier one of its shape."""
+        """More nodes are alive after a guarded call than after earlier ones of its kind."""
 
     def changed(self, packs: list[Packed], place: Place) -> None:
         """The code at ``place`` has changed these saved tensors in place."""

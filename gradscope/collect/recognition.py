@@ -5,28 +5,27 @@ marks.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
-from gradscope.collect.contexts import places_by_context
+from gradscope.collect.calls import Call
 from gradscope.collect.generations import Generations
-from gradscope.collect.habits import Habit, Habits, Reads
+from gradscope.collect.habits import Habit, HabitKey, Reads
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token
 from gradscope.collect.nodes import (
     OUTPUT,
     Kind,
-    is_refused,
     kind_of,
     stale_by_engine,
     stale_inputs_of_checkpoint,
     was_detached,
 )
-from gradscope.collect.shapes import Repeat, Shape
+from gradscope.collect.shapes import Shape
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.program.sites import Place
@@ -36,7 +35,13 @@ from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 _MOST_NODES = 50_000  # of one graph
 _FEW_NODES = StackLimit.OTHER_THREAD_NODES  # no stack is too small for them
 _MOST_KNOWN = 200
+_MOST_HABITS, _MOST_KINDS = 1_000, 1_000  # kinds of nodes in one habit
 _MOST_COMPARED = 16
+
+_REACHES = (4, 2)
+"""How many neighbours of a node on either side have to be the same to tell where it was made."""
+
+_Window = tuple[type | None, ...]
 
 _FUNCTION: Reads = (("function", "", "", None),)
 _LEAF: Reads = (("leaf", "", "", None),)
@@ -60,48 +65,51 @@ class Recognizer:
     """
 
     def __init__(self, generations: Generations, room_for: Callable[[int], int]) -> None:
-        self.habits = Habits()
         self.is_mixed = False
         """Whether the last graph that was not recognized was built in part before the hooks were
         lifted.
         """
         self._generations = generations
         self._room_for = room_for
+        self._habits: dict[HabitKey, Habit] = {}
         self._known: dict[_Key, Shape] = {}
         self._by_kinds: dict[tuple[type, ...], Shape] = {}
 
-    def look(
-        self, roots: Sequence[Node], habit: Habit, lifted: int, *, guarded: bool
-    ) -> Repeat | None:
-        """Recognize a graph in which nothing is freed or stale; the hooks were lifted at number
-        ``lifted``. ``guarded``: hooks of the program's may be on what it saved.
+    def look(self, call: Call, roots: Sequence[Node], lifted: int, *, guarded: bool) -> bool:
+        """Note in a call what a bare walk finds, and return whether nothing of it is new, freed or
+        stale; the hooks were lifted at number ``lifted``. ``guarded``: hooks of the program's may
+        be on what the graph saved.
         """
         self.is_mixed = False
+        habit = call.habit
         if habit.shape is None or habit.shape.record is None or not roots:
-            return None
+            return False
         oldest = self._generations.oldest_of(habit.ended)
         read = self._read(roots, habit, oldest, lifted, guarded)
         if read is None:
-            return None
+            return False
         listed, numbers, elsewhere, tensors, nbytes = read
-        newest, leaves = self._generations.newest, numbers.count(0)
         for i, bits in elsewhere.items():
             numbers[i] += bits
             self._generations.see_built(numbers[i], counts=True)
-        nodes = fresh = len(numbers) - leaves
-        lowest = min(filter(None, numbers), default=NO_SEQUENCE_NR)
-        if lowest < newest or elsewhere:
-            fresh = self._count_fresh(numbers, elsewhere)
-        kinds = tuple(listed)
-        shape = self._known.get((habit, nbytes, kinds))
+        newest = self._generations.newest
+        lowest = min(filter(None, numbers), default=newest)
+        shape = self._known.get((habit, nbytes, tuple(listed)))
         if shape is None and lowest < oldest:
-            return None  # it grows from call to call
-        estimate = None
+            return False  # it grows from call to call
+        is_old = lowest < newest or elsewhere
+        call.fresh = (
+            self._count_fresh(numbers, elsewhere) if is_old else len(numbers) - numbers.count(0)
+        )
         if shape is None or shape.record is None:
-            shape, estimate = habit.shape, habit.scaled(tensors, nbytes)
-        repeat = Repeat(shape, array("Q", numbers), nodes, fresh, estimate)
-        repeat.lowest = min(lowest, newest)
-        return repeat
+            call.shape, call.estimated = habit.shape, True
+            call.size = habit.scaled(tensors, nbytes)
+        else:
+            call.shape = shape
+            call.size = shape.record.saved_tensors, shape.record.saved_bytes
+        call.guarded, call.exact = True, False
+        call.numbers, call.lowest = array("Q", numbers), min(lowest, newest)
+        return True
 
     def _count_fresh(self, numbers: Sequence[int], elsewhere: Iterable[int]) -> int:
         """Count the nodes that were built since the last call."""
@@ -110,63 +118,84 @@ class Recognizer:
         others = (numbers[i] for i in elsewhere)
         return fresh + sum(generations.of(number) == generations.latest for number in others)
 
-    def learn(self, habit: Habit, shape: Shape, look: Look, *, measured: bool) -> bool:
+    def habit_of(self, key: HabitKey) -> Habit:
+        """Return the habit of these calls, made new if there is none; of too many forget all."""
+        habit = self._habits.get(key)
+        if habit is None:
+            if len(self._habits) >= _MOST_HABITS:
+                self._habits.clear()
+            habit = self._habits[key] = Habit()
+        return habit
+
+    def learn(self, call: Call, look: Look) -> bool:
         """Learn from a look in full what a bare walk needs to know; return whether it would have
         recognized the graph already.
-
-        ``measured``: a graph of this shape is met for the first time.
         """
+        habit, shape = call.habit, call.shape
         if len(look.nodes) > _MOST_NODES:
             return False
         known = habit.shape is not None
-        new = set(look.kinds).difference(habit.reads)
-        if new:
-            known = False
-            reads = _readable(look.nodes, look.tokens, new)
-            if reads is None:
-                return False
-            self.habits.learn(habit, reads)
+        if len(habit.reads) > _MOST_KINDS:
+            habit.reads.clear()
+        for node, token in zip(look.nodes, look.tokens, strict=True):
+            if type(node) not in habit.reads:
+                known = False
+                reads = _reads_of(node, token)
+                if reads is None:
+                    return False
+                habit.reads[type(node)] = reads
         habit.shape = shape
         if self._generations.others:
             numbers = enumerate(token.sequence_nr for token in look.tokens)
             shape.elsewhere = {i: n - n % OTHER for i, n in numbers if OTHER <= n < NO_SEQUENCE_NR}
         oldest = self._generations.oldest_of(habit.ended)
         known = known and all(t.sequence_nr >= oldest for t in look.tokens if t.has_buffers)
-        if shape.recognizable is None and (not measured or habit.scale is None):
+        if shape.recognizable is None and (not call.exact or habit.scale is None):
             self._learn_exactly(habit, shape, look)
         seen = SAVED_TENSORS_ARE_READABLE or not look.foreign
         return known and shape.recognizable is not False and seen
 
     def _learn_exactly(self, habit: Habit, shape: Shape, look: Look) -> None:
         """Read a graph as the bare walk will, and remember how to know one of its shape."""
-        tensors = nbytes = 0
         shape.recognizable = False
-        try:
-            for node in look.nodes:
-                kind = kind_of(type(node))
-                for size in _sizes(node, kind):
-                    tensors += 1
-                    nbytes += size
-        except (RuntimeError, TypeError):
-            return
+        sizes: list[int] = []
+        for node in look.nodes:
+            of_node = _sizes(node, kind_of(type(node)))
+            if of_node is None:
+                return
+            sizes += of_node
         shape.recognizable = True
-        if tensors and not look.unhooked:
-            habit.scale = (look.tensors / tensors, look.nbytes / max(nbytes, 1))
+        nbytes, kinds = sum(sizes), tuple(look.kinds)
+        if sizes and not look.unhooked:
+            habit.scale = (look.tensors / len(sizes), look.nbytes / max(nbytes, 1))
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
             self._by_kinds.clear()
-        kinds = tuple(look.kinds)
         self._known[habit, nbytes, kinds] = shape
         self._by_kinds[kinds] = shape
 
-    def places_of(self, kinds: tuple[type, ...], place: Place | None) -> tuple[Place | None, ...]:
-        """Return where the nodes of a graph were made, as far as known graphs tell which a call at
-        ``place`` has met.
+    def places_of(self, kinds: tuple[type, ...], place: Place | None) -> list[Place | None]:
+        """Return where the nodes of a graph were made, by known graphs that a call at ``place`` has
+        met.
+
+        Where none has the same nodes, a node was made where those were whose kind and neighbours in
+        depth-first order are the same; None where these are of several places.
         """
         known = [s for s in self._by_kinds.values() if place in (None, s.signature[0])]
-        if kinds in self._by_kinds and self._by_kinds[kinds] in known:
-            return self._by_kinds[kinds].places
-        return places_by_context(kinds, known[: -_MOST_COMPARED - 1 : -1])
+        if self._by_kinds.get(kinds) in known:
+            return [*self._by_kinds[kinds].places]
+        found: list[Place | None] = [None] * len(kinds)
+        unknown: Sequence[int] = range(len(kinds))
+        for reach in _REACHES:
+            table: dict[_Window, set[Place | None]] = {}
+            for shape in known[-_MOST_COMPARED:]:
+                for window, made in zip(_windows(shape.kinds, reach), shape.places, strict=True):
+                    table.setdefault(window, set()).add(made)
+            places = [table.get(window, set()) for window in _windows(kinds, reach)]
+            for i in unknown:
+                found[i] = next(iter(places[i])) if len(places[i]) == 1 else None
+            unknown = [i for i in unknown if not places[i]]
+        return found
 
     def _read(
         self, roots: Sequence[Node], habit: Habit, oldest: int, lifted: int, guarded: bool
@@ -247,7 +276,7 @@ class Recognizer:
                             and tells
                             and edge != OUTPUT
                             and (edge is None or following[edge][0] is not None)
-                            and _is_detached(node, raw, value)
+                            and was_detached(getattr(node, raw), value)
                         ):
                             return None
                     elif type(value) is tuple:
@@ -269,18 +298,18 @@ class Recognizer:
         return kinds, numbers, elsewhere, tensors, nbytes
 
 
+def _windows(kinds: tuple[type, ...], reach: int) -> list[_Window]:
+    """Return each kind with those of its neighbours, so many on either side."""
+    padded = (*(None,) * reach, *kinds, *(None,) * reach)
+    return [padded[i : i + 2 * reach + 1] for i in range(len(kinds))]
+
+
 def _unpacked(node: Node, name: str) -> Any:
     """Read what a node saved where a saved tensor does not say by itself what it holds."""
     value, by_hooks = slots.unpacked(node, name)
     if by_hooks:
         slots.let_go(value, by_hooks)
     return value
-
-
-def _is_detached(node: Node, raw: str, value: torch.Tensor) -> bool:
-    """Return whether a saved tensor that needs no gradient was detached in place since."""
-    saved = getattr(node, raw)
-    return saved.data is value and is_refused(saved)
 
 
 def _is_one_detached(node: Node, raw: str, values: tuple[torch.Tensor | None, ...]) -> bool:
@@ -293,47 +322,44 @@ def _is_one_detached(node: Node, raw: str, values: tuple[torch.Tensor | None, ..
     )
 
 
-def _readable(
-    nodes: Sequence[Node], tokens: Sequence[Token], wanted: set[type]
-) -> dict[type, Reads] | None:
-    """Return what to read of nodes of these kinds; None if that is not all that the hooks saw."""
-    found: dict[type, Reads] = {}
-    for node, token in zip(nodes, tokens, strict=True):
-        if type(node) not in wanted:
-            continue
-        kind = kind_of(type(node))
-        tensors = _count(node, kind)
-        if tensors is None or tensors < len(token.packs):
-            return None
-        reads = _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else kind.reads
-        found[type(node)] = reads
-    return found
+def _reads_of(node: Node, token: Token) -> Reads | None:
+    """Return what to read of nodes of this kind; None if that is not all that the hooks saw."""
+    kind = kind_of(type(node))
+    if kind.is_slices or kind.is_compiled or kind.is_unnamed:
+        return None
+    sizes = _sizes(node, kind)
+    if sizes is None or len(sizes) < len(token.packs):
+        return None
+    return _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else kind.reads
 
 
-def _sizes(node: Node, kind: Kind) -> Iterator[int]:
-    """Yield the bytes of each tensor that a node saved, without unpacking anything: 0 for what
+def _sizes(node: Node, kind: Kind) -> list[int] | None:
+    """Return the bytes of each tensor that a node saved, without unpacking anything: 0 for what
     hooks of the program's have packed.
 
-    Raises TypeError for tensor subclasses, whose code must not run, and where such hooks could not
-    be told later; RuntimeError for a list that was freed.
+    None for tensor subclasses, whose code must not run, where such hooks could not be told later,
+    and for a list that was freed.
     """
-    for name in kind.names:
-        value = slots.saved(node, name)
-        for saved in value if isinstance(value, tuple | list) else (value,):
-            data: Any = None if saved is None else saved.data
-            if data is None:
-                continue
-            ours = isinstance(data, Packed)
-            if data.theirs is not None if ours else saved.unpack_hook is not None:
-                if not SAVED_TENSORS_ARE_READABLE:
-                    raise TypeError
-                yield 0
-                continue
-            if ours:
-                data = data.tensor
-            if type(data) not in PLAIN:
-                raise TypeError
-            yield data.nbytes
+    sizes = []
+    try:
+        saved = [slots.saved(node, name) for name in kind.names]
+    except RuntimeError:
+        return None
+    for each in (e for s in saved for e in (s if isinstance(s, tuple | list) else (s,))):
+        data: Any = None if each is None else each.data
+        if data is None:
+            continue
+        ours = isinstance(data, Packed)
+        if data.theirs is not None if ours else each.unpack_hook is not None:
+            if not SAVED_TENSORS_ARE_READABLE:
+                return None
+            sizes.append(0)
+            continue
+        tensor = data.tensor if ours else data
+        if type(tensor) not in PLAIN:
+            return None
+        sizes.append(tensor.nbytes)
+    return sizes
 
 
 def _packed_by_theirs(saved: Any, met: set[int]) -> int:
@@ -357,19 +383,10 @@ def _packed_by_theirs(saved: Any, met: set[int]) -> int:
     return count
 
 
-def _count(node: Node, kind: Kind) -> int | None:
-    """Count the saved tensors of a node that can be read; None where that cannot be known."""
-    if kind.is_slices or kind.is_compiled or kind.is_unnamed:
-        return None
-    try:
-        return sum(1 for _ in _sizes(node, kind))
-    except (RuntimeError, TypeError):
-        return None
-
-
 def _sizes_by_function(node: Node) -> list[int]:
     """Return the bytes of what a Python Function saved; RuntimeError if any of it is stale."""
     kind = kind_of(type(node))
-    if stale_by_engine(node, kind):
+    sizes = None if stale_by_engine(node, kind) else _sizes(node, kind)
+    if sizes is None:
         raise RuntimeError
-    return list(_sizes(node, kind))
+    return sizes

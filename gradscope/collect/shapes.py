@@ -4,11 +4,9 @@ places.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradscope.collect.census import Weight
 from gradscope.model import BackwardCall, Graph
 from gradscope.program.sites import Place
 
@@ -45,16 +43,10 @@ class Shape:
     """Bytes whose memory came back when one of them was freed."""
     record: BackwardCall | None = None
     """The record of the last call that met one."""
-    freed: tuple[int, int, int] = (0, 0, 0)
-    """Saved tensors and bytes that this call released, and bytes whose memory came back."""
-    peak: int = 0
-    """Bytes alive at the most before this call, over those alive after it."""
     recognizable: bool | None = None
     """Whether a bare walk tells that a graph has this shape; None until that was tried."""
     elsewhere: dict[int, int] = field(default_factory=dict)
     """Which nodes threads of the engine have built: the upper bits of their numbers."""
-    offsets: dict[int, int] = field(default_factory=dict)
-    """Which node it is, by how much less its sequence number is than that of the root."""
     intervals: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """What the ledger counted since the call before, by the number of nodes that had been built
     since.
@@ -72,42 +64,6 @@ class Shape:
 
 
 NO_SHAPE = Shape(0, (None, 0, 0, (), (), (), None, 0))
-
-
-class Repeat:
-    """A recognized graph: its shape, or that of one like it, and in depth-first order the numbers
-    of its nodes, 0 for leaves.
-
-    ``nodes`` is how many of them are no leaves, ``fresh`` how many were built since the last
-    call; ``lowest`` is no higher than any of the numbers. ``estimate`` is None for a graph of just
-    this shape, else how many tensors and bytes it saved, about.
-    """
-
-    __slots__ = ("estimate", "fresh", "lowest", "nodes", "numbers", "shape", "weight")
-
-    def __init__(
-        self,
-        shape: Shape,
-        numbers: array[int],
-        nodes: int,
-        fresh: int,
-        estimate: tuple[int, int] | None = None,
-    ) -> None:
-        self.shape = shape
-        self.numbers = numbers
-        self.nodes = nodes
-        self.fresh = fresh
-        self.lowest = 0
-        self.estimate = estimate
-        self.weight: Weight | None = None  # while the call runs
-
-    @property
-    def saved(self) -> tuple[int, int]:
-        """How many tensors and bytes the graph saved."""
-        if self.estimate is not None:
-            return self.estimate
-        before = self.shape.record
-        return (0, 0) if before is None else (before.saved_tensors, before.saved_bytes)
 
 
 class Shapes:

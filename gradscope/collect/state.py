@@ -10,9 +10,10 @@ from torch.autograd.graph import Node
 from gradscope.collect.alarms import Alarm
 from gradscope.collect.calls import Call
 from gradscope.collect.census import Census
+from gradscope.collect.default_hooks import DefaultHooks
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
-from gradscope.collect.lifting import Liftable, Lifting
+from gradscope.collect.lifting import Lifting
 from gradscope.collect.marks import Packed, token_of
 from gradscope.collect.mutations import Mutations
 from gradscope.collect.nodes import held, kind_of
@@ -47,7 +48,7 @@ class State:
         names: Names,
         observers: Observers,
         notes: Notes,
-        hooks: Liftable | None,
+        hooks: DefaultHooks | None,
     ) -> None:
         self.hooked = hooks is not None
         self.hooks = hooks
@@ -122,12 +123,7 @@ class State:
     @property
     def peak_bytes(self) -> int:
         """The most bytes that graphs have held at once."""
-        return max(self.ledger.highest_bytes, self.ledger.peak_bytes, self.live_bytes)
-
-    @property
-    def live_bytes(self) -> int:
-        """The bytes that graphs hold now."""
-        return self.ledger.live_bytes + self.census.held[1]
+        return max(self.ledger.highest_bytes, self.ledger.peak_bytes)
 
     def is_worth_telling(self, site: Site | None, nbytes: int) -> bool:
         """Return whether waste of so many bytes matters; where it does not, count its place."""

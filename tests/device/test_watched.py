@@ -231,7 +231,7 @@ def tensor_hooks() -> Step:
 def run_steps(make: Callable[[], Step], count: int = 40) -> tuple[Scope, int]:
     """Run a loop under a watch; return that, and how many calls were recognized without hooks."""
     light = 0
-    end = Backward._end_repeat
+    end = Backward._end_guarded
 
     def counted(*args: Any) -> None:
         nonlocal light
@@ -239,7 +239,7 @@ def run_steps(make: Callable[[], Step], count: int = 40) -> tuple[Scope, int]:
         end(*args)
 
     patched: Any = counted
-    Backward._end_repeat = patched  # type: ignore[method-assign]
+    Backward._end_guarded = patched  # type: ignore[method-assign]
     try:
         step = make()
         with gradscope.watch() as scope:
@@ -247,7 +247,7 @@ def run_steps(make: Callable[[], Step], count: int = 40) -> tuple[Scope, int]:
                 step()
             assert current() is not None
     finally:
-        Backward._end_repeat = end  # type: ignore[method-assign]
+        Backward._end_guarded = end  # type: ignore[method-assign]
     return scope, light
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 31539
-FILES = 227
+CODE = 31256
+FILES = 225
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

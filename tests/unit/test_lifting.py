@@ -8,6 +8,7 @@ import textwrap
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +308,23 @@ def test_the_hooks_are_lifted_and_come_back() -> None:
         assert not lifting_of(scope).on
         loop.iterate(30)
         assert lifting_of(scope).on
+
+
+def test_every_so_often_a_few_calls_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifting, "_RENEWED", 40)
+    loop = Loop()
+    with gradscope.watch() as scope:
+        on = []
+        for _ in range(150):
+            loop.iterate(1)
+            on.append(lifting_of(scope).on)
+        saved = scope.summary.saved_tensors
+        assert (scope.summary.estimated_calls, scope.summary.live_bytes) == (0, 0)
+        loop.iterate(1)
+        assert scope.summary.saved_tensors == saved + saved // 150
+    begins = [i for i in range(1, 150) if on[i] and not on[i - 1]]
+    assert begins[0] == 24
+    assert [after - before for before, after in pairwise(begins)] == [43, 43]
 
 
 def chain(start: torch.Tensor, length: int) -> torch.Tensor:

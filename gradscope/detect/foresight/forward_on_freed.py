@@ -16,7 +16,6 @@ from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Token, token_of
 from gradscope.collect.observers import Observer
-from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.library_loops import codes_of, read_by_the_next_run
@@ -105,7 +104,7 @@ class ForwardOnFreed(Observer):
                 self._lines.turn_on(frame)
         return ()
 
-    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+    def after_guarded(self, call: Call) -> Iterable[Finding]:
         """Do the same after a call on a recognized graph."""
         if self._coming or self._expected:
             self.after_call(call, call.record, user_frame(sys._getframe()))

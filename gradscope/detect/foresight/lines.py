@@ -27,7 +27,6 @@ from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import raised_by_program
 from gradscope.collect.observers import Observer
-from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.foresight.objects import Objects
@@ -375,7 +374,7 @@ class LineWatch(Observer):
         self._thread.aside = False
         return call.parent is None and bool(self.watch.ledger.live_tensors or self._waiting)
 
-    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+    def after_guarded(self, call: Call) -> Iterable[Finding]:
         """Do the same after a call on a recognized graph."""
         if self._goes_on(call, is_new=False):
             self.turn_on(user_frame(sys._getframe()))

@@ -19,7 +19,6 @@ from gradscope.code.through_data import writes_data
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
-from gradscope.collect.shapes import Repeat
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.leaks.spans import Room, Spans
@@ -201,11 +200,11 @@ class Growth(Observer):
         self._begin(call, record, run, look.sequence_nrs())
         return ()
 
-    def before_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+    def before_guarded(self, call: Call) -> Iterable[Finding]:
         """Count the iteration all the same."""
-        record = repeat.shape.record
+        record = call.shape.record
         if record is not None:
-            self._begin(call, record, repeat.numbers, repeat.numbers)
+            self._begin(call, record, call.numbers, call.numbers)
         return ()
 
     def _begin(
@@ -230,12 +229,12 @@ class Growth(Observer):
             return ()
         return self._scan_loop(loop, call.fresh, frame)
 
-    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+    def after_guarded(self, call: Call) -> Iterable[Finding]:
         """Do the same after a call on a recognized graph."""
         loop = self._end(call, call)
         if loop is None:
             return ()
-        return self._scan_loop(loop, repeat.fresh, user_frame(sys._getframe()))
+        return self._scan_loop(loop, call.fresh, user_frame(sys._getframe()))
 
     def _end(self, call: Call, ended: BackwardCall | Call) -> CallLoop | None:
         """End an iteration; return its loop if it is due for a scan."""

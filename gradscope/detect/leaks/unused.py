@@ -22,7 +22,7 @@ from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
-from gradscope.collect.shapes import Repeat, Shape
+from gradscope.collect.shapes import Shape
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
 from gradscope.model import BackwardCall, Finding, Site
@@ -100,10 +100,10 @@ class Unused(Observer):
         self._around.add(self.watch.saving.routes.of(frame))
         return ()
 
-    def before_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+    def before_guarded(self, call: Call) -> Iterable[Finding]:
         """Note the same of a recognized graph."""
         self._has_repeated = True
-        self._repeats[repeat.shape] = count = self._repeats[repeat.shape] + 1
+        self._repeats[call.shape] = count = self._repeats[call.shape] + 1
         if len(self._repeats) > _MOST_GRAPHS:
             self._fold()
         if not count & (count - 1) or count % _FEW == 0:  # they come by way of the same lines
@@ -363,7 +363,7 @@ class Waste(Observer):
         if call.number % _EVERY == 0:
             yield from self._judge()
 
-    def after_repeat(self, call: Call, repeat: Repeat) -> Iterable[Finding]:
+    def after_guarded(self, call: Call) -> Iterable[Finding]:
         """Judge from time to time; no hook tells what becomes of the graph."""
         return self._judge() if self._kept and call.number % _EVERY == 0 else ()
 

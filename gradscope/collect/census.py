@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gradscope.torch_private import hidden_from_compiler
 
 
@@ -18,14 +20,16 @@ class Census:
 
 
 class Weight:
-    """Counts the nodes of a graph of which only the root is marked."""
+    """Counts the nodes of a graph of which only the root is marked, and what a call left in it."""
 
-    __slots__ = ("_census", "_nodes")
+    __slots__ = ("_census", "_dropped", "_nodes", "_saved")
     KEY = "gradscope.graph"
 
     def __init__(self, census: Census, nodes: int) -> None:
         self._census = census
         self._nodes = nodes
+        self._saved = (0, 0)
+        self._dropped: Callable[[int, int], None] | None = None
         census.alive += nodes
         census.graphs += 1
 
@@ -34,9 +38,16 @@ class Weight:
         self._census.alive -= self._nodes
         self._nodes = 0
 
+    def hold(self, tensors: int, nbytes: int, dropped: Callable[[int, int], None]) -> None:
+        """Call ``dropped`` with so many saved tensors and bytes once the graph is gone."""
+        self._saved = self._saved[0] + tensors, self._saved[1] + nbytes
+        self._dropped = dropped
+
     @hidden_from_compiler
     def __del__(self) -> None:
         census = self._census
         census.alive -= self._nodes
         census.graphs -= 1
         census.destroyed += self._nodes
+        if self._dropped is not None:
+            self._dropped(*self._saved)

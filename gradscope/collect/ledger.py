@@ -81,6 +81,12 @@ class Ledger:
         self.dropped_tensors += dropped
         self.dropped_bytes += dropped_bytes
 
+    def drop_unseen(self, tensors: int, nbytes: int) -> None:
+        """Count what a graph has dropped that was built without hooks."""
+        self.live_bytes -= nbytes
+        self.dropped_tensors += tensors
+        self.dropped_bytes += nbytes
+
     def count(self, packed: Packed, tensor: torch.Tensor) -> None:
         """Count the bytes of a saved activation, once per storage.
 

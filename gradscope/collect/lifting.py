@@ -63,6 +63,7 @@ class Lifting:
         self._generations = generations
         self._alive: dict[Habit, tuple[int, int]] = {}  # calls since, and graphs alive at the most
         self._counted = ledger.counts()
+        self._weight: Weight | None = None  # of the guarded call in progress
         self._alike = self._alike_nodes = self._guarded = 0
         self._awaited: tuple[Habit, int] | None = None
         self._wait_until = self._last_odd = 0
@@ -125,6 +126,7 @@ class Lifting:
         metadata: Any = roots[0].metadata  # a property, though its stub says a method
         if Weight.KEY not in metadata:
             metadata[Weight.KEY] = Weight(self._census, self._past.count_new(call.numbers))
+        self._weight = metadata[Weight.KEY]
 
     def after_guarded(self, call: Call) -> None:
         """Count what watched calls tell, and put the hooks back if this one was not like them."""
@@ -155,6 +157,11 @@ class Lifting:
         is_told = counts is not None and not (call.keep or extra or counts[-1])
         self._ledger.estimated_calls += not is_told
         counts = counts or call.habit.expected(call.size)
+        weight, self._weight = self._weight, None
+        if call.keep and weight is not None:  # what is dropped later on is still there
+            weight.hold(counts[-2], counts[-1], self._ledger.drop_unseen)
+            self._ledger.live_bytes += counts[-1]
+            counts = (*counts[:-2], 0, 0)
         _, _, call.freed_tensors, call.freed_bytes, call.returned_bytes, *_ = counts
         self._ledger.add(counts)
         self._counted = self._ledger.counts()

@@ -65,7 +65,7 @@ def _edit(file: str, pieces: Sequence[Piece]) -> Edit:
     for piece in reversed(pieces):
         begin, end = (starts[line - first] + column for line, column in (piece.start, piece.end))
         data = data[:begin] + piece.text.encode() + data[end:]
-    return Edit(file, first, data.decode(), last if last > first else 0)
+    return Edit(file, first, data.decode(), last)
 
 
 def _checked(edits: Sequence[Edit]) -> tuple[Edit, ...]:

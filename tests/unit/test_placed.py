@@ -1329,7 +1329,7 @@ def test_the_pieces_of_two_files_are_one_change(tmp_path: Path) -> None:
     places = [place(str(file), "f(h)\n", "h") for file in files]
     edits = written(*(p for each in places for p in with_call(each, TENSOR, "detach")))
     assert [(e.file, e.line, e.replacement, e.end_line) for e in edits] == [
-        (str(file), 1, "f(h.detach())", 0) for file in files
+        (str(file), 1, "f(h.detach())", 1) for file in files
     ]
 
 

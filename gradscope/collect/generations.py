@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from gradscope.collect.thread_numbers import OTHER, this_thread
+from gradscope.collect.walk import Targets, dependencies_last
 from gradscope.program.sites import Place
-from gradscope.torch_private import next_sequence_nr
+from gradscope.torch_private import NO_SEQUENCE_NR, next_sequence_nr
 
 _MOST = 100_000  # calls; of the older half of more every second one is forgotten
 
@@ -190,6 +192,60 @@ class Generations:
             return number
         later = len(thread.ended_at) - self._ended(thread, number)
         return own.ended_at[-later] - 1 if 0 < later <= len(own.ended_at) else own.next
+
+    def tell_threads(
+        self, numbers: Sequence[int], known: Sequence[bool], targets: Targets
+    ) -> list[int]:
+        """Return the numbers of nodes with their threads; of those that saved something the thread
+        is ``known`` already. Node ``i`` has edges to the nodes ``targets[i]``.
+
+        A node is younger than those that its edges lead to, and older than those whose edges lead
+        to it: in its own thread its number lies between theirs.
+        """
+        numbers = [*numbers]
+        least, below = [0] * len(numbers), [self.own_next] * len(numbers)
+        taken = {number for number, is_known in zip(numbers, known, strict=True) if is_known}
+        order = dependencies_last(targets)
+
+        def is_other(i: int) -> bool:
+            number = numbers[i]
+            if known[i] or number >= OTHER:
+                return False
+            return number in taken or not least[i] <= number < below[i]
+
+        def note_other(i: int) -> None:
+            near = map(numbers.__getitem__, targets[i])
+            others = [n - n % OTHER for n in near if OTHER < n < NO_SEQUENCE_NR]
+            numbers[i] += max(others, default=self.others[0])
+
+        def time_of(i: int) -> int | None:
+            """Return a number of a node that was built at the time, None where none is known."""
+            is_known = known[i] or OTHER <= numbers[i] < NO_SEQUENCE_NR
+            return self.as_own(numbers[i]) if is_known else None
+
+        for i in reversed(order):
+            if is_other(i):
+                note_other(i)
+            time = time_of(i)
+            if time is None:
+                time = below[i]
+            elif numbers[i] >= OTHER:
+                time += 1  # what was built just before the call
+            for target in targets[i]:
+                below[target] = min(below[target], below[i], time)
+        met: dict[int, int] = {}
+        for i in order:
+            other = met.setdefault(numbers[i], i)
+            if other != i and numbers[i] < OTHER:  # one of the two leads to such nodes
+                leads = any(OTHER <= numbers[t] < NO_SEQUENCE_NR for t in targets[other])
+                note_other(other if leads and not known[other] else i)
+            least[i] = max([least[target] for target in targets[i]], default=0)
+            if is_other(i):
+                note_other(i)
+            time = time_of(i)
+            if time is not None:
+                least[i] = max(least[i], time + 1)
+        return numbers
 
     def around(self, number: int) -> tuple[Boundary | None, Boundary | None]:
         """Return the last backward call before a node was built, and the first after it."""

@@ -220,7 +220,7 @@ class Generations:
 
         def time_of(i: int) -> int | None:
             """Return a number of a node that was built at the time, None where none is known."""
-            is_known = known[i] or OTHER <= numbers[i] < NO_SEQUENCE_NR
+            is_known = numbers[i] != NO_SEQUENCE_NR and (known[i] or numbers[i] >= OTHER)
             return self.as_own(numbers[i]) if is_known else None
 
         for i in reversed(order):

@@ -290,16 +290,13 @@ class Looker:
     def _tell_threads(self, look: Look, marked: set[int]) -> None:
         """Tell which nodes another thread has built of those that saved nothing."""
         tokens, generations = look.tokens, self._generations
-        told = generations.tell_threads(
-            [token.sequence_nr for token in tokens], [bool(t.packs) for t in tokens], look.targets
-        )
+        known = [i not in marked or bool(token.packs) for i, token in enumerate(tokens)]
+        numbers = [token.sequence_nr for token in tokens]
+        told = generations.tell_threads(numbers, known, look.targets)
         for token, number in zip(tokens, told, strict=True):
             if number != token.sequence_nr:
                 token.sequence_nr, token.generation = number, generations.of(number)
                 generations.see_built(number, counts=True)
-        for token in map(tokens.__getitem__, marked):
-            if not token.has_buffers and token.sequence_nr < generations.newest:
-                token.generation = generations.latest  # nothing tells which thread has built it
         ages = [t.generation for t in tokens if t.sequence_nr != NO_SEQUENCE_NR]
         look.oldest = min([age for age in ages if age != generations.latest], default=None)
 

@@ -86,11 +86,6 @@ REASONS: tuple[tuple[Callable[[Program, Ran], bool], str, str], ...] = (
         r"\.memory\.by_.*",
         "memory that several nodes saved is told of the first, and nodes of several threads have no order",
     ),
-    (
-        having(""),
-        r"\.calls\[\d+\]\.oldest_generation",
-        "how old a node is that saved nothing is not known where a device's thread builds nodes, too",
-    ),
 )
 """Of which programs what may differ beside the findings, and why."""
 

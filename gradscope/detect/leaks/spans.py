@@ -76,7 +76,10 @@ class Spans:
                 index[node] = len(index)
                 stack += [] if node in self._numbers else self._following(node)
         numbers = [self._numbers.get(node) or self._watch.number_of(node) for node in index]
-        known = [n in self._numbers or bool(self._watch.saved_by(n)) for n in index]
+        known = [
+            n in self._numbers or token_of(n) is not None or bool(self._watch.saved_by(n))
+            for n in index
+        ]
         targets = [
             tuple(index[n] for n in self._followed.get(node, ()) if n in index) for node in index
         ]

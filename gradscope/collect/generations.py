@@ -183,14 +183,16 @@ class Generations:
         ended = bisect_right(own.ended_at, number)
         return (own.calls[ended], own.places[ended]) if ended < len(own.places) else None
 
-    def as_own(self, number: int) -> int:
+    def as_own(self, number: int, *, first: bool = False) -> int:
         """Return a number that a node of the watch's own thread had that was built at about the
-        time.
+        time: the last, or the ``first``, that it can be.
         """
         thread, own = self._threads.get(number - number % OTHER), self._own_thread
         if thread is None or thread is own:
             return number
         later = len(thread.ended_at) - self._ended(thread, number)
+        if first and not thread.counts:  # it builds at any time between two calls
+            return own.ended_at[-later - 1] - 1 if later < len(own.ended_at) else own.first
         return own.ended_at[-later] - 1 if 0 < later <= len(own.ended_at) else own.next
 
     def tell_threads(
@@ -218,19 +220,14 @@ class Generations:
             others = [n - n % OTHER for n in near if OTHER < n < NO_SEQUENCE_NR]
             numbers[i] += max(others, default=self.others[0])
 
-        def time_of(i: int) -> int | None:
-            """Return a number of a node that was built at the time, None where none is known."""
-            is_known = numbers[i] != NO_SEQUENCE_NR and (known[i] or numbers[i] >= OTHER)
-            return self.as_own(numbers[i]) if is_known else None
+        def is_told(i: int) -> bool:
+            return numbers[i] != NO_SEQUENCE_NR and (known[i] or numbers[i] >= OTHER)
 
         for i in reversed(order):
             if is_other(i):
                 note_other(i)
-            time = time_of(i)
-            if time is None:
-                time = below[i]
-            elif numbers[i] >= OTHER:
-                time += 1  # what was built just before the call
+            # What is built in a call has the number of what was built just before it.
+            time = self.as_own(numbers[i]) + (numbers[i] >= OTHER) if is_told(i) else below[i]
             for target in targets[i]:
                 below[target] = min(below[target], below[i], time)
         met: dict[int, int] = {}
@@ -242,9 +239,8 @@ class Generations:
             least[i] = max([least[target] for target in targets[i]], default=0)
             if is_other(i):
                 note_other(i)
-            time = time_of(i)
-            if time is not None:
-                least[i] = max(least[i], time + 1)
+            if is_told(i):
+                least[i] = max(least[i], self.as_own(numbers[i], first=True) + 1)
         return numbers
 
     def around(self, number: int) -> tuple[Boundary | None, Boundary | None]:

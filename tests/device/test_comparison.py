@@ -15,7 +15,9 @@ from tests.property.programs import Program, random_program, run
 from tests.property.rounds import LONG, SEED
 
 OPERATORS = "off the CPU torch chooses other operators, so the graph is another"
-TAIL = "which nodes that save nothing a device's thread built last is not known"
+TIMED = (
+    "how much is looked at in a scan, and which calls make a row, depends on the time that it takes"
+)
 RECOGNIZED = "the loop is recognized at another call; from then on totals are estimates, and say so"
 CASTS = "autocast casts other operators on each kind of device"
 DIFFERENT = {
@@ -36,13 +38,7 @@ DIFFERENT = {
         ),
         OPERATORS,
     ),
-    **dict.fromkeys(
-        (
-            *("accumulating_grads_with_create_graph", "inner_loop_of_meta_learning"),
-            "higher_derivatives",
-        ),
-        TAIL,
-    ),
+    **dict.fromkeys(("higher_derivatives", "inner_loops_of_many_steps"), TIMED),
 }
 """Programs of which something else is said on a device, and why; their findings are the same."""
 PROGRAMS = annotated()
@@ -77,7 +73,7 @@ def test_said_alike(program: Path) -> None:
     assert comparison.findings == []
     if DIFFERENT.get(program.stem) == OPERATORS:
         differing_in = [path for path, _ in (*comparison.details, *comparison.tables)]
-        assert any("by_operation" in path for path in differing_in)
+        assert any("by_operation" in path or ".nodes" in path for path in differing_in)
     if program.stem in DIFFERENT:
         pytest.xfail(DIFFERENT[program.stem])
     assert (comparison.details, comparison.tables) == ([], [])
@@ -91,6 +87,13 @@ COUNTS = [pytest.param(4, id="some"), pytest.param(LONG, id="long", marks=pytest
 def test_random_programs_are_told_alike(count: int) -> None:
     first = 0 if count < LONG else SEED
     assert dict(differing(range(first, first + count))) == {}
+
+
+# What another thread has built since the last call may be older than what its operands' numbers say: 400374, 400482.
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [400374, 400482])
+def test_once_differed(seed: int) -> None:
+    assert dict(differing(range(seed, seed + 1))) == {}
 
 
 @pytest.mark.full

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from gradscope.collect.thread_numbers import OTHER, this_thread
+from gradscope.collect.walk import Targets, dependencies_last
 from gradscope.program.sites import Place
-from gradscope.torch_private import next_sequence_nr
+from gradscope.torch_private import NO_SEQUENCE_NR, next_sequence_nr
 
 _MOST = 100_000  # calls; of the older half of more every second one is forgotten
 
@@ -181,15 +183,65 @@ class Generations:
         ended = bisect_right(own.ended_at, number)
         return (own.calls[ended], own.places[ended]) if ended < len(own.places) else None
 
-    def as_own(self, number: int) -> int:
+    def as_own(self, number: int, *, first: bool = False) -> int:
         """Return a number that a node of the watch's own thread had that was built at about the
-        time.
+        time: the last, or the ``first``, that it can be.
         """
         thread, own = self._threads.get(number - number % OTHER), self._own_thread
         if thread is None or thread is own:
             return number
         later = len(thread.ended_at) - self._ended(thread, number)
+        if first and not thread.counts:  # it builds at any time between two calls
+            return own.ended_at[-later - 1] - 1 if later < len(own.ended_at) else own.first
         return own.ended_at[-later] - 1 if 0 < later <= len(own.ended_at) else own.next
+
+    def tell_threads(
+        self, numbers: Sequence[int], known: Sequence[bool], targets: Targets
+    ) -> list[int]:
+        """Return the numbers of nodes with their threads; of those that saved something the thread
+        is ``known`` already. Node ``i`` has edges to the nodes ``targets[i]``.
+
+        A node is younger than those that its edges lead to, and older than those whose edges lead
+        to it: in its own thread its number lies between theirs.
+        """
+        numbers = [*numbers]
+        least, below = [0] * len(numbers), [self.own_next] * len(numbers)
+        taken = {number for number, is_known in zip(numbers, known, strict=True) if is_known}
+        order = dependencies_last(targets)
+
+        def is_other(i: int) -> bool:
+            number = numbers[i]
+            if known[i] or number >= OTHER:
+                return False
+            return number in taken or not least[i] <= number < below[i]
+
+        def note_other(i: int) -> None:
+            near = map(numbers.__getitem__, targets[i])
+            others = [n - n % OTHER for n in near if OTHER < n < NO_SEQUENCE_NR]
+            numbers[i] += max(others, default=self.others[0])
+
+        def is_told(i: int) -> bool:
+            return numbers[i] != NO_SEQUENCE_NR and (known[i] or numbers[i] >= OTHER)
+
+        for i in reversed(order):
+            if is_other(i):
+                note_other(i)
+            # What is built in a call has the number of what was built just before it.
+            time = self.as_own(numbers[i]) + (numbers[i] >= OTHER) if is_told(i) else below[i]
+            for target in targets[i]:
+                below[target] = min(below[target], below[i], time)
+        met: dict[int, int] = {}
+        for i in order:
+            other = met.setdefault(numbers[i], i)
+            if other != i and numbers[i] < OTHER:  # one of the two leads to such nodes
+                leads = any(OTHER <= numbers[t] < NO_SEQUENCE_NR for t in targets[other])
+                note_other(other if leads and not known[other] else i)
+            least[i] = max([least[target] for target in targets[i]], default=0)
+            if is_other(i):
+                note_other(i)
+            if is_told(i):
+                least[i] = max(least[i], self.as_own(numbers[i], first=True) + 1)
+        return numbers
 
     def around(self, number: int) -> tuple[Boundary | None, Boundary | None]:
         """Return the last backward call before a node was built, and the first after it."""

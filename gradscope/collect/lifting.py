@@ -65,6 +65,7 @@ class Lifting:
         self._counted = ledger.counts()
         self._weight: Weight | None = None  # of the guarded call in progress
         self._alike = self._alike_nodes = self._guarded = 0
+        self._unseen = False  # what was built since the last call was built without hooks
         self._awaited: tuple[Habit, int] | None = None
         self._wait_until = self._last_odd = 0
 
@@ -113,7 +114,10 @@ class Lifting:
         counts = tuple(now - then for now, then in pairs)
         self._counted = counted
         call.habit.watch((record.saved_tensors, record.saved_bytes), counts)
-        if not (self.on or call.unhooked[0]):  # the hooks saw all of it
+        unseen, self._unseen = self._unseen, False
+        if unseen:  # what no call ran through is in no figure
+            self._ledger.estimated_calls += call.built > call.fresh
+        elif not (self.on or call.unhooked[0]):  # the hooks saw all of it
             intervals = call.shape.intervals
             if len(intervals) >= _MOST_INTERVALS:
                 del intervals[next(iter(intervals))]
@@ -204,7 +208,7 @@ class Lifting:
         if not self.on or self._hooks is None:
             return
         self.on = False
-        self.leaves = True  # what was built since the last call
+        self._unseen = self.leaves = True  # what was built since the last call
         self._alike = self._alike_nodes = 0
         self._hooks.lower()
         self._past.toggle()

@@ -288,60 +288,15 @@ class Looker:
         return [] if kind.names else [weakref.ref(packed) for packed in own]
 
     def _tell_threads(self, look: Look, marked: set[int]) -> None:
-        """Tell by their numbers which nodes another thread has built of those that saved nothing.
-
-        A node is younger than those that its edges lead to, and older than those whose edges lead
-        to it: in its own thread its number lies between theirs.
-        """
-        tokens, targets, generations = look.tokens, look.targets, self._generations
-        least, below = [0] * len(tokens), [generations.own_next] * len(tokens)
-        taken = {t.sequence_nr for t in tokens if t.packs}
-        order = dependencies_last(targets)
-
-        def is_other(i: int) -> bool:
-            number = tokens[i].sequence_nr
-            if tokens[i].packs or number >= OTHER:
-                return False
-            return number in taken or not least[i] <= number < below[i]
-
-        def note_other(i: int) -> None:
-            near = [tokens[target].sequence_nr for target in targets[i]]
-            others = [n - n % OTHER for n in near if OTHER < n < NO_SEQUENCE_NR]
-            tokens[i].sequence_nr += max(others, default=generations.others[0])
-            tokens[i].generation = generations.of(tokens[i].sequence_nr)
-            generations.see_built(tokens[i].sequence_nr, counts=True)
-
-        def time_of(i: int) -> int | None:
-            """Return a number of a node that was built at the time, None where none is known."""
-            number = tokens[i].sequence_nr
-            is_known = bool(tokens[i].packs) or OTHER <= number < NO_SEQUENCE_NR
-            return generations.as_own(number) if is_known else None
-
-        for i in reversed(order):
-            if is_other(i):
-                note_other(i)
-            time = time_of(i)
-            if time is None:
-                time = below[i]
-            elif tokens[i].sequence_nr >= OTHER:
-                time += 1  # what was built just before the call
-            for target in targets[i]:
-                below[target] = min(below[target], below[i], time)
-        met: dict[int, int] = {}
-        for i in order:
-            other = met.setdefault(tokens[i].sequence_nr, i)
-            if other != i and tokens[i].sequence_nr < OTHER:  # one of the two leads to such nodes
-                leads = any(OTHER <= tokens[t].sequence_nr < NO_SEQUENCE_NR for t in targets[other])
-                note_other(other if leads and not tokens[other].packs else i)
-            least[i] = max([least[target] for target in targets[i]], default=0)
-            if is_other(i):
-                note_other(i)
-            time = time_of(i)
-            if time is not None:
-                least[i] = max(least[i], time + 1)
-        for token in map(tokens.__getitem__, marked):
-            if not token.has_buffers and token.sequence_nr < generations.newest:
-                token.generation = generations.latest  # nothing tells which thread has built it
+        """Tell which nodes another thread has built of those that saved nothing."""
+        tokens, generations = look.tokens, self._generations
+        known = [i not in marked or bool(token.packs) for i, token in enumerate(tokens)]
+        numbers = [token.sequence_nr for token in tokens]
+        told = generations.tell_threads(numbers, known, look.targets)
+        for token, number in zip(tokens, told, strict=True):
+            if number != token.sequence_nr:
+                token.sequence_nr, token.generation = number, generations.of(number)
+                generations.see_built(number, counts=True)
         ages = [t.generation for t in tokens if t.sequence_nr != NO_SEQUENCE_NR]
         look.oldest = min([age for age in ages if age != generations.latest], default=None)
 

@@ -99,13 +99,14 @@ class State:
         return self.generations.built
 
     def saved_by(self, node: Node) -> list[Packed]:
-        """Return what a node saved that no look has met. Torch may number those of two threads
-        alike: then the node is asked.
+        """Return what a node saved. Torch may number those of two threads alike: then a node that
+        no look has met is asked.
         """
-        if self.saving.other_thread:
+        token = token_of(node)
+        if token is None and self.saving.other_thread:
             saved = (data for _, data in held(node, kind_of(type(node))))
             return [data for data in saved if isinstance(data, Packed)]
-        waiting = self.ledger.pending.get(node._sequence_nr(), ())
+        waiting = self.ledger.pending.get(node._sequence_nr(), ()) if token is None else token.packs
         return [packed for reference in waiting if (packed := reference()) is not None]
 
     def number_of(self, node: Node) -> int:

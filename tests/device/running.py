@@ -52,6 +52,7 @@ class Ran:
 def run(program: Path, where: str, *, watched: bool, devices: int = 1) -> Ran | None:
     """Run a program in a fork, on the CPU or on the device; None if it does not end, or ends its process itself."""
     # Before the fork: what programs import, an optimizer for one.
+    import torch._dynamo  # noqa: F401
 
     import gradscope.cli  # noqa: F401
 
@@ -87,7 +88,8 @@ def _run_here(
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
         if watched:
             file = os.path.join(folder, "report")
-            options = ["--format", "json", "--output", file, "--fail-on", "never"]
+            # A rehearsal runs in a process of its own, where there is no device.
+            options = ["--format", "json", "--output", file, "--fail-on", "never", "--no-rehearsal"]
             with contextlib.suppress(SystemExit):
                 sys.argv = ["gradscope", "run", *options, str(program), "one", "two"]
                 main()
@@ -138,7 +140,8 @@ def _spelled(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = re.sub(r"sim(\w+)Type \[", r"torch.\1Tensor [", value)  # torch has no name for it
-    text = re.sub(r"process \d+", "a process", text)  # another one in each run
+    # Another one in each run.
+    text = re.sub(r"process \d+|ThreadPoolExecutor-\d+", "one", text)
     return re.sub(r"sim:\d+", "cpu", re.sub(r", device='sim:\d'", "", text))
 
 
@@ -189,7 +192,14 @@ def compare(program: Path, devices: int = 1) -> Comparison | str:
     ]
     assert watched[0].report is not None
     assert watched[1].report is not None
-    on_cpu, on_device = without_unread(watched[0].report), watched[1].report
+    return Comparison(changed, *judged(watched[0].report, watched[1].report))
+
+
+def judged(
+    on_cpu: dict[str, Any], on_device: dict[str, Any]
+) -> tuple[list[Difference], list[Difference], list[Difference]]:
+    """Return how two reports differ: in their findings, the details of these, and the tables."""
+    on_cpu = without_unread(on_cpu)
     findings = list(differences(_gist(on_cpu), _gist(on_device)))
     details, tables = [], []
     for path, text in differences(on_cpu, on_device):
@@ -197,7 +207,7 @@ def compare(program: Path, devices: int = 1) -> Comparison | str:
             details.append((path, text))
         elif not any(re.fullmatch(allowed, path) for allowed in ALLOWED):
             tables.append((path, text))
-    return Comparison(changed, findings, details, tables)
+    return findings, details, tables
 
 
 def _gist(report: dict[str, Any]) -> list[Any]:

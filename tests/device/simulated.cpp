@@ -140,10 +140,14 @@ const bool registered = (at::RegisterPrivateUse1HooksInterface(&hooks), true);
 // ---- operators ----------------------------------------------------------------------------------
 
 Tensor over(const Storage& storage, const Tensor& like, DispatchKey key) {
-  auto made = at::detail::make_tensor<c10::TensorImpl>(Storage(storage), c10::DispatchKeySet(key), like.dtype());
+  auto keys = c10::DispatchKeySet(key);
+  if (like._is_zerotensor()) keys = keys.add(DispatchKey::ZeroTensor);  // it has no memory
+  auto made = at::detail::make_tensor<c10::TensorImpl>(Storage(storage), keys, like.dtype());
   auto* impl = made.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
+  impl->_set_conj(like.is_conj());
+  impl->_set_neg(like.is_neg());
   return made;
 }
 
@@ -350,6 +354,15 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
   library.impl("_thnn_fused_lstm_cell", simulated::lstm_cell);
   library.impl("_thnn_fused_gru_cell", simulated::gru_cell);
+}
+
+// The host's copy minds the bits; torch's own way would resolve them by another copy, without end.
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, Negative, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {

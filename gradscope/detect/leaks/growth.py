@@ -326,10 +326,10 @@ class Growth(Observer):
             (key, s) for key, s in grown if self._creates and s.newest.names[0].attribute == "grad"
         ]
         if grads:
-            # One gradient stands for the others, and for what was computed of them.
+            # The one that holds the most stands for the others, and for what was computed of them.
             self._told.update((key, None) for key, _ in grads)
             loop.done = True
-            sightings = grads[0][1]
+            sightings = max((s for _, s in grads), key=lambda s: s.newest.nodes)
             suspect, (nodes, _) = sightings.newest, sightings.rates
             name = suspect.names[0].text
             yield gs304.finding(

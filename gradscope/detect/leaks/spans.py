@@ -45,6 +45,7 @@ class Spans:
         self._ticks = ticks
         self._most = most
         self._masks: dict[Node, int] = {}
+        self._numbers: dict[Node, int] = {}
         self._followed: dict[Node, tuple[Node, ...]] = {}
 
     @property
@@ -57,10 +58,42 @@ class Spans:
         """True when no further node may be touched."""
         return len(self._followed) >= self._most
 
+    def number(self, node: Node) -> int:
+        """Return the number of a node, with the thread in it."""
+        if not self._watch.generations.others:
+            return self._watch.number_of(node)
+        if node not in self._numbers:
+            self._tell_threads(node)
+        return self._numbers.get(node, NO_SEQUENCE_NR)  # beyond what may be touched
+
+    def _tell_threads(self, root: Node) -> None:
+        """Number the nodes that a graph has beyond those that are numbered."""
+        index: dict[Node, int] = {}
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if node not in index:
+                index[node] = len(index)
+                stack += [] if node in self._numbers else self._following(node)
+        numbers = [self._numbers.get(node) or self._watch.number_of(node) for node in index]
+        known = [
+            n in self._numbers or token_of(n) is not None or bool(self._watch.saved_by(n))
+            for n in index
+        ]
+        targets = [
+            tuple(index[n] for n in self._followed.get(node, ()) if n in index) for node in index
+        ]
+        told = self._watch.generations.tell_threads(numbers, known, targets)
+        self._numbers.update(zip(index, told, strict=True))
+
     def iteration(self, node: Node) -> int:
         """Return how many iterations ago the node was built; 0 is after the last one ended."""
-        built = self._watch.generations.as_own(self._watch.number_of(node))
+        built, _ = self.time_of(self.number(node))
         return len(self._ticks) - bisect_right(self._ticks, built)
+
+    def time_of(self, number: int) -> tuple[int, int]:
+        """Return when the node with this number was built, to be compared with another's."""
+        return self._watch.generations.as_own(number), number
 
     def iterations(self, root: Node) -> int:
         """Return how many iterations the graph has nodes of."""
@@ -68,8 +101,7 @@ class Spans:
 
     def told_apart(self, numbers: Iterable[int]) -> int:
         """Return how many iterations the nodes with these numbers were built in."""
-        as_own = self._watch.generations.as_own
-        return len({bisect_right(self._ticks, as_own(number)) for number in numbers})
+        return len({bisect_right(self._ticks, self.time_of(number)[0]) for number in numbers})
 
     def extent(self, roots: Iterable[Node]) -> Extent:
         """Return what these graphs hold together."""
@@ -82,22 +114,17 @@ class Spans:
             if node in seen:
                 continue
             seen.add(node)
-            number = self._watch.number_of(node)
+            number = self.number(node)
             if number == NO_SEQUENCE_NR:
                 continue
             found.numbers.add(number)
             found.nodes += 1
-            token = token_of(node)
-            if token is None:
-                packs = self._watch.saved_by(node)
-            else:
-                packs = [packed for reference in token.packs if (packed := reference()) is not None]
-            for packed in packs:
+            for packed in self._watch.saved_by(node):
                 if packed.storage:
                     storages[packed.storage] = packed.nbytes
                 if packed.place is not None:
                     found.places.add(packed.place)
-            if token is None and self._watch.past.was_lifted(number):
+            if token_of(node) is None and self._watch.past.was_lifted(number):
                 for _, data in held(node, kind_of(type(node))):
                     if isinstance(data, torch.Tensor) and not is_parameter(data):
                         storages[storage_of(data)] = data.nbytes
@@ -125,8 +152,9 @@ class Spans:
                 continue
             if len(following) != 2 or not type(node).__name__.startswith(("Add", "Sub")):
                 break
-            older, newer = sorted(following, key=lambda n: n._sequence_nr())
-            if min(self.extent((newer,)).numbers, default=0) <= older._sequence_nr():
+            older, newer = sorted(following, key=lambda n: self.time_of(self.number(n)))
+            first = min(map(self.time_of, self.extent((newer,)).numbers), default=(0, 0))
+            if first <= self.time_of(self.number(older)):
                 break
             terms += 1
             node = older

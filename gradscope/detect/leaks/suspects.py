@@ -108,7 +108,7 @@ class Scan:
             names = tuple(sorted(group.names, key=lambda name: len(name.text)))
             suspect = self._suspect(
                 *(names, self.spans.extent(nodes), group.iterations, group.members),
-                held={node._sequence_nr() for node in nodes},
+                held={*map(self.spans.number, nodes)},
             )
             # Of a larger container only so many are looked at.
             cut = len(group.members) >= budget.max_items
@@ -165,10 +165,8 @@ class Scan:
         spans, found = self.spans, self.found
         measure = spans.independent_terms if self.between_calls else spans.iterations
         lengths = {number: measure(found[number][1]) for number in among}
-        upstream = sorted(
-            (number for number in among if lengths[number] >= _FEWEST),
-            key=lambda n: found[n][1]._sequence_nr(),
-        )[:_MOST_CHAINS]
+        numbered = {n: spans.number(found[n][1]) for n in among if lengths[n] >= _FEWEST}
+        upstream = sorted(numbered, key=lambda n: spans.time_of(numbered[n]))[:_MOST_CHAINS]
         names_of = {
             n: tuple(path.up_to(_before_items(path)) for path in found[n][2]) for n in upstream
         }
@@ -185,16 +183,14 @@ class Scan:
             extent = spans.extent((node,))
             if not explained.isdisjoint(extent.numbers):
                 continue
-            explained.add(node._sequence_nr())
+            explained.add(numbered[number])
             if (names[0].origin, names[0].text) in named:
                 continue  # another tensor of the same dict or list
             named.add((names[0].origin, names[0].text))
             length = lengths[number] if self.between_calls else spans.told_apart(extent.numbers)
             # Of a tensor that no attribute holds, another one goes on from it.
             held = extent.numbers if names[0].attribute is not None else ()
-            suspects.append(
-                self._suspect(names, extent, length, (number,), held, node._sequence_nr())
-            )
+            suspects.append(self._suspect(names, extent, length, (number,), held, numbered[number]))
         return suspects
 
     def _suspect(

@@ -1,0 +1,250 @@
+"""Runs random programs on the CPU and on the simulated device, many in one process, and compares what came of them.
+
+``python -m tests.device.side_by_side FIRST COUNT`` compares these programs and prints each difference.
+
+What reads the program ahead, or watches its lines, is off: it takes nine tenths of the time, and would judge the loop of
+the machine that runs the steps. The annotated programs compare that (``running.py``).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name
+from torch import Tensor
+
+import gradscope
+from gradscope.api import scope as scopes
+from gradscope.collect import facts
+from gradscope.collect.observers import Observer
+from gradscope.model import BackwardCall, Finding
+from gradscope.render.machine.json import to_json
+from tests import device
+from tests.device.running import DEVICES, TIMEOUT, Comparison, judged
+from tests.property.agreement import Comparison as Agreement
+from tests.property.agreement import comparable
+from tests.property.programs import Outcome, Program, random_program, run
+
+BATCH = 100
+UNSUPPORTED = ("nested_strided", "nested_jagged")
+"""Steps whose operators the simulated device lacks."""
+Ran = dict[str, Any]
+"""Of one program on one side: the outcomes ``plain`` and ``watched``, whether two plain runs are alike (``steady``),
+where gradscope and the engine disagree (``faults``), and the ``report``.
+"""
+
+
+def program_of(seed: int) -> Program:
+    """Return a program; every fourth may have steps of which the reports cannot be compared."""
+    out = (*UNSUPPORTED, *OTHERWISE) if seed % 4 else UNSUPPORTED
+    return [s for s in random_program(seed) if s[0].rpartition(":")[2] not in out]
+
+
+OTHERWISE = ("two_threads", "lstm_cell", "attention")
+
+
+def raised(_: Program, on_device: Ran) -> bool:
+    return any(is_backward and error for _, _, is_backward, error, *_ in on_device["plain"])
+
+
+def having(*steps: str) -> Callable[[Program, Ran], bool]:
+    return lambda program, _: any(step in name for name, *_ in program for step in steps)
+
+
+REASONS: tuple[tuple[Callable[[Program, Ran], bool], str, str], ...] = (
+    (
+        having(*OTHERWISE),
+        r".*",
+        "two threads take turns otherwise each time; off the CPU torch chooses other operators",
+    ),
+    (
+        raised,
+        r".*",
+        "the engine runs a device's nodes in another order, so a call that fails has run and freed others;"
+        " and on the CPU torch keeps the graph of a call in which an unpack hook raised",
+    ),
+    (
+        having("save_on_cpu", "hooks_in_hooks"),
+        r"\.summary\.(dropped_\w+|live_bytes)",
+        "on the CPU save_on_cpu keeps the very tensor, which a node that saved its output never lets go",
+    ),
+    (
+        having("thread:", "worker:", "in_a_thread"),
+        r"\.memory\.by_.*",
+        "memory that several nodes saved is told of the first, and nodes of several threads have no order",
+    ),
+    (
+        having(""),
+        r"\.calls\[\d+\]\.oldest_generation",
+        "which of several threads has built a node that saved nothing is told by its neighbours, not always rightly"
+        " (one program in a hundred)",
+    ),
+)
+"""Of which programs what may differ beside the findings, and why."""
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Stand in for torch's, for which it chooses another operator off the CPU."""
+    return x * (torch.rand_like(x, dtype=torch.float32) > p) / (1 - p)
+
+
+class Idle(Observer):
+    """Stands for an observer that is off."""
+
+    def __init__(self, *_: object) -> None:
+        """Take what an observer is made from."""
+
+
+def ran(program: Program) -> Ran:
+    """Run a program plain and watched, here and now; once more plain where that differs."""
+    plain = told(run(program))
+    agreement, said, ended = Agreement(), list[Finding](), list[BackwardCall]()
+    report_to = scopes.Session.report
+
+    def note(session: Any, finding: Finding) -> None:
+        said.append(finding)
+        report_to(session, finding)
+
+    def step_of(step: Callable[[], Outcome]) -> Outcome:
+        said.clear()
+        ended.clear()
+        outcome = step()
+        agreement.meet(outcome, said, len(ended), hooks=True)
+        return outcome
+
+    with (
+        mock.patch.object(scopes.Session, "report", note),
+        gradscope.watch(on_call=ended.append, settings=False) as scope,
+    ):
+        gc.disable()  # what cycles hold is let go of at the end, on both sides
+        watched = told(run(program, step_of))
+        gc.collect()
+    return {
+        "plain": plain,
+        "watched": watched,
+        "steady": plain == watched or plain == told(run(program)),
+        "faults": list(agreement.faults()),
+        "report": json.loads(to_json(scope.recording())),
+    }
+
+
+def told(outcomes: Sequence[Outcome]) -> list[list[Any]]:
+    """Return outcomes as JSON would give them back."""
+    found: list[list[Any]] = json.loads(
+        json.dumps([[*asdict(comparable(o)).values()] for o in outcomes])
+    )
+    return found
+
+
+def run_all(seeds: range, where: str) -> Iterator[Ran | None]:
+    """Yield what came of each program, None of one that ends its process; a process takes a hundred."""
+    device.library()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "ran")
+        done = 0
+        while done < len(seeds):
+            batch = seeds[done : done + BATCH]
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    _run_here(batch, where, file)
+                    status = 0
+                finally:
+                    os._exit(status)
+            ended = os.waitpid(child, 0)[1]
+            found = [json.loads(line) for line in file.read_text().splitlines()]
+            yield from found
+            done += len(found)
+            if ended and len(found) < len(batch):
+                yield None
+                done += 1
+
+
+def _run_here(seeds: range, where: str, file: Path) -> None:
+    if where == "sim":
+        device.load()
+    device.make_on(where)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    lines_off = frozenset({facts.Part.LINES})
+    with (
+        file.open("w") as out,
+        mock.patch.object(facts, "parts_off", return_value=lines_off),
+        mock.patch.object(F, "dropout", dropout),
+        mock.patch.multiple(scopes, Foresight=Idle, InPlace=Idle, ForwardOnFreed=Idle),
+    ):
+        for seed in seeds:
+            signal.alarm(TIMEOUT)
+            out.write(json.dumps(ran(program_of(seed))) + "\n")
+            out.flush()
+
+
+def compare(program: Program, on_cpu: Ran | None, on_device: Ran | None) -> Comparison | str:
+    """Compare what came of one program on the two sides; say why where that cannot be done."""
+    if on_cpu is None or on_device is None:
+        return "it ends its process"
+    faults = [("fault", text) for text in on_device["faults"] if text not in on_cpu["faults"]]
+    changed = [
+        (f"step {one[0]}", f"{one} / {other}")
+        for one, other in zip(on_device["plain"], on_device["watched"], strict=True)
+        if on_device["steady"] and one != other
+    ]
+    if changed or faults:
+        return Comparison(changed, faults, [], [])
+    if not on_device["steady"]:
+        return "it runs otherwise a second time"
+    if _errors(on_cpu["plain"]) != _errors(on_device["plain"]):
+        return "it runs otherwise on a device"
+    findings, *others = judged(on_cpu["report"], on_device["report"])
+    known = [pattern for applies, pattern, _ in REASONS if applies(program, on_device)]
+    details, tables = (
+        [d for d in found if not any(re.fullmatch(pattern, d[0]) for pattern in known)]
+        for found in others
+    )
+    return Comparison([], findings, details, tables)
+
+
+def _errors(outcomes: list[list[Any]]) -> list[tuple[str, str]]:
+    """Return what each step did, and its error without the names of devices."""
+    device = r"torch\.(?=\w+Tensor \[)|Tensor(?= \[)|(?<=\w)Type(?= \[)|cpu|sim(:0)?|CPU"
+    return [(text, re.sub(device, "", error or "")) for _, text, _, error, *_ in outcomes]
+
+
+def differing(seeds: range) -> Iterator[tuple[int, Comparison | str]]:
+    """Yield each program on which the two sides differ for no known reason."""
+    sides = [run_all(seeds, where) for where in DEVICES]
+    for seed, on_cpu, on_device in zip(seeds, *sides, strict=True):
+        comparison = compare(program_of(seed), on_cpu, on_device)
+        if isinstance(comparison, str) or comparison.verdict != "equal":
+            yield seed, comparison
+
+
+def main(first: int, count: int) -> None:
+    """Compare programs, and print what differs."""
+    counted = Counter[str]()
+    for seed, comparison in differing(range(first, first + count)):
+        sort = comparison if isinstance(comparison, str) else comparison.verdict
+        counted[sort] += 1
+        print(f"{seed}: {sort}", flush=True)
+        if isinstance(comparison, Comparison):
+            for which in ("changed", "findings", "details", "tables"):
+                for path, text in getattr(comparison, which):
+                    print(f"    {which} {path}: {text[:300]}")
+    print(f"{count} programs, of which differ: {dict(counted)}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

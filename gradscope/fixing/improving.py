@@ -29,7 +29,7 @@ def improved(
     end = time.monotonic() + seconds
     tell("rehearses the run, to find a fix")
     try:
-        record = rehearse(recording, seconds, guarded=True, start=start)
+        record = rehearse(recording, Bounds(0, seconds), guarded=True, start=start)
         recording = with_options(recording, record)
         if record.stopped:
             tell(f"the rehearsal {record.ended}")

@@ -151,12 +151,15 @@ class Verdict:
                 return says_so and picked
         return False
 
-    def holds_for(self, proposal: Proposal) -> bool:
-        """Whether the hazard of one proposal showed and is gone, and nothing else went wrong."""
+    def mends(self, proposal: Proposal) -> bool:
+        """Whether the hazard of one proposal showed and is gone, and nothing else fails."""
         gone = self.met(proposal) is not None and self.left(proposal) is None
-        sound = not self.fails and not self.is_worse and not self.refused
-        sound = sound and self.comparison is not None
-        return proposal.applies and gone and self.reached and sound
+        return gone and self.reached and not self.fails and not self.is_worse
+
+    def holds_for(self, proposal: Proposal) -> bool:
+        """Whether one proposal mends its hazard, and the program trains what it did."""
+        trains = self.comparison is not None and not self.refused
+        return proposal.applies and trains and self.mends(proposal)
 
     @property
     def holds(self) -> bool:

@@ -563,12 +563,9 @@ def _is_clear(tensor: Any) -> bool:
 
 
 def _place(frame: FrameType) -> list[Any]:
-    code, at = frame.f_code, frame.f_lasti
-    for index, position in enumerate(code.co_positions()):
-        if index == at // 2:
-            line, end_line, column, end = (each or 0 for each in position)
-            return [code.co_filename, line, column, end_line, end]
-    return [code.co_filename, frame.f_lineno, 0, 0, 0]
+    code, at = frame.f_code, frame.f_lasti // 2
+    line, end_line, column, end = next(islice(code.co_positions(), at, None))
+    return [code.co_filename, line or frame.f_lineno, column or 0, end_line or 0, end or 0]
 
 
 def _plain(place: Any) -> list[Any]:

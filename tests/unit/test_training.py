@@ -50,8 +50,8 @@ class Rehearsed:
         self.places.append(Place(LOSSES, made, 0, made, 9))
         return len(self.after) - 1
 
-    def call(self, line: int, *after: int, fails: bool = False, of: Sequence[int] = ()) -> int:
-        """A call of losses that lines have made; if of one, that line has the call's number."""
+    def call(self, line: int, *after: int, fails: bool = False) -> int:
+        """A call of a loss that a line of the same number has made."""
         root = self.node(line, *after)
         stale = ((root, -1, -1),) if fails else ()
         self.run((FILE, line), root=root, stale=stale)
@@ -248,10 +248,39 @@ def test_of_a_sum_each_loss_trains_what_it_leads_to() -> None:
     }
 
 
+def test_a_loss_that_two_lines_run_backward_is_one() -> None:
+    base, once = Rehearsed(), Rehearsed()
+    for run, lines in ((base, (1, 3)), (once, (3,))):
+        root = run.node(50, G)
+        for line in lines:
+            run.run((FILE, line), root=root)
+        run.step(0, G)
+    found = Comparison(base.record, once.record, [changed((1, "pass"))])
+    assert found.stands_for(((FILE, 3),)) == {((FILE, 1),)}
+    assert found.differences == ()
+
+
+def test_losses_that_their_lines_compute_are_known_by_what_is_there_of_them() -> None:
+    def run(*lines: int) -> Rehearsed:
+        run = Rehearsed()
+        shared = run.node(50, G)
+        for line in lines:
+            root = run.node(line, shared, D)
+            run.places[-1] = Place(FILE, line, 0, line, 9)
+            run.run((FILE, line), root=root)
+        run.step(0, G)
+        run.step(1, D)
+        return run
+
+    edits = [changed((1, "(a() + b()).backward()"), (3, "pass"))]
+    assert Comparison(run(1, 3).record, run(1).record, edits).differences == ()
+    assert differences(run(1, 3), run(1, 3)) == []
+
+
 def test_a_function_for_any_loss_is_another_line_for_each_caller() -> None:
     first, second = (("lib.py", 5), (FILE, 1)), (("lib.py", 5), (FILE, 3))
     base = losses(Rehearsed(), {first: "a", second: "b"})
-    after = {(("lib.py", 5), (FILE, 2)): "b", (("lib.py", 5), (FILE, 4)): "a"}
+    after: dict[Line, str] = {(("lib.py", 5), (FILE, 2)): "b", (("lib.py", 5), (FILE, 4)): "a"}
     moved = changed((1, ""), (4, "y = 2\na.backward()"))
     found = Comparison(base.record, losses(Rehearsed(), after).record, [moved])
     assert [found.stands_for(line) for line in after] == [{second}, {first}]

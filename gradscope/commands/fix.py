@@ -21,6 +21,7 @@ from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.fixing.proposals import Plan
+    from gradscope.fixing.rehearsal import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,9 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     tell = _telling(console)
     recorded = with_edits(_recorded(file, args, options, tell))
     recording = Suppressor(options.settings).of_findings(recorded)
+    record = None
     if options.rehearse and recording.findings:
-        recording = _rehearsed(recording, options, console, tell)
+        recording, record = _rehearsed(recording, options, console, tell)
     suppressed = [finding for finding in recording.findings if finding.suppression]
     by_name = options.finding is not None or options.picks
     if len(suppressed) == len(recording.findings) and not by_name:
@@ -81,7 +83,7 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
             return 1
     bounds = Bounds(options.stop_after or default_calls(plan.proposals), options.timeout)
     try:
-        trial = try_out(plan, recording, bounds, tell, options.picks)
+        trial = try_out(plan, recording, bounds, tell, options.picks, record)
     except KeyboardInterrupt:
         die_of_interrupt()
     print_changes(trial.verdict.plan, console)
@@ -109,20 +111,22 @@ def _recorded(
 
 def _rehearsed(
     recording: Recording, options: FixOptions, console: Console, tell: Callable[[str], None]
-) -> Recording:
-    """Return the recording with what a rehearsal of its run finds among its fixes."""
+) -> tuple[Recording, Record | None]:
+    """Return the recording with what a rehearsal of its run finds among its fixes, and the record
+    of that if it came to its end.
+    """
     from gradscope.fixing.options import with_options
-    from gradscope.fixing.runs import rehearse
+    from gradscope.fixing.runs import Bounds, rehearse
 
     tell("rehearses the run")
     try:
-        record = rehearse(recording, options.timeout, guarded=options.guarded)
+        record = rehearse(recording, Bounds(0, options.timeout), guarded=options.guarded)
     except GradscopeError as failure:
         print_line(console, f"not rehearsed: {failure}")
-        return recording
+        return recording, None
     if record.stopped:
         print_line(console, f"the rehearsal {record.ended}; --yes lets it")
-    return with_options(recording, record)
+    return with_options(recording, record), None if record.stopped else record
 
 
 def _suppressed(findings: Sequence[Finding]) -> str:

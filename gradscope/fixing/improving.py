@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.options import with_options
 from gradscope.fixing.proposals import Candidate, Plan, Proposal, plan, replanned
 from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
 from gradscope.fixing.verify import Verdict, default_calls
-from gradscope.model import Applicability, Edit, Finding, Fix, Recording, Severity
+from gradscope.model import Applicability, Finding, Fix, Recording, Severity
 
 _MOST_TRIED = 6
 _LEAST_SECONDS = 2.0
@@ -29,7 +29,7 @@ def improved(
     end = time.monotonic() + seconds
     tell("rehearses the run, to find a fix")
     try:
-        record = rehearse(recording, seconds, guarded=True, start=start)
+        record = rehearse(recording, Bounds(0, seconds), guarded=True, start=start)
         recording = with_options(recording, record)
         if record.stopped:
             tell(f"the rehearsal {record.ended}")
@@ -62,29 +62,29 @@ def _tried(
             after = run(recording, with_it.changes, within, guarded=True, start=start)
             if after.exit_status == REFUSED:
                 continue
+            judgement.is_tried = True
             verdict = Verdict(with_it, bounds, before, after)
-            if after.exit_status is not None and _holds(verdict, proposal):
+            if after.exit_status is not None and verdict.mends(proposal):
                 judgement.held = candidate.fix
                 judgement.is_proven = after.exit_status == 0
                 break
-            judgement.failed.append(candidate.fix.edits)
     findings = (judged[id(f)].applied(f) if id(f) in judged else f for f in recording.findings)
     return replace(recording, findings=tuple(findings))
 
 
 @dataclass
 class _Judgement:
-    """What trying the candidates of a finding has shown: which held, and which did not."""
+    """What trying the candidates of a finding has shown."""
 
     held: Fix | None = None
     is_proven: bool = False
     """Whether the program came to its own end with it."""
-    failed: list[tuple[Edit, ...]] = field(default_factory=list)
+    is_tried: bool = False
 
     def applied(self, finding: Finding) -> Finding:
         """Return a finding with what held as its first fix; only that is said to be safe."""
         fixes = [each for each in finding.fixes if self.held is None or each != self.held]
-        if self.held is not None or self.failed:
+        if self.is_tried:
             fixes = [_careful(fix) for fix in fixes]
         if self.held is not None:
             safe = Applicability.MACHINE_APPLICABLE
@@ -103,9 +103,3 @@ def _only(recording: Recording, plan: Plan, proposal: Proposal, candidate: Candi
     """Return the plan with one candidate for one proposal, and nothing for the others."""
     alone = replace(plan, proposals=(replace(proposal, chosen=candidate, problem=""),))
     return replanned(recording, alone, [candidate.number])
-
-
-def _holds(verdict: Verdict, proposal: Proposal) -> bool:
-    codes = {(each.code, each.site) for each in proposal.findings}
-    gone = not any((each.code, each.site) in codes for each in verdict.after.findings)
-    return gone and verdict.left(proposal) is None and not verdict.fails and not verdict.is_worse

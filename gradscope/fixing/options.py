@@ -6,7 +6,7 @@ import ast
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gradscope.code import source
@@ -38,7 +38,7 @@ from gradscope.fixing.placed import (
     with_followers,
     without_graph,
 )
-from gradscope.fixing.rehearsal import Change, Event, Flow, Kind, Record, Simulation, Spot
+from gradscope.fixing.rehearsal import Change, Event, Kind, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
 from gradscope.rules.gs102 import CARRIED
 from gradscope.units import lines_told, listed
@@ -121,19 +121,17 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     lines = {(site.file, site.line): None for site in sites if site is not None}
     graphs = set(record.identities.values())
     near = [n for n, p in enumerate(record.places) if n in graphs and (p.file, p.line) in lines]
-    is_free = search.is_fruitful if finding.code == "GS301" else search.is_harmless
-    at = [number for number in near if is_free(number)]  # a chain is cut where gradients go on
+    effects = {number: search.effect(number) for number in near}
+    is_chain = finding.code == "GS301"  # it is cut where gradients go on
+    at = [n for n, e in effects.items() if (e.is_fruitful if is_chain else e.is_harmless)]
     single = [[n] for n in sorted(at, key=lambda n: (len(text_at(record.places[n])), n))]
     for together in single or [search.kept_at()]:
         texts = listed([f"`{text_at(record.places[n])}`" for n in together])
-        is_number = all(record.kinds.get(n) == _NUMBER for n in together)
-        item = (FixKind.ITEM, "item", f"store the value of {texts}, with item()")
-        for kind, method, message in (
-            (FixKind.DETACH, "detach", f"store {texts} detached"),
-            *((item,) if is_number else ()),
-        ):
-            kinds = record.kinds
-            edits = all_of(with_call(record.places[n], kinds[n], method) for n in together)
+        forms = [(FixKind.DETACH, "detach", f"store {texts} detached")]
+        if all(record.kinds.get(n) == _NUMBER for n in together):
+            forms.append((FixKind.ITEM, "item", f"store the value of {texts}, with item()"))
+        for kind, method, message in forms:
+            edits = all_of(with_call(record.places[n], record.kinds[n], method) for n in together)
             if edits:
                 found[kind].append(Fix(kind, message, edits, _CHANGES))
     found[FixKind.NO_GRAD] = search.without_graph(lines)
@@ -154,6 +152,20 @@ def _fails_at(finding: Finding) -> Spot | None:
     return None if site is None else (site.file, site.line)
 
 
+@dataclass(frozen=True, slots=True)
+class _Effect:
+    """What a cut at one place does: it is fruitful if each call has something left to make,
+    harmless if it takes no gradient that a step needs, bearable if each line goes on training all
+    its leaves.
+    """
+
+    hazards: int
+    mends: bool
+    is_fruitful: bool
+    is_harmless: bool
+    is_bearable: bool
+
+
 class _Search:
     """Tries changes on a record, to mend what fails in one line."""
 
@@ -167,6 +179,7 @@ class _Search:
         self._freed = self._bad(self._meant)
         self._broken = self._freed | {node for node, _, _ in self._stale}
         self._built: dict[ast.AST, frozenset[int]] = {}
+        self._effects_of: dict[int, _Effect] = {}
 
     @property
     def fails(self) -> bool:
@@ -186,8 +199,8 @@ class _Search:
             once = ("what it is built from is then trained by the first call alone",)
             detached = [replace(fix, effects=once) for fix in detached]
         if not detached:
-            bearable = self.detached(self._bearable, _CONSTANT)
-            detached = [replace(fix, reason="") for fix in bearable]
+            bearable = [place for place in self._places() if self.effect(place).is_bearable]
+            detached = [replace(fix, reason="") for fix in self.detached(bearable, _CONSTANT)]
         return {
             FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
@@ -202,13 +215,8 @@ class _Search:
 
     def detached(self, places: Collection[int], *effects: str) -> list[Fix]:
         """Return the fixes that detach at one of these places, the best first."""
-        cuts = {p: self._cut([p]) for p in places}
-        known = set(self._base.fruitless)
-        left = {
-            p: len(s.hazards)
-            for p, s in cuts.items()
-            if self._mends(s) and known.issuperset(s.fruitless)
-        }
+        cuts = {place: self.effect(place) for place in places}
+        left = {p: e.hazards for p, e in cuts.items() if e.mends and e.is_fruitful}
         fixes = (self._detach([p]) for p in sorted(left, key=lambda p: (left[p], *self._worth(p))))
         found = [fix for fix in fixes if fix is not None][:_MOST]
         return [replace(fix, effects=effects) for fix in found] if effects else found
@@ -234,13 +242,17 @@ class _Search:
     @cached_property
     def _harmless(self) -> list[int]:
         """The places where a cut takes no gradient that a step needs."""
-        return [place for place in self._places() if self.is_harmless(place)]
+        return [place for place in self._places() if self.effect(place).is_harmless]
 
-    @cached_property
-    def _bearable(self) -> list[int]:
-        """The places where a cut leaves every line's loss all the parameters that it trains."""
-        cuts = {place: self._cut([place]) for place in self._places()}
-        return [place for place, cut in cuts.items() if not self._harm(cut, in_part=True)]
+    def effect(self, place: int) -> _Effect:
+        """Return what a cut at one place does."""
+        if place not in self._effects_of:
+            cut, base = self._cut([place]), self._base
+            fruitful = set(base.fruitless) >= set(cut.fruitless)
+            bearable = fruitful and base.needed_lines <= cut.trained_lines
+            facts = len(cut.hazards), self._mends(cut), fruitful, not self._harm(cut), bearable
+            self._effects_of[place] = _Effect(*facts)
+        return self._effects_of[place]
 
     @property
     def is_built_once(self) -> bool:
@@ -254,7 +266,7 @@ class _Search:
         is_kept = any(unguarded(*each) for each in self._stored)
         trained = {leaf for e in record.events for leaf in e.leaves}
         behind = record.reached(parts[0]) if parts and (is_same or is_kept) else ()
-        return any(record.leaf.get(node) in trained for node in behind)
+        return bool(record.leaves_of(behind) & trained)
 
     def kept(self) -> list[Fix]:
         """Return the fix that keeps graphs, in as few calls as that takes."""
@@ -264,11 +276,11 @@ class _Search:
         if not self._freed or events[self._fail].roots in before:
             return []  # the same loss once more: its gradients would be there twice
         keeps = set(spots)
-        left = set(self._keep(keeps).hazards)
+        left = set(self._run(Change(keeps=frozenset(keeps))).hazards)
         if left & self._meant:
             return []
         for spot in sorted(spots):
-            if set(self._keep(keeps - {spot}).hazards) <= left:
+            if set(self._run(Change(keeps=frozenset(keeps - {spot}))).hazards) <= left:
                 keeps.discard(spot)
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
         edits = all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
@@ -283,7 +295,7 @@ class _Search:
         events = self._record.events
         calls = {i: events[i] for fail in self._meant for i in events[fail].uses}
         sites = {each.spot: each.site for each in calls.values() if not each.keep}
-        if not sites or not self._mends(self._keep(sites)):
+        if not sites or not self._mends(self._run(Change(keeps=frozenset(sites)))):
             return []
         edits = all_of(with_flag(site, "create_graph") for site in sites.values())
         lines = lines_told(line for _, line in sites)
@@ -300,9 +312,9 @@ class _Search:
         for first, second in ((i, self._fail) for i in calls[-_MOST - 1 : -1]):
             one, other = record.events[first], record.events[second]
             between = record.events[first + 1 : second]
-            trained = {record.leaf[n] for n in self._base.ran[first] if n in record.leaf}
+            trained = record.leaves_of(self._base.ran[first])
             is_apart = any(each.leaves for each in between) or trained & set(other.cleared)
-            if is_apart or not self._mends(self._keep([one.spot])):
+            if is_apart or not self._mends(self._run(Change(keeps=frozenset({one.spot})))):
                 continue
             if one.spot == other.spot:
                 edits = written(*summed_loop(other.site))
@@ -331,7 +343,7 @@ class _Search:
         )
         following = record.events[self._fail :]
         steps = [each for each in following if each.kind == "step"]
-        trained = {record.leaf[n] for n in self._base.ran.get(self._fail, ()) if n in record.leaf}
+        trained = record.leaves_of(self._base.ran.get(self._fail, ()))
         for site in changed:
             at = (site.file, site.line)
             stepped = {
@@ -389,15 +401,7 @@ class _Search:
         inner = record.reached(n for node in record.kept for n in record.after[node])
         given = Counter(record.identities[node] for node in record.kept if node not in inner)
         often = [place for place, times in given.most_common(_MOST) if times > _MOST]
-        return [place for place in often if self.is_harmless(place)]
-
-    def is_harmless(self, place: int) -> bool:
-        """Return whether a cut at a place takes no gradient that a step needs."""
-        return not self._harm(self._cut([place]))
-
-    def is_fruitful(self, place: int) -> bool:
-        """Return whether a cut at a place leaves each call something to make."""
-        return set(self._base.fruitless) >= set(self._cut([place]).fruitless)
+        return [place for place in often if self.effect(place).is_harmless]
 
     def rebound(self) -> list[Fix]:
         """Return the fixes that detach variables at the head of a function or loop."""
@@ -407,15 +411,16 @@ class _Search:
             is_call = place in self._calls_at
             if is_call and fixes:
                 break  # the head of a loop says it as well
-            harmless = [n for n, at in names.items() if not self._harm(self._rebind(head, at))]
+            alone = {n: Change(head=head, names=at) for n, at in names.items()}
+            harmless = [n for n, change in alone.items() if not self._harm(self._run(change))]
             every = frozenset().union(*(names[n] for n in harmless)) if harmless else frozenset()
-            changed = self._rebind(head, every)
+            changed = self._run(Change(head=head, names=every))
             if not harmless or not self._mends(changed) or self._harm(changed):
                 continue
             for name in harmless.copy():
                 rest = [other for other in harmless if other != name]
                 fewer = frozenset().union(*(names[n] for n in rest)) if rest else frozenset()
-                if self._mends(self._rebind(head, fewer)):
+                if self._mends(self._run(Change(head=head, names=fewer))):
                     harmless.remove(name)
             chosen = {name: names[name] for name in harmless}
             fixes += self._rebinding(place, chosen, changed, "a state is carried on")
@@ -431,7 +436,7 @@ class _Search:
         for head, place in enumerate(record.heads):
             names = self._carried(head, place)
             at = frozenset().union(*names.values())
-            changed = self._rebind(head, at)
+            changed = self._run(Change(head=head, names=at))
             if not names or self._harm(changed):
                 continue
             begun = record.begun[head][-1]
@@ -461,8 +466,7 @@ class _Search:
             return []  # a step comes too early
         if not places or min(places) < 0 or self._freed or len(places) > _MOST:
             return []
-        changed = Simulation(self._record, Change(clones=frozenset(places))).run()
-        if not self._mends(changed):
+        if not self._mends(self._run(Change(clones=frozenset(places)))):
             return []
         record = self._record
         edits = all_of(with_call(record.places[n], record.kinds[n], "clone") for n in places)
@@ -477,8 +481,7 @@ class _Search:
         record = self._record
         made = {record.made[n] for n in self._freed if record.made[n] >= 0}
         fixes = []
-        for function in {decorated_function(record.places[n]) for n in made} - {None}:
-            assert function is not None
+        for function in filter(None, {decorated_function(record.places[n]) for n in made}):
             if self._mends(self._built_again(self._built_by(*function), frozenset())):
                 edits = written(*uncached(*function))
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
@@ -572,7 +575,7 @@ class _Search:
         if head < 0 or not edits:
             return
         own = frozenset().union(*(self._built_by(file, node) for node in nodes))
-        changed = Simulation(self._record, Change(again=own, head=head)).run()
+        changed = self._run(Change(again=own, head=head))
         if self._mends(changed) and not self._harm(changed):
             lines = lines_told(node.lineno for node in nodes)
             is_loop = isinstance(owner, source.LOOPS)
@@ -626,7 +629,7 @@ class _Search:
 
     def _built_again(self, own: frozenset[int], cuts: frozenset[int], *spots: Spot) -> Simulation:
         calls = frozenset(spots or {self._record.events[i].spot for i in self._record.calls})
-        return Simulation(self._record, Change(cuts, again=own, for_calls=calls)).run()
+        return self._run(Change(cuts=cuts, again=own, for_calls=calls))
 
     def _carried(self, head: int, place: Place) -> dict[str, frozenset[int]]:
         """Return the variables whose values go on beyond a head, and the places that read them."""
@@ -673,8 +676,8 @@ class _Search:
         heads = (h for h in record.bound if region_of(record.heads[h]) is loop)
         return next((record.bound[h] for h in heads), None)
 
-    def _rebind(self, head: int, names: frozenset[int]) -> Simulation:
-        return Simulation(self._record, Change(head=head, names=names)).run()
+    def _run(self, change: Change) -> Simulation:
+        return Simulation(self._record, change).run()
 
     def _kinds(self, numbers: Iterable[int]) -> frozenset[Kind]:
         return frozenset().union(*(self._record.kinds.get(n, frozenset()) for n in numbers))
@@ -693,7 +696,7 @@ class _Search:
     def _fix(
         self, kind: FixKind, message: str, edits: tuple[Edit, ...], changed: Simulation
     ) -> Fix:
-        return Fix(kind, message, edits, _CHANGES, self._effects(changed.flows))
+        return Fix(kind, message, edits, _CHANGES, self._effects(changed))
 
     def _places(self) -> list[int]:
         """Return the places on the way to what fails, of all calls up to it."""
@@ -705,22 +708,15 @@ class _Search:
         return sorted(found)[:_MOST_CUTS]
 
     def _cut(self, cuts: Iterable[int]) -> Simulation:
-        return Simulation(self._record, Change(frozenset(cuts))).run()
-
-    def _keep(self, keeps: Iterable[Spot]) -> Simulation:
-        return Simulation(self._record, Change(keeps=frozenset(keeps))).run()
+        return self._run(Change(cuts=frozenset(cuts)))
 
     def _mends(self, changed: Simulation) -> bool:
         left = set(changed.hazards)
         return not left & self._meant and left <= set(self._base.hazards)
 
-    def _harm(self, changed: Simulation, *, in_part: bool = False) -> bool:
-        """Return whether a gradient that is needed changes, or a call has none to make; with
-        ``in_part``, whether a line trains a parameter no more, by whichever way.
-        """
+    def _harm(self, changed: Simulation) -> bool:
+        """Return whether a gradient that is needed changes, or a call has none to make."""
         new = set(changed.fruitless) - set(self._base.fruitless)
-        if in_part:
-            return bool(new) or any(f not in changed.flows for f in self._base.needed if len(f) < 3)
         return bool(new) or not self._base.needed <= changed.flows or self._base.lost(changed) > 0
 
     def _fewest(self, harmless: Sequence[int]) -> list[int]:
@@ -784,17 +780,13 @@ class _Search:
             f"detach() {names} at {where}",
             edits,
             _CHANGES,
-            self._effects(changed.flows),
+            self._effects(changed),
             "no step uses a gradient that goes through it",
         )
 
-    def _effects(self, flows: set[Flow]) -> tuple[str, ...]:
+    def _effects(self, changed: Simulation) -> tuple[str, ...]:
         """Return what the training loses, in words."""
-        lost = {(flow[0], flow[1]) for flow in self._base.flows - flows if len(flow) == 2}
+        lost = self._base.trained_lines - changed.trained_lines
         names = self._record.leaves
-        told = [
-            f"{names[leaf]} would get no gradient from line {spot[1]}"
-            for spot, leaf in lost
-            if isinstance(leaf, int) and isinstance(spot, tuple) and names[leaf]
-        ]
+        told = [f"{names[n]} would get no gradient from line {at[1]}" for at, n in lost if names[n]]
         return (*sorted(told)[:_MOST], "every gradient that a step needs stays as it is")

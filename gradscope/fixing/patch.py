@@ -104,6 +104,12 @@ def apply(source: Source, edits: Iterable[Edit]) -> Change:
     return Change(source, Source(source.file, tuple(lines), source.encoding), tuple(origin))
 
 
+def old_place(changes: Iterable[Change], file: str, line: int) -> tuple[str, int]:
+    """Return the place that a line of the changed files had before."""
+    change = next((change for change in changes if change.file == file), None)
+    return file, line if change is None else change.old_line(line)
+
+
 def _end(line: str) -> str:
     return line[len(bare(line)) :]
 

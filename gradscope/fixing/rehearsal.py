@@ -16,6 +16,11 @@ from gradscope.fixing.marks import Place
 Spot: TypeAlias = tuple[str, int]
 """A file and a line in it."""
 
+Line: TypeAlias = tuple[Spot, ...]
+"""A line of a call and those of its callers, the innermost first: a function that runs any loss
+backward is another line for each of them.
+"""
+
 Kind: TypeAlias = "str | tuple[str, frozenset[Kind]]"
 """What a place gave: ``tensor``, ``number`` (of one element), ``none``, ``other``, or what a tuple,
 a list or a dict has in it.
@@ -23,7 +28,6 @@ a list or a dict has in it.
 
 Flow: TypeAlias = tuple[object, ...]
 """A way by which a call trains a leaf: in full, or only from which line to which leaf."""
-
 
 Cut: TypeAlias = Callable[[int, int], bool]
 """Whether the edge from one node to another is cut."""
@@ -68,8 +72,9 @@ class Event:
     leaves), ``stale`` the nodes whose saved tensors had been changed, each with the event that did
     it and the place that gave the tensor, and ``cleared`` the leaves without a gradient when it
     began, and ``uses`` the calls of ``autograd.grad`` of whose results the roots are computed.
-    ``leaves`` are those that a step has used. ``nodes`` is how many nodes there were,
-    ``stack`` the program's lines that led there, the innermost first.
+    ``value`` is the loss, if that is one number. ``leaves`` are those that a step has used.
+    ``nodes`` is how many nodes there were, ``stack`` the program's lines that led there, the
+    innermost first.
     """
 
     kind: str
@@ -82,10 +87,11 @@ class Event:
     stale: tuple[tuple[int, int, int], ...] = ()
     cleared: tuple[int, ...] = ()
     uses: tuple[int, ...] = ()
+    value: float | None = None
     leaves: tuple[int, ...] = ()
-    optimizer: int = 0
+    optimizer: int = -1
     nodes: int = 0
-    stack: tuple[Spot, ...] = ()
+    stack: Line = ()
 
     @property
     def spot(self) -> Spot:
@@ -105,6 +111,8 @@ class Record:
     that a place gave a list, a dict or a tuple, how many nodes there were and which were in it.
     ``heads`` are the first statements of functions and loops, and the engine's calls; ``begun`` is
     how many nodes there were each time one began, ``bound`` the variables that there always were.
+    ``leaves`` are their names, ``owners`` the optimizer of a leaf and its position there,
+    ``optimizers`` their classes.
     ``ended``: how the rehearsal did.
     """
 
@@ -121,6 +129,8 @@ class Record:
     kept: Sequence[int] = ()
     held: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
     leaves: Sequence[str] = ()
+    owners: dict[int, tuple[int, int]] = field(default_factory=dict)
+    optimizers: Sequence[str] = ()
     heads: Sequence[Place] = ()
     begun: dict[int, list[int]] = field(default_factory=dict)
     bound: dict[int, frozenset[str]] = field(default_factory=dict)
@@ -131,6 +141,11 @@ class Record:
         """Whether it ended before the program would have changed something outside."""
         return self.ended.startswith("stopped")
 
+    @property
+    def failed(self) -> bool:
+        """Whether the program raised an exception."""
+        return not self.stopped and self.ended not in ("end", "enough")
+
     def reached(self, starts: Iterable[int], cut: Cut = _NO_CUT) -> set[int]:
         """Return the nodes that a call runs without the edges that are cut; -1 leads to a root."""
         return reached(self.after, starts, cut)
@@ -138,6 +153,10 @@ class Record:
     def leading(self, seen: set[int], targets: set[int]) -> set[int]:
         """Return those of some nodes by which they lead to the targets."""
         return leading(self.after, seen, targets)
+
+    def leaves_of(self, nodes: Iterable[int]) -> set[int]:
+        """Return the leaves that some nodes accumulate into."""
+        return {self.leaf[node] for node in nodes if node in self.leaf}
 
     @cached_property
     def calls(self) -> tuple[int, ...]:
@@ -180,6 +199,7 @@ class Simulation:
     but for what goes through nodes that an earlier step's calls have freed: that is a state carried
     from iteration to iteration, and each iteration has flows of its own. ``ran`` are the nodes of
     each call, ``rebound`` those that a call asks for and that a variable stands for no more.
+    ``used`` are the calls whose gradients a step uses, of each of its leaves.
     """
 
     record: Record
@@ -190,6 +210,7 @@ class Simulation:
     needed: set[Flow] = field(default_factory=set)
     ran: dict[int, set[int]] = field(default_factory=dict)
     rebound: set[int] = field(default_factory=set)
+    used: dict[int, dict[int, set[int]]] = field(default_factory=dict)
 
     def run(self) -> Simulation:
         """Go through all events once; return the simulation."""
@@ -202,13 +223,14 @@ class Simulation:
         self._lost: dict[int, set[tuple[int, int]]] = defaultdict(set)
         self._ends: dict[int, set[int]] = defaultdict(set)
         self._since: dict[int, set[tuple[tuple[Spot, int, int], int, bool]]] = defaultdict(set)
+        self._asked: dict[int, set[int]] = defaultdict(set)
         self._window = 0
         for index, event in enumerate(self.record.events):
             if event.kind == "call":
                 self._call(index, event)
             elif event.leaves:
-                self._step(event.leaves)
-        self._step(self.record.used_at_the_end)
+                self._step(index, event.leaves)
+        self._step(len(self.record.events), self.record.used_at_the_end)
         return self
 
     def cut(self, node: int, following: int) -> bool:
@@ -299,6 +321,8 @@ class Simulation:
             self.flows |= asked
             self.needed |= asked
             self._ends[index] |= targets
+            for target in targets & self.ran[index] & record.leaf.keys():
+                self._asked[record.leaf[target]].add(index)
             return
         for node in here:
             for following in record.after[node]:
@@ -320,8 +344,11 @@ class Simulation:
         own = (self.record.reached([t], self.cut) for t in asked - self.rebound)
         return not asked <= here or not all(leaf & each for each in own)
 
-    def _step(self, leaves: Iterable[int]) -> None:
+    def _step(self, index: int, leaves: Iterable[int]) -> None:
+        self.used[index] = {}
         for leaf in leaves:
+            calls = {flow[1] for flow, _, _ in self._since[leaf]}
+            self.used[index][leaf] = calls or self._asked.pop(leaf, set())
             for flow, window, is_fresh in self._since[leaf]:
                 rough = (flow[0], leaf)
                 self.flows |= {flow, rough}
@@ -330,6 +357,16 @@ class Simulation:
                     self.needed |= {flow, rough} if is_fresh else {rough}
         self._window += 1
         self._old |= self._freed
+
+    @property
+    def trained_lines(self) -> set[tuple[Any, Any]]:
+        """The flows, only from which line to which leaf."""
+        return {(flow[0], flow[1]) for flow in self.flows if len(flow) == 2}
+
+    @property
+    def needed_lines(self) -> set[tuple[Any, Any]]:
+        """What of these is needed."""
+        return self.trained_lines & self.needed
 
     @cached_property
     def needed_nodes(self) -> dict[int, set[int]]:
@@ -372,6 +409,8 @@ def read_record(file: Path) -> Record:
         kept=data["kept"],
         held={int(k): [(time, tuple(nodes)) for time, nodes in v] for k, v in data["held"].items()},
         leaves=data["leaves"],
+        owners={int(leaf): (number, at) for leaf, (number, at) in data["owners"].items()},
+        optimizers=data["optimizers"],
         heads=[*heads, *calls],
         begun=begun,
         bound={int(head): frozenset(names) for head, names in data["bound"].items()},

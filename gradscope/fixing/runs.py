@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import pickle
@@ -10,17 +11,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.gradients import Line, Training, read_training
 from gradscope.fixing.patch import Change, bare, read
 from gradscope.fixing.proposals import CODE
-from gradscope.fixing.rehearsal import Record, read_record
+from gradscope.fixing.rehearsal import Line, Record, Spot, read_record
 from gradscope.model import Finding, Header, Outcome, Recording
 from gradscope.record.file import load
 
@@ -71,8 +72,7 @@ class Bounds:
 class Job:
     """What the process of a run gets: the program, changed sources, files to write to.
 
-    ``reference``: calls that would fail go on, as far as they can. ``guarded``: the run ends
-    where the program would change anything outside its process.
+    ``guarded``: the run ends where the program would change anything outside its process.
     """
 
     script: str
@@ -83,8 +83,18 @@ class Job:
     recording: Path
     notes: Path
     sources: dict[str, bytes]
-    reference: bool = False
     guarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A backward call: its line, the loss that it started from if that was a single number, and
+    when it was over.
+    """
+
+    line: Line
+    value: float | None
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +142,7 @@ class Run:
     losses: tuple[Loss, ...]
     exit_status: int | None
     output: str
-    training: Training = field(default_factory=Training)
+    noted: tuple[Noted, ...] = ()
     seconds: float = 0
 
     @property
@@ -147,6 +157,28 @@ class Run:
                 *(call.last_number for call in self.recording.calls),
             ]
         )
+
+    @property
+    def steps_made(self) -> int:
+        """How often the line was run that made most calls."""
+        return len(self._ends)
+
+    @property
+    def _ends(self) -> list[float]:
+        ends: dict[Line, list[float]] = {}
+        for call in self.noted:
+            ends.setdefault(call.line, []).append(call.at)
+        return max(ends.values(), key=len, default=[])
+
+    def seconds_of_a_step(self, first: int | None = None) -> float | None:
+        """Return the median time from one call of a line to its next, all that the program does
+        between included: of the line that is called most, or its ``first`` calls, without the very
+        first one if others are left.
+        """
+        ends = self._ends[:first]
+        settled = ends[1:] if len(ends) > 2 else ends
+        times = sorted(later - earlier for earlier, later in pairwise(settled))
+        return times[len(times) // 2] if times else None
 
     @property
     def is_rank(self) -> bool:
@@ -198,16 +230,28 @@ def start_process(
     )
 
 
-def run(
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a process has left: its files, its exit status, and what it printed."""
+
+    recording: Path
+    notes: Path
+    exit_status: int | None
+    output: str
+
+
+@contextmanager
+def _done(
+    module: str,
     recording: Recording,
     changes: Sequence[Change],
     bounds: Bounds,
-    *,
-    reference: bool = False,
-    guarded: bool = False,
-    start: Start = start_process,
-) -> Run:
-    """Run the program of a recording with changes to its sources; see Job for the flags."""
+    guarded: bool,
+    start: Start,
+) -> Iterator[_Done]:
+    """Have a module of ``launch`` run the program of a recording with changes to its sources; the
+    files are there as long as the context is.
+    """
     header = recording.header
     sources = {change.file: change.after.data for change in changes if change.file != CODE}
     code = next(
@@ -216,29 +260,32 @@ def run(
     with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
         place = Path(folder)
         files = place / "run.gscope", place / "notes"
-        job = Job(
-            header.script,
-            header.argv,
-            code,
-            header.hooks,
-            bounds.calls,
-            *files,
-            sources,
-            reference,
-            guarded,
-        )
-        (place / "job").write_bytes(pickle.dumps(job))
+        what = header.script, header.argv, code, header.hooks, bounds.calls
+        (place / "job").write_bytes(pickle.dumps(Job(*what, *files, sources, guarded)))
         with (place / "output").open("wb") as output:
             environment = os.environ | _only_rank(header)
-            process = start("trial", place / "job", header.cwd, environment, output)
+            process = start(module, place / "job", header.cwd, environment, output)
             status = _ended(process, bounds.seconds)
         text = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
+        yield _Done(*files, status, text)
+
+
+def run(
+    recording: Recording,
+    changes: Sequence[Change],
+    bounds: Bounds,
+    *,
+    guarded: bool = False,
+    start: Start = start_process,
+) -> Run:
+    """Run the program of a recording with changes to its sources; see Job for the flag."""
+    with _done("trial", recording, changes, bounds, guarded, start) as done:
         found = None
         with suppress(GradscopeError):  # a program that never imports torch leaves none
-            found = load(files[0])
-        training = read_training(files[1])
-    losses = _losses(training, {change.file: change for change in changes})
-    return Run(found, losses, status, text, training, bounds.seconds)
+            found = load(done.recording)
+        noted = read_notes(done.notes)
+    losses = _losses(noted, {change.file: change for change in changes})
+    return Run(found, losses, done.exit_status, done.output, noted, bounds.seconds)
 
 
 def recorded(header: Header, seconds: float) -> Recording:
@@ -254,35 +301,26 @@ def recorded(header: Header, seconds: float) -> Recording:
 
 
 def rehearse(
-    recording: Recording, seconds: float, *, guarded: bool, start: Start = start_process
+    recording: Recording,
+    bounds: Bounds,
+    changes: Sequence[Change] = (),
+    *,
+    guarded: bool,
+    start: Start = start_process,
 ) -> Record:
-    """Run the program of a recording once more with its places marked; return what it showed.
+    """Run the program of a recording once more, with changes to its sources and every place marked;
+    return what it showed. Of ``bounds.calls`` 0 means: for some calls after one that would fail.
 
-    ``guarded``: the run ends where it would change anything outside its process. Raise
-    GradscopeError if it cannot be run, or shows nothing.
+    Raise GradscopeError if it cannot be run, or shows nothing.
     """
     check(recording)
-    header = recording.header
-    with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
-        place = Path(folder)
-        notes = place / "notes"
-        job = Job(
-            *(header.script, header.argv, header.code, False, 0, place / "none", notes, {}),
-            guarded=guarded,
-        )
-        (place / "job").write_bytes(pickle.dumps(job))
-        with (place / "output").open("wb") as output:
-            environment = os.environ | _only_rank(header)
-            _ended(
-                start("rehearsing", place / "job", header.cwd, environment, output),
-                seconds,
-            )
+    with _done("rehearsing", recording, changes, bounds, guarded, start) as done:
         try:
-            return read_record(notes)
+            return read_record(done.notes)
         except (OSError, ValueError):
-            said = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
-            last = (said.strip().splitlines() or ["it ran out of time"])[-1]
-            raise GradscopeError(f"the rehearsal of {header.script} failed: {last}") from None
+            last = (done.output.strip().splitlines() or ["it ran out of time"])[-1]
+            script = recording.header.script
+            raise GradscopeError(f"the rehearsal of {script} failed: {last}") from None
 
 
 def _only_rank(header: Header) -> dict[str, str]:
@@ -316,10 +354,20 @@ def _ended(process: Process, seconds: float) -> int | None:
             process.wait()
 
 
-def _losses(training: Training, changes: dict[str, Change]) -> tuple[Loss, ...]:
+def read_notes(file: Path) -> tuple[Noted, ...]:
+    """Return what a run has noted, up to where it was killed; nothing where there is no file."""
+    found: list[Noted] = []
+    with suppress(OSError, ValueError):
+        for text in file.read_text(encoding="utf-8").splitlines():
+            line, value, at = json.loads(text)
+            found.append(Noted(tuple(map(tuple, line)), value, at))
+    return tuple(found)
+
+
+def _losses(noted: Iterable[Noted], changes: dict[str, Change]) -> tuple[Loss, ...]:
     """Return the values of the calls that started from a single number, by their lines."""
     values: dict[Line, list[float]] = {}
-    for call in training.calls:
+    for call in noted:
         if call.value is not None:
             values.setdefault(call.line, []).append(call.value)
     losses = []
@@ -329,16 +377,13 @@ def _losses(training: Training, changes: dict[str, Change]) -> tuple[Loss, ...]:
     return tuple(losses)
 
 
-def told_place(line: Line, lines: Iterable[Line]) -> tuple[str, int]:
+def told_place(line: Line, lines: Iterable[Line]) -> Spot:
     """Return the place by which a line is told from others: its own, or that of its caller."""
-    places = ((line.file, line.number), *line.via)
-    alike = [other for other in lines if other != line and other[:2] == line[:2]]
-    for depth, place in enumerate(places):
-        if all(other.via[depth - 1 : depth] != (place,) for other in alike) and (
-            depth or not alike
-        ):
+    alike = [other for other in lines if other != line and other[:1] == line[:1]]
+    for depth, place in enumerate(line):
+        if all(other[depth : depth + 1] != (place,) for other in alike):
             return place
-    return places[0]
+    return line[0] if line else ("", 0)
 
 
 def text_at(file: str, line: int, changes: dict[str, Change]) -> str:

@@ -1,20 +1,27 @@
-"""Compares what two runs of a program trained: what a fix takes away, and what it brings in."""
+"""Compares what two rehearsals trained: what a fix takes away, and what it brings in."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import TypeAlias
 
-from gradscope.fixing.gradients import Call, Key, Line, Step, Training
+from gradscope.fixing import patch
+from gradscope.fixing.rehearsal import Line, Record, Simulation, Spot
 
-Unit = frozenset[Line]
-"""The lines of the unchanged program whose losses a call of the changed one is made of."""
+Key: TypeAlias = tuple[int, int, str]
+"""A leaf, the same in two runs of a program: its optimizer, and its position there. That of a leaf
+without optimizer is -1; such leaves are told apart by their names, or by their order.
+"""
 
-_SAME = 1e-3
-"""Relative difference up to which two norms of a gradient are taken for one."""
+Losses: TypeAlias = frozenset[Line]
+"""The lines of the unchanged program that run some losses backward."""
+
 _MOST_NAMES = 3
 
 
@@ -28,6 +35,18 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A step of an optimizer, or a call of a program that has none (-1): the losses whose
+    gradients it used, of each leaf.
+    """
+
+    index: int
+    optimizer: int
+    line: Line
+    losses: Mapping[Key, Losses]
+
+
+@dataclass(frozen=True, slots=True)
 class Difference:
     """Parameters that a fix trains otherwise, the loss that it is about, and the first ``step`` of
     their optimizer.
@@ -36,286 +55,358 @@ class Difference:
     change: Change
     keys: tuple[Key, ...]
     loss: Line
-    step: Step | None
+    step: Step
     rest: tuple[Line, ...] = ()
     times: tuple[int, int] = (0, 0)
 
     @property
     def optimizer(self) -> int:
         """The optimizer that steps them."""
-        return self.keys[0][0] if self.step is None else self.step.optimizer
+        return self.keys[0][0]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What the ``base`` trained and the run ``after`` the fix did.
+class _Run:
+    """What a rehearsal trained, by its calls and leaves."""
 
-    ``before`` is the run as it is, up to the call that fails; ``reference`` the same in which that
-    call goes on, if there is one. ``units`` says which losses a line of ``after`` stands for,
-    ``is_exact`` whether the reference computes what the program would if nothing failed.
-    """
-
-    before: Training
-    reference: Training | None
-    after: Training
-    units: Callable[[Line], Unit]
-    is_exact: bool = True
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.seen = Simulation(record).run()
+        ends: dict[Line, list[int]] = defaultdict(list)
+        self.built_before: dict[int, list[int]] = {}
+        """How many nodes there were after the earlier runs of a call's line, one by one."""
+        for index in record.calls:
+            event = record.events[index]
+            self.built_before[index] = [*ends[event.stack]]
+            ends[event.stack].append(event.nodes)
 
     @cached_property
-    def base(self) -> Training:
-        """What the fixed program is measured by."""
-        failed = self.before.failed
-        if failed is None or self.reference is None:
-            return self.before
-        passed = any(
-            call.number >= failed.number and not call.failed for call in self.reference.calls
-        )
-        return self.reference if passed else self.before
+    def lines(self) -> dict[Line, int]:
+        """The lines of all calls, each with its first one."""
+        found: dict[Line, int] = {}
+        for index in self.record.calls:
+            found.setdefault(self.record.events[index].stack, index)
+        return found
 
-    def homes_of(self, loss: Line) -> set[int]:
-        """Return the optimizers that step next after a loss of the unchanged program."""
-        known = self.base.homes().get(loss)
-        if known is not None:
-            return known
-        after = self.after.homes()
-        return {one for line, of in after.items() if loss in self.units(line) for one in of}
+    def key(self, leaf: int) -> Key:
+        """Return what identifies a leaf in both runs."""
+        if leaf in self.record.owners:
+            return (*self.record.owners[leaf], "")
+        name = self.record.leaves[leaf]
+        return -1, 0 if name else leaf, name
+
+    @cached_property
+    def names(self) -> dict[Key, str]:
+        """The names of the leaves, as far as they have one."""
+        return {self.key(leaf): name for leaf, name in enumerate(self.record.leaves) if name}
+
+    def carried(self, call: int) -> set[int]:
+        """Return the leaves that a call reaches only through a state that is carried from one run
+        of its line to the next: a program cannot have had this training for long.
+        """
+        ends, leaf = self.built_before[call], self.record.leaf
+        roots = self.record.events[call].roots
+
+        def is_old(node: int, following: int) -> bool:
+            return following not in leaf and bisect_right(ends, following) < len(ends)
+
+        def is_far(node: int, following: int) -> bool:
+            run = len(ends) if node < 0 else bisect_right(ends, node)
+            return following not in leaf and run - bisect_right(ends, following) > 1
+
+        through = self.record.leaves_of(self.record.reached(roots, is_far))
+        return through - self.record.leaves_of(self.record.reached(roots, is_old))
+
+    def made(self, node: int) -> Spot | None:
+        """Return the line that has made a node."""
+        place = self.record.made[node]
+        return None if place < 0 or node in self.record.identities else self.spot(place)
+
+    def spot(self, place: int) -> Spot:
+        """Return the line of a place."""
+        return self.record.places[place].file, self.record.places[place].line
+
+    def makers(self, call: int, *own: Spot) -> frozenset[int]:
+        """Return the places that have made what a call starts from, but for those of a line."""
+        waiting, found = [*self.record.events[call].roots], set[int]()
+        while waiting:
+            node = waiting.pop()
+            if self.made(node) in (None, *own):
+                waiting += self.record.after[node]
+            else:
+                found.add(self.record.made[node])
+        return frozenset(found)
+
+    def ways(self, step: Step, key: Key) -> int:
+        """Return how many nodes the calls differentiate for the gradient of a leaf that a step
+        uses: a view, or a sum, has nothing to be differentiated.
+        """
+        leaf, record = self.record.leaf, self.record
+        used = self.seen.used[step.index]
+        calls = {call for leaf, own in used.items() if self.key(leaf) == key for call in own}
+        total = 0
+        for call in calls:
+            ran = self.seen.ran[call]
+            ends = {node for node in ran if node in leaf and self.key(leaf[node]) == key}
+            total += sum(1 for node in record.leading(ran, ends) if record.nbytes[node])
+        return total
+
+
+class Comparison:
+    """What a rehearsal of the program trained, and one of the program with the ``changes``."""
+
+    def __init__(self, base: Record, after: Record, changes: Sequence[patch.Change]) -> None:
+        self._base, self._after = _Run(base), _Run(after)
+        self._changes = changes
+        self._fails = min(self._base.seen.hazards, default=-1)
+        """The first call of the unchanged program that would fail; -1 if none does."""
+
+    @property
+    def _failing(self) -> Line:
+        events = self._base.record.events
+        return () if self._fails < 0 else self._first[events[self._fails].stack]
+
+    # the two runs, in the lines of the unchanged program
 
     @cached_property
     def names(self) -> Mapping[Key, str]:
         """The names of the parameters, in whichever run they were found."""
-        runs = (self.after, self.reference, self.before)
-        return {k: n for run in runs if run is not None for k, n in run.names.items()}
+        return self._after.names | self._base.names
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        """The lines of the calls of the unchanged program."""
+        return [*self._base.lines]
+
+    @property
+    def optimizers(self) -> Sequence[str]:
+        """The classes of the optimizers, by their numbers."""
+        return self._base.record.optimizers or self._after.record.optimizers
+
+    def losses_of(self, line: Line) -> Sequence[float]:
+        """Return the values that the loss of a line would have if nothing were freed, where a call
+        would fail.
+        """
+        if self._fails < 0:
+            return ()
+        events = self._base.record.events
+        return [e.value for e in events if e.stack == line and e.value is not None]
+
+    def stands_for(self, line: Line) -> Losses:
+        """Return the losses of the unchanged program that a line of the changed one runs."""
+        call = self._after.lines.get(line)
+        return frozenset({self._old(line)}) if call is None else self._losses_of(call)
+
+    def _old(self, line: Line) -> Line:
+        return tuple(patch.old_place(self._changes, *spot) for spot in line)
+
+    @cached_property
+    def _gone(self) -> set[Line]:
+        return self._base.lines.keys() - {self._old(line) for line in self._after.lines}
+
+    def _losses_before(self, call: int) -> dict[Key, Losses]:
+        """Return for the leaves of a call of the unchanged program its line."""
+        run, loss = self._base, frozenset({self._first[self._base.record.events[call].stack]})
+        leaves = run.record.leaves_of(run.seen.ran[call]) - run.carried(call)
+        return {run.key(leaf): loss for leaf in leaves}
+
+    @cached_property
+    def _carried(self) -> set[tuple[Key, Line]]:
+        """What losses of the unchanged program reach through a carried state alone."""
+        run = self._base
+        first = {call: self._first[run.record.events[call].stack] for call in run.record.calls}
+        return {(run.key(leaf), line) for call, line in first.items() for leaf in run.carried(call)}
+
+    @cached_property
+    def _trained_before(self) -> Mapping[Key, Losses]:
+        return _trained_in(self.before)
+
+    def _losses_after(self, call: int) -> dict[Key, Losses]:
+        """Return for the leaves of a call of the changed program the losses that give them their
+        gradient: of several, those whose part of the graph leads there, or else did so before.
+        """
+        run, ran, losses = self._after, self._after.seen.ran[call], self._losses_of(call)
+        found: dict[Key, set[Line]] = {run.key(leaf): set() for leaf in run.record.leaves_of(ran)}
+        made = self._made_in(call)
+        for line in losses if len(losses) > 1 else ():
+            starts = [n for spot in self._made_of(line) for n in made.get(spot, ())]
+            for leaf in run.record.leaves_of(run.record.reached(starts) & ran):
+                found[run.key(leaf)].add(line)
+        known = {key: losses & self._trained_before.get(key, losses) for key in found}
+        return {key: frozenset(lines) or known[key] or losses for key, lines in found.items()}
+
+    def _losses_of(self, call: int) -> Losses:
+        """Return the losses of the unchanged program that a call of the changed one stands for:
+        that of its line, and those of calls that are gone, if what has made them is there.
+        """
+        made = self._made_in(call)
+        losses = {line for line in self._gone if self._made_of(line) & made.keys()}
+        own = self._old(self._after.record.events[call].stack)
+        losses |= {own} if own in self._base.lines or not losses else set()
+        return frozenset(self._first.get(line, line) for line in losses)
+
+    def _made_in(self, call: int) -> dict[Spot, set[int]]:
+        """Return the nodes of a call of the changed program by the lines that have made them."""
+        found: dict[Spot, set[int]] = defaultdict(set)
+        for node in self._after.seen.ran[call]:
+            if (spot := self._after.made(node)) is not None:
+                found[patch.old_place(self._changes, *spot)].add(node)
+        return found
+
+    @cached_property
+    def _first(self) -> dict[Line, Line]:
+        """The first line that runs the same loss backward, for all lines of the unchanged program.
+
+        A loss is what one expression has made. That of a line that is gone cannot be told from one
+        that is made of the same values, both where they are run backward.
+        """
+        known: dict[object, Line] = {}
+        lines = self._base.lines.items()
+        first = {line: known.setdefault(self._base.makers(i) or line, line) for line, i in lines}
+        kept = {self._makers[line]: line for line in [*first][::-1] if line not in self._gone}
+        return first | {g: first[kept[m]] for g in self._gone if (m := self._makers[g]) in kept}
+
+    @cached_property
+    def _makers(self) -> dict[Line, frozenset[int]]:
+        """The places that have made the loss of each line of the unchanged program, but for those
+        in the line itself.
+        """
+        return {line: self._base.makers(i, *line[:1]) for line, i in self._base.lines.items()}
+
+    def _made_of(self, line: Line) -> frozenset[Spot]:
+        return frozenset(map(self._base.spot, self._makers.get(line, ())))
+
+    @cached_property
+    def before(self) -> tuple[Step, ...]:
+        """The steps of the unchanged program."""
+        return tuple(_steps(self._base, self._losses_before))
+
+    @cached_property
+    def after(self) -> tuple[Step, ...]:
+        """The steps of the changed program."""
+        return tuple(_steps(self._after, self._losses_after))
+
+    @cached_property
+    def trained(self) -> Mapping[Key, Losses]:
+        """The losses that train each parameter of an optimizer, with the changes."""
+        return _trained_in(step for step in self.after if step.optimizer >= 0)
+
+    @cached_property
+    def homes(self) -> Mapping[Line, set[int]]:
+        """The optimizers that step next after the losses of the unchanged program."""
+        homes: dict[Line, set[int]] = defaultdict(set)
+        waiting: list[Line] = []
+        has_stepped = False
+        for event in self._base.record.events:
+            if event.kind == "call":
+                waiting = [*([] if has_stepped else waiting), self._first[event.stack]]
+            elif event.kind == "step":
+                for line in waiting:
+                    homes[line].add(event.optimizer)
+            has_stepped = event.kind == "step" or (has_stepped and event.kind != "call")
+        return homes
+
+    # what differs
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
         """All that is trained otherwise, the worst first, each with all its parameters."""
-        found = [*self._by_steps(), *self._before_the_failure(), *self._of_failed_call()]
-        found += self._without_optimizer()
-        grave: dict[Key, Change] = {}
-        order = list(Change)
-        for each in found:
-            for key in each.keys:
-                worst = grave.get(key, each.change)
-                grave[key] = min(worst, each.change, key=order.index)
+        keys = dict.fromkeys(key for step in (*self.before, *self.after) for key in step.losses)
+        found = [each for key in keys for each in self._of_leaf(key)]
+        untrained = {each.keys for each in found if each.change is Change.UNTRAINED}
         merged: dict[object, Difference] = {}
-        for each in sorted(found, key=lambda one: order.index(one.change)):
-            kept = tuple(
-                key
-                for key in each.keys
-                if grave[key] is not Change.UNTRAINED or each.change is Change.UNTRAINED
-            )
-            what = (each.change, each.loss, each.optimizer, each.rest)
-            known = merged.get(what)
-            keys = tuple(dict.fromkeys((*(known.keys if known else ()), *kept)))
-            if keys:
-                merged[what] = Difference(
-                    each.change, keys, each.loss, each.step, each.rest, each.times
-                )
+        for each in sorted(found, key=lambda one: [*Change].index(one.change)):
+            if each.change is Change.UNTRAINED or each.keys not in untrained:
+                what = (each.change, each.loss, each.optimizer, each.rest)
+                known = merged[what].keys if what in merged else ()
+                merged[what] = replace(each, keys=(*known, *each.keys))
         return tuple(merged.values())
 
-    def _by_steps(self) -> list[Difference]:
-        found = []
-        for optimizer in range(len(self.base.optimizers)):
-            base, after = self.base.steps_of(optimizer), self.after.steps_of(optimizer)
-            pairs = list(zip(base, after, strict=False))
-            came = len(self.after.calls) - (self.after.failed is None)
-            if base and not after and came >= base[0].after:
-                found += self._of_missing_step(base[0])
-            every = dict.fromkeys(key for pair in pairs for step in pair for key in step.calls)
-            for key in every:
-                found += self._of_parameter(key, pairs)
-        return found
-
-    def _of_missing_step(self, step: Step) -> list[Difference]:
-        """Return what a step would have trained that the fixed program never comes to: if a call
-        of it fails, what that call was for.
+    def _pairs(self, key: Key) -> list[tuple[Step, Step]]:
+        """Return the steps of a leaf's optimizer, those of both runs side by side; if the changed
+        program should have come to the first one and did not, that with nothing that it trains.
         """
-        failed = self.after.failed
-        asked = None if failed is None else self.units(failed.line)
-        found = []
-        for key in step.calls:
-            lines = self._lines(self.base, step, key)
-            if lines and (asked is None or asked & lines):
-                line = min(asked & lines if asked else lines)
-                found.append(Difference(Change.UNTRAINED, (key,), line, step, (), (1, 0)))
-        return found
+        base, after = (
+            [step for step in run if step.optimizer == key[0]] for run in (self.before, self.after)
+        )
+        if base and not after:
+            record, step = self._after.record, base[0]
+            if record.failed and record.calls:
+                is_missing = bool(self._losses_of(record.calls[-1]) & step.losses.get(key, set()))
+            else:
+                before = [call for call in self._base.record.calls if call < step.index]
+                is_missing = len(record.calls) > len(before)
+            after = [replace(step, losses={})] if is_missing else []
+        return list(zip(base, after, strict=False))
 
-    def _of_parameter(self, key: Key, pairs: Sequence[tuple[Step, Step]]) -> list[Difference]:
-        """Compare the losses that trained one parameter, step by step."""
-        base = [self._lines(self.base, step, key) for step, _ in pairs]
-        through_state = {n for step, _ in pairs for n in step.calls.get(key, ()) if n < 0}
-        carried = {self.base.by_number[-number].line for number in through_state}
-        after = [
-            self._old_lines(key, step, lines, number, pairs)
-            for number, ((_, step), lines) in enumerate(zip(pairs, base, strict=True))
-        ]
+    def _of_leaf(self, key: Key) -> Iterator[Difference]:
+        """Compare the losses that trained one leaf, step by step."""
+        nothing: Losses = frozenset()
+        pairs = self._pairs(key)
+        base = [step.losses.get(key, nothing) for step, _ in pairs]
+        after = [step.losses.get(key, nothing) for _, step in pairs]
         counts = {
             line: (sum(line in lines for lines in base), sum(line in lines for lines in after))
-            for line in sorted({line for lines in (*base, *after) for line in lines})
+            for line in sorted(nothing.union(*base, *after))
         }
-        step = pairs[0][0]
-        trained = sum(map(bool, base)), sum(map(bool, after))
-        if trained[0] and 2 * trained[1] <= trained[0]:
+        was, now = trained = sum(map(bool, base)), sum(map(bool, after))
+        # Whoever reads the gradients of a leaf that nothing steps may want those of some calls.
+        if (was and 2 * now <= was) if key[0] >= 0 else (was > 1 and 4 * now <= was):
             main = max(counts, key=lambda line: counts[line][0])
-            return [Difference(Change.UNTRAINED, (key,), main, step, (), trained)]
-        found = []
-        for line, (was, now) in counts.items():
+            yield Difference(Change.UNTRAINED, (key,), main, pairs[0][0], (), trained)
+            return
+        for line, (was, now) in counts.items() if key[0] >= 0 else ():
+            step = pairs[0][0]
             if was and 2 * now <= was:
                 rest = tuple(other for other in counts if counts[other][1] > now)
-                found.append(Difference(Change.LOST, (key,), line, step, rest, (was, now)))
-            elif (2 * was < now and line not in carried) or (
-                now and self._comes_from_elsewhere(key, line, step.optimizer)
-            ):
-                found.append(Difference(Change.GAINED, (key,), line, step, (), (was, now)))
-        return found
+                yield Difference(Change.LOST, (key,), line, step, rest, (was, now))
+            is_new = 2 * was < now and (key, line) not in self._carried
+            if is_new or (now and self._is_of_others(key, line)):
+                yield Difference(Change.GAINED, (key,), line, step, (), (was, now))
+        for step, other in pairs:  # what worked all along must train by as many ways
+            losses = step.losses.get(key, nothing)
+            is_same = losses and losses == other.losses.get(key) and self._failing not in losses
+            worked = step.index < self._fails and is_same
+            if worked and self._after.ways(other, key) < self._base.ways(step, key):
+                yield Difference(Change.OTHER, (key,), min(losses), step)
 
-    def _lines(self, run: Training, step: Step, key: Key) -> frozenset[Line]:
-        numbers = step.calls.get(key, ())
-        return frozenset(run.by_number[n].line for n in numbers if n in run.by_number)
-
-    def _old_lines(
-        self,
-        key: Key,
-        step: Step,
-        before: frozenset[Line],
-        number: int,
-        pairs: Sequence[tuple[Step, Step]],
-    ) -> frozenset[Line]:
-        """Return the lines of the unchanged program whose losses a step's gradient is made of.
-
-        Of a sum of losses, a loss that did not train the parameter counts only where the gradient
-        differs.
+    def _is_of_others(self, key: Key, line: Line) -> bool:
+        """Return whether a loss that failed at first belongs to other optimizers than a
+        parameter's, which had stepped before and was trained without it.
         """
-        found: set[Line] = set()
-        for line in self._lines(self.after, step, key):
-            unit = self.units(line)
-            known = unit & before
-            found |= known or unit
-            if known and unit - known and self._differs(key, pairs[: number + 1]):
-                found |= unit
-        return frozenset(found)
-
-    def _differs(self, key: Key, pairs: Sequence[tuple[Step, Step]]) -> bool:
-        """Return whether the gradient is another from the first step on, where that can be told."""
-        first, second = (step.sizes.get(key) for step in pairs[0])
-        if first is None or second is None or not self._is_repeatable:
+        if self._failing != line:
             return False
-        return not _close(first, second)
-
-    @cached_property
-    def _is_repeatable(self) -> bool:
-        """Whether two runs of the unchanged program computed the same, as far as both went."""
-        if self.reference is None or not self.is_exact:
-            return False
-        pairs = zip(self.before.calls, self.reference.calls, strict=False)
-        return all(_same_value(one, other) for one, other in pairs)
-
-    def _comes_from_elsewhere(self, key: Key, line: Line, optimizer: int) -> bool:
-        """Return whether a loss that failed at first belongs to other optimizers than the
-        parameter's, which steps before it was trained by it.
-        """
-        failed = self.before.failed
-        if failed is None or failed.line != line:
-            return False
-        homes = self.base.homes().get(line, set())
-        steps = [step for step in self.before.steps_of(optimizer) if key in step.calls]
-        if not homes or optimizer in homes or not steps:
-            return False
-        return not any(line in self._lines(self.before, step, key) for step in steps)
-
-    def _before_the_failure(self) -> list[Difference]:
-        """Return the parameters that get another gradient from a call that worked all along."""
-        failed = self.before.failed
-        if failed is None:
-            return []
-        found = []
-        for optimizer in range(len(self.before.optimizers)):
-            steps = zip(
-                self.before.steps_of(optimizer), self.after.steps_of(optimizer), strict=False
-            )
-            for one, other in steps:
-                for key in one.calls:
-                    loss = self._same_losses(key, one, other)
-                    sizes = one.sizes.get(key), other.sizes.get(key)
-                    if loss is None or loss == failed.line or None in sizes:
-                        continue
-                    if not _close(sizes[0] or 0.0, sizes[1] or 0.0):
-                        found.append(Difference(Change.OTHER, (key,), loss, one))
-        return found
-
-    def _same_losses(self, key: Key, one: Step, other: Step) -> Line | None:
-        """Return a loss of two steps that used the same losses, each with the same value."""
-        calls = [self.before.by_number.get(n) for n in one.calls[key]]
-        same = [self.after.by_number.get(n) for n in other.calls.get(key, ())]
-        if not calls or len(calls) != len(same):
-            return None
-        for call, twin in zip(calls, same, strict=True):
-            if call is None or twin is None or self.units(twin.line) != {call.line}:
-                return None
-            if call.value is None or not _same_value(call, twin):
-                return None
-            if self.before.failed is not None and call.line == self.before.failed.line:
-                return None
-        return calls[0].line if calls[0] is not None else None
-
-    def _of_failed_call(self) -> list[Difference]:
-        """Return what the failed call was to train and does not, where no reference run tells."""
-        failed = self.before.failed
-        if failed is None or self.base is not self.before:
-            return []
-        trained = trained_by(self.after, self.units)
-        own = self.homes_of(failed.line)
-        stepping = {step.optimizer: step for step in self.after.steps}
-        found = []
-        for key in sorted(key for key in failed.reached if key[0] in stepping):
-            losses = trained.get(key, frozenset())
-            rest = tuple(sorted(losses))
-            if not losses:
-                found.append(Difference(Change.UNTRAINED, (key,), failed.line, None, (), (1, 0)))
-            elif failed.line not in losses and key[0] in own:
-                step = stepping[key[0]]
-                found.append(Difference(Change.LOST, (key,), failed.line, step, rest, (1, 0)))
-        return found
-
-    def _without_optimizer(self) -> list[Difference]:
-        """Return the leaves of a program without optimizers that get no gradient any more."""
-        if self.base.optimizers:
-            return []
-        base = {
-            self._named(self.base, key): key for call in self.base.calls for key in call.reached
-        }
-        found = []
-        for name, key in base.items():
-            was, now = self._share(self.base, name), self._share(self.after, name)
-            if was[0] > 1 and now[0] * 4 * was[1] <= was[0] * now[1]:
-                line = next(call.line for call in self.base.calls if key in call.reached)
-                times = was[0], now[0]
-                found.append(Difference(Change.UNTRAINED, (key,), line, None, (), times))
-        return found
-
-    def _named(self, run: Training, key: Key) -> str:
-        return run.names.get(key, str(key))
-
-    def _share(self, run: Training, name: str) -> tuple[int, int]:
-        """Return how many of the calls reach a leaf, and how many calls there are."""
-        calls = [call for call in run.calls if not call.failed or run is not self.after]
-        reached = [any(self._named(run, key) == name for key in call.reached) for call in calls]
-        return sum(reached), len(calls)
+        homes = self.homes.get(line, set())
+        worked = [s for s in self.before if s.index < self._fails and s.losses.get(key)]
+        is_new = worked and not any(line in step.losses[key] for step in worked)
+        return bool(homes and is_new) and key[0] not in homes
 
 
-def trained_by(run: Training, units: Callable[[Line], Unit]) -> dict[Key, frozenset[Line]]:
-    """Return for each parameter the losses that trained it in at least half of its steps."""
-    counts: dict[Key, dict[Line, int]] = {}
-    steps: dict[Key, int] = {}
-    for step in run.steps:
-        for key, numbers in step.calls.items():
-            steps[key] = steps.get(key, 0) + 1
-            of = counts.setdefault(key, {})
-            lines = {run.by_number[n].line for n in numbers if n in run.by_number}
-            for old in {old for line in lines for old in units(line)}:
-                of[old] = of.get(old, 0) + 1
+def _steps(run: _Run, losses_of: Callable[[int], dict[Key, Losses]]) -> Iterator[Step]:
+    """Yield the steps of a run, or its calls if it has no optimizer."""
+    record = run.record
+    losses = {call: losses_of(call) for call in record.calls}
+    for index, event in enumerate(record.events):
+        if not record.optimizers and event.kind == "call":
+            yield Step(index, -1, event.stack, losses[index])
+        elif event.kind == "step" and event.optimizer >= 0:
+            found: dict[Key, Losses] = defaultdict(frozenset)
+            for leaf, calls in run.seen.used.get(index, {}).items():
+                key = run.key(leaf)
+                for call in calls:
+                    found[key] |= losses[call].get(key, frozenset())
+            yield Step(index, event.optimizer, event.stack, found)
+
+
+def _trained_in(steps: Iterable[Step]) -> dict[Key, Losses]:
+    """Return the losses that train each leaf in at least half of the steps that use it."""
+    counts: dict[Key, Counter[Line]] = defaultdict(Counter)
+    times: Counter[Key] = Counter()
+    for step in steps:
+        for key, losses in step.losses.items():
+            counts[key].update(losses)
+            times[key] += 1
     return {
-        key: frozenset(line for line, count in of.items() if 2 * count >= steps[key])
+        key: frozenset(line for line, often in of.items() if 2 * often >= times[key])
         for key, of in counts.items()
     }
 
@@ -329,8 +420,7 @@ def said_by(effects: Iterable[str], name: str) -> bool:
 def owners(keys: Iterable[Key], comparison: Comparison) -> str:
     """Return parameters as people write them: ``G.*``, ``D.0.weight``, or how many they are."""
     names = comparison.names
-    known = comparison.after.parameters | comparison.base.parameters
-    everything = [names[key] for key in known if key in names]
+    everything = [*names.values()]
     wanted = list(dict.fromkeys(keys))
     mine = {names[key] for key in wanted if key in names}
     shown = dict.fromkeys(
@@ -360,13 +450,3 @@ def first_part(name: str) -> str:
     """Return what holds a parameter: ``G`` of ``G.0.weight``, ``self.net`` of ``self.net.bias``."""
     parts = re.split(r"[.\[]", name)
     return ".".join(parts[:2]) if parts[0] == "self" and len(parts) > 2 else parts[0]
-
-
-def _close(one: float, other: float) -> bool:
-    return abs(one - other) <= _SAME * max(abs(one), abs(other), 1e-12)
-
-
-def _same_value(one: Call, other: Call) -> bool:
-    if one.value is None or other.value is None:
-        return one.value is other.value
-    return _close(one.value, other.value) or (one.value != one.value)

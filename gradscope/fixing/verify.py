@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from gradscope.fixing.gradients import Key, Line
-from gradscope.fixing.patch import Change, bare
+from gradscope.errors import GradscopeError
+from gradscope.fixing.patch import Change, old_place
 from gradscope.fixing.proposals import Candidate, Plan, Proposal, replanned, without
-from gradscope.fixing.runs import Bounds, Loss, Run, check, run
+from gradscope.fixing.rehearsal import Record
+from gradscope.fixing.runs import Bounds, Loss, Run, check, rehearse, run
 from gradscope.fixing.training import Change as TrainingChange
-from gradscope.fixing.training import Comparison, Difference, Unit, said_by, trained_by
+from gradscope.fixing.training import Comparison, Difference, said_by
 from gradscope.model import Certainty, Finding, Recording, Severity
 
 LEAST_CALLS = 100
@@ -23,7 +24,8 @@ LEAST_CALLS = 100
 
 NEVER_CAME = "this did not happen in the run: nothing to mend"
 
-_REFERENCE_CALLS = 24
+_MOST_REHEARSED = 40
+"""Most calls of a changed program in which its training is compared."""
 _FEWEST_STEPS = 4
 """Calls of a line, the first of which is no measure, from which its steps can be compared."""
 
@@ -31,22 +33,21 @@ _LEAST_SECONDS = 1.0
 """A run that would get less time than this is not started."""
 
 _Key = tuple[str, str, int]
-_ROOT = re.compile(r"([\w.\[\]'\"]+)\s*\.\s*backward\s*\(")
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The runs without and with a plan's changes, and what follows from them.
 
-    ``reference`` is the run without the fix in which the call that fails goes on, where that call
-    failed. ``picked`` are the numbers of the candidates that the user chose.
+    ``comparison`` is what they train, by a rehearsal of each; None where the hazard is still there,
+    or a rehearsal failed. ``picked`` are the numbers of the candidates that the user chose.
     """
 
     plan: Plan
     bounds: Bounds
     before: Run
     after: Run
-    reference: Run | None = None
+    comparison: Comparison | None = None
     picked: frozenset[int] = frozenset()
 
     def met(self, proposal: Proposal) -> Finding | None:
@@ -73,15 +74,17 @@ class Verdict:
 
     def before_of(self, loss: Loss) -> Loss | None:
         """Return the loss of the same line in the unchanged program."""
-        return self._same(loss, self.before.losses)
+        known = self.comparison
+        losses = frozenset({loss.of}) if known is None else known.stands_for(loss.of)
+        return next((one for one in self.before.losses if losses == {one.of}), None)
 
     def beside(self, loss: Loss) -> Loss | None:
         """Return the loss of the same line where nothing failed, if that is known."""
-        return self._same(loss, self.reference.losses if self.reference is not None else ())
-
-    def _same(self, loss: Loss, among: Iterable[Loss]) -> Loss | None:
-        unit = self.unit_of(loss.of)
-        return next((one for one in among if unit == {one.of}), None)
+        losses = () if self.comparison is None else self.comparison.stands_for(loss.of)
+        if self.comparison is None or len(losses) != 1:
+            return None
+        values = self.comparison.losses_of(*losses)
+        return replace(loss, values=tuple(values)) if values else None
 
     @property
     def new(self) -> tuple[Finding, ...]:
@@ -104,10 +107,8 @@ class Verdict:
     def seconds_of_a_step(self) -> tuple[float | None, float | None]:
         """How long an iteration takes with the fix, and as the program is: of the same number of
         calls, and none as the program is where it failed before there were enough of them.
-
-        The run with nothing freed is no measure: it keeps every graph.
         """
-        after, before = self.after.training, self.before.training
+        after, before = self.after, self.before
         same = min(after.steps_made, before.steps_made)
         if same < _FEWEST_STEPS:
             return after.seconds_of_a_step(), None
@@ -125,59 +126,40 @@ class Verdict:
         return any(finding.severity is not Severity.ADVICE for finding in self.new)
 
     @cached_property
-    def units(self) -> Mapping[Line, Unit]:
-        """The losses of the unchanged program that the calls of the changed one stand for."""
-        runs = [r for r in (self.before, self.reference) if r is not None]
-        lines = {call.line for r in runs for call in r.training.calls}
-        after = {call.line for call in self.after.training.calls}
-        return units_of(after, lines, self.plan.changes)
-
-    def unit_of(self, line: Line) -> Unit:
-        """Return the losses of the unchanged program that a call stands for."""
-        return self.units.get(line, frozenset({line}))
-
-    @cached_property
-    def comparison(self) -> Comparison:
-        """What was trained, without the fix and with it."""
-        reference = self.reference.training if self.reference is not None else None
-        is_exact = "inplace operation" not in self.before.exception
-        return Comparison(
-            self.before.training, reference, self.after.training, self.unit_of, is_exact
-        )
-
-    @cached_property
     def refused(self) -> tuple[Difference, ...]:
         """What the fix does to the training that no fix may do, or none that does not say so."""
-        return tuple(one for one in self.comparison.differences if not self._is_allowed(one))
+        known = self.comparison
+        if known is None:
+            return ()
+        return tuple(one for one in known.differences if not self._is_allowed(one, known))
 
-    def _is_allowed(self, difference: Difference) -> bool:
+    def _is_allowed(self, difference: Difference, comparison: Comparison) -> bool:
         """Return whether a fix may change this.
 
         It may take a loss from a parameter that another one still trains, if the loss belongs to
         other optimizers, or if it says so; and may bring one in if it says so and was picked.
         """
         effects = [effect for p in self.plan.applied for effect in p.fix.effects]
-        names = self.comparison.names
+        names = comparison.names
         says_so = all(said_by(effects, names.get(key, "")) for key in difference.keys)
         picked = any(p.chosen.number in self.picked for p in self.plan.applied)
         match difference.change:
             case TrainingChange.LOST:
-                homes = self.comparison.homes_of(difference.loss)
+                homes = comparison.homes.get(difference.loss, ())
                 return says_so or difference.optimizer not in homes
             case TrainingChange.GAINED | TrainingChange.OTHER:
                 return says_so and picked
         return False
 
-    @cached_property
-    def trained(self) -> Mapping[Key, Unit]:
-        """The losses that train each parameter with the fix."""
-        return trained_by(self.after.training, self.unit_of)
+    def mends(self, proposal: Proposal) -> bool:
+        """Whether the hazard of one proposal showed and is gone, and nothing else fails."""
+        gone = self.met(proposal) is not None and self.left(proposal) is None
+        return gone and self.reached and not self.fails and not self.is_worse
 
     def holds_for(self, proposal: Proposal) -> bool:
-        """Whether the hazard of one proposal showed and is gone, and nothing else went wrong."""
-        gone = self.met(proposal) is not None and self.left(proposal) is None
-        sound = not self.fails and not self.is_worse and not self.refused
-        return proposal.applies and gone and self.reached and sound
+        """Whether one proposal mends its hazard, and the program trains what it did."""
+        trains = self.comparison is not None and not self.refused
+        return proposal.applies and trains and self.mends(proposal)
 
     @property
     def holds(self) -> bool:
@@ -222,11 +204,15 @@ def default_calls(proposals: Sequence[Proposal]) -> int:
 
 
 class _Trials:
-    """Runs the program with the changes of many plans, and with the same changes once only."""
+    """Runs the program with the changes of many plans, and with the same changes once only.
+
+    A run or a rehearsal may take half of the time that is left.
+    """
 
     def __init__(
         self,
         recording: Recording,
+        record: Record | None,
         bounds: Bounds,
         picked: Iterable[int],
         tell: Callable[[str], None],
@@ -238,41 +224,42 @@ class _Trials:
         self._end = time.monotonic() + bounds.seconds
         self._done: dict[Any, Verdict] = {}
         tell("runs the program as it is")
-        self._before = run(recording, (), self._within(2))
-        self._reference: Run | None = None
-        failed = self._before.training.failed
-        if failed is not None and self._left > _LEAST_SECONDS:
-            tell("runs it with nothing freed")
-            calls = min(bounds.calls, max(_REFERENCE_CALLS, 2 * failed.number + 8))
-            bounded = Bounds(calls, self._within(4).seconds)
-            self._reference = run(recording, (), bounded, reference=True)
+        self._before = run(recording, (), self._within())
+        self._record = self._rehearsed(()) if record is None else record
 
     @property
     def _left(self) -> float:
         return self._end - time.monotonic()
 
-    def _within(self, share: int) -> Bounds:
-        """Return the bounds of a run that may take this part of the time that is left."""
-        return Bounds(self._bounds.calls, max(self._left / share, _LEAST_SECONDS))
+    def _within(self) -> Bounds:
+        return Bounds(self._bounds.calls, max(self._left / 2, _LEAST_SECONDS))
 
-    def verdict(self, plan: Plan, to_come: int, names: str) -> Verdict | None:
-        """Return what the program does with a plan's changes; None where no time is left.
+    def _rehearsed(self, changes: Sequence[Change], calls: int = 0) -> Record | None:
+        self._tell("rehearses it")
+        bounds = replace(self._within(), calls=calls)
+        with suppress(GradscopeError):  # it was killed before its record was written
+            return rehearse(self._recording, bounds, changes, guarded=False)
+        return None
 
-        Of that the run gets a half at most, if this is not the last of ``to_come``.
-        """
+    def verdict(self, plan: Plan, names: str) -> Verdict | None:
+        """Return what the program does with a plan's changes; None where no time is left."""
         key = tuple((change.file, change.after.data) for change in plan.changes)
-        after = self._done[key].after if key in self._done else None
-        if after is None:
+        if key not in self._done:
             if self._left < _LEAST_SECONDS and self._done:
                 return None
             self._tell(f"runs the program with {names}")
-            after = run(self._recording, plan.changes, self._within(min(to_come, 2)))
-        verdict = self._of(plan, after)
-        self._done[key] = verdict
-        return verdict
+            verdict = self._of(plan, run(self._recording, plan.changes, self._within()))
+            if self._record is not None and not any(map(verdict.left, plan.applied)):
+                calls = min(len(self._record.calls), _MOST_REHEARSED)
+                after = self._rehearsed(plan.changes, calls)
+                if after is not None:
+                    compared = Comparison(self._record, after, plan.changes)
+                    verdict = replace(verdict, comparison=compared)
+            self._done[key] = verdict
+        return replace(self._done[key], plan=plan)
 
     def _of(self, plan: Plan, after: Run) -> Verdict:
-        return Verdict(plan, self._bounds, self._before, after, self._reference, self._picked)
+        return Verdict(plan, self._bounds, self._before, after, None, self._picked)
 
     def as_it_is(self, plan: Plan) -> Verdict:
         """Return what the program does without any change."""
@@ -285,20 +272,21 @@ def try_out(
     bounds: Bounds,
     tell: Callable[[str], None],
     picks: Sequence[int] = (),
+    record: Record | None = None,
 ) -> Trial:
-    """Run the recorded program as it is and with each candidate, all within ``bounds.seconds``;
-    ``tell`` is called with what begins.
+    """Run and rehearse the recorded program as it is and with each candidate, all within
+    ``bounds.seconds``; ``tell`` is called with what begins. ``record`` is what a rehearsal of the
+    program has shown already.
 
     Of a finding's candidates the first that holds is taken, one that is machine-applicable before
     others, or the one of ``picks``. The candidates of other findings that are tried with it are
     those taken so far. Raise GradscopeError if the program cannot be run again.
     """
     check(recording)
-    trials = _Trials(recording, bounds, picks, tell)
+    trials = _Trials(recording, record, bounds, picks, tell)
     unchanged = trials.as_it_is(plan)
     plan = without(recording, plan, filter(unchanged.never_came, plan.proposals), NEVER_CAME)
     taken = {p.number: p.chosen.number for p in plan.proposals}
-    waiting = sum(len(_to_try(proposal, picks)) for proposal in plan.proposals)
     found: list[Tried] = []
     for proposal in plan.proposals:
         tried: list[Tried] = []
@@ -306,12 +294,8 @@ def try_out(
             chosen = taken | {proposal.number: candidate.number}
             with_it = replanned(recording, plan, chosen.values())
             mine = next(p for p in with_it.proposals if p.number == proposal.number)
-            verdict = (
-                trials.verdict(with_it, waiting, f"fix {candidate.number}")
-                if mine.applies
-                else None
-            )
-            waiting -= 1
+            name = f"fix {candidate.number}"
+            verdict = trials.verdict(with_it, name) if mine.applies else None
             tried.append(Tried(candidate, mine, verdict))
         held = sorted((t for t in tried if t.holds), key=lambda t: t.candidate.rank)
         first = next(iter(held or [t for t in tried if t.verdict is not None]), None)
@@ -321,7 +305,7 @@ def try_out(
     best = replanned(recording, plan, taken.values())
     if not found:
         return Trial((), replace(unchanged, plan=best))
-    verdict = trials.verdict(best, 1, "these fixes")
+    verdict = trials.verdict(best, "these fixes")
     if verdict is None:  # no time was left for what is chosen together
         verdict = next(t.verdict for t in reversed(found) if t.verdict is not None)
     return Trial(tuple(found), verdict)
@@ -340,68 +324,4 @@ def _key(finding: Finding, changes: Sequence[Change]) -> _Key:
     """Return what identifies a finding: its code, and its line in the unchanged program."""
     if finding.site is None:
         return finding.code, "", 0
-    change = next((c for c in changes if c.file == finding.site.file), None)
-    line = finding.site.line
-    return finding.code, finding.site.file, line if change is None else change.old_line(line)
-
-
-def units_of(
-    after: Collection[Line], before: Collection[Line], changes: Sequence[Change]
-) -> Mapping[Line, frozenset[Line]]:
-    """Return for each line of a backward call in the changed program its lines in the unchanged
-    one: that from which it comes, the same text where it was moved, all losses of a sum.
-    """
-    program = _Program(changes)
-    kept = {line: program.kept(line, before) for line in after}
-    gone = set(before) - {old for old in kept.values() if old is not None}
-    return {
-        line: frozenset({old}) if old is not None else program.made_of(line, gone)
-        for line, old in kept.items()
-    }
-
-
-class _Program:
-    """A program before and after its changes."""
-
-    def __init__(self, changes: Sequence[Change]) -> None:
-        self._changes = {change.file: change for change in changes}
-
-    def kept(self, line: Line, before: Collection[Line]) -> Line | None:
-        """Return the line of a call whose text, and that of its callers, is the same."""
-        texts = self._texts(line, new=True)
-        same = [old for old in before if self._texts(old, new=False) == texts]
-        origin = self._origin(line)
-        return origin if origin in same else min(same, default=None)
-
-    def made_of(self, line: Line, gone: Collection[Line]) -> frozenset[Line]:
-        """Return the calls that a new text replaces: that of its line, and those whose loss it
-        has.
-        """
-        origin = self._origin(line)
-        found = {origin} & set(gone)
-        text = self._text(line.file, line.number, new=True)
-        for old in (old for old in gone if old.file == line.file):
-            root = _ROOT.search(self._text(old.file, old.number, new=False))
-            if root is not None and re.search(rf"(?<![\w.]){re.escape(root[1])}(?![\w])", text):
-                found.add(old)
-        return frozenset(found or {origin})
-
-    def _origin(self, line: Line) -> Line:
-        via = tuple((file, self._old(file, number)) for file, number in line.via)
-        return Line(line.file, self._old(line.file, line.number), via)
-
-    def _old(self, file: str, number: int) -> int:
-        change = self._changes.get(file)
-        return number if change is None else change.old_line(number)
-
-    def _texts(self, line: Line, *, new: bool) -> list[tuple[str, str]]:
-        places = ((line.file, line.number), *line.via)
-        return [(file, self._text(file, number, new=new)) for file, number in places]
-
-    def _text(self, file: str, number: int, *, new: bool) -> str:
-        """Return the text of a line; its number where the file is not changed."""
-        change = self._changes.get(file)
-        if change is None:
-            return str(number)
-        lines = (change.after if new else change.before).lines
-        return bare(lines[number - 1]).strip() if 0 < number <= len(lines) else ""
+    return finding.code, *old_place(changes, finding.site.file, finding.site.line)

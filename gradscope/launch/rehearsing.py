@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import json
 import operator
 import os
@@ -14,7 +15,7 @@ import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack
 from importlib.machinery import SourceFileLoader
 from itertools import islice
@@ -32,21 +33,25 @@ from gradscope.fixing.rehearsal import leading, reached
 from gradscope.fixing.runs import Job
 from gradscope.hooks import (
     DefaultHookFunctions,
+    Handle,
     on_optimizer_step,
+    replace,
     replace_default_hook_functions,
     wrap_engine,
 )
 from gradscope.launch.guard import keep_inside
+from gradscope.launch.losses import line_of, value_of
 from gradscope.launch.runner import prepare
-from gradscope.launch.trial import target_of
-from gradscope.program.sites import USER, classify
+from gradscope.launch.trial import overlay, target_of
+from gradscope.program.names import Names
+from gradscope.program.sites import USER, classify, user_frames
 from gradscope.torch_private import SAVED, DisableTorchFunction, innermost_transform
 
 _CALLS_AFTER = 14
 """Engine calls that are watched after the first one that would fail."""
 
 _CONTAINERS = (tuple, list, dict)
-_MOST_FRAMES = 8
+_MOST_SEARCHES = 50  # for names
 _OLD = 8  # events: what is older is of an earlier iteration
 _MOST_PARTS = 64  # of a container that are looked at
 
@@ -173,9 +178,11 @@ class _Graph:
 class Rehearsal(TorchFunctionMode):
     """Follows a marked program: its graphs, engine calls, steps, and changes in place."""
 
-    def __init__(self, output: Path, files: set[str], marker: Marker) -> None:
+    def __init__(self, output: Path, most_calls: int, files: set[str], marker: Marker) -> None:
         super().__init__()
         self._output = output
+        self._most_calls = most_calls
+        """Engine calls after which it ends; 0: only those after the first that would fail count."""
         self._files = files
         self._marker = marker
         self._graph = _Graph()
@@ -191,6 +198,15 @@ class Rehearsal(TorchFunctionMode):
         self._derived = WeakTensorKeyDictionary()
         """Of which calls of ``autograd.grad``, by their events, a tensor is computed."""
         self._hazard: int | None = None
+        self._calls = 0
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._optimizers: list[str] = []
+        """The classes of the optimizers, by their numbers."""
+        self._owners: dict[int, tuple[int, int]] = {}
+        """The optimizer of a leaf, and its position there."""
+        self._names = Names()
+        self._named: dict[int, str] = {}
+        self._searches = 0
         self._given: list[tuple[int, int, weakref.ref[Any]]] = []
         self._kept: list[int] = []
         self._lock = threading.RLock()
@@ -352,6 +368,7 @@ class Rehearsal(TorchFunctionMode):
             stale = self._stale(here)
             cleared = [n for n, ref in enumerate(self._graph.variables) if _is_clear(ref())]
             index = len(self._events)
+            self._learn_names(sys._getframe(1))
             own = (self._derived.get(root, ()) for root in roots if isinstance(root, torch.Tensor))
             self._note(
                 "call",
@@ -364,6 +381,7 @@ class Rehearsal(TorchFunctionMode):
                 stale=stale,
                 cleared=cleared,
                 nodes=len(self._graph.after),
+                value=value_of(roots) if accumulate else None,
             )
             bad = any(self._graph.nbytes[i] for i in here & self._freed)
             if self._hazard is None and (bad or stale):
@@ -374,6 +392,9 @@ class Rehearsal(TorchFunctionMode):
                 later = [e for e in self._events[self._hazard :] if e["kind"] == "call"]
                 if len(later) > _CALLS_AFTER:
                     self.finish("enough")
+            self._calls += 1
+            if self._calls > self._most_calls > 0:
+                self.finish("enough")
         self._look_what_is_kept(len(self._events) - _OLD)
         results = engine(roots, grads, True, create, inputs, *rest, **named)
         with self._lock, DisableTorchFunction():
@@ -409,20 +430,53 @@ class Rehearsal(TorchFunctionMode):
                     found.append([node, changed, own if saved.place < 0 else saved.place])
         return found
 
+    def meet(self, optimizer: Any) -> tuple[int, list[Any]]:
+        """Return the number of an optimizer and its parameters, whose owner it is from now on."""
+        with self._lock:
+            number = self._numbers.setdefault(optimizer, len(self._optimizers))
+            if number == len(self._optimizers):
+                self._optimizers.append(type(optimizer).__name__)
+            tensors = [p for group in optimizer.param_groups for p in group["params"]]
+            for position, tensor in enumerate(tensors):
+                self._owners.setdefault(self._graph.variable(tensor), (number, position))
+            return number, tensors
+
     def step(self, optimizer: Any) -> None:
         """Note a step of an optimizer, with the parameters that have a gradient."""
         with self._lock:
-            tensors = [p for group in optimizer.param_groups for p in group["params"]]
+            _, tensors = self.meet(optimizer)
             for tensor in tensors:
                 self._changed[_memory(tensor)] = len(self._events)
                 self._stepped.add(_memory(tensor))
-            leaves = [self._graph.variable(p) for p in tensors if p.grad is not None]
-            nodes = len(self._graph.after)
-            self._note("step", leaves=leaves, optimizer=id(optimizer), nodes=nodes)
+            self._began = len(self._events)
+            self._note_step(optimizer)
+
+    def _note_step(self, optimizer: Any) -> None:
+        number, tensors = self.meet(optimizer)
+        leaves = [self._graph.variable(p) for p in tensors if p.grad is not None]
+        self._note("step", leaves=leaves, optimizer=number, nodes=len(self._graph.after))
 
     def stepped(self, optimizer: Any) -> None:
-        """Forget what the step was to change."""
-        self._stepped.clear()
+        """Forget what the step was to change; if it ran a closure, it used what that has made."""
+        with self._lock:
+            self._stepped.clear()
+            if any(each["kind"] == "call" for each in self._events[self._began :]):
+                self._events[self._began] |= {"leaves": [], "optimizer": -1}
+                self._note_step(optimizer)
+
+    def _learn_names(self, frame: FrameType) -> None:
+        """Learn the names by which the program's variables know the leaves."""
+        leaves = {n: ref() for n, ref in enumerate(self._graph.variables) if n not in self._named}
+        if not leaves or self._searches >= _MOST_SEARCHES:
+            return
+        self._searches += 1
+        frames = user_frames(frame)
+        self._names.learn_variables(frames)
+        self._names.learn_attributes(frames)
+        for number, leaf in leaves.items():
+            name = None if leaf is None else self._names.of_tensor(leaf)
+            if name is not None:
+                self._named[number] = name
 
     # what is written down
 
@@ -431,12 +485,7 @@ class Rehearsal(TorchFunctionMode):
         while frame is not None and frame.f_code.co_filename not in self._files:
             frame = frame.f_back
         site = ["", 0, 0, 0, 0] if frame is None else _place(frame)
-        stack: list[list[Any]] = []
-        while frame is not None and len(stack) < _MOST_FRAMES:
-            if frame.f_code.co_filename in self._files:
-                stack.append([frame.f_code.co_filename, frame.f_lineno])
-            frame = frame.f_back
-        self._events.append({"kind": kind, "site": site, "stack": stack, **facts})
+        self._events.append({"kind": kind, "site": site, "stack": line_of(frame), **facts})
 
     def finish(self, ended: str) -> NoReturn:
         """Write down what was seen, and end the process at once: no code of the program's runs."""
@@ -459,7 +508,9 @@ class Rehearsal(TorchFunctionMode):
             "kept": self._kept,
             "added": self._added,
             "events": self._events,
-            "leaves": [_named(ref()) for ref in graph.variables],
+            "leaves": [self._named.get(n, "") for n in range(len(graph.variables))],
+            "owners": self._owners,
+            "optimizers": self._optimizers,
         }
         self._output.write_text(json.dumps(record), encoding="utf-8")
         os._exit(0)
@@ -511,26 +562,10 @@ def _is_clear(tensor: Any) -> bool:
         return not bool((tensor.grad != 0).any())
 
 
-def _named(tensor: Any) -> str:
-    if tensor is None:
-        return ""
-    for name, module in vars(sys.modules["__main__"]).items():
-        if isinstance(module, torch.nn.Module):
-            for own, parameter in module.named_parameters():
-                if parameter is tensor:
-                    return f"{name}.{own}"
-        elif module is tensor:
-            return name
-    return ""
-
-
 def _place(frame: FrameType) -> list[Any]:
-    code, at = frame.f_code, frame.f_lasti
-    for index, position in enumerate(code.co_positions()):
-        if index == at // 2:
-            line, end_line, column, end = (each or 0 for each in position)
-            return [code.co_filename, line, column, end_line, end]
-    return [code.co_filename, frame.f_lineno, 0, 0, 0]
+    code, at = frame.f_code, frame.f_lasti // 2
+    line, end_line, column, end = next(islice(code.co_positions(), at, None))
+    return [code.co_filename, line or frame.f_lineno, column or 0, end_line or 0, end or 0]
 
 
 def _plain(place: Any) -> list[Any]:
@@ -548,7 +583,8 @@ def main(job_file: str) -> NoReturn:
     folder = os.path.dirname(job_file)
     files: set[str] = set()
     marker = Marker()
-    rehearsal = Rehearsal(job.notes, files, marker)
+    rehearsal = Rehearsal(job.notes, job.stop_after, files, marker)
+    overlay(job.sources)
     _mark_sources(marker, files)
     _set(MARK, rehearsal.mark)
     _set(ADD, rehearsal.add)
@@ -557,6 +593,7 @@ def main(job_file: str) -> NoReturn:
         handles = [
             wrap_engine(rehearsal.run_engine),
             on_optimizer_step(rehearsal.step, rehearsal.stepped),
+            _on_new_parameters(rehearsal.meet),
         ]
         for handle in handles:
             stack.callback(handle.remove)
@@ -574,6 +611,18 @@ def main(job_file: str) -> NoReturn:
         except BaseException as error:  # a program may end in any way
             ended = f"{type(error).__name__}: {error}"
         rehearsal.finish(ended)
+
+
+def _on_new_parameters(meet: Callable[[Any], object]) -> Handle:
+    """Have a function called with each optimizer that gets parameters."""
+    original = torch.optim.Optimizer.add_param_group
+
+    @functools.wraps(original)
+    def add_param_group(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        original(optimizer, *args, **kwargs)
+        meet(optimizer)
+
+    return replace(torch.optim.Optimizer, "add_param_group", add_param_group)
 
 
 def _set(name: str, value: Any) -> None:

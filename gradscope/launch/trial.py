@@ -34,24 +34,23 @@ def main(job_file: str) -> int:
     job: Job = pickle.loads(Path(job_file).read_bytes())
     target = target_of(job)
     header = header_of(target, job.hooks)
-    _overlay(job.sources)
+    overlay(job.sources)
     if job.guarded:
         sys.dont_write_bytecode = True
     with job.notes.open("w", buffering=1, encoding="utf-8") as notes:
 
         def start() -> AbstractContextManager[Scope]:
             from gradscope.api.watch import watch
-            from gradscope.launch.witness import Witness
+            from gradscope.launch.losses import note_losses
 
             if job.guarded:
                 from gradscope.launch.guard import keep_inside
 
                 keep_inside(os.path.dirname(job_file), lambda doing: os._exit(REFUSED))
             random.seed(0)  # where the program does not choose, all runs draw the same
-            Witness(notes, job.reference).start()
-            hooks = job.hooks and not job.reference
+            note_losses(notes)
             save, last = job.recording, job.stop_after
-            return watch(hooks=hooks, save=save, stop_after=last, header=header, settings=False)
+            return watch(hooks=job.hooks, save=save, stop_after=last, header=header, settings=False)
 
         try:
             ended = run_program(target, start)
@@ -71,7 +70,7 @@ def target_of(job: Job) -> Target:
     return Module(name, job.argv) if kind == "-m" and name else Script(job.script, job.argv)
 
 
-def _overlay(sources: Mapping[str, bytes]) -> None:
+def overlay(sources: Mapping[str, bytes]) -> None:
     """Load these files, by their absolute paths, with this content for the rest of the process.
 
     All Python source, the script's too, comes through one loader; tracebacks and ``inspect`` ask

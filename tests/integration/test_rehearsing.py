@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from gradscope.fixing.rehearsal import Simulation
+from gradscope.fixing.runs import Bounds, rehearse
+from gradscope.launch.interpreter import Script, header_of
+from gradscope.model import Outcome, Recording
 from tests.command import gradscope
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -65,6 +69,29 @@ for window in range(3):
     opt.zero_grad()
     cost.backward()
     opt.step()
+"""
+
+LBFGS = """
+import torch
+
+class Model:
+    def __init__(self):
+        self.net = torch.nn.Linear(3, 1)
+        self.opt = torch.optim.LBFGS(self.net.parameters(), max_iter=3)
+
+    def fit(self, x, y):
+        def closure():
+            self.opt.zero_grad()
+            loss = (self.net(x) - y).square().mean()
+            loss.backward()
+            return loss
+
+        self.opt.step(closure)
+
+torch.manual_seed(0)
+model = Model()
+for _ in range(2):
+    model.fit(torch.randn(8, 3), torch.randn(8, 1))
 """
 
 WRITES = """
@@ -500,6 +527,23 @@ def test_the_first_fix_is_the_right_one(program: str, text: str, tmp_path: Path)
     assert text in mended
     done = subprocess.run([sys.executable, "-c", mended], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_step_uses_what_its_closure_has_made(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LBFGS)
+    header = header_of(Script(str(tmp_path / "train.py"), ()), hooks=True)
+    record = rehearse(Recording(header, Outcome()), Bounds(0, 60), guarded=True)
+    assert record.ended == "end"
+    assert record.optimizers == ["LBFGS"]
+    assert {record.leaves[leaf]: at for leaf, at in record.owners.items()} == {
+        "self.net.weight": (0, 0),
+        "self.net.bias": (0, 1),
+    }
+    steps = [i for i, e in enumerate(record.events) if e.kind == "step" and e.leaves]
+    used = Simulation(record).run().used
+    assert [{max(calls) < step for calls in used[step].values()} for step in steps] == [{True}] * 2
+    assert [len(used[step]) for step in steps] == [2, 2]
+    assert all(e.value is not None for e in record.events if e.kind == "call")
 
 
 def test_nothing_is_written_a_second_time(tmp_path: Path) -> None:

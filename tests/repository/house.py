@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 31275
+CODE = 30948
 FILES = 225
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.fixing.gradients import Key, Line
 from gradscope.fixing.proposals import Proposal
+from gradscope.fixing.rehearsal import Line, Spot
 from gradscope.fixing.runs import Loss, Run, text_at, told_place
-from gradscope.fixing.training import Change, Difference, owners
+from gradscope.fixing.training import Change, Comparison, Difference, Key, owners
 from gradscope.fixing.verify import NEVER_CAME, Trial, Tried, Verdict
 from gradscope.model import Finding
 from gradscope.render.text.fixes import at
@@ -75,7 +75,7 @@ def _details(verdict: Verdict, console: Console) -> None:
         _row("new", what, console)
     before, after = _end(verdict.before, verdict), _end(verdict.after, verdict)
     _row("ends", f"{after} (before, {before})", console)
-    trained = _who_trains_what(verdict)
+    trained = _who_trains_what(verdict.comparison)
     if trained:
         _row("trains", "; ".join(trained), console)
     _losses(verdict, console)
@@ -148,7 +148,7 @@ def _new_cell(tried: Tried) -> str:
 
 
 def _trains_cell(tried: Tried, console: Console) -> Text:
-    lines = _who_trains_what(tried.verdict) if tried.verdict else ()
+    lines = _who_trains_what(tried.verdict.comparison) if tried.verdict else ()
     return Text("\n").join(prose(line, console) for line in lines or ("not known",))
 
 
@@ -306,8 +306,10 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
             )
         if verdict.left(proposal) is not None:
             return f"the hazard of finding {proposal.number} is still there"
+    if verdict.comparison is None:
+        return "what it trains is not known: the rehearsal failed; give it more time (--timeout)"
     if verdict.refused:
-        return refusal(verdict.refused[0], verdict)
+        return _refusal(verdict.refused[0], verdict.comparison)
     if verdict.fails:
         return "with the fix the program fails in another way"
     if not verdict.reached:
@@ -318,12 +320,12 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
     return "with the fix there is another finding"
 
 
-def refusal(difference: Difference, verdict: Verdict) -> str:
+def _refusal(difference: Difference, comparison: Comparison) -> str:
     """Return in one sentence what a fix would do to the training that it may not do."""
-    lines = _known_lines(verdict)
-    who = owners(difference.keys, verdict.comparison)
+    lines = comparison.lines
+    who = owners(difference.keys, comparison)
     loss = f"{_loss(difference.loss, lines)} ({_short(told_place(difference.loss, lines))})"
-    step = _step(difference, verdict)
+    step = _step(difference, comparison)
     match difference.change:
         case Change.UNTRAINED:
             was, now = difference.times
@@ -341,24 +343,19 @@ def refusal(difference: Difference, verdict: Verdict) -> str:
             )
 
 
-def _who_trains_what(verdict: Verdict) -> tuple[str, ...]:
+def _who_trains_what(comparison: Comparison | None) -> tuple[str, ...]:
     """Return for the parameters that the same losses train a line with their names and those."""
-    known = _known_lines(verdict)
+    if comparison is None:
+        return ()
     groups: dict[tuple[int, frozenset[Line]], list[Key]] = {}
-    for key, lines in sorted(verdict.trained.items()):
+    for key, lines in sorted(comparison.trained.items()):
         groups.setdefault((key[0], lines), []).append(key)
     return tuple(
-        f"{', '.join(dict.fromkeys(_loss(line, known) for line in sorted(lines)))} →"
-        f" {owners(keys, verdict.comparison)}"
+        f"{', '.join(dict.fromkeys(_loss(line, comparison.lines) for line in sorted(lines)))} →"
+        f" {owners(keys, comparison)}"
         for (_, lines), keys in groups.items()
         if lines
     )
-
-
-def _known_lines(verdict: Verdict) -> set[Line]:
-    """Return the lines of all backward calls of the unchanged program."""
-    runs = (verdict.before, verdict.reference)
-    return {call.line for run in runs if run is not None for call in run.training.calls}
 
 
 def _loss(line: Line, lines: Iterable[Line]) -> str:
@@ -372,23 +369,19 @@ def _loss(line: Line, lines: Iterable[Line]) -> str:
     return f"`{shown}`" if 0 < len(shown) <= _MOST_TEXT else f"line {number}"
 
 
-def _step(difference: Difference, verdict: Verdict) -> str:
+def _step(difference: Difference, comparison: Comparison) -> str:
     """Return `` at `oG.step()` (train.py:21, Adam)``."""
-    kinds = verdict.comparison.base.optimizers or verdict.after.training.optimizers
-    number = difference.optimizer
-    if number < 0 or number >= len(kinds):
+    if difference.optimizer < 0:
         return ""
-    if difference.step is None:
-        return f" for the {kinds[number]} that holds it"
-    steps = (step for step in verdict.comparison.base.steps if step.optimizer != number)
+    steps = (step for step in comparison.before if step.optimizer != difference.optimizer)
     lines = {difference.step.line, *(step.line for step in steps)}
     file, line = told_place(difference.step.line, lines)
     text = text_at(file, line, {})
     found = _OPTIMIZER.search(text)
     name = found[0] + ")" if found is not None else text
     shown = f"`{name}`" if 0 < len(name) <= _MOST_TEXT else "the step"
-    return f" at {shown} ({_short((file, line))}, {kinds[number]})"
+    return f" at {shown} ({_short((file, line))}, {comparison.optimizers[difference.optimizer]})"
 
 
-def _short(place: tuple[str, int]) -> str:
+def _short(place: Spot) -> str:
     return f"{short_path(place[0])}:{place[1]}"

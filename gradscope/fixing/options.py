@@ -249,9 +249,13 @@ class _Search:
         if place not in self._effects_of:
             cut, base = self._cut([place]), self._base
             fruitful = set(base.fruitless) >= set(cut.fruitless)
-            bearable = fruitful and base.needed_lines <= cut.trained_lines
-            facts = len(cut.hazards), self._mends(cut), fruitful, not self._harm(cut), bearable
-            self._effects_of[place] = _Effect(*facts)
+            self._effects_of[place] = _Effect(
+                hazards=len(cut.hazards),
+                mends=self._mends(cut),
+                is_fruitful=fruitful,
+                is_harmless=not self._harm(cut),
+                is_bearable=fruitful and base.needed_lines <= cut.trained_lines,
+            )
         return self._effects_of[place]
 
     @property

@@ -80,10 +80,9 @@ class Verdict:
 
     def beside(self, loss: Loss) -> Loss | None:
         """Return the loss of the same line where nothing failed, if that is known."""
-        losses = () if self.comparison is None else self.comparison.stands_for(loss.of)
-        if self.comparison is None or len(losses) != 1:
+        if self.comparison is None or len(same := self.comparison.stands_for(loss.of)) != 1:
             return None
-        values = self.comparison.losses_of(*losses)
+        values = self.comparison.losses_of(*same)
         return replace(loss, values=tuple(values)) if values else None
 
     @property
@@ -259,7 +258,7 @@ class _Trials:
         return replace(self._done[key], plan=plan)
 
     def _of(self, plan: Plan, after: Run) -> Verdict:
-        return Verdict(plan, self._bounds, self._before, after, None, self._picked)
+        return Verdict(plan, self._bounds, self._before, after, picked=self._picked)
 
     def as_it_is(self, plan: Plan) -> Verdict:
         """Return what the program does without any change."""

@@ -444,15 +444,14 @@ class Rehearsal(TorchFunctionMode):
     def step(self, optimizer: Any) -> None:
         """Note a step of an optimizer, with the parameters that have a gradient."""
         with self._lock:
-            _, tensors = self.meet(optimizer)
+            number, tensors = self.meet(optimizer)
             for tensor in tensors:
                 self._changed[_memory(tensor)] = len(self._events)
                 self._stepped.add(_memory(tensor))
             self._began = len(self._events)
-            self._note_step(optimizer)
+            self._note_step(number, tensors)
 
-    def _note_step(self, optimizer: Any) -> None:
-        number, tensors = self.meet(optimizer)
+    def _note_step(self, number: int, tensors: Sequence[Any]) -> None:
         leaves = [self._graph.variable(p) for p in tensors if p.grad is not None]
         self._note("step", leaves=leaves, optimizer=number, nodes=len(self._graph.after))
 
@@ -462,7 +461,7 @@ class Rehearsal(TorchFunctionMode):
             self._stepped.clear()
             if any(each["kind"] == "call" for each in self._events[self._began :]):
                 self._events[self._began] |= {"leaves": [], "optimizer": -1}
-                self._note_step(optimizer)
+                self._note_step(*self.meet(optimizer))
 
     def _learn_names(self, frame: FrameType) -> None:
         """Learn the names by which the program's variables know the leaves."""

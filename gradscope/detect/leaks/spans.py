@@ -64,7 +64,7 @@ class Spans:
             return self._watch.number_of(node)
         if node not in self._numbers:
             self._tell_threads(node)
-        return self._numbers.get(node, NO_SEQUENCE_NR)  # beyond what may be touched
+        return self._numbers[node]
 
     def _tell_threads(self, root: Node) -> None:
         """Number the nodes that a graph has beyond those that are numbered."""
@@ -75,15 +75,13 @@ class Spans:
             if node not in index:
                 index[node] = len(index)
                 stack += [] if node in self._numbers else self._following(node)
-        numbers = [self._numbers.get(node) or self._watch.number_of(node) for node in index]
+        watch = self._watch
+        numbers = [self._numbers[n] if n in self._numbers else watch.number_of(n) for n in index]
         known = [
-            n in self._numbers or token_of(n) is not None or bool(self._watch.saved_by(n))
-            for n in index
+            n in self._numbers or token_of(n) is not None or bool(watch.saved_by(n)) for n in index
         ]
-        targets = [
-            tuple(index[n] for n in self._followed.get(node, ()) if n in index) for node in index
-        ]
-        told = self._watch.generations.tell_threads(numbers, known, targets)
+        targets = [tuple(index[f] for f in self._followed.get(n, ()) if f in index) for n in index]
+        told = watch.generations.tell_threads(numbers, known, targets)
         self._numbers.update(zip(index, told, strict=True))
 
     def iteration(self, node: Node) -> int:

@@ -14,6 +14,7 @@ from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR, next_sequence_nr
 
 _MOST = 100_000  # calls; of the older half of more every second one is forgotten
+_NODE = 1 << 28  # of time: in its lower bits is the number of a call
 
 Boundary = tuple[int, Place | None]
 """The number at which a backward call ended, and the call's place."""
@@ -56,6 +57,7 @@ class Generations:
         """
         self.latest = 0
         """The number of that call."""
+        self._begun = 0
         self._own_thread = _Thread(self.newest)
         self._threads = {0: self._own_thread}
         self.others: list[int] = []
@@ -132,6 +134,7 @@ class Generations:
             thread.end(number, place)
         self.newest = self._own_thread.next
         self.latest = number
+        self._begun = max(self._begun, number)  # one within it has a larger number
         self._built_before = self.built
 
     @property
@@ -194,6 +197,22 @@ class Generations:
         if first and not thread.counts:  # it builds at any time between two calls
             return own.ended_at[-later - 1] - 1 if later < len(own.ended_at) else own.first
         return own.ended_at[-later] - 1 if 0 < later <= len(own.ended_at) else own.next
+
+    @property
+    def now(self) -> int:
+        """The time. It goes on with each node of the watch's own thread and with each of its calls:
+        where only the engine builds nodes, the thread's next number stays the same.
+        """
+        return next_sequence_nr() * _NODE + 2 * self._begun
+
+    def time_of(self, number: int) -> int:
+        """Return when a node was built, or the last time that this can have been."""
+        thread, own = self._threads.get(number - number % OTHER), self._own_thread
+        time = (self.as_own(number) + 1) * _NODE
+        if thread is None or thread is own:
+            return time
+        later = len(thread.ended_at) - self._ended(thread, number)
+        return time + 2 * own.calls[-later] - 1 if 0 < later <= len(own.calls) else time
 
     def tell_threads(
         self, numbers: Sequence[int], known: Sequence[bool], targets: Targets

@@ -60,6 +60,10 @@ def raised(_: Program, on_device: Ran) -> bool:
     return any(is_backward and error for _, _, is_backward, error, *_ in on_device["plain"])
 
 
+def nests(_: Program, on_device: Ran) -> bool:
+    return any(call["parent"] for call in on_device["report"]["calls"])
+
+
 def having(*steps: str) -> Callable[[Program, Ran], bool]:
     return lambda program, _: any(step in name for name, *_ in program for step in steps)
 
@@ -80,6 +84,12 @@ REASONS: tuple[tuple[Callable[[Program, Ran], bool], str, str], ...] = (
         having("save_on_cpu", "hooks_in_hooks"),
         r"\.summary\.(dropped_\w+|live_bytes)",
         "on the CPU save_on_cpu keeps the very tensor, which a node that saved its output never lets go",
+    ),
+    (
+        nests,
+        r"\.calls\[\d+\]\.(live|peak)_bytes",
+        "the engine runs nodes by their numbers, and a device's thread numbers those that it builds from zero:"
+        " when a call within the call begins, others have run",
     ),
     (
         having("thread:", "worker:", "in_a_thread"),

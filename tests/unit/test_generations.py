@@ -45,3 +45,15 @@ def test_what_a_thread_builds_that_is_first_met_in_a_call_is_younger_than_the_la
     ends.end(3, None)
     assert [ends.of(number) for number in (first, first + 1)] == [1, 2]
     assert (ends.built, ends.others) == (2, [first])
+
+
+def test_time_goes_on_while_only_the_engine_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generations, "next_sequence_nr", lambda: 7)
+    ends = Generations()
+    ends.see()
+    times, first = [ends.time_of(6)], 5 * OTHER
+    for call in range(3):
+        ends.see_built(first + call, counts=True)
+        ends.end(call + 1, None)
+        times += [ends.time_of(first + call), ends.now]
+    assert sorted({*times, ends.time_of(7)}) == [*times, ends.time_of(7)]

@@ -32,7 +32,7 @@ from gradscope.program.tensors import held_node, is_held_leaf
 from gradscope.program.undisturbed import Untraced
 from gradscope.rules import gs301, gs302, gs304
 from gradscope.rules.base import NOW, Seen
-from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
+from gradscope.torch_private import DisableTorchFunction
 
 SIGHTINGS = 3  # scans in which the same holder has to have grown
 _SATURATED = 100  # iterations: a scan looks at no more entries of a container
@@ -92,12 +92,12 @@ class CallLoop:
     iteration that is not counted here: the one before it was known that an optimizer steps.
     """
 
-    def __init__(self, steps: int, *, waits: bool, before: Sequence[int] = ()) -> None:
+    def __init__(self, steps: int, now: int, *, waits: bool, before: Sequence[int] = ()) -> None:
         self.call = self.count = 0
         self.before = len(before)
         self.waits = waits
         self.steps = steps
-        self.first = next_sequence_nr()
+        self.first = now
         self.starts = self.due = False
         self.ticks = array("Q", before)
         self.holders: dict[Key, Sightings] = {}
@@ -122,20 +122,20 @@ class CallLoop:
         """The record of the last call."""
         return self._last.record if isinstance(self._last, Call) else self._last
 
-    def end(self, ended: BackwardCall | Call, sequence_nr: int) -> None:
-        """End the call; ``sequence_nr`` is that of the next node. Of a call on a recognized graph
+    def end(self, ended: BackwardCall | Call, now: int) -> None:
+        """End the call; ``now`` is the time. Of a call on a recognized graph
         there may be no record yet.
         """
         self._last = ended
         if not self.starts:
             self.ticks.pop()
-        self.ticks.append(sequence_nr)
+        self.ticks.append(now)
         if len(self.ticks) > _MOST_TICKS:
             del self.ticks[: _MOST_TICKS // 2]
 
-    def built(self, sequence_nr: int) -> bool:
-        """Return whether an iteration that has ended built the node with this number."""
-        return bool(self.ticks) and self.first <= sequence_nr < self.ticks[-1]
+    def built(self, time: int) -> bool:
+        """Return whether a node that was built at this time is of an iteration that has ended."""
+        return bool(self.ticks) and self.first < time < self.ticks[-1]
 
     def note_alive(self, nodes: int) -> None:
         """Note at a scan how many nodes are alive."""
@@ -249,7 +249,7 @@ class Growth(Observer):
         )
         if loop is None or loop.call != call.number:
             return None
-        loop.end(ended, next_sequence_nr())
+        loop.end(ended, self.watch.generations.now)
         return loop if loop.due else None
 
     def _scan_loop(self, loop: CallLoop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
@@ -296,7 +296,7 @@ class Growth(Observer):
         waiting = [place for place, loop in self._loops.items() if loop.waits]
         if not waiting:
             return
-        run = [self.watch.generations.as_own(number) for number in numbers]
+        run = [self.watch.generations.time_of(number) for number in numbers]
         for place in waiting:
             if any(map(self._loops[place].built, run)):
                 del self._loops[place]
@@ -311,7 +311,9 @@ class Growth(Observer):
         ):
             # What was counted before the first step was one iteration.
             before = () if loop is None else loop.ticks[-1:]
-            loop = self._loops[call.place] = CallLoop(steps, waits=waits, before=before)
+            loop = self._loops[call.place] = CallLoop(
+                steps, self.watch.generations.now, waits=waits, before=before
+            )
         return loop
 
     def _judge(self, loop: CallLoop, *, ended: bool) -> Iterator[Finding]:

@@ -35,7 +35,7 @@ class Extent:
 class Spans:
     """Looks at graphs for as long as one scan lasts. It holds Nodes: let go of it at once.
 
-    ``ticks`` are the sequence numbers at which the iterations so far ended. At most ``most`` nodes
+    ``ticks`` are the times at which the iterations so far ended. At most ``most`` nodes
     are touched. Its loops are its own: they go over the same nodes again and again, so it remembers
     what follows each node, and counts a node once.
     """
@@ -91,7 +91,7 @@ class Spans:
 
     def time_of(self, number: int) -> tuple[int, int]:
         """Return when the node with this number was built, to be compared with another's."""
-        return self._watch.generations.as_own(number), number
+        return self._watch.generations.time_of(number), number
 
     def iterations(self, root: Node) -> int:
         """Return how many iterations the graph has nodes of."""

@@ -69,7 +69,6 @@ class Kind:
         itself, and the edge that shows whether it needed a gradient, where one does, or OUTPUT.
         """
         self.is_leaf = kind.__name__ == "AccumulateGrad"
-        self.saves = kind.__name__ not in ("AccumulateGrad", "CopyBackwards")
         self.is_slices = kind.__name__ == "CopySlices"
         """An in-place operation on a view. It wraps the operation's own node, unseen, and drops it
         when freed.
@@ -80,6 +79,7 @@ class Kind:
         self.is_compiled = self.is_function and kind.__name__ == "CompiledFunctionBackward"
         self.is_opaque = self.is_slices or self.is_unnamed or self.is_function
         """Not all that such a node saved can be asked of it."""
+        self.saves = bool(self.names) or self.is_opaque
 
 
 known_kinds: dict[type, Kind] = {}

@@ -82,7 +82,7 @@ REASONS: tuple[tuple[Callable[[Program, Ran], bool], str, str], ...] = (
     ),
     (
         having("save_on_cpu", "hooks_in_hooks"),
-        r"\.summary\.(dropped_\w+|live_bytes)",
+        r"\.(summary|calls\[\d+\])\.(dropped_\w+|live_bytes|returned_bytes)",
         "on the CPU save_on_cpu keeps the very tensor, which a node that saved its output never lets go",
     ),
     (

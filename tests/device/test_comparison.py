@@ -91,8 +91,9 @@ def test_random_programs_are_told_alike(count: int) -> None:
 
 # What another thread has built since the last call may be older than what its operands' numbers say: 400374, 400482.
 # Calls between which only the engine builds nodes end at one number of the watch's thread: 412834.
+# A view's node that torch makes anew has the number at which an operation in place saved its mask, on the CPU: 414185.
 @pytest.mark.full
-@pytest.mark.parametrize("seed", [400374, 400482, 412834])
+@pytest.mark.parametrize("seed", [400374, 400482, 412834, 414185])
 def test_once_differed(seed: int) -> None:
     assert dict(differing(range(seed, seed + 1))) == {}
 

@@ -82,8 +82,8 @@ REASONS: tuple[tuple[Callable[[Program, Ran], bool], str, str], ...] = (
     ),
     (
         having("save_on_cpu", "hooks_in_hooks"),
-        r"\.(summary|calls\[\d+\])\.(dropped_\w+|live_bytes|returned_bytes)",
-        "on the CPU save_on_cpu keeps the very tensor, which a node that saved its output never lets go",
+        r"\.(summary|calls\[\d+\])\.(\w+_bytes|dropped_tensors)",
+        "on the CPU save_on_cpu keeps the very tensor, which others hold too; off it, a copy",
     ),
     (
         nests,

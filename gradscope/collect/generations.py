@@ -61,7 +61,7 @@ class Generations:
         self._own_thread = _Thread(self.newest)
         self._threads = {0: self._own_thread}
         self.others: list[int] = []
-        """The upper bits of the numbers of the engine's threads that have built nodes."""
+        """The upper bits of the numbers of the other threads that have built nodes."""
         self.built = self._built_before = 0
         """How many nodes were built since the watch began, as far as it has seen."""
         self._stepped: tuple[int, int] | None = None
@@ -116,7 +116,7 @@ class Generations:
             thread = self._threads[bits] = _Thread(first, counts=counts)
             if self.latest:  # it is met in a call that runs: it builds after the last one
                 thread.end(self.latest, self._own_thread.places[-1])
-            self.others += [bits] * counts
+            self.others.append(bits)
         if following > thread.next:
             self.built += thread.counts * (following - thread.next)
             thread.next = following

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 _STEP = 1024
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
-_STAND_INS = {"→": "->", **dict(zip("…↓•·—–×█●◆○≠✗▲", "~|*.--x#*+o!x!", strict=True))}  # noqa: RUF001
+_STAND_INS = {"→": "->", **dict(zip("…•·—–×█●■○≠✗▲", "~*.--x#*+o!x!", strict=True))}  # noqa: RUF001
 """Replacements for signs that an encoding lacks; all but the arrow are as wide."""
 
 

@@ -34,9 +34,7 @@ def draw(
     * ``expand`` opens what a fold shows behind ``open:``;
     * ``fold=False`` draws every node;
     * ``sites=True`` adds the source lines;
-    * ``engine``: ``auto``, ``wasm``, ``dot`` or ``simple``;
-    * ``theme``: ``light`` or ``dark``;
-    * ``limit_seconds``: a layout that takes longer (10 seconds) is given up for a simpler one.
+    * ``theme``: ``light`` or ``dark``.
 
     Raises GradscopeError for a tensor without a graph, an unknown suffix, or a file that cannot be
     written.

@@ -71,7 +71,7 @@ _GREY = (Tone("#595959", "#f0f0f0"), Tone("#b0b0b0", "#2c2f36"))
 _FAINT = (Tone("#6b6b6b", "#fafafa"), Tone("#949494", "#1e2127"))
 
 _KEPT = "kept by a call with retain_graph=True"
-_RETAINED = Look("retained", "◆", "blue", *_BLUE, _KEPT, "bold")
+_RETAINED = Look("retained", "■", "blue", *_BLUE, _KEPT, "bold")
 _LET_GO = "let go of by a backward call"
 _FREED = Look("freed", "○", "red", *_VERMILION, _LET_GO, "dashed", (6, 4))
 _MODIFIED = "modified in place after it was saved"

@@ -30,7 +30,7 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record.processes import merged
-from gradscope.render.machine.json import memory_to_json
+from gradscope.render.machine.json import to_json
 from gradscope.render.memory import by, largest
 from gradscope.render.text.memory import print_diff, print_memory
 
@@ -275,7 +275,7 @@ def test_tables_tell_what_the_graph_alone_holds() -> None:
 
 
 def test_json_has_the_same_rows() -> None:
-    memory = json.loads(memory_to_json(told()))
+    memory = json.loads(to_json(told()))["memory"]
     assert (memory["backward_call"], memory["saved_bytes"], memory["alone_bytes"]) == (
         2,
         5120,
@@ -288,8 +288,8 @@ def test_json_has_the_same_rows() -> None:
     assert memory["by_line"] == [
         {"name": "/src/train.py:3", "saved_bytes": 5120, "alone_bytes": 4096}
     ]
-    assert json.loads(memory_to_json(recording()))["alone_bytes"] is None
-    assert json.loads(memory_to_json(empty_recording())) is None
+    assert json.loads(to_json(recording()))["memory"]["alone_bytes"] is None
+    assert json.loads(to_json(empty_recording()))["memory"] is None
 
 
 def test_of_several_processes_it_is_the_one_with_the_largest_graph() -> None:

@@ -18,9 +18,9 @@ from gradscope.render.pictures.picture import (
 )
 from gradscope.units import escaped
 
-_FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1"}
-_COSTLY = 3_000
-"""From this sum of link lengths on, graphviz's optimum costs more than it is worth."""
+_FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1", "splines": "line"}
+_MANY = 150
+"""For more links than this graphviz's optimum costs more than it is worth."""
 
 
 def to_dot(picture: Picture, *, theme: str = "light") -> str:
@@ -42,13 +42,13 @@ def to_dot(picture: Picture, *, theme: str = "light") -> str:
     return str(graph.source)
 
 
-def to_bare_dot(picture: Picture, sizes: Sequence[tuple[float, float]], *, cost: int) -> str:
+def to_bare_dot(picture: Picture, sizes: Sequence[tuple[float, float]]) -> str:
     """Return DOT text of boxes of fixed sizes in points, without texts: all that a layout needs.
 
     A frame's title gets an empty line more, so that an arrow's head finds room below it.
     """
     graph = _graph()
-    if cost > _COSTLY:
+    if len(picture.links) > _MANY:
         graph.attr("graph", **_FAST)
 
     def bare(box: Box) -> dict[str, str]:

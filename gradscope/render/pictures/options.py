@@ -8,15 +8,6 @@ from enum import StrEnum
 from typing import TypedDict
 
 
-class Engine(StrEnum):
-    """What lays a picture out: the best there is, the built-in graphviz, the system's, or rows."""
-
-    AUTO = "auto"
-    WASM = "wasm"
-    DOT = "dot"
-    SIMPLE = "simple"
-
-
 class Theme(StrEnum):
     """The colours of a picture."""
 
@@ -32,9 +23,7 @@ class DrawOptions(TypedDict, total=False):
     expand: Sequence[str]
     fold: bool
     sites: bool
-    engine: str
     theme: str
-    limit_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +35,7 @@ class Options:
     expand: Sequence[str] = ()
     fold: bool = True
     sites: bool = False
-    engine: str = Engine.AUTO
     theme: str = Theme.LIGHT
-    limit_seconds: float = 10.0
 
 
 DEFAULTS = Options()

@@ -60,7 +60,6 @@ TITLE, TEXT, SMALL = 13.0, 11.0, 10.0
 _PAD, _STRIP, _HEAD, _ROW = 9.0, 19.0, 22.0, 16.0
 _MARK = 15.0
 _MARGIN = 18.0
-_BETWEEN = 40.0
 _LINE = "      "
 """Stands in the legend for a sample of a line of this width."""
 
@@ -78,8 +77,6 @@ class Scene:
 def size_of(box: Box) -> tuple[float, float]:
     """Width and height that the texts of a box need."""
     width = font().width
-    if box.kind is BoxKind.STUB:
-        return width(box.title, SMALL) + 2 * _PAD, 18.0
     lines = [
         _MARK + width(box.title, TITLE) + (18 + width(box.note, SMALL) if box.note else 0),
         _MARK + width(box.caption, SMALL),
@@ -95,11 +92,9 @@ def size_of(box: Box) -> tuple[float, float]:
     return round(max(90.0, *lines) + 2 * _PAD, 1), round(height + 4, 1)
 
 
-def draw_scene(
-    columns: Sequence[Placed], whole: Picture, notes: Sequence[str], theme: str
-) -> Scene:
-    """Title, totals and legend above, the columns side by side below them, notes at the end."""
-    return _Painter(theme).scene(columns, whole, notes)
+def draw_scene(placed: Placed, theme: str) -> Scene:
+    """Title, totals, legend and notes above the picture."""
+    return _Painter(theme).scene(placed)
 
 
 class _Painter:
@@ -136,38 +131,36 @@ class _Painter:
         paint = f'fill="{colour}"{anchor} xml:space="preserve"'
         self.elements.append(f"<text {place} {paint}>{_safe(text)}</text>")
 
-    def scene(self, columns: Sequence[Placed], whole: Picture, notes: Sequence[str]) -> Scene:
-        content = sum(column.width for column in columns) + _BETWEEN * (len(columns) - 1)
+    def scene(self, placed: Placed) -> Scene:
+        picture = placed.picture
         measure = font().width
-        width = max(content, measure(whole.title, 16), measure(whole.subtitle, TEXT), 420.0)
-        self.text(_MARGIN, 30, whole.title, 16, self.page.text)
-        self.text(_MARGIN, 48, whole.subtitle, TEXT, self.page.muted)
-        top = self.legend(whole, columns, width, 66)
+        least = max(measure(picture.title, 16), measure(picture.subtitle, TEXT), 420.0)
+        width = max(placed.width, least)
+        self.text(_MARGIN, 30, picture.title, 16, self.page.text)
+        self.text(_MARGIN, 48, picture.subtitle, TEXT, self.page.muted)
+        top = self.legend(picture, width, 66)
         warning = SEVERITIES[Severity.WARNING].tone(self.theme).ink
-        for note in notes:
+        for note in picture.notes:
             for line in _broken(f"note: {note}", width, TEXT):
                 self.text(_MARGIN, top, line, TEXT, warning)
                 top += 16
-        x = _MARGIN + max(0.0, (width - content) / 2 if len(columns) == 1 else 0.0)
-        for column in columns:
-            self.column(column, x, top)
-            x += column.width + _BETWEEN
+        self.boxes(placed, _MARGIN + (width - placed.width) / 2, top)
         # The layout makes no room for the counts that stand beside links.
         w = round(max(width + _MARGIN, self.right) + _MARGIN)
-        h = round(top + max(column.height for column in columns) + _MARGIN)
+        h = round(top + placed.height + _MARGIN)
         head = [
             '<?xml version="1.0" encoding="UTF-8"?>',
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{w:g}" height="{h:g}" '
             f'viewBox="0 0 {w:g} {h:g}" font-family="{_FONTS}" role="img">',
-            f"<title>{_safe(whole.title)}</title>",
+            f"<title>{_safe(picture.title)}</title>",
             f'<rect width="{w:g}" height="{h:g}" fill="{self.page.background}"/>',
         ]
-        return Scene("\n".join([*head, *self.elements, "</svg>\n"]), w, h, whole.title)
+        return Scene("\n".join([*head, *self.elements, "</svg>\n"]), w, h, picture.title)
 
-    def legend(self, whole: Picture, columns: Sequence[Placed], width: float, top: float) -> float:
+    def legend(self, picture: Picture, width: float, top: float) -> float:
         """Draw one entry per state and kind of link there is; return where the legend ends."""
         x, y = _MARGIN, top
-        for word, meaning, look in _legend_entries(whole, columns):
+        for word, meaning, look in _legend_entries(picture):
             long = font().width(f"{word}  {meaning}", SMALL) + (_MARK if look else 0) + 22
             if x > _MARGIN and x + long > width + _MARGIN + 22:
                 x, y = _MARGIN, y + 17
@@ -189,7 +182,7 @@ class _Painter:
             x += long
         return y + 24
 
-    def column(self, placed: Placed, dx: float, dy: float) -> None:
+    def boxes(self, placed: Placed, dx: float, dy: float) -> None:
         picture = placed.picture
         frames = {n: rect.moved(dx, dy) for n, rect in placed.frames.items()}
         groups = [group for group in picture.groups if group.id in frames]
@@ -208,10 +201,7 @@ class _Painter:
         for group in groups:
             self.frame_title(frames[group.id], group)
         for box, rect in zip(picture.boxes, placed.boxes, strict=True):
-            if box.kind is BoxKind.STUB:
-                self.stub(box, rect.moved(dx, dy))
-            else:
-                self.box(box, rect.moved(dx, dy))
+            self.box(box, rect.moved(dx, dy))
 
     def frame_title(self, rect: Rect, group: Group) -> None:
         """Draw the title over the links, on an opaque ground, so that none runs through it."""
@@ -244,11 +234,6 @@ class _Painter:
         if count > 1:
             mx, my = route[len(route) // 2]
             self.text(mx + 4, my, f"{TIMES}{count:,}", SMALL - 1, self.page.muted)
-
-    def stub(self, box: Box, rect: Rect) -> None:
-        accent = self.page.accent
-        self.rect(rect, 9, stroke=accent, fill=self.page.background)
-        self.text(rect.x + _PAD, rect.y + 12.5, box.title, SMALL, accent)
 
     def box(self, box: Box, rect: Rect) -> None:
         look = NODE_STATES[box.state] if box.state is not None else None
@@ -299,45 +284,23 @@ class _Painter:
         self.text(rect.x + rect.width - _PAD, y, row.note, SMALL, ink, end=True)
 
     def symbol(self, symbol: str, x: float, y: float, colour: str) -> None:
-        """Draw the theme's symbol, centred; as a shape where no font needs to have it."""
-        r = 3.4
-        k = r * 0.5523
-        circle = (
-            (x + r, y),
-            (x + r, y + k), (x + k, y + r), (x, y + r),
-            (x - k, y + r), (x - r, y + k), (x - r, y),
-            (x - r, y - k), (x - k, y - r), (x, y - r),
-            (x + k, y - r), (x + r, y - k), (x + r, y),
-        )  # fmt: skip
-        if symbol == "●":
-            self.path(circle, fill=colour)
-        elif symbol == "○":
-            self.path(circle, stroke=colour, width=1.4)
-        elif symbol == "◆":
-            corners = ((x, y - 4.4), (x + 4.4, y), (x, y + 4.4), (x - 4.4, y))
-            self.path(corners, straight=True, fill=colour)
-        else:
-            size = 12.0
-            self.text(x - font().width(symbol, size) / 2, y + 4.2, symbol, size, colour)
+        """Draw the theme's symbol, centred."""
+        self.text(x - font().width(symbol, 12) / 2, y + 4.2, symbol, 12, colour)
 
 
-def _legend_entries(
-    whole: Picture, columns: Sequence[Placed]
-) -> list[tuple[str, str, Look | None]]:
+def _legend_entries(picture: Picture) -> list[tuple[str, str, Look | None]]:
     """Return word, meaning and, for a state, look of everything that needs explaining."""
-    looks = [NODE_STATES[state] for state in whole.states]
+    looks = [NODE_STATES[state] for state in picture.states]
     entries: list[tuple[str, str, Look | None]] = [
         (look.word, look.meaning, look) for look in looks
     ]
-    kinds = {link.kind for link in whole.links}
+    kinds = {link.kind for link in picture.links}
     if LinkKind.BOUNDARY in kinds:
         entries.append((_LINE, "enters the shared part", None))
     if LinkKind.CARRIED in kinds:
         entries.append((_LINE, "enters an older graph", None))
-    if any(box.kind is BoxKind.FOLD for box in whole.boxes):
+    if any(box.kind is BoxKind.FOLD for box in picture.boxes):
         entries.append(("double frame", "several nodes folded", None))
-    if any(box.kind is BoxKind.STUB for column in columns for box in column.picture.boxes):
-        entries.append(("to 1 / from 1", "a cut link, continues at the same number", None))
     return entries
 
 

@@ -6,17 +6,19 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import IO, Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from gradscope.model import Site
-from gradscope.units import common_length, counted, escaped, nbytes, seconds, short_path, visible
+from gradscope.units import counted, escaped, nbytes, seconds, short_path, visible
 
 TAB = 4
 """A tab is drawn up to the next multiple of this many cells."""
@@ -96,28 +98,6 @@ def tail(text: str, width: int) -> str:
     return text if over <= 0 else ELLIPSIS + cut(text, over + cell_len(ELLIPSIS), width)
 
 
-def distinct(names: Sequence[str], width: int) -> list[str]:
-    """Return drawn names in at most ``width`` cells, if possible such that no two different
-    ones look alike: their ends, or after the part in which they differ as much of that as fits.
-    """
-    shown = {name: tail(name, width) for name in names}
-    alike: dict[str, list[list[str]]] = {}
-    for name, end in shown.items():
-        alike.setdefault(end, []).append(re.findall(r"[./\\]?[^./\\]*", name))
-    for group in alike.values():
-        first = common_length(group)
-        last = common_length([parts[:first:-1] for parts in group])
-        for parts in group if len(group) > 1 else ():
-            name = "".join(parts)
-            differs = "".join(parts[max(first - 1, 0) : len(parts) - last])
-            lead = f"{ELLIPSIS}{differs.lstrip('./')}" if first > 1 else differs
-            room = width - cell_len(lead) - cell_len(ELLIPSIS)
-            if room >= 0:
-                end = cut(name, cell_len(name) - room, room)
-                shown[name] = f"{lead}{ELLIPSIS}{end}"
-    return [shown[name] for name in names]
-
-
 def place_of(site: Site | None, console: Console) -> str:
     """Return ``train.py:42``; nothing for an unknown site."""
     return "" if site is None else plain(opened_as(site), console)
@@ -148,6 +128,14 @@ def print_lines(console: Console, lines: list[Text]) -> None:
     """Print lines as they are: a path may be wider than the terminal."""
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table two cells in, without the spaces that fill its last column."""
+    for line in console.render_lines(Padding.indent(table, 2), pad=False):
+        shown = Text.assemble(*((part.text, part.style or "") for part in line))
+        shown.rstrip()
+        console.print(shown, soft_wrap=True)
 
 
 def write_text(text: str, console: Console) -> None:

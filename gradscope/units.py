@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import takewhile
 
 _STEP = 1024
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -114,14 +114,10 @@ def short_path(file: str) -> str:
     return file.removeprefix(here)
 
 
-Path = TypeVar("Path", list[str], tuple[Any, ...])
-
-
-def common_length(paths: Sequence[Path]) -> int:
+def common_length(paths: Iterable[Sequence[Hashable]]) -> int:
     """Return how many of their first entries all the paths have in common."""
-    first, last = min(paths), max(paths)
-    pairs = enumerate(zip(first, last, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(first), len(last)))
+    same = takewhile(lambda entries: len(set(entries)) == 1, zip(*paths, strict=False))
+    return sum(1 for _ in same)
 
 
 def common_module(names: Iterable[str]) -> str:

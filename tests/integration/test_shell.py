@@ -1,4 +1,4 @@
-"""The command line in a shell: completion, programs on stdin, colours and the links of a terminal."""
+"""The command line in a shell: completion, programs on stdin, the colours and lines of a terminal."""
 
 from __future__ import annotations
 
@@ -158,26 +158,6 @@ def on_terminal(*args: str | Path, **environment: str) -> str:
     return printed.decode().replace("\r\n", "\n")
 
 
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording of a program with one finding."""
-    folder = tmp_path_factory.mktemp("shell")
-    program = folder / "train.py"
-    program.write_text(
-        "import torch\nloss = torch.ones(3, requires_grad=True).exp().sum()\n"
-        "loss.backward()\nloss.backward()\n",
-        encoding="utf-8",
-    )
-    saved = folder / "run.gscope"
-    subprocess.run(
-        [python(), "-m", "gradscope", "run", "--save", saved, program],
-        env=ENVIRONMENT,
-        capture_output=True,
-        check=False,
-    )
-    return saved
-
-
 def test_a_finding_begins_a_line_below_a_progress_bar(tmp_path: Path) -> None:
     program = tmp_path / "bar.py"
     program.write_text(
@@ -188,11 +168,3 @@ def test_a_finding_begins_a_line_below_a_progress_bar(tmp_path: Path) -> None:
     below = " " * 80 + "\r"
     assert f"\r 50%|####|{below}error[GS101]" in printed
     assert f"calling backward.\n{below}findings\n" in printed
-
-
-def test_places_are_links_in_a_terminal(recording: Path) -> None:
-    program = recording.with_name("train.py")
-    printed = on_terminal("report", recording)
-    links = re.findall(r"\x1b]8;id=\d+;([^\x1b]+)\x1b", printed)
-    assert f"{program.as_uri()}#4" in links
-    assert "\x1b]8" not in on_terminal("report", recording, TERM="linux")

@@ -35,7 +35,7 @@ from gradscope.render.machine import Format
 from gradscope.render.text.calls import MOST_ROWS, folded
 from gradscope.render.text.finding import print_finding
 from gradscope.render.text.report import print_report
-from gradscope.render.text.terminal import ProgressLine, SafeConsole, begin_line, cut, plain
+from gradscope.render.text.terminal import SafeConsole, begin_line, cut, plain, show_progress
 from gradscope.units import counted, listed, nbytes, seconds
 
 RECORDINGS = {
@@ -493,7 +493,7 @@ def test_counts_and_lists() -> None:
     assert listed("abcde") == "a, b, c and 2 more"
 
 
-# The progress line
+# Progress
 
 
 class Terminal(io.StringIO):
@@ -501,47 +501,21 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_drawn_after_two_seconds_four_times_a_second_and_erased(
+def test_progress_is_shown_on_a_terminal_and_gives_way_to_the_next_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((20, 24)))
+    monkeypatch.setattr(Terminal, "fileno", lambda _: 2)
     monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
-    progress = ProgressLine(terminal, io.StringIO())
-    for call_number in range(1, 101):
-        progress.update(call_number, 2048, call_number / 20)  # five seconds
-    drawn = terminal.getvalue().split("\x1b[K")[1:]
-    assert drawn[0].rstrip("\r") == "gradscope: 40 backward calls, 2 KiB held by graphs, 2.0 s"
-    slow = Terminal()
-    ProgressLine(slow, io.StringIO()).update(1, 2048, 3.0)
-    assert "gradscope: 1 backward call, 2 KiB" in slow.getvalue()
-    assert len(drawn) == 13
-    progress.erase()
-    assert terminal.getvalue().endswith("\r\x1b[K")
-    length = len(terminal.getvalue())
-    progress.erase()
-    assert len(terminal.getvalue()) == length
-
-
-@pytest.mark.parametrize(
-    ("stream", "stdout"), [(io.StringIO(), io.StringIO()), (Terminal(), Terminal())]
-)
-def test_progress_is_never_drawn_where_it_could_mix_with_other_text(
-    stream: io.StringIO, stdout: io.StringIO
-) -> None:
-    progress = ProgressLine(stream, stdout)
-    progress.update(1, 1, 100.0)
-    progress.erase()
-    assert stream.getvalue() == ""
-
-
-def test_progress_survives_a_closed_stream() -> None:
-    terminal = Terminal()
-    progress = ProgressLine(terminal, io.StringIO())
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        show_progress("tries fix 1", stream)
+    assert rows_of(terminal.getvalue(), 20) == ["tries fix 1"]
+    assert pipe.getvalue() == ""
+    begin_line(terminal)
+    assert rows_of(terminal.getvalue() + "done", 20) == ["done"]
     terminal.close()
-    progress.update(1, 1, 100.0)
-    progress.update(2, 1, 200.0)
-    closed = ProgressLine(terminal, io.StringIO())
-    closed.update(1, 1, 100.0)
+    show_progress("tries fix 2", terminal)
 
 
 # A line of its own

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import process_time
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Recording
@@ -23,13 +22,12 @@ from gradscope.render.pictures.wasm import LayoutError
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A drawn picture: the number of boxes, the CPU seconds it took, and notes for the reader.
+    """A drawn picture: the number of boxes, and notes for the reader.
 
     ``content`` is the picture, in the format of ``suffix``. A notebook shows an SVG by itself.
     """
 
     boxes: int
-    seconds: float
     notes: tuple[str, ...] = ()
     suffix: str = ".svg"
     content: bytes = field(default=b"", repr=False)
@@ -65,7 +63,6 @@ def draw_graphs(
     Raises GradscopeError where the options cannot be met, no graph has a node, or the file cannot
     be written.
     """
-    begun = process_time()
     target = None if file is None else Path(file)
     suffix = ".svg" if target is None else target.suffix.lower()
     check_suffix(suffix)
@@ -86,7 +83,7 @@ def draw_graphs(
     if target is not None:
         _write(target, data)
     notes = (*picture.notes, *more)
-    return Drawing(len(picture.boxes), process_time() - begun, notes, suffix, data)
+    return Drawing(len(picture.boxes), notes, suffix, data)
 
 
 def to_dot(graphs: Sequence[Graph], options: Options = DEFAULTS) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -141,7 +142,7 @@ class _Painter:
         top = self.legend(picture, width, 66)
         warning = SEVERITIES[Severity.WARNING].tone(self.theme).ink
         for note in picture.notes:
-            for line in _broken(f"note: {note}", width, TEXT):
+            for line in textwrap.wrap(f"note: {note}", round(width / TEXT * 2)):
                 self.text(_MARGIN, top, line, TEXT, warning)
                 top += 16
         self.boxes(placed, _MARGIN + (width - placed.width) / 2, top)
@@ -302,18 +303,6 @@ def _legend_entries(picture: Picture) -> list[tuple[str, str, Look | None]]:
     if any(box.kind is BoxKind.FOLD for box in picture.boxes):
         entries.append(("double frame", "several nodes folded", None))
     return entries
-
-
-def _broken(text: str, width: float, size: float) -> list[str]:
-    """The text in lines no wider than ``width``, broken between words."""
-    lines = [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and font().width(longer, size) > width:
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    return lines
 
 
 def _paint(

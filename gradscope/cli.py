@@ -24,7 +24,7 @@ from gradscope.commands.outputs import tell
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import Again, Code, Input, Module, Target, program_of
 from gradscope.render.machine import Format
-from gradscope.render.pictures.options import Options, Theme
+from gradscope.render.pictures.options import Options
 from gradscope.rules.settings import FailOn, settings_at
 
 Job = Callable[[], int]
@@ -262,10 +262,9 @@ def draw(
     ] = None,
     no_fold: Annotated[bool, _option("Draw every node.", "--no-fold")] = False,
     sites: Annotated[bool, _option("Show the source lines.", "--sites")] = False,
-    theme: Annotated[Theme, _option("Colours.")] = Theme.LIGHT,
 ) -> Job:
     """Draw a graph of a saved recording."""
-    options = Options(focus, depth, tuple(expand or ()), not no_fold, sites, theme)
+    options = Options(focus, depth, tuple(expand or ()), not no_fold, sites)
     return partial(report_command.draw, file, output, call, options, settings_at())
 
 

@@ -62,11 +62,6 @@ def nbytes(number: int) -> str:
     return f"{size:,.1f}".removesuffix(".0") + f" {unit}"
 
 
-def count(number: int) -> str:
-    """Return a whole number with its thousands apart: ``1,234``."""
-    return f"{number:,}"
-
-
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun in the right number: ``1 node``, ``1,234 nodes``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

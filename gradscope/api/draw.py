@@ -33,8 +33,7 @@ def draw(
     * ``depth`` folds the calls of modules at this depth of their path;
     * ``expand`` opens what a fold shows behind ``open:``;
     * ``fold=False`` draws every node;
-    * ``sites=True`` adds the source lines;
-    * ``theme``: ``light`` or ``dark``.
+    * ``sites=True`` adds the source lines.
 
     Raises GradscopeError for a tensor without a graph, an unknown suffix, or a file that cannot be
     written.

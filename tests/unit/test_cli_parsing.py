@@ -14,7 +14,7 @@ from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import RunOptions
 from gradscope.launch.interpreter import Code, Module, Script, Target
 from gradscope.render.machine import Format
-from gradscope.render.pictures.options import Options, Theme
+from gradscope.render.pictures.options import Options
 from gradscope.rules.settings import DEFAULTS, FailOn, Settings
 
 
@@ -105,12 +105,12 @@ def test_the_other_commands() -> None:
     drawn = (Path("a"), Path("b.svg"), None, Options(), DEFAULTS)
     assert parse("draw", "a", "-o", "b.svg").args == drawn
     options = ["--call", "2", "--focus", "x", "--depth", "3", "--expand", "y", "--expand", "z"]
-    flags = ["--no-fold", "--sites", "--theme", "dark"]
+    flags = ["--no-fold", "--sites"]
     assert parse("draw", "a", "-o", "b.svg", *options, *flags).args == (
         Path("a"),
         Path("b.svg"),
         2,
-        Options("x", 3, ("y", "z"), fold=False, sites=True, theme=Theme.DARK),
+        Options("x", 3, ("y", "z"), fold=False, sites=True),
         DEFAULTS,
     )
     assert parse("fix", "a").args == (Path("a"), (), FixOptions())

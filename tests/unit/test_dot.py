@@ -167,14 +167,6 @@ def test_pdf_is_well_formed_and_holds_text(tmp_path: Path) -> None:
     assert any(written in stream for stream in streams if stream is not table)
 
 
-def test_dark_and_light_differ_only_in_colour(tmp_path: Path) -> None:
-    light, dark = (
-        svg_of(two_losses(), tmp_path, Options(theme=theme)) for theme in ("light", "dark")
-    )
-    assert light != dark
-    assert re.sub("#[0-9a-f]{6}", "", light) == re.sub("#[0-9a-f]{6}", "", dark)
-
-
 def test_long_lists_of_saved_tensors_are_cut(tmp_path: Path) -> None:
     many = tuple(saved(f"t{n}", 256, storage=n) for n in range(40))
     said = texts(
@@ -205,7 +197,6 @@ def test_bytes_in_the_totals_count_each_storage_once() -> None:
     [
         ("graph.jpg", {}, "cannot draw to a .jpg: use one of .svg, .png, .pdf, .dot"),
         ("graph", {}, "cannot draw to a file without suffix: use one of .svg, .png, .pdf, .dot"),
-        ("graph.svg", {"theme": "pink"}, "no theme is called 'pink': use light or dark"),
         ("nowhere/graph.svg", {}, "cannot write {}: No such file or directory"),
     ],
 )

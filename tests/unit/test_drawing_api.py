@@ -78,7 +78,7 @@ def test_a_live_graph_with_the_users_names(tmp_path: Path) -> None:
 
 def test_without_a_file_a_notebook_shows_the_picture() -> None:
     loss_a, _ = losses()
-    drawing = gradscope.draw(loss_a, theme="dark")
+    drawing = gradscope.draw(loss_a)
     assert drawing._repr_svg_() is not None
     assert "Backward graph of loss_a" in texts(drawing.content)
     assert len(repr(drawing)) < 200
@@ -122,7 +122,6 @@ def test_dot_text_is_what_a_dot_file_has(tmp_path: Path) -> None:
         (("loss",), {}, "a str"),
         ((two_losses(),), {"file": "graph.bmp"}, ".svg, .png, .pdf, .dot"),
         ((two_losses(),), {"file": "missing/graph.svg"}, "missing/graph.svg"),
-        ((two_losses(),), {"theme": "pink"}, "light or dark"),
         ((Graph((), (), ()),), {}, "nothing to draw"),
     ],
 )

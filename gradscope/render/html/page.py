@@ -113,14 +113,14 @@ def _looks() -> dict[str, Any]:
 def _state_colours() -> str:
     """Return the colours as custom properties for both page backgrounds; paper is always light."""
 
-    def properties(name: str) -> str:
-        values: dict[str, str] = asdict(theme.page_of(name))
+    def properties(name: str, page: theme.Page) -> str:
+        values: dict[str, str] = asdict(page)
         for key, look in _all_looks().items():
             tone = look.tone(name)
             values |= {f"{key}-ink": tone.ink, f"{key}-fill": tone.fill}
         return "".join(f"--{name}:{value};" for name, value in values.items())
 
-    light, dark = properties("light"), properties("dark")
+    light, dark = properties("light", theme.LIGHT), properties("dark", theme.DARK)
     return f":root{{{light}}}\n@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
 
 

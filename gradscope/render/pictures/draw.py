@@ -13,7 +13,7 @@ from gradscope.render.pictures import dot
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.formats import ENCODERS, check_suffix
 from gradscope.render.pictures.layout import lay_out
-from gradscope.render.pictures.options import DEFAULTS, Options, Theme
+from gradscope.render.pictures.options import DEFAULTS, Options
 from gradscope.render.pictures.picture import UNMARKED, Marks, Picture, Placed
 from gradscope.render.pictures.scene import draw_scene, size_of
 from gradscope.render.pictures.selection import Selection, select
@@ -66,8 +66,6 @@ def draw_graphs(
     target = None if file is None else Path(file)
     suffix = ".svg" if target is None else target.suffix.lower()
     check_suffix(suffix)
-    if options.theme not in tuple(Theme):
-        raise GradscopeError(f"no theme is called {options.theme!r}: use {' or '.join(Theme)}")
     if not any(graph.nodes for graph in graphs):
         raise GradscopeError(
             "there is nothing to draw: the graph has no node (does the tensor require grad?)"
@@ -75,11 +73,11 @@ def draw_graphs(
     if suffix == ".dot":
         picture = compose(graphs, options, marks)
         more: list[str] = []
-        data = dot.to_dot(picture, theme=options.theme).encode()
+        data = dot.to_dot(picture).encode()
     else:
         placed = _placed(graphs, options, marks)
         picture = placed.picture
-        data, more = ENCODERS[suffix](draw_scene(placed, options.theme))
+        data, more = ENCODERS[suffix](draw_scene(placed))
     if target is not None:
         _write(target, data)
     notes = (*picture.notes, *more)
@@ -88,7 +86,7 @@ def draw_graphs(
 
 def to_dot(graphs: Sequence[Graph], options: Options = DEFAULTS) -> str:
     """Return the picture of the graphs as DOT text, for any graphviz."""
-    return dot.to_dot(compose(graphs, options), theme=options.theme)
+    return dot.to_dot(compose(graphs, options))
 
 
 def _placed(graphs: Sequence[Graph], options: Options, marks: Marks) -> Placed:

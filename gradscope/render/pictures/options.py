@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypedDict
-
-
-class Theme(StrEnum):
-    """The colours of a picture."""
-
-    LIGHT = "light"
-    DARK = "dark"
 
 
 class DrawOptions(TypedDict, total=False):
@@ -23,7 +15,6 @@ class DrawOptions(TypedDict, total=False):
     expand: Sequence[str]
     fold: bool
     sites: bool
-    theme: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +26,6 @@ class Options:
     expand: Sequence[str] = ()
     fold: bool = True
     sites: bool = False
-    theme: str = Theme.LIGHT
 
 
 DEFAULTS = Options()

@@ -26,7 +26,7 @@ from gradscope.render.pictures.picture import (
     Rect,
     Row,
 )
-from gradscope.render.theme import NODE_STATES, SAVED_STATES, SEVERITIES, Look, Tone, page_of
+from gradscope.render.theme import LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES, Look, Tone
 from gradscope.units import escaped
 
 FAMILY = "Liberation Sans"
@@ -93,17 +93,15 @@ def size_of(box: Box) -> tuple[float, float]:
     return round(max(90.0, *lines) + 2 * _PAD, 1), round(height + 4, 1)
 
 
-def draw_scene(placed: Placed, theme: str) -> Scene:
+def draw_scene(placed: Placed) -> Scene:
     """Title, totals, legend and notes above the picture."""
-    return _Painter(theme).scene(placed)
+    return _Painter().scene(placed)
 
 
 class _Painter:
     """Collects the elements in painting order, and how far its texts reach to the right."""
 
-    def __init__(self, theme: str) -> None:
-        self.theme = theme
-        self.page = page_of(theme)
+    def __init__(self) -> None:
         self.elements: list[str] = []
         self.right = 0.0
 
@@ -137,10 +135,10 @@ class _Painter:
         measure = font().width
         least = max(measure(picture.title, 16), measure(picture.subtitle, TEXT), 420.0)
         width = max(placed.width, least)
-        self.text(_MARGIN, 30, picture.title, 16, self.page.text)
-        self.text(_MARGIN, 48, picture.subtitle, TEXT, self.page.muted)
+        self.text(_MARGIN, 30, picture.title, 16, LIGHT.text)
+        self.text(_MARGIN, 48, picture.subtitle, TEXT, LIGHT.muted)
         top = self.legend(picture, width, 66)
-        warning = SEVERITIES[Severity.WARNING].tone(self.theme).ink
+        warning = SEVERITIES[Severity.WARNING].light.ink
         for note in picture.notes:
             for line in textwrap.wrap(f"note: {note}", round(width / TEXT * 2)):
                 self.text(_MARGIN, top, line, TEXT, warning)
@@ -154,7 +152,7 @@ class _Painter:
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{w:g}" height="{h:g}" '
             f'viewBox="0 0 {w:g} {h:g}" font-family="{_FONTS}" role="img">',
             f"<title>{_safe(picture.title)}</title>",
-            f'<rect width="{w:g}" height="{h:g}" fill="{self.page.background}"/>',
+            f'<rect width="{w:g}" height="{h:g}" fill="{LIGHT.background}"/>',
         ]
         return Scene("\n".join([*head, *self.elements, "</svg>\n"]), w, h, picture.title)
 
@@ -167,19 +165,19 @@ class _Painter:
                 x, y = _MARGIN, y + 17
             left = x
             if look is not None:
-                tone = look.tone(self.theme)
+                tone = look.light
                 mark = Rect(x, y - 10, 13, 13)
                 self.rect(mark, 3, fill=tone.fill, stroke=tone.ink, dash=look.dash)
                 self.symbol(look.symbol, x + 6.5, y - 3.5, tone.ink)
                 left += _MARK + 3
             if word == _LINE:
                 sample = ((left, y - 3.5), (left + font().width(word, SMALL), y - 3.5))
-                self.path(sample, straight=True, stroke=self.page.accent, width=2.4)
+                self.path(sample, straight=True, stroke=LIGHT.accent, width=2.4)
             else:
-                colour = look.tone(self.theme).ink if look else self.page.text
+                colour = look.light.ink if look else LIGHT.text
                 self.text(left, y, word, SMALL, colour)
             left += font().width(word + "  ", SMALL)
-            self.text(left, y, meaning, SMALL, self.page.muted)
+            self.text(left, y, meaning, SMALL, LIGHT.muted)
             x += long
         return y + 24
 
@@ -192,7 +190,7 @@ class _Painter:
             self.rect(
                 frames[group.id],
                 9,
-                stroke=self.page.accent if shared else self.page.rule,
+                stroke=LIGHT.accent if shared else LIGHT.rule,
                 width=2.2 if shared else 1,
                 dash=() if shared else (5, 4),
                 fill=self.wash(group.kind),
@@ -208,19 +206,16 @@ class _Painter:
         """Draw the title over the links, on an opaque ground, so that none runs through it."""
         ground = Rect(rect.x + 5, rect.y + 5, font().width(group.title, 12) + 8, 16)
         self.rect(ground, 4, fill=self.wash(group.kind))
-        colour = self.page.accent if group.kind is GroupKind.SHARED else self.page.muted
+        colour = LIGHT.accent if group.kind is GroupKind.SHARED else LIGHT.muted
         self.text(rect.x + 9, rect.y + 17, group.title, 12, colour)
 
     def wash(self, kind: GroupKind) -> str:
         """Return the fill of a frame, barely apart from the page, so that boxes stand out."""
-        shared = kind is GroupKind.SHARED
-        if self.theme == "dark":
-            return "#1b2430" if shared else "#1b1e24"
-        return "#f3f8fc" if shared else "#fafafa"
+        return "#f3f8fc" if kind is GroupKind.SHARED else "#fafafa"
 
     def link(self, route: tuple[Point, ...], kind: LinkKind, count: int) -> None:
         important = kind is not LinkKind.PLAIN
-        colour = self.page.accent if important else self.page.rule
+        colour = LIGHT.accent if important else LIGHT.rule
         self.path(route, stroke=colour, width=2.4 if important else 1.1)
         (x0, y0), (x1, y1) = route[-2] if route[-2] != route[-1] else route[-3], route[-1]
         if (x0, y0) == (x1, y1):
@@ -234,11 +229,11 @@ class _Painter:
         self.path(((x1, y1), left, right), straight=True, fill=colour)
         if count > 1:
             mx, my = route[len(route) // 2]
-            self.text(mx + 4, my, f"{TIMES}{count:,}", SMALL - 1, self.page.muted)
+            self.text(mx + 4, my, f"{TIMES}{count:,}", SMALL - 1, LIGHT.muted)
 
     def box(self, box: Box, rect: Rect) -> None:
         look = NODE_STATES[box.state] if box.state is not None else None
-        tone = look.tone(self.theme) if look else Tone(self.page.muted, self.page.background)
+        tone = look.light if look else Tone(LIGHT.muted, LIGHT.background)
         ink, fill = tone.ink, tone.fill
         radius = 10.0 if box.kind is BoxKind.LEAF else 4.0
         dash = look.dash if look else ()
@@ -247,22 +242,22 @@ class _Painter:
             self.rect(rect.moved(4, 4), radius, stroke=ink, dash=dash, fill=fill)
         self.rect(rect, radius, stroke=ink, width=heavy, dash=dash, fill=fill)
         y = rect.y
-        alarm = SEVERITIES[Severity.ERROR].tone(self.theme).ink
-        for strip, colour in ((box.alarm, alarm), (box.root, self.page.accent)):
+        alarm = SEVERITIES[Severity.ERROR].light.ink
+        for strip, colour in ((box.alarm, alarm), (box.root, LIGHT.accent)):
             if strip:
                 self.rect(Rect(rect.x, y, rect.width, _STRIP), radius, fill=colour)
-                self.text(rect.x + _PAD, y + 13.5, strip, TEXT, self.page.background)
+                self.text(rect.x + _PAD, y + 13.5, strip, TEXT, LIGHT.background)
                 y += _STRIP
         if box.alarm:
             outer = Rect(rect.x - 3, rect.y - 3, rect.width + 6, rect.height + 6)
             self.rect(outer, radius + 2, stroke=alarm, width=2.5)
         left, right = rect.x + _PAD, rect.x + rect.width
-        self.text(left + _MARK, y + 16, box.title, TITLE, self.page.text)
+        self.text(left + _MARK, y + 16, box.title, TITLE, LIGHT.text)
         self.symbol(look.symbol if look else "→", left + 5, y + 11.5, ink)
         self.text(right - _PAD, y + 16, box.note, SMALL, ink, end=True)
         y += _HEAD
         if box.caption:
-            self.text(left + _MARK, y + 7, box.caption, SMALL, self.page.muted)
+            self.text(left + _MARK, y + 7, box.caption, SMALL, LIGHT.muted)
             y += 13
         rows = [row for row in box.rows if row.text]
         if rows:
@@ -273,15 +268,15 @@ class _Painter:
 
     def row(self, row: Row, rect: Rect, y: float) -> None:
         look = SAVED_STATES[row.state] if row.state is not None else None
-        ink = self.page.muted if look is None or row.muted else look.tone(self.theme).ink
+        ink = LIGHT.muted if look is None or row.muted else look.light.ink
         left = rect.x + _PAD + _MARK
         if look is not None:
             self.symbol(look.symbol, rect.x + _PAD + 5, y - 3.8, ink)
-        self.text(left, y, row.text, TEXT, self.page.muted if row.muted else self.page.text)
+        self.text(left, y, row.text, TEXT, LIGHT.muted if row.muted else LIGHT.text)
         if look is not None and row.state is not None and row.state.is_gone:
             end = left + font().width(row.text, TEXT)
             struck = ((left, y - 3.6), (end, y - 3.6))
-            self.path(struck, straight=True, stroke=look.tone(self.theme).ink, width=0.9)
+            self.path(struck, straight=True, stroke=look.light.ink, width=0.9)
         self.text(rect.x + rect.width - _PAD, y, row.note, SMALL, ink, end=True)
 
     def symbol(self, symbol: str, x: float, y: float, colour: str) -> None:

@@ -23,7 +23,7 @@ from gradscope.render.text.terminal import (
     print_message,
     print_table,
 )
-from gradscope.units import count, counted, listed, nbytes
+from gradscope.units import counted, listed, nbytes
 
 _MOST_ROWS = 12
 _NOTHING = "no graph was recorded, so there is nothing to show"
@@ -143,8 +143,8 @@ _FIGURES: tuple[tuple[str, Callable[[Recording], Any], Callable[[int], str]], ..
     ("held at the peak", attrgetter("summary.peak_saved_bytes"), nbytes),
     ("held at the end", attrgetter("summary.live_bytes"), nbytes),
     ("saved in all", attrgetter("summary.saved_bytes"), nbytes),
-    ("backward calls", attrgetter("summary.backward_calls"), count),
-    ("nodes built", attrgetter("summary.nodes"), count),
+    ("backward calls", attrgetter("summary.backward_calls"), "{:,}".format),
+    ("nodes built", attrgetter("summary.nodes"), "{:,}".format),
 )
 """The totals that two runs are compared by; None where a recording does not have one."""
 

@@ -251,20 +251,17 @@ def draw(
     focus: Annotated[
         str | None,
         _option(
-            "Show most of this: shared, finding, or a node, module, leaf or root by name.",
+            "Show most of this: shared, finding, a node, module, leaf or root by name, or what a"
+            " fold has after its `open:`.",
             metavar="WHAT",
         ),
     ] = None,
     depth: Annotated[int | None, _count("Fold module calls at this depth of their path.")] = None,
-    expand: Annotated[
-        list[str] | None,
-        _option("Open a fold by the name after its `open:`; repeatable.", metavar="NAME"),
-    ] = None,
     no_fold: Annotated[bool, _option("Draw every node.", "--no-fold")] = False,
     sites: Annotated[bool, _option("Show the source lines.", "--sites")] = False,
 ) -> Job:
     """Draw a graph of a saved recording."""
-    options = Options(focus, depth, tuple(expand or ()), not no_fold, sites)
+    options = Options(focus, depth, not no_fold, sites)
     return partial(report_command.draw, file, output, call, options, settings_at())
 
 

@@ -104,13 +104,13 @@ def test_the_other_commands() -> None:
     assert parse("diff", "a", "b").args == (Path("a"), Path("b"))
     drawn = (Path("a"), Path("b.svg"), None, Options(), DEFAULTS)
     assert parse("draw", "a", "-o", "b.svg").args == drawn
-    options = ["--call", "2", "--focus", "x", "--depth", "3", "--expand", "y", "--expand", "z"]
+    options = ["--call", "2", "--focus", "x", "--depth", "3"]
     flags = ["--no-fold", "--sites"]
     assert parse("draw", "a", "-o", "b.svg", *options, *flags).args == (
         Path("a"),
         Path("b.svg"),
         2,
-        Options("x", 3, ("y", "z"), fold=False, sites=True),
+        Options("x", 3, fold=False, sites=True),
         DEFAULTS,
     )
     assert parse("fix", "a").args == (Path("a"), (), FixOptions())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from gradscope.model import Graph, Node
 from gradscope.render.pictures.compose import fold_title
 from gradscope.render.pictures.folding import Part, fold
-from gradscope.render.pictures.merging import by_age, merge
+from gradscope.render.pictures.merging import merge
 from gradscope.render.pictures.options import DEFAULTS
 from gradscope.render.pictures.picture import UNMARKED
 from gradscope.units import common_length
@@ -36,8 +36,10 @@ LEAST = 20
 """each of at least so many boxes."""
 
 
-def module_calls(nodes: Sequence[Node]) -> list[Scope]:
+def module_calls(nodes: Sequence[Node], built: Sequence[int]) -> list[Scope]:
     """Return each node's boxes; leaves, which no module call builds, get none.
+
+    ``built`` are the others, in the order in which they were built.
 
     Nodes built one after another in the same module are one call of it. Gradients flow from newer
     nodes to older ones, so a call's nodes have no other node between them, which all nodes of a
@@ -47,7 +49,7 @@ def module_calls(nodes: Sequence[Node]) -> list[Scope]:
     scopes: list[Scope] = [()] * len(nodes)
     calls: dict[tuple[str, ...], int] = {}
     open_calls: Scope = ()
-    for node in by_age(nodes):
+    for node in map(nodes.__getitem__, built):
         names = [f"{ERA}{node.built_after}"] if len(eras) > 1 else []
         names += node.module.split(".")[:MAX_DEPTH] if node.module else []
         depth = common_length((names, [name for name, _ in open_calls]))
@@ -65,9 +67,8 @@ def module_path(scope: Scope) -> str:
     return ".".join(name for name, _ in scope if name[:1] not in (ERA, STRETCH))
 
 
-def cut_long_levels(graph: Graph, scopes: list[Scope]) -> None:
+def cut_long_levels(built: Sequence[int], scopes: list[Scope]) -> None:
     """Put stretches around neighbours wherever a box would hold too many others."""
-    built = [node.index for node in by_age(graph.nodes)]
     levels: dict[Scope, dict[Scope | int, None]] = {}
     for index in built:
         scope = scopes[index]
@@ -236,9 +237,10 @@ def place(graph: Graph) -> Placing:
 
 def _grouped(graph: Graph, consumers: list[list[int]], folds: Folds) -> Placing:
     """Put each node in its innermost group; a leaf, which no module call builds, with its users."""
-    scopes = module_calls(folds.nodes)
+    built = [node for node in reversed(folds.order) if not graph.nodes[node].is_leaf]
+    scopes = module_calls(folds.nodes, built)
     folds.put_around(scopes)
-    cut_long_levels(graph, scopes)
+    cut_long_levels(built, scopes)
     for node in graph.nodes:
         if node.is_leaf and consumers[node.index]:
             around = [scopes[consumer] for consumer in consumers[node.index]]

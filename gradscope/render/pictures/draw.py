@@ -109,7 +109,7 @@ def _laid_out(picture: Picture) -> Placed:
 def _chosen(recording: Recording, options: Options, call: int | None) -> tuple[Selection, Options]:
     """Select the graphs; focus a large one on its finding unless the user asks otherwise."""
     chosen = select(recording, call, of_finding=options.focus == "finding")
-    asked = options.depth is not None or options.expand or not options.fold
+    asked = options.depth is not None or not options.fold
     focus = options.focus or (None if asked else chosen.focus)
     return chosen, replace(options, focus=focus)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -12,7 +11,6 @@ class DrawOptions(TypedDict, total=False):
 
     focus: str | None
     depth: int | None
-    expand: Sequence[str]
     fold: bool
     sites: bool
 
@@ -23,7 +21,6 @@ class Options:
 
     focus: str | None = None
     depth: int | None = None
-    expand: Sequence[str] = ()
     fold: bool = True
     sites: bool = False
 

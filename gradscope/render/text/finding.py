@@ -18,6 +18,7 @@ from gradscope.render.text.terminal import (
     print_lines,
     print_message,
     print_table,
+    tail,
 )
 from gradscope.render.theme import SEVERITIES
 from gradscope.render.wording import alternative, reasons
@@ -99,7 +100,7 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
     """Print a row for each finding: severity, code, place, name, and how often it was seen."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
-    table.add_column(overflow="fold", max_width=console.width // 3)
+    table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in findings:
         seen = f", seen {finding.count:,} times" if finding.count > 1 else ""
@@ -108,7 +109,7 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
         grows = finding.severity is Severity.WARNING and finding.certainty is Certainty.OBSERVED
         # The figures of what grows have changed since it was printed.
         text = f"{finding.name}: {finding.label}" if grows and finding.label else finding.name
-        place = Text(place_of(finding.site, console))
+        place = Text(tail(place_of(finding.site, console), console.width // 3))
         table.add_row(tag(finding, console), place, Text(plain(text, console) + seen))
     print_table(table, console)
 

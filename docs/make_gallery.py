@@ -238,7 +238,7 @@ None of them needs graphviz on the machine.
 How to read them: a box is a node of the backward graph, with what it saved; an arrow goes from a
 node to the next one that backward runs. Colour, line style, symbol and word of a box all say the
 same: what became of its saved tensors. Equal boxes fold into one, which shows behind `open:` the
-value for `--expand` that opens it.
+value for `--focus` that opens it.
 
 {sections}
 ## How long it takes

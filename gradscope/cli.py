@@ -20,11 +20,11 @@ from gradscope._version import __version__
 from gradscope.commands import doctor as doctor_command
 from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
-from gradscope.commands.outputs import Color, tell, use_color
+from gradscope.commands.outputs import tell
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import Again, Code, Input, Module, Target, program_of
 from gradscope.render.machine import Format
-from gradscope.render.pictures.options import Engine, Options, Theme
+from gradscope.render.pictures.options import Options
 from gradscope.rules.settings import FailOn, settings_at
 
 Job = Callable[[], int]
@@ -108,10 +108,6 @@ def _option(help: str, *names: str, metavar: str | None = None, at_least: int | 
 _file = partial(_option, metavar="FILE")
 _count = partial(_option, metavar="N", at_least=1)
 
-ColorOption = Annotated[
-    Color,
-    typer.Option("--color", help="When to colour output.", callback=use_color, expose_value=False),
-]
 FormatOption = Annotated[Format, _option("Format of the report.")]
 IgnoreOption = Annotated[
     list[str] | None,
@@ -176,7 +172,6 @@ def run(
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
     write_baseline: WriteBaselineOption = None,
-    color: ColorOption = Color.AUTO,
 ) -> Job:
     """
     Run a program as Python would, and report on its backward graphs.
@@ -233,7 +228,6 @@ def report(
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
     write_baseline: WriteBaselineOption = None,
-    color: ColorOption = Color.AUTO,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
     settings = settings_at().overridden(ignore, None, baseline, write_baseline)
@@ -244,7 +238,6 @@ def report(
 def diff(
     before: RecordingArgument,
     after: Annotated[Path, typer.Argument(metavar="OTHER", help="A later one.")],
-    color: ColorOption = Color.AUTO,
 ) -> Job:
     """Say how two saved recordings differ: memory, totals and findings."""
     return partial(report_command.diff, before, after)
@@ -253,31 +246,22 @@ def diff(
 @app.command()
 def draw(
     file: RecordingArgument,
-    output: Annotated[
-        Path | None,
-        _file("Draw to this .svg, .png, .pdf or .dot file instead of a tree.", "--output", "-o"),
-    ] = None,
+    output: Annotated[Path, _file("Draw to this .svg, .png, .pdf or .dot file.", "--output", "-o")],
     call: Annotated[int | None, _count("Draw the graph of backward call N.")] = None,
     focus: Annotated[
         str | None,
         _option(
-            "Show most of this: shared, finding, or a node, module, leaf or root by name.",
+            "Show most of this: shared, finding, a node, module, leaf or root by name, or what a"
+            " fold has after its `open:`.",
             metavar="WHAT",
         ),
     ] = None,
     depth: Annotated[int | None, _count("Fold module calls at this depth of their path.")] = None,
-    expand: Annotated[
-        list[str] | None,
-        _option("Open a fold by the name after its `open:`; repeatable.", metavar="NAME"),
-    ] = None,
     no_fold: Annotated[bool, _option("Draw every node.", "--no-fold")] = False,
     sites: Annotated[bool, _option("Show the source lines.", "--sites")] = False,
-    engine: Annotated[Engine, _option("Layout engine.")] = Engine.AUTO,
-    theme: Annotated[Theme, _option("Colours.")] = Theme.LIGHT,
-    color: ColorOption = Color.AUTO,
 ) -> Job:
-    """Draw a graph of a saved recording: to a file, or as a tree."""
-    options = Options(focus, depth, tuple(expand or ()), not no_fold, sites, engine, theme)
+    """Draw a graph of a saved recording."""
+    options = Options(focus, depth, not no_fold, sites)
     return partial(report_command.draw, file, output, call, options, settings_at())
 
 
@@ -315,7 +299,6 @@ def fix(
     timeout: Annotated[float, _count("End after S seconds in all.", metavar="S")] = 600,
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
-    color: ColorOption = Color.AUTO,
 ) -> Job:
     """
     Show what to do about the findings of a recording or a script, as text and as a diff.
@@ -339,29 +322,25 @@ def explain(
     code: Annotated[
         str, typer.Argument(metavar="CODE", help="A finding's code, as GS101, or name.")
     ],
-    color: ColorOption = Color.AUTO,
 ) -> Job:
     """Explain a finding: what it means, why it is bad, and how to fix it."""
     return partial(explain_command.explain, code)
 
 
 @app.command()
-def rules(color: ColorOption = Color.AUTO) -> Job:
+def rules() -> Job:
     """List all findings."""
     return explain_command.rules
 
 
 @app.command()
-def doctor(
-    format: FormatOption = Format.TEXT,  # noqa: A002
-    color: ColorOption = Color.AUTO,
-) -> Job:
+def doctor() -> Job:
     """
     Say what works in this environment, what does not, and what to do about it.
 
     The exit status is 1 if no program can be watched here.
     """
-    return partial(doctor_command.doctor, format)
+    return doctor_command.doctor
 
 
 def main() -> None:

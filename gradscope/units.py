@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import takewhile
 
 _STEP = 1024
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
-_STAND_INS = {"→": "->", **dict(zip("…↓•·—–×█●◆○≠✗▲", "~|*.--x#*+o!x!", strict=True))}  # noqa: RUF001
+_STAND_INS = {"→": "->", **dict(zip("…•·—–×█●■○≠✗▲", "~*.--x#*+o!x!", strict=True))}  # noqa: RUF001
 """Replacements for signs that an encoding lacks; all but the arrow are as wide."""
 
 
@@ -62,11 +62,6 @@ def nbytes(number: int) -> str:
     return f"{size:,.1f}".removesuffix(".0") + f" {unit}"
 
 
-def count(number: int) -> str:
-    """Return a whole number with its thousands apart: ``1,234``."""
-    return f"{number:,}"
-
-
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun in the right number: ``1 node``, ``1,234 nodes``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
@@ -114,14 +109,10 @@ def short_path(file: str) -> str:
     return file.removeprefix(here)
 
 
-Path = TypeVar("Path", list[str], tuple[Any, ...])
-
-
-def common_length(paths: Sequence[Path]) -> int:
+def common_length(paths: Iterable[Sequence[Hashable]]) -> int:
     """Return how many of their first entries all the paths have in common."""
-    first, last = min(paths), max(paths)
-    pairs = enumerate(zip(first, last, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(first), len(last)))
+    same = takewhile(lambda entries: len(set(entries)) == 1, zip(*paths, strict=False))
+    return sum(1 for _ in same)
 
 
 def common_module(names: Iterable[str]) -> str:

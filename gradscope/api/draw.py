@@ -29,14 +29,11 @@ def draw(
     are drawn as well. ``file`` ends in .svg, .png, .pdf or .dot; without one the drawing shows
     itself in a notebook. The options:
 
-    * ``focus``: ``shared``, or the name of a node, module, leaf or root;
+    * ``focus``: ``shared``, the name of a node, module, leaf or root, or what a fold shows behind
+      ``open:``;
     * ``depth`` folds the calls of modules at this depth of their path;
-    * ``expand`` opens what a fold shows behind ``open:``;
     * ``fold=False`` draws every node;
-    * ``sites=True`` adds the source lines;
-    * ``engine``: ``auto``, ``wasm``, ``dot`` or ``simple``;
-    * ``theme``: ``light`` or ``dark``;
-    * ``limit_seconds``: a layout that takes longer (10 seconds) is given up for a simpler one.
+    * ``sites=True`` adds the source lines.
 
     Raises GradscopeError for a tensor without a graph, an unknown suffix, or a file that cannot be
     written.

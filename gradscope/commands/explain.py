@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gradscope.commands.outputs import console_on, paged
+from gradscope.commands.outputs import console_on
 
 
 def explain(code: str) -> int:
@@ -16,10 +16,9 @@ def explain(code: str) -> int:
     if console.is_terminal:
         from rich.markdown import Markdown
 
-        with paged(console):
-            console.print(Markdown(wanted.explain))
+        console.print(Markdown(wanted.explain))
     else:
-        console.print(wanted.explain.strip(), markup=False, highlight=False, soft_wrap=True)
+        console.print(wanted.explain.strip(), markup=False, soft_wrap=True)
     return 0
 
 

@@ -50,7 +50,7 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     from gradscope.render.text.fixes import print_changes, print_plan
     from gradscope.render.text.trials import print_trial
 
-    console = console_on(sys.stdout, highlight=False)
+    console = console_on(sys.stdout)
     tell = _telling(console)
     recorded = with_edits(_recorded(file, args, options, tell))
     recording = Suppressor(options.settings).of_findings(recorded)

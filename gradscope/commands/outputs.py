@@ -5,19 +5,14 @@ from __future__ import annotations
 import errno
 import io
 import os
-import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
-import rich.pager
 from rich.console import Console
 from rich.text import Text
 
@@ -157,71 +152,17 @@ class LiveConsole(SafeConsole):
         self.quiet = True
 
 
-class Color(StrEnum):
-    """When output is coloured; ``auto`` is on a terminal, and as NO_COLOR and FORCE_COLOR say."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
-
-
-_COLORS: dict[Color, dict[str, Any]] = {
-    Color.AUTO: {},
-    Color.ALWAYS: {"force_terminal": True, "color_system": "standard", "no_color": False},
-    Color.NEVER: {"color_system": None},
-}
 _NARROWEST = 40
 """Cells that a report is laid out for at least; a terminal with fewer wraps the lines by itself."""
 
-_settings: dict[str, Any] = {"force_jupyter": False}  # rich would display in a notebook
 
-
-def use_color(color: Color) -> None:
-    """Colour what this process writes from now on as the user wants it."""
-    _settings.update(_COLORS[color])
-
-
-def console_on(
-    stream: TextIO | SafeStream, *, highlight: bool = True, kind: type[Console] = SafeConsole
-) -> Console:
+def console_on(stream: TextIO | SafeStream, *, kind: type[Console] = SafeConsole) -> Console:
     """Return a console that writes to a stream."""
-    console = kind(file=cast(TextIO, stream), highlight=highlight, **_settings)
+    # Without force_jupyter=False rich would display in a notebook.
+    console = kind(file=cast(TextIO, stream), highlight=False, force_jupyter=False)
     if console.width < _NARROWEST:
         console.width = _NARROWEST
     return console
-
-
-class Pager(rich.pager.Pager):
-    """Shows what is longer than the screen in the user's pager, as git does."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def show(self, content: str) -> None:
-        """Show the text, in the pager if it is long and there is one."""
-        command = shlex.split(os.environ.get("PAGER") or "less")
-        is_long = content.count("\n") >= self._console.height
-        if is_long and not self._console.is_dumb_terminal and command and shutil.which(command[0]):
-            with suppress(OSError, KeyboardInterrupt):  # a reader who has read enough
-                subprocess.run(
-                    command,
-                    input=content.encode(self._console.encoding, "replace"),
-                    env={"LESS": "FRX", **os.environ},
-                    check=False,
-                )
-            return
-        self._console.file.write(content)
-        self._console.file.flush()
-
-
-@contextmanager
-def paged(console: Console) -> Iterator[None]:
-    """Show what is printed meanwhile in a pager, if stdin and the console are a terminal's."""
-    if not (console.is_terminal and console.file.isatty() and sys.stdin and sys.stdin.isatty()):
-        yield
-        return
-    with console.pager(Pager(console), styles=True, links=True):
-        yield
 
 
 def print_line(console: Console, line: str) -> None:

@@ -6,14 +6,11 @@ The recordings of several processes of one run make one report.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
-from gradscope.commands.outputs import console_on, image, opened, page, paged, print_line, printer
+from gradscope.commands.outputs import console_on, image, opened, page, print_line, printer
 from gradscope.errors import GradscopeError
-from gradscope.model import Recording
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Options
 from gradscope.rules.settings import DEFAULTS, Settings
@@ -31,6 +28,7 @@ def report(
     """Print the reports of saved recordings, write that of one as a page, or a baseline."""
     from gradscope.record.file import load
     from gradscope.record.processes import are_of_one_run, files_of, merged
+    from gradscope.render.text.memory import print_memory
 
     files = [file for name in files for file in files_of(name)]
     recordings = [load(file) for file in files]
@@ -54,27 +52,17 @@ def report(
         written = write_baseline(settings.write_baseline, findings, sources)
         print_line(console_on(sys.stdout), written)
         return 0
-    show = _memory(format) if memory else printer(format)
+    if memory and format is not Format.TEXT:
+        raise GradscopeError("--memory prints text; --format json has the same as `memory`")
+    show = printer(format)
     with opened(output, sys.stdout) as stream:
         console = console_on(stream)
-        with paged(console):
-            for name, recording in zip(names, recordings, strict=True):
+        for name, recording in zip(names, recordings, strict=True):
+            if memory:
+                print_memory(recording, console)
+            else:
                 show(recording, console, name)
     return 0
-
-
-def _memory(format: Format) -> Callable[[Recording, Console, str | None], None]:  # noqa: A002
-    """Return what prints where the memory is."""
-    from gradscope.render.machine.json import memory_to_json
-    from gradscope.render.text.memory import print_memory
-    from gradscope.render.text.terminal import write_text
-
-    match format:
-        case Format.TEXT:
-            return lambda recording, console, _: print_memory(recording, console)
-        case Format.JSON:
-            return lambda recording, console, _: write_text(memory_to_json(recording), console)
-    raise GradscopeError("--memory prints text or json")
 
 
 def diff(before: Path, after: Path) -> int:
@@ -82,35 +70,20 @@ def diff(before: Path, after: Path) -> int:
     from gradscope.record.processes import load_run
     from gradscope.render.text.memory import print_diff
 
-    console = console_on(sys.stdout, highlight=False)
-    recordings = load_run(before), load_run(after)
-    with paged(console):
-        print_diff(*recordings, console)
+    print_diff(load_run(before), load_run(after), console_on(sys.stdout))
     return 0
-
-
-_WIDEST = 1_000
-"""Columns for a tree that goes to a file or another program, which can take lines of any length."""
 
 
 def draw(
     file: Path,
-    output: Path | None,
+    output: Path,
     call: int | None,
     options: Options,
     settings: Settings = DEFAULTS,
 ) -> int:
-    """Draw a graph of a saved recording: to a file, or as a tree."""
+    """Draw a graph of a saved recording."""
     from gradscope.record.processes import load_run
-    from gradscope.render.pictures.draw import recording_tree
 
     recording = Suppressor(settings).of_findings(load_run(file))
-    console = console_on(sys.stdout)
-    if output is not None:
-        image(output, "--output", options, call).write(recording, console)
-        return 0
-    tree = recording_tree(recording, options, call=call)
-    if not console.is_terminal:
-        console.width = _WIDEST
-    console.print(tree)
+    image(output, "--output", options, call).write(recording, console_on(sys.stdout))
     return 0

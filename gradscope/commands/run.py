@@ -36,7 +36,7 @@ from gradscope.launch.improvement import improved
 from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.runner import Ended, run_program
 from gradscope.launch.standby import is_possible, standing_by
-from gradscope.model import BackwardCall, Finding, Header, Outcome, Recording, Severity
+from gradscope.model import Finding, Header, Outcome, Recording, Severity
 from gradscope.record.file import create, load_from
 from gradscope.record.log import Store
 from gradscope.record.processes import merged
@@ -44,7 +44,7 @@ from gradscope.render.machine import Format
 from gradscope.render.text.finding import print_finding
 from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_report
-from gradscope.render.text.terminal import ProgressLine, begin_line
+from gradscope.render.text.terminal import begin_line, show_progress
 from gradscope.rules.settings import DEFAULTS, Settings
 from gradscope.rules.suppressing import Suppressor, write_baseline
 
@@ -111,7 +111,6 @@ def run(target: Target, options: RunOptions) -> int:
                 header,
                 save=store,
                 on_finding=live.found if live else None,
-                on_call=live.called if live else None,
                 settings=suppressor,
             )
             with standing_by(report.of_killed, report.files), children:
@@ -289,40 +288,30 @@ def _own(options: RunOptions, header: Header) -> RunOptions:
 
 
 class _Live:
-    """Prints each finding as soon as it is made, the progress, and the report at the end."""
+    """Prints each finding as soon as it is made, and the report at the end."""
 
     def __init__(self, stream: SafeStream, stderr: SafeStream) -> None:
         self._console = console_on(stream, kind=LiveConsole)
         self._stream = stream
         self._printed: list[Finding] = []
-        self._progress = ProgressLine(cast(TextIO, stderr))
+        self._stderr = cast(TextIO, stderr)
         self._process = os.getpid()
-        self._started = time.monotonic()
-
-    def _begin(self) -> None:
-        """Make room for gradscope's lines."""
-        self._progress.erase()
-        begin_line(self._console.file)
 
     def found(self, finding: Finding) -> None:
         """Print a finding; in a forked child, print nothing."""
         if os.getpid() == self._process and not self._stream.is_diverted:
-            self._begin()
+            begin_line(self._console.file)
             print_finding(finding, self._console, before=self._printed)
             self._printed.append(finding)
 
-    def called(self, call: BackwardCall) -> None:
-        """Show that a backward call has ended."""
-        if os.getpid() == self._process:
-            self._progress.update(call.number, call.live_bytes, time.monotonic() - self._started)
-
     def progress(self, doing: str) -> None:
         """Say what is done after the program's end."""
-        self._progress.show(f"gradscope {doing} (Ctrl-C leaves it)")
+        show_progress(f"gradscope {doing} (Ctrl-C leaves it)", self._stderr)
 
     def report(self, recording: Recording, console: Console, saved: str | None) -> None:
         """Print the report; what was printed before takes one line a finding."""
-        self._begin()
+        for stream in dict.fromkeys((self._stderr, self._console.file)):
+            begin_line(stream)
         here = console.file is self._console.file
         printed = {finding.cause: finding for finding in self._printed if here}
         better = [f for f in recording.findings if _is_better(f, printed.get(f.cause))]

@@ -72,12 +72,6 @@ class Verdict:
         keys = _keys(proposal.findings, ())
         return next((f for f in self.after.findings if _key(f, self.plan.changes) in keys), None)
 
-    def before_of(self, loss: Loss) -> Loss | None:
-        """Return the loss of the same line in the unchanged program."""
-        known = self.comparison
-        losses = frozenset({loss.of}) if known is None else known.stands_for(loss.of)
-        return next((one for one in self.before.losses if losses == {one.of}), None)
-
     def beside(self, loss: Loss) -> Loss | None:
         """Return the loss of the same line where nothing failed, if that is known."""
         if self.comparison is None or len(same := self.comparison.stands_for(loss.of)) != 1:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
-from gradscope.model.printed import Listing, Printed, dot_of
+from gradscope.model.printed import Listing, Printed
 
 
 class NodeState(StrEnum):
@@ -176,10 +175,6 @@ class Graph(Printed):
     edges: tuple[Edge, ...]
     roots: tuple[Root, ...]
     not_looked_at: int = 0
-
-    def to_dot(self, **options: Any) -> str:
-        """Return the graph as DOT text; ``options`` are those of :func:`gradscope.to_dot`."""
-        return dot_of(self, **options)
 
     @property
     def saved_bytes(self) -> int:

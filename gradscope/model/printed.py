@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
-from gradscope.errors import GradscopeError
 from gradscope.units import escaped
 
 
@@ -13,12 +12,6 @@ from gradscope.units import escaped
 def text_of(value: object) -> str:
     """Return what ``print`` shows: the ``repr`` if no form is registered for the class."""
     return repr(value)
-
-
-@singledispatch
-def dot_of(value: object, **options: Any) -> str:
-    """Return the value as DOT text; raise GradscopeError if nothing draws its class."""
-    raise GradscopeError(f"{type(value).__name__} cannot be drawn: use gradscope.to_dot()")
 
 
 @singledispatch

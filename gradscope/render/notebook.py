@@ -15,8 +15,6 @@ from gradscope.render.text.report import print_report
 from gradscope.render.text.terminal import console_in_memory
 
 _WIDTH = 100
-_SECONDS = 3
-"""For the layout of a picture; one that takes longer is given up for a simpler one."""
 
 _BLOCK = (
     '<pre style="white-space:pre;overflow-x:auto;line-height:1.3;margin:0;'
@@ -74,12 +72,9 @@ def _drawn(what: Graph | Recording) -> str:
     """Return a picture as SVG; empty if there is nothing to draw."""
     # Drawing is loaded only when something is drawn.
     from gradscope.render.pictures.draw import draw_graphs, draw_recording
-    from gradscope.render.pictures.options import Options
 
-    options = Options(limit_seconds=_SECONDS)
     try:
-        if isinstance(what, Graph):
-            return draw_graphs([what], None, options).content.decode()
-        return draw_recording(what, None, options).content.decode()
+        drawn = draw_graphs([what], None) if isinstance(what, Graph) else draw_recording(what)
+        return drawn.content.decode()
     except GradscopeError:
         return ""

@@ -57,11 +57,6 @@ LIGHT = Page("#ffffff", text="#1a1a1a", muted="#595959", rule="#8c8c8c", accent=
 DARK = Page("#16181d", text="#e8e8e8", muted="#a6a6a6", rule="#6e6e6e", accent="#7cc4f0")
 
 
-def page_of(theme: str) -> Page:
-    """Return the page of the theme ``light`` or ``dark``."""
-    return DARK if theme == "dark" else LIGHT
-
-
 _GREEN = (Tone("#00654a", "#d5efe6"), Tone("#3fc79e", "#0f3d30"))
 _BLUE = (Tone("#005a8f", "#d9ebf7"), Tone("#7cc4f0", "#12364d"))
 _VERMILION = (Tone("#a84700", "#fbe3d3"), Tone("#ff9a57", "#4d2408"))
@@ -71,7 +66,7 @@ _GREY = (Tone("#595959", "#f0f0f0"), Tone("#b0b0b0", "#2c2f36"))
 _FAINT = (Tone("#6b6b6b", "#fafafa"), Tone("#949494", "#1e2127"))
 
 _KEPT = "kept by a call with retain_graph=True"
-_RETAINED = Look("retained", "◆", "blue", *_BLUE, _KEPT, "bold")
+_RETAINED = Look("retained", "■", "blue", *_BLUE, _KEPT, "bold")
 _LET_GO = "let go of by a backward call"
 _FREED = Look("freed", "○", "red", *_VERMILION, _LET_GO, "dashed", (6, 4))
 _MODIFIED = "modified in place after it was saved"

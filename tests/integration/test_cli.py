@@ -213,7 +213,7 @@ def test_the_recordings_of_ranks_are_found_by_the_name_that_was_given(
         (["report", "ddp.gscope"], "ddp-0.gscope ddp-1.gscope ddp-10.gscope"),
         (["report", "ddp.gscope"], "in 6 backward calls of 3 processes"),
         (["diff", "ddp.gscope", "ddp-1.gscope"], "backward calls"),
-        (["draw", "ddp.gscope"], "MulBackward0"),
+        (["draw", "ddp.gscope", "-o", "drawn.svg"], "picture: drawn.svg"),
         (["fix", "ddp.gscope"], "GS101"),
     ):
         done = gradscope(*arguments, cwd=tmp_path)
@@ -221,7 +221,7 @@ def test_the_recordings_of_ranks_are_found_by_the_name_that_was_given(
         assert says in done.stdout
     (tmp_path / "ddp-1.gscope").replace(tmp_path / "ddp-2.gscope")
     assert gradscope("run", "--save", tmp_path / "ddp-1.gscope", script).returncode == 1
-    done = gradscope("draw", "ddp.gscope", cwd=tmp_path)
+    done = gradscope("draw", "ddp.gscope", "-o", "drawn.svg", cwd=tmp_path)
     assert done.returncode == 2
     assert "are of several runs: name one" in done.stderr
 

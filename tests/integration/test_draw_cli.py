@@ -89,7 +89,7 @@ def test_a_suppressed_finding_is_not_what_is_drawn(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "backward stops here" not in texts(tmp_path / "drawn.svg")
     (tmp_path / "pyproject.toml").write_text("[tool.gradscope]\nignroe = []\n")
-    done = gradscope("draw", file, cwd=tmp_path)
+    done = gradscope("draw", file, "-o", "drawn.svg", cwd=tmp_path)
     assert (done.returncode, "did you mean 'ignore'?" in done.stderr) == (2, True)
 
 
@@ -120,48 +120,43 @@ def test_iterations_meet_in_the_one_shared_y(tmp_path: Path) -> None:
 )
 def test_formats(tmp_path: Path, suffix: str, begins: bytes) -> None:
     run = recorded(tmp_path, TWO_LOSSES)
-    assert (
-        gradscope("draw", run, "--theme", "dark", "-o", tmp_path / f"graph.{suffix}").returncode
-        == 0
-    )
+    assert gradscope("draw", run, "-o", tmp_path / f"graph.{suffix}").returncode == 0
     assert (tmp_path / f"graph.{suffix}").read_bytes().startswith(begins)
 
 
-def test_without_a_file_the_graph_is_a_tree(tmp_path: Path) -> None:
-    run = recorded(tmp_path, TWO_LOSSES)
-    tree = gradscope("draw", run)
-    assert (tree.returncode, tree.stderr) == (0, "")
-    lines = tree.stdout.splitlines()
-    assert lines[0] == "Backward graph of loss_a (call 1), loss_b (call 2)"
-    assert [line for line in lines if "<- backward stops here" in line and "TanhBackward0" in line]
-    assert not any(line != line.rstrip() for line in lines)
-    first = gradscope("draw", run, "--call", "1", "--sites").stdout
-    assert first.startswith("Backward graph of loss_a\n")
-    assert "as backward call 1 found it (train.py:10)" in first
+def drawn(run: Path, *options: str) -> list[str]:
+    """Return the texts of the picture that ``gradscope draw`` makes."""
+    picture = run.with_name("drawn.svg")
+    done = gradscope("draw", run, "-o", picture, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return texts(picture)
+
+
+def test_an_earlier_call_is_drawn_as_it_was(tmp_path: Path) -> None:
+    first = drawn(recorded(tmp_path, TWO_LOSSES), "--call", "1", "--sites")
+    assert first[0] == "Backward graph of loss_a"
+    assert first[1].endswith("as backward call 1 found it (train.py:10)")
     assert "freed" not in first
     assert "train.py:7 in <module>" in first
 
 
 def test_the_options_reach_the_picture(tmp_path: Path) -> None:
     run = recorded(tmp_path, TWO_LOSSES)
-    every = gradscope("draw", run, "--no-fold").stdout
-    assert every.count("encoder.weight  leaf") == 1
-    focused = gradscope("draw", run, "--focus", "finding").stdout
+    assert drawn(run, "--no-fold").count("encoder.weight") == 1
+    focused = drawn(run, "--focus", "finding")
     assert "backward stops here" in focused
-    assert "nodes folded" in focused
-    named = gradscope("draw", run, "--focus", "head_b", "--call", "2").stdout
-    assert "head_b · Linear" in named
-    for option in ("--focus", "--expand"):
-        unknown = gradscope("draw", run, option, "head_c")
-        said = "gradscope: nothing in this graph is called 'head_c'; did you mean 'head_b'?\n"
-        assert (unknown.returncode, unknown.stdout, unknown.stderr) == (2, "", said)
+    assert "nodes folded" in focused[1]
+    assert "head_b · Linear" in drawn(run, "--focus", "head_b", "--call", "2")
+    unknown = gradscope("draw", run, "--focus", "head_c", "-o", tmp_path / "graph.svg")
+    said = "gradscope: nothing in this graph is called 'head_c'; did you mean 'head_b'?\n"
+    assert (unknown.returncode, unknown.stdout, unknown.stderr) == (2, "", said)
 
 
 def test_a_folded_row_stands_for_all_its_calls(tmp_path: Path) -> None:
     run = recorded(tmp_path, HEALTHY)
-    third = gradscope("draw", run, "--call", "3").stdout
+    third = drawn(run, "--call", "3")[1]
     assert "as backward call 3 found it (train.py:7), as alike call 1 did" in third
-    assert "the first of 4 alike" in gradscope("draw", run).stdout
+    assert "the first of 4 alike" in drawn(run)[1]
 
 
 def test_a_page_from_a_run_and_from_its_recording(tmp_path: Path) -> None:
@@ -218,20 +213,20 @@ def test_a_run_without_a_graph_keeps_its_status_and_says_so(tmp_path: Path) -> N
         (["run", "--html", "missing/page.html", "train.py"], "missing/page.html"),
         (["run", "--html", "folder.svg", "train.py"], "folder.svg"),
         (["report", "run.gscope", "--html", "missing/page.html"], "missing/page.html"),
+        (["report", "run.gscope", "--memory", "--format", "json"], "--memory prints text"),
+        (["draw", "run.gscope"], "--output"),
         (
             ["report", "run.gscope", "run.gscope", "--html", "page.html"],
             "takes the recordings of one run",
         ),
-        (["draw", "nowhere.gscope"], "nowhere.gscope"),
-        (["draw", "train.py"], "train.py"),
-        (["draw", "run.gscope", "--call", "9"], "no backward call 9"),
-        (["draw", "run.gscope", "--call", "0"], "--call"),
-        (["draw", "run.gscope", "--focus", "finding"], "no finding"),
+        (["draw", "nowhere.gscope", "-o", "graph.svg"], "nowhere.gscope"),
+        (["draw", "train.py", "-o", "graph.svg"], "train.py"),
+        (["draw", "run.gscope", "-o", "graph.svg", "--call", "9"], "no backward call 9"),
+        (["draw", "run.gscope", "-o", "graph.svg", "--call", "0"], "--call"),
+        (["draw", "run.gscope", "-o", "graph.svg", "--focus", "finding"], "no finding"),
         (["draw", "run.gscope", "-o", "graph.bmp"], ".svg, .png, .pdf, .dot"),
         (["draw", "run.gscope", "-o", "missing/graph.svg"], "missing/graph.svg"),
-        (["draw", "run.gscope", "--engine", "magic"], "--engine"),
-        (["draw", "run.gscope", "--theme", "pink"], "--theme"),
-        (["draw", "empty.gscope"], "no backward call was made"),
+        (["draw", "empty.gscope", "-o", "graph.svg"], "no backward call was made"),
     ],
 )
 def test_used_wrongly(recordings: Path, args: Sequence[str], says: str) -> None:

@@ -184,20 +184,16 @@ def test_verify_tells_hazard_end_loss_and_memory(tmp_path: Path) -> None:
         "train.py 30 as it is, and with the fix, for at most 100 backward calls each,"
         " and for 600 seconds in all" in words
     )
-    assert "gone: GS101 and GS102, in 30 backward calls (before, at backward call 1)" in words
+    assert "hazard gone new none" in words
     assert (
-        "by itself, after 30 backward calls (before, raised RuntimeError after 2 backward calls)"
-        in words
+        "ends by itself, after 30 backward calls"
+        " (before, raised RuntimeError after 2 backward calls)" in words
     )
-    loss = re.search(
-        r"loss `loss.backward\(\)` \(train.py:12\): (\S+) → (\S+) \(mean of the first 7 and the last 7",
-        words,
-    )
+    loss = re.search(r"loss `loss` (\S+) → (\S+): falls ", words)
     assert loss is not None
     assert float(loss[2]) < float(loss[1])
-    assert "of 30 calls): falls memory graphs held at most" in words
     # The program as it is fails at its second call: that is no measure for thirty.
-    assert re.search(r"time [\d.]+ (us|ms|s) from one backward call at a line to its next", words)
+    assert re.search(r"memory \S+ \w?i?B\b.* per step [\d.]+ (us|ms|s) verdict holds", words)
     assert "step 1" not in map(str.strip, tried.stdout.splitlines())
     assert "`cell.*` would get gradient from each loss through its own iteration" in " ".join(
         tried.stdout.split()
@@ -216,13 +212,10 @@ def test_the_page_about_fixes_shows_what_is_printed(tmp_path: Path) -> None:
         assert mine == theirs
 
 
-def _parts(text: str) -> tuple[list[str], list[str], list[str]]:
-    """The words before, in and after the table; its cells wrap by themselves, so there in order."""
+def _parts(text: str) -> tuple[list[str], list[str]]:
+    """The words before and after the table's begin; its cells wrap by themselves, so in order."""
     before, _, rest = re.sub(r"[\d.]+", "N", text).partition("seconds in all")
-    table, _, after = rest.partition("\nwith fix")
-    assert table
-    assert after
-    return before.split(), sorted(table.split()), after.split()
+    return before.split(), sorted(rest.split())
 
 
 def test_the_run_can_be_bounded(tmp_path: Path) -> None:

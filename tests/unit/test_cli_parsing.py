@@ -14,7 +14,7 @@ from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import RunOptions
 from gradscope.launch.interpreter import Code, Module, Script, Target
 from gradscope.render.machine import Format
-from gradscope.render.pictures.options import Engine, Options, Theme
+from gradscope.render.pictures.options import Options
 from gradscope.rules.settings import DEFAULTS, FailOn, Settings
 
 
@@ -102,14 +102,15 @@ def test_the_other_commands() -> None:
     )
     assert parse("report", "a", "--memory").args[-1] is True
     assert parse("diff", "a", "b").args == (Path("a"), Path("b"))
-    assert parse("draw", "a").args == (Path("a"), None, None, Options(), DEFAULTS)
-    options = ["--call", "2", "--focus", "x", "--depth", "3", "--expand", "y", "--expand", "z"]
-    flags = ["--no-fold", "--sites", "--engine", "dot", "--theme", "dark"]
+    drawn = (Path("a"), Path("b.svg"), None, Options(), DEFAULTS)
+    assert parse("draw", "a", "-o", "b.svg").args == drawn
+    options = ["--call", "2", "--focus", "x", "--depth", "3"]
+    flags = ["--no-fold", "--sites"]
     assert parse("draw", "a", "-o", "b.svg", *options, *flags).args == (
         Path("a"),
         Path("b.svg"),
         2,
-        Options("x", 3, ("y", "z"), fold=False, sites=True, engine=Engine.DOT, theme=Theme.DARK),
+        Options("x", 3, fold=False, sites=True),
         DEFAULTS,
     )
     assert parse("fix", "a").args == (Path("a"), (), FixOptions())
@@ -134,8 +135,8 @@ def test_the_other_commands() -> None:
         ["run", "--fail-on", "sometimes", "a.py"],
         ["report"],
         ["draw"],
-        ["draw", "a", "--engine", "magic"],
-        ["draw", "a", "--call", "0"],
+        ["draw", "a"],
+        ["draw", "a", "-o", "b.svg", "--call", "0"],
         ["fix"],
         ["fix", "a", "--stop-after", "0"],
         ["fix", "a", "--timeout", "0"],

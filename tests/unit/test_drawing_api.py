@@ -27,7 +27,7 @@ from gradscope.model import (
     Severity,
 )
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.draw import draw_graphs, draw_recording, recording_tree
+from gradscope.render.pictures.draw import draw_graphs, draw_recording
 from gradscope.render.pictures.merging import merge
 from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.selection import select
@@ -78,7 +78,7 @@ def test_a_live_graph_with_the_users_names(tmp_path: Path) -> None:
 
 def test_without_a_file_a_notebook_shows_the_picture() -> None:
     loss_a, _ = losses()
-    drawing = gradscope.draw(loss_a, theme="dark")
+    drawing = gradscope.draw(loss_a)
     assert drawing._repr_svg_() is not None
     assert "Backward graph of loss_a" in texts(drawing.content)
     assert len(repr(drawing)) < 200
@@ -122,8 +122,6 @@ def test_dot_text_is_what_a_dot_file_has(tmp_path: Path) -> None:
         (("loss",), {}, "a str"),
         ((two_losses(),), {"file": "graph.bmp"}, ".svg, .png, .pdf, .dot"),
         ((two_losses(),), {"file": "missing/graph.svg"}, "missing/graph.svg"),
-        ((two_losses(),), {"theme": "pink"}, "light or dark"),
-        ((two_losses(),), {"engine": "magic"}, "magic"),
         ((Graph((), (), ()),), {}, "nothing to draw"),
     ],
 )
@@ -310,9 +308,6 @@ def test_a_large_graph_is_focused_on_its_finding_unless_the_user_asked_otherwise
     assert focused.boxes < 10
     assert asked.boxes == 61
     assert "backward stops here" in texts(focused.content)
-    lines = [str(branch.label) for branch in recording_tree(recording).children]
-    assert sum("<- backward stops here" in line for line in lines) == 1
-    assert len(lines) < 10
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,10 @@ function seconds(duration) {
 /** A sentence in which what stands between backticks is code. */
 const prose = (text) => text.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
 
-/** The data block `id`, parsed; blocks that are not JSON are deflated and in base64. */
+/** The data block `id`, parsed: JSON, deflated and in base64. */
 async function readData(id) {
   const block = byId(id);
   if (!block) return null;
-  if (block.type === "application/json") return JSON.parse(block.textContent);
   const packed = Uint8Array.from(atob(block.textContent), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   return JSON.parse(await new Response(stream).text());

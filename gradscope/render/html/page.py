@@ -39,9 +39,6 @@ SCRIPTS = (
 )
 """Joined in this order into one script."""
 
-PLAIN_LIMIT = 4_096
-"""Data of fewer bytes stays readable in the file; more is deflated."""
-
 GRAPH_BUDGET = 1_500_000
 """Bytes that all graphs together may take; what does not fit is left out with a note."""
 
@@ -83,15 +80,10 @@ def _by_interest(recording: Recording) -> list[int]:
 
 
 def _data_block(name: str, value: Any) -> str:
-    """Return a script element that holds ``value`` as data; nothing in it can end the element."""
-    plain = dumped(value, separators=(",", ":"))
-    if len(plain) <= PLAIN_LIMIT:
-        kind, text = "application/json", plain.replace("<", "\\u003c").replace(">", "\\u003e")
-        text = text.replace("&", "\\u0026")
-    else:
-        packed = zlib.compress(plain.encode("ascii"), 9)
-        kind, text = "text/plain", base64.b64encode(packed).decode("ascii")
-    return f'<script type="{kind}" id="{name}">{text}</script>'
+    """Return a script element that holds ``value``, deflated: nothing in it can end the element."""
+    packed = zlib.compress(dumped(value, separators=(",", ":")).encode("ascii"), 9)
+    text = base64.b64encode(packed).decode("ascii")
+    return f'<script type="text/plain" id="{name}">{text}</script>'
 
 
 def _all_looks() -> dict[str, theme.Look]:
@@ -113,14 +105,14 @@ def _looks() -> dict[str, Any]:
 def _state_colours() -> str:
     """Return the colours as custom properties for both page backgrounds; paper is always light."""
 
-    def properties(name: str) -> str:
-        values: dict[str, str] = asdict(theme.page_of(name))
+    def properties(name: str, page: theme.Page) -> str:
+        values: dict[str, str] = asdict(page)
         for key, look in _all_looks().items():
             tone = look.tone(name)
             values |= {f"{key}-ink": tone.ink, f"{key}-fill": tone.fill}
         return "".join(f"--{name}:{value};" for name, value in values.items())
 
-    light, dark = properties("light"), properties("dark")
+    light, dark = properties("light", theme.LIGHT), properties("dark", theme.DARK)
     return f":root{{{light}}}\n@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
 
 

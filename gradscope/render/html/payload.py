@@ -22,6 +22,7 @@ from gradscope.render.html.placing import place
 from gradscope.render.lifetimes import by_process, lifetimes, run_end
 from gradscope.render.machine.json import keys, plain
 from gradscope.render.memory import by, largest
+from gradscope.render.text.finding import tally
 from gradscope.units import counted, lines_of
 
 MAX_NODES = 25_000
@@ -37,11 +38,6 @@ _LEFT_OUT = {
     Process: {"timeline", "clock", "pid", "script"},
     Node: {"index", "saved", "module_class", "unneeded"},
     SavedTensor: {"alone"},
-}
-_NOUNS = {
-    Severity.ERROR: ("error",),
-    Severity.WARNING: ("warning",),
-    Severity.ADVICE: ("piece of advice", "pieces of advice"),
 }
 
 
@@ -134,12 +130,10 @@ def verdict(recording: Recording) -> dict[str, str]:
         detail = f"{how}; this is what had been seen by then."
     elif outcome.exception:
         detail = f"The program ended with {outcome.exception}"
-    standing = [finding for finding in recording.findings if finding.counts]
-    counts = {s: sum(f.severity is s for f in standing) for s in Severity}
-    found = [counted(number, *_NOUNS[severity]) for severity, number in counts.items() if number]
-    level = next((severity.value for severity in Severity if counts[severity]), "unfinished")
-    if found:
-        headline = (" and " if len(found) < 3 else ", ").join(found)
+    standing = {finding.severity for finding in recording.findings if finding.counts}
+    level = next((severity.value for severity in Severity if severity in standing), "unfinished")
+    if standing:
+        headline = ", ".join(tally(recording.findings))
     elif not outcome.finished:
         headline = "No finding so far"
     elif outcome.exception:

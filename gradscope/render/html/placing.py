@@ -7,13 +7,13 @@ that costs time and has to be the same on every machine is done here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradscope.model import Graph, Node
 from gradscope.render.pictures.compose import fold_title
 from gradscope.render.pictures.folding import Part, fold
-from gradscope.render.pictures.merging import by_age, merge
+from gradscope.render.pictures.merging import merge
 from gradscope.render.pictures.options import DEFAULTS
 from gradscope.render.pictures.picture import UNMARKED
 from gradscope.units import common_length
@@ -36,8 +36,10 @@ LEAST = 20
 """each of at least so many boxes."""
 
 
-def module_calls(nodes: Sequence[Node]) -> list[Scope]:
+def module_calls(nodes: Sequence[Node], built: Sequence[int]) -> list[Scope]:
     """Return each node's boxes; leaves, which no module call builds, get none.
+
+    ``built`` are the others, in the order in which they were built.
 
     Nodes built one after another in the same module are one call of it. Gradients flow from newer
     nodes to older ones, so a call's nodes have no other node between them, which all nodes of a
@@ -47,7 +49,7 @@ def module_calls(nodes: Sequence[Node]) -> list[Scope]:
     scopes: list[Scope] = [()] * len(nodes)
     calls: dict[tuple[str, ...], int] = {}
     open_calls: Scope = ()
-    for node in by_age(nodes):
+    for node in map(nodes.__getitem__, built):
         names = [f"{ERA}{node.built_after}"] if len(eras) > 1 else []
         names += node.module.split(".")[:MAX_DEPTH] if node.module else []
         depth = common_length((names, [name for name, _ in open_calls]))
@@ -65,9 +67,8 @@ def module_path(scope: Scope) -> str:
     return ".".join(name for name, _ in scope if name[:1] not in (ERA, STRETCH))
 
 
-def cut_long_levels(graph: Graph, scopes: list[Scope]) -> None:
+def cut_long_levels(built: Sequence[int], scopes: list[Scope]) -> None:
     """Put stretches around neighbours wherever a box would hold too many others."""
-    built = [node.index for node in by_age(graph.nodes)]
     levels: dict[Scope, dict[Scope | int, None]] = {}
     for index in built:
         scope = scopes[index]
@@ -113,7 +114,7 @@ class Folds:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         merged = merge([graph])
-        self.nodes = merged.nodes
+        self.nodes, self.order = merged.nodes, merged.order
         folded = fold(merged, DEFAULTS, UNMARKED)
         self._parts = folded.parts
         self.part_of = [-1] * len(graph.nodes)
@@ -208,12 +209,13 @@ def place(graph: Graph) -> Placing:
     consumers: list[list[int]] = [[] for _ in range(count)]
     for edge in graph.edges:
         consumers[edge.target].append(edge.source)
-    placing = _grouped(graph, consumers)
+    folds = Folds(graph)
+    placing = _grouped(graph, consumers, folds)
     placing.beside = [_beside(node, consumers[node.index], placing.parent) for node in graph.nodes]
     placing.rank, placing.order = [0] * count, [0] * count
     children: list[list[int]] = [[] for _ in placing.groups]
     seen = {ROOT}
-    for index in range(count):
+    for index in dict.fromkeys((*folds.order, *range(count))):
         if placing.beside[index] >= 0:
             continue
         group = placing.parent[index]
@@ -233,12 +235,12 @@ def place(graph: Graph) -> Placing:
     return placing
 
 
-def _grouped(graph: Graph, consumers: list[list[int]]) -> Placing:
+def _grouped(graph: Graph, consumers: list[list[int]], folds: Folds) -> Placing:
     """Put each node in its innermost group; a leaf, which no module call builds, with its users."""
-    folds = Folds(graph)
-    scopes = module_calls(folds.nodes)
+    built = [node for node in reversed(folds.order) if not graph.nodes[node].is_leaf]
+    scopes = module_calls(folds.nodes, built)
     folds.put_around(scopes)
-    cut_long_levels(graph, scopes)
+    cut_long_levels(built, scopes)
     for node in graph.nodes:
         if node.is_leaf and consumers[node.index]:
             around = [scopes[consumer] for consumer in consumers[node.index]]
@@ -358,49 +360,16 @@ def _rows(items: list[int], arrows: Arrows) -> list[list[int]]:
 
 
 def _longest_path(items: list[int], arrows: Arrows) -> dict[int, int]:
-    """Rank each box one below the lowest box that points at it, passing over arrows of cycles.
+    """Rank each box one below the lowest box that points at it; boxes come newest first.
 
-    Nodes alone form no cycle, but modules do when one is called twice.
+    Gradients flow from newer nodes to older ones. Arrows the other way, which groups that take
+    turns can have, are passed over.
     """
     ranks = dict.fromkeys(items, 0)
     passed: set[int] = set()
-    for item in reversed(_finishing_order(items, arrows)):
+    for item in items:
         passed.add(item)
         for target in arrows.get(item, ()):
             if target not in passed:
                 ranks[target] = max(ranks[target], ranks[item] + 1)
-    _lower(ranks, items, arrows)
     return ranks
-
-
-def _lower(ranks: dict[int, int], items: list[int], arrows: Arrows) -> None:
-    """Move boxes down where no arrow gets longer on the whole: two losses end up side by side."""
-    above = dict.fromkeys(items, 0)
-    for targets in arrows.values():
-        for target in targets:
-            above[target] += 1
-    for item in sorted(items, key=ranks.__getitem__, reverse=True):
-        below = [ranks[target] for target in arrows.get(item, ()) if ranks[target] > ranks[item]]
-        if len(below) >= above[item] and below:
-            ranks[item] = min(below) - 1
-
-
-def _finishing_order(items: Iterable[int], arrows: Arrows) -> list[int]:
-    """Return the depth-first postorder, found without recursion: graphs are deep."""
-    seen: set[int] = set()
-    finished: list[int] = []
-    for start in items:
-        if start in seen:
-            continue
-        seen.add(start)
-        stack = [(start, iter(arrows.get(start, ())))]
-        while stack:
-            item, targets = stack[-1]
-            target = next((target for target in targets if target not in seen), None)
-            if target is None:
-                stack.pop()
-                finished.append(item)
-            else:
-                seen.add(target)
-                stack.append((target, iter(arrows.get(target, ()))))
-    return finished

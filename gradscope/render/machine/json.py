@@ -42,11 +42,6 @@ def to_json(recording: Recording) -> str:
     return dumped(report, indent=2) + "\n"
 
 
-def memory_to_json(recording: Recording) -> str:
-    """Return what the largest graph saved as one JSON object; ``null`` if no graph is there."""
-    return dumped(_memory(recording), indent=2) + "\n"
-
-
 def _memory(recording: Recording) -> dict[str, Any] | None:
     graph = largest(recording)
     if graph is None:

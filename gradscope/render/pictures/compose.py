@@ -117,11 +117,9 @@ def fold_title(part: Part, nodes: Sequence[Node]) -> str:
 
 
 def open_key(part: Part, nodes: Sequence[Node]) -> str:
-    """Return the ``expand`` that opens it: a module, a root's name, a range of sequence numbers."""
+    """Return the ``focus`` that opens it: a module, or a range of sequence numbers."""
     if part.why == "module":
         return part.title
-    if part.why == "exclusive":
-        return part.title.removeprefix("only ")
     numbers = [node.sequence_nr for node in nodes if node.sequence_nr is not None]
     return f"#{min(numbers)}-{max(numbers)}" if numbers else "--no-fold"
 

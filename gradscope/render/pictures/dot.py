@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import graphviz
 
-from gradscope.render import theme as looks
 from gradscope.render.pictures.picture import (
     TIMES,
     Box,
@@ -16,39 +15,39 @@ from gradscope.render.pictures.picture import (
     LinkKind,
     Picture,
 )
+from gradscope.render.theme import LIGHT, NODE_STATES, SAVED_STATES
 from gradscope.units import escaped
 
-_FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1"}
-_COSTLY = 3_000
-"""From this sum of link lengths on, graphviz's optimum costs more than it is worth."""
+_FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1", "splines": "line"}
+_MANY = 150
+"""For more links than this graphviz's optimum costs more than it is worth."""
 
 
-def to_dot(picture: Picture, *, theme: str = "light") -> str:
+def to_dot(picture: Picture) -> str:
     """Return DOT text that shows the whole picture by itself, with any graphviz."""
-    page = looks.page_of(theme)
     graph = _graph()
-    graph.attr("graph", bgcolor=page.background, fontcolor=page.text, labelloc="t")
+    graph.attr("graph", bgcolor=LIGHT.background, fontcolor=LIGHT.text, labelloc="t")
     graph.attr("graph", label=_text([picture.title, picture.subtitle, *picture.notes]))
-    _frames(graph, picture, lambda box: _dress(box, page, theme), lambda group: _frame(group, page))
+    _frames(graph, picture, _dress, _frame)
     for link in picture.links:
         plain = link.kind is LinkKind.PLAIN
         graph.edge(
             f"b{link.source}",
             f"b{link.target}",
-            color=page.rule if plain else page.accent,
+            color=LIGHT.rule if plain else LIGHT.accent,
             penwidth="1" if plain else "2.5",
             **({"label": f"{TIMES}{link.count:,}"} if link.count > 1 else {}),
         )
     return str(graph.source)
 
 
-def to_bare_dot(picture: Picture, sizes: Sequence[tuple[float, float]], *, cost: int) -> str:
+def to_bare_dot(picture: Picture, sizes: Sequence[tuple[float, float]]) -> str:
     """Return DOT text of boxes of fixed sizes in points, without texts: all that a layout needs.
 
     A frame's title gets an empty line more, so that an arrow's head finds room below it.
     """
     graph = _graph()
-    if cost > _COSTLY:
+    if len(picture.links) > _MANY:
         graph.attr("graph", **_FAST)
 
     def bare(box: Box) -> dict[str, str]:
@@ -95,21 +94,25 @@ def _text(lines: Sequence[str]) -> str:
     return label
 
 
-def _dress(box: Box, page: looks.Page, theme: str) -> dict[str, str]:
+def _dress(box: Box) -> dict[str, str]:
     """Return texts, fill, border and line style of one box."""
     lines = [f"root {box.root}" if box.root else "", box.alarm.upper()]
-    look = looks.NODE_STATES[box.state] if box.state is not None else None
+    look = NODE_STATES[box.state] if box.state is not None else None
     lines.append(f"{look.symbol if look else ''} {box.title}   {box.note}".strip())
     lines.append(box.caption)
     for row in box.rows:
-        mark = looks.SAVED_STATES[row.state].symbol + " " if row.state is not None else ""
+        mark = SAVED_STATES[row.state].symbol + " " if row.state is not None else ""
         lines.append(f"  {mark}{row.text}   {row.note}".rstrip())
-    dress = {"label": _text(lines), "style": "filled", "fontcolor": page.text}
+    dress = {"label": _text(lines), "style": "filled", "fontcolor": LIGHT.text}
     if look is not None:
-        tone = look.tone(theme)
+        tone = look.light
         dress |= {"style": f"filled,{look.line}", "color": tone.ink, "fillcolor": tone.fill}
     else:
-        dress |= {"style": "filled,rounded", "color": page.rule, "fillcolor": page.background}
+        dress |= {
+            "style": "filled,rounded",
+            "color": LIGHT.rule,
+            "fillcolor": LIGHT.background,
+        }
     if box.kind is BoxKind.FOLD:
         dress["peripheries"] = "2"
     if box.alarm:
@@ -117,11 +120,11 @@ def _dress(box: Box, page: looks.Page, theme: str) -> dict[str, str]:
     return dress
 
 
-def _frame(group: Group, page: looks.Page) -> dict[str, str]:
+def _frame(group: Group) -> dict[str, str]:
     shared = group.kind is GroupKind.SHARED
     return {
         "label": _text([group.title]),
         "style": "rounded,bold" if shared else "rounded,dashed",
-        "color": page.accent if shared else page.rule,
-        "fontcolor": page.text,
+        "color": LIGHT.accent if shared else LIGHT.rule,
+        "fontcolor": LIGHT.text,
     }

@@ -132,14 +132,10 @@ class _Folding:
         )
 
     def all(self, heads: Sequence[int]) -> list[Part]:
-        """Fold stretch by stretch.
-
-        What the user opened gets a stretch and a share of the boxes of its own.
-        """
+        """Fold stretch by stretch."""
         stretches = [(kind, list(stretch)) for kind, stretch in groupby(heads, self._kind)]
         closed = sum(kind == "" for kind, _ in stretches) or 1
-        opened = sum(kind == "open" for kind, _ in stretches) or 1
-        budget, most = max(8, COMFORTABLE // closed), max(8, (MOST - COMFORTABLE) // opened)
+        budget = max(8, COMFORTABLE // closed)
         parts: list[Part] = []
         for kind, stretch in stretches:
             only = kind.startswith("only ")
@@ -148,11 +144,11 @@ class _Folding:
             elif only:
                 parts.append(Part(tuple(stretch), "exclusive", kind))
             else:
-                parts += self._fold_stretch(stretch, most if kind == "open" else budget)
+                parts += self._fold_stretch(stretch, budget)
         return self._at_most(parts)
 
     def check_names(self) -> None:
-        """Raise GradscopeError if the focus, or what to expand, is not in the graph."""
+        """Raise GradscopeError if the focus is not in the graph."""
         nodes, order, focus = self.merged.nodes, self.merged.order, self.options.focus
         roots = [root.name for root in self.merged.roots if root.name]
         modules = sorted({node.module for node in nodes if node.module})
@@ -161,9 +157,6 @@ class _Folding:
         if focus not in (None, "shared") and not any(self._matches(n, focus) for n in order):
             names = (name for node in nodes for name in (node.name, node.variable) if name)
             raise _unknown(focus, [*known, *names])
-        for key in self.options.expand:
-            if key not in roots and not any(self._is_in(n, key) for n in order):
-                raise _unknown(key, known)
 
     def around_focus(
         self, heads: Sequence[int], focus: str, shown_in: Mapping[int, int]
@@ -181,13 +174,10 @@ class _Folding:
             shown |= near
         parts: list[Part] = []
         for inside, stretch in groupby(heads, shown.__contains__):
-            piece = _singles(stretch)
-            if not inside:
-                parts += _joined(piece)
-            elif len(piece) <= COMFORTABLE:
-                parts += piece
+            if inside:
+                parts += self._fold_stretch(list(stretch), MOST - COMFORTABLE)
             else:
-                parts += self._fold_stretch([p.heads[0] for p in piece], COMFORTABLE)
+                parts += _joined(_singles(stretch))
         return self._at_most(parts)
 
     def _at_most(self, parts: list[Part]) -> list[Part]:
@@ -196,36 +186,23 @@ class _Folding:
     def _kind(self, head: int) -> str:
         """Return in which kind of stretch the node is, which are never joined with each other.
 
-        "" is folded as needed, "only …" at once, "open" late, "pin" never.
+        "" is folded as needed, "only …" at once, "pin" never.
         """
         node, reach = self.merged.nodes[head], self.merged.reach[head]
         if head in self.pinned:
             return "pin"
-        if self._opened(head):
-            return "open"
         if self.several and reach.bit_count() == 1 and not node.is_leaf:
             bit = reach.bit_length()
-            name = self.merged.roots[bit - 1].name or f"root {bit}"
-            if name not in self.options.expand:
-                return f"only {name}"
+            return f"only {self.merged.roots[bit - 1].name or f'root {bit}'}"
         return ""
-
-    def _opened(self, head: int) -> bool:
-        return any(self._is_in(head, key) for key in self.options.expand)
-
-    def _is_in(self, head: int, key: str) -> bool:
-        """Return whether a node is in the module, or has one of the numbers, that a fold names."""
-        node = self.merged.nodes[head]
-        if node.module and f"{node.module}.".startswith(f"{key}."):
-            return True
-        span = re.fullmatch(r"#(\d+)-(\d+)", key)
-        number = node.sequence_nr
-        return bool(span and number is not None and int(span[1]) <= number <= int(span[2]))
 
     def _matches(self, head: int, focus: str) -> bool:
         node = self.merged.nodes[head]
         if focus == "finding":
             return head == self.marks.failing or head in self.marks.highlight
+        if span := re.fullmatch(r"#(\d+)-(\d+)", focus):
+            number = node.sequence_nr
+            return number is not None and int(span[1]) <= number <= int(span[2])
         return (
             focus in (node.name, f"n{head}", node.module, node.variable)
             or bool(node.module and node.module.startswith(focus + "."))

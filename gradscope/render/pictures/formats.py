@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.resources import as_file
-from importlib.util import find_spec
 
 from gradscope.errors import GradscopeError
 from gradscope.render.pictures.scene import FAMILY, FILE, Scene
@@ -16,8 +15,6 @@ from gradscope.units import escaped
 _SHARPNESS = 2.0
 _MOST_PIXELS = 40_000_000
 _LONGEST_SIDE = 16_000
-_NEEDS = {".png": ("resvg_py", "resvg-py"), ".pdf": ("fpdf", "fpdf2")}
-"""The package that an encoder imports, and the name to install it by."""
 
 
 def _svg(scene: Scene) -> tuple[bytes, list[str]]:
@@ -89,14 +86,8 @@ SUFFIXES = (*ENCODERS, ".dot")
 
 
 def check_suffix(suffix: str) -> None:
-    """Raise GradscopeError for a format that is unknown or needs a package that is missing."""
+    """Raise GradscopeError for a format that is unknown."""
     if suffix not in SUFFIXES:
         raise GradscopeError(
             f"cannot draw to a {suffix or 'file without suffix'}: use one of {', '.join(SUFFIXES)}"
-        )
-    module, package = _NEEDS.get(suffix, ("", ""))
-    if module and find_spec(module) is None:
-        kind = suffix.removeprefix(".").upper()
-        raise GradscopeError(
-            f"{kind} pictures need {package}: pip install {package}, or draw to .svg"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.model import Graph, Node, Root
@@ -65,21 +65,21 @@ def merge(graphs: Sequence[Graph]) -> Merged:
     for source, target, _ in edges:
         targets[source].append(target)
         sources[target].append(source)
-    nodes = _with_modules(nodes, targets)
     order = _newest_first(nodes, targets, sources)
+    nodes = _with_modules(nodes, targets, order)
     reach = _reach(targets, roots, order)
     missed = sum(graph.not_looked_at for graph in graphs)
     return Merged(nodes, targets, sources, roots, order, reach, place, missed)
 
 
-def _with_modules(nodes: list[Node], targets: list[list[int]]) -> list[Node]:
+def _with_modules(nodes: list[Node], targets: list[list[int]], order: list[int]) -> list[Node]:
     """Give nodes that saved nothing the module of those built around them.
 
     Nothing but their age is known of them. One that leads to leaves only (a weight's transpose)
     prepares what is built next; any other was built in what the nodes before and after it have in
     common. Such nodes have no module class.
     """
-    aged = by_age(nodes)
+    aged = [nodes[at] for at in reversed(order) if not nodes[at].is_leaf]
     unknown = {n.index for n in aged if n.module is None and n.site is None and not n.saved}
     following: dict[int, str] = {}
     after = before = ""
@@ -96,15 +96,6 @@ def _with_modules(nodes: list[Node], targets: list[list[int]]) -> list[Node]:
             module = common_module((before, module))
         filled[node.index] = replace(node, module=module or None)
     return filled
-
-
-def by_age(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes but the leaves in the order in which they were built."""
-
-    def age(node: Node) -> tuple[int, int]:
-        return node.built_after, -1 if node.sequence_nr is None else node.sequence_nr
-
-    return sorted((node for node in nodes if not node.is_leaf), key=age)
 
 
 def _renumbered(graphs: Sequence[Graph]) -> Iterator[Sequence[Node]]:

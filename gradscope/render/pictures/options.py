@@ -2,26 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypedDict
-
-
-class Engine(StrEnum):
-    """What lays a picture out: the best there is, the built-in graphviz, the system's, or rows."""
-
-    AUTO = "auto"
-    WASM = "wasm"
-    DOT = "dot"
-    SIMPLE = "simple"
-
-
-class Theme(StrEnum):
-    """The colours of a picture."""
-
-    LIGHT = "light"
-    DARK = "dark"
 
 
 class DrawOptions(TypedDict, total=False):
@@ -29,12 +11,8 @@ class DrawOptions(TypedDict, total=False):
 
     focus: str | None
     depth: int | None
-    expand: Sequence[str]
     fold: bool
     sites: bool
-    engine: str
-    theme: str
-    limit_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +21,8 @@ class Options:
 
     focus: str | None = None
     depth: int | None = None
-    expand: Sequence[str] = ()
     fold: bool = True
     sites: bool = False
-    engine: str = Engine.AUTO
-    theme: str = Theme.LIGHT
-    limit_seconds: float = 10.0
 
 
 DEFAULTS = Options()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,12 +13,11 @@ Point = tuple[float, float]
 
 
 class BoxKind(StrEnum):
-    """One node, one leaf, several folded nodes, or the end of a link that continues elsewhere."""
+    """One node, one leaf, or several folded nodes."""
 
     NODE = "node"
     LEAF = "leaf"
     FOLD = "fold"
-    STUB = "stub"
 
 
 class LinkKind(StrEnum):
@@ -116,27 +114,6 @@ class Picture:
         present = {box.state for box in self.boxes}
         return tuple(state for state in NodeState if state in present)
 
-    def frames_of(self, box: Box) -> Iterator[int]:
-        """Yield the numbers of the frames that a box stands in, innermost first."""
-        group = box.group
-        while group is not None:
-            yield group
-            group = next(g.parent for g in self.groups if g.id == group)
-
-
-def ranks(picture: Picture) -> list[int]:
-    """Return the row of each box: the longest path to it from a box that nothing points to."""
-    rank = [0] * len(picture.boxes)
-    for link in sorted(picture.links, key=lambda link: link.source):
-        rank[link.target] = max(rank[link.target], rank[link.source] + 1)
-    return rank
-
-
-def span(picture: Picture) -> int:
-    """Return the sum of the lengths of all links in rows: a layered layout costs as much."""
-    rank = ranks(picture)
-    return sum(rank[link.target] - rank[link.source] for link in picture.links)
-
 
 def one_line(text: str, limit: int = 72) -> str:
     """Return the text without control characters, cut in the middle if longer than ``limit``."""
@@ -174,5 +151,3 @@ class Placed:
     frames: dict[int, Rect]
     width: float
     height: float
-    engine: str
-    notes: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,7 @@ from gradscope.render.pictures.picture import (
     Rect,
     Row,
 )
-from gradscope.render.theme import NODE_STATES, SAVED_STATES, SEVERITIES, Look, Tone, page_of
+from gradscope.render.theme import LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES, Look, Tone
 from gradscope.units import escaped
 
 FAMILY = "Liberation Sans"
@@ -60,7 +61,6 @@ TITLE, TEXT, SMALL = 13.0, 11.0, 10.0
 _PAD, _STRIP, _HEAD, _ROW = 9.0, 19.0, 22.0, 16.0
 _MARK = 15.0
 _MARGIN = 18.0
-_BETWEEN = 40.0
 _LINE = "      "
 """Stands in the legend for a sample of a line of this width."""
 
@@ -78,8 +78,6 @@ class Scene:
 def size_of(box: Box) -> tuple[float, float]:
     """Width and height that the texts of a box need."""
     width = font().width
-    if box.kind is BoxKind.STUB:
-        return width(box.title, SMALL) + 2 * _PAD, 18.0
     lines = [
         _MARK + width(box.title, TITLE) + (18 + width(box.note, SMALL) if box.note else 0),
         _MARK + width(box.caption, SMALL),
@@ -95,19 +93,15 @@ def size_of(box: Box) -> tuple[float, float]:
     return round(max(90.0, *lines) + 2 * _PAD, 1), round(height + 4, 1)
 
 
-def draw_scene(
-    columns: Sequence[Placed], whole: Picture, notes: Sequence[str], theme: str
-) -> Scene:
-    """Title, totals and legend above, the columns side by side below them, notes at the end."""
-    return _Painter(theme).scene(columns, whole, notes)
+def draw_scene(placed: Placed) -> Scene:
+    """Title, totals, legend and notes above the picture."""
+    return _Painter().scene(placed)
 
 
 class _Painter:
     """Collects the elements in painting order, and how far its texts reach to the right."""
 
-    def __init__(self, theme: str) -> None:
-        self.theme = theme
-        self.page = page_of(theme)
+    def __init__(self) -> None:
         self.elements: list[str] = []
         self.right = 0.0
 
@@ -136,60 +130,58 @@ class _Painter:
         paint = f'fill="{colour}"{anchor} xml:space="preserve"'
         self.elements.append(f"<text {place} {paint}>{_safe(text)}</text>")
 
-    def scene(self, columns: Sequence[Placed], whole: Picture, notes: Sequence[str]) -> Scene:
-        content = sum(column.width for column in columns) + _BETWEEN * (len(columns) - 1)
+    def scene(self, placed: Placed) -> Scene:
+        picture = placed.picture
         measure = font().width
-        width = max(content, measure(whole.title, 16), measure(whole.subtitle, TEXT), 420.0)
-        self.text(_MARGIN, 30, whole.title, 16, self.page.text)
-        self.text(_MARGIN, 48, whole.subtitle, TEXT, self.page.muted)
-        top = self.legend(whole, columns, width, 66)
-        warning = SEVERITIES[Severity.WARNING].tone(self.theme).ink
-        for note in notes:
-            for line in _broken(f"note: {note}", width, TEXT):
+        least = max(measure(picture.title, 16), measure(picture.subtitle, TEXT), 420.0)
+        width = max(placed.width, least)
+        self.text(_MARGIN, 30, picture.title, 16, LIGHT.text)
+        self.text(_MARGIN, 48, picture.subtitle, TEXT, LIGHT.muted)
+        top = self.legend(picture, width, 66)
+        warning = SEVERITIES[Severity.WARNING].light.ink
+        for note in picture.notes:
+            for line in textwrap.wrap(f"note: {note}", round(width / TEXT * 2)):
                 self.text(_MARGIN, top, line, TEXT, warning)
                 top += 16
-        x = _MARGIN + max(0.0, (width - content) / 2 if len(columns) == 1 else 0.0)
-        for column in columns:
-            self.column(column, x, top)
-            x += column.width + _BETWEEN
+        self.boxes(placed, _MARGIN + (width - placed.width) / 2, top)
         # The layout makes no room for the counts that stand beside links.
         w = round(max(width + _MARGIN, self.right) + _MARGIN)
-        h = round(top + max(column.height for column in columns) + _MARGIN)
+        h = round(top + placed.height + _MARGIN)
         head = [
             '<?xml version="1.0" encoding="UTF-8"?>',
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{w:g}" height="{h:g}" '
             f'viewBox="0 0 {w:g} {h:g}" font-family="{_FONTS}" role="img">',
-            f"<title>{_safe(whole.title)}</title>",
-            f'<rect width="{w:g}" height="{h:g}" fill="{self.page.background}"/>',
+            f"<title>{_safe(picture.title)}</title>",
+            f'<rect width="{w:g}" height="{h:g}" fill="{LIGHT.background}"/>',
         ]
-        return Scene("\n".join([*head, *self.elements, "</svg>\n"]), w, h, whole.title)
+        return Scene("\n".join([*head, *self.elements, "</svg>\n"]), w, h, picture.title)
 
-    def legend(self, whole: Picture, columns: Sequence[Placed], width: float, top: float) -> float:
+    def legend(self, picture: Picture, width: float, top: float) -> float:
         """Draw one entry per state and kind of link there is; return where the legend ends."""
         x, y = _MARGIN, top
-        for word, meaning, look in _legend_entries(whole, columns):
+        for word, meaning, look in _legend_entries(picture):
             long = font().width(f"{word}  {meaning}", SMALL) + (_MARK if look else 0) + 22
             if x > _MARGIN and x + long > width + _MARGIN + 22:
                 x, y = _MARGIN, y + 17
             left = x
             if look is not None:
-                tone = look.tone(self.theme)
+                tone = look.light
                 mark = Rect(x, y - 10, 13, 13)
                 self.rect(mark, 3, fill=tone.fill, stroke=tone.ink, dash=look.dash)
                 self.symbol(look.symbol, x + 6.5, y - 3.5, tone.ink)
                 left += _MARK + 3
             if word == _LINE:
                 sample = ((left, y - 3.5), (left + font().width(word, SMALL), y - 3.5))
-                self.path(sample, straight=True, stroke=self.page.accent, width=2.4)
+                self.path(sample, straight=True, stroke=LIGHT.accent, width=2.4)
             else:
-                colour = look.tone(self.theme).ink if look else self.page.text
+                colour = look.light.ink if look else LIGHT.text
                 self.text(left, y, word, SMALL, colour)
             left += font().width(word + "  ", SMALL)
-            self.text(left, y, meaning, SMALL, self.page.muted)
+            self.text(left, y, meaning, SMALL, LIGHT.muted)
             x += long
         return y + 24
 
-    def column(self, placed: Placed, dx: float, dy: float) -> None:
+    def boxes(self, placed: Placed, dx: float, dy: float) -> None:
         picture = placed.picture
         frames = {n: rect.moved(dx, dy) for n, rect in placed.frames.items()}
         groups = [group for group in picture.groups if group.id in frames]
@@ -198,7 +190,7 @@ class _Painter:
             self.rect(
                 frames[group.id],
                 9,
-                stroke=self.page.accent if shared else self.page.rule,
+                stroke=LIGHT.accent if shared else LIGHT.rule,
                 width=2.2 if shared else 1,
                 dash=() if shared else (5, 4),
                 fill=self.wash(group.kind),
@@ -208,28 +200,22 @@ class _Painter:
         for group in groups:
             self.frame_title(frames[group.id], group)
         for box, rect in zip(picture.boxes, placed.boxes, strict=True):
-            if box.kind is BoxKind.STUB:
-                self.stub(box, rect.moved(dx, dy))
-            else:
-                self.box(box, rect.moved(dx, dy))
+            self.box(box, rect.moved(dx, dy))
 
     def frame_title(self, rect: Rect, group: Group) -> None:
         """Draw the title over the links, on an opaque ground, so that none runs through it."""
         ground = Rect(rect.x + 5, rect.y + 5, font().width(group.title, 12) + 8, 16)
         self.rect(ground, 4, fill=self.wash(group.kind))
-        colour = self.page.accent if group.kind is GroupKind.SHARED else self.page.muted
+        colour = LIGHT.accent if group.kind is GroupKind.SHARED else LIGHT.muted
         self.text(rect.x + 9, rect.y + 17, group.title, 12, colour)
 
     def wash(self, kind: GroupKind) -> str:
         """Return the fill of a frame, barely apart from the page, so that boxes stand out."""
-        shared = kind is GroupKind.SHARED
-        if self.theme == "dark":
-            return "#1b2430" if shared else "#1b1e24"
-        return "#f3f8fc" if shared else "#fafafa"
+        return "#f3f8fc" if kind is GroupKind.SHARED else "#fafafa"
 
     def link(self, route: tuple[Point, ...], kind: LinkKind, count: int) -> None:
         important = kind is not LinkKind.PLAIN
-        colour = self.page.accent if important else self.page.rule
+        colour = LIGHT.accent if important else LIGHT.rule
         self.path(route, stroke=colour, width=2.4 if important else 1.1)
         (x0, y0), (x1, y1) = route[-2] if route[-2] != route[-1] else route[-3], route[-1]
         if (x0, y0) == (x1, y1):
@@ -243,16 +229,11 @@ class _Painter:
         self.path(((x1, y1), left, right), straight=True, fill=colour)
         if count > 1:
             mx, my = route[len(route) // 2]
-            self.text(mx + 4, my, f"{TIMES}{count:,}", SMALL - 1, self.page.muted)
-
-    def stub(self, box: Box, rect: Rect) -> None:
-        accent = self.page.accent
-        self.rect(rect, 9, stroke=accent, fill=self.page.background)
-        self.text(rect.x + _PAD, rect.y + 12.5, box.title, SMALL, accent)
+            self.text(mx + 4, my, f"{TIMES}{count:,}", SMALL - 1, LIGHT.muted)
 
     def box(self, box: Box, rect: Rect) -> None:
         look = NODE_STATES[box.state] if box.state is not None else None
-        tone = look.tone(self.theme) if look else Tone(self.page.muted, self.page.background)
+        tone = look.light if look else Tone(LIGHT.muted, LIGHT.background)
         ink, fill = tone.ink, tone.fill
         radius = 10.0 if box.kind is BoxKind.LEAF else 4.0
         dash = look.dash if look else ()
@@ -261,22 +242,22 @@ class _Painter:
             self.rect(rect.moved(4, 4), radius, stroke=ink, dash=dash, fill=fill)
         self.rect(rect, radius, stroke=ink, width=heavy, dash=dash, fill=fill)
         y = rect.y
-        alarm = SEVERITIES[Severity.ERROR].tone(self.theme).ink
-        for strip, colour in ((box.alarm, alarm), (box.root, self.page.accent)):
+        alarm = SEVERITIES[Severity.ERROR].light.ink
+        for strip, colour in ((box.alarm, alarm), (box.root, LIGHT.accent)):
             if strip:
                 self.rect(Rect(rect.x, y, rect.width, _STRIP), radius, fill=colour)
-                self.text(rect.x + _PAD, y + 13.5, strip, TEXT, self.page.background)
+                self.text(rect.x + _PAD, y + 13.5, strip, TEXT, LIGHT.background)
                 y += _STRIP
         if box.alarm:
             outer = Rect(rect.x - 3, rect.y - 3, rect.width + 6, rect.height + 6)
             self.rect(outer, radius + 2, stroke=alarm, width=2.5)
         left, right = rect.x + _PAD, rect.x + rect.width
-        self.text(left + _MARK, y + 16, box.title, TITLE, self.page.text)
+        self.text(left + _MARK, y + 16, box.title, TITLE, LIGHT.text)
         self.symbol(look.symbol if look else "→", left + 5, y + 11.5, ink)
         self.text(right - _PAD, y + 16, box.note, SMALL, ink, end=True)
         y += _HEAD
         if box.caption:
-            self.text(left + _MARK, y + 7, box.caption, SMALL, self.page.muted)
+            self.text(left + _MARK, y + 7, box.caption, SMALL, LIGHT.muted)
             y += 13
         rows = [row for row in box.rows if row.text]
         if rows:
@@ -287,70 +268,36 @@ class _Painter:
 
     def row(self, row: Row, rect: Rect, y: float) -> None:
         look = SAVED_STATES[row.state] if row.state is not None else None
-        ink = self.page.muted if look is None or row.muted else look.tone(self.theme).ink
+        ink = LIGHT.muted if look is None or row.muted else look.light.ink
         left = rect.x + _PAD + _MARK
         if look is not None:
             self.symbol(look.symbol, rect.x + _PAD + 5, y - 3.8, ink)
-        self.text(left, y, row.text, TEXT, self.page.muted if row.muted else self.page.text)
+        self.text(left, y, row.text, TEXT, LIGHT.muted if row.muted else LIGHT.text)
         if look is not None and row.state is not None and row.state.is_gone:
             end = left + font().width(row.text, TEXT)
             struck = ((left, y - 3.6), (end, y - 3.6))
-            self.path(struck, straight=True, stroke=look.tone(self.theme).ink, width=0.9)
+            self.path(struck, straight=True, stroke=look.light.ink, width=0.9)
         self.text(rect.x + rect.width - _PAD, y, row.note, SMALL, ink, end=True)
 
     def symbol(self, symbol: str, x: float, y: float, colour: str) -> None:
-        """Draw the theme's symbol, centred; as a shape where no font needs to have it."""
-        r = 3.4
-        k = r * 0.5523
-        circle = (
-            (x + r, y),
-            (x + r, y + k), (x + k, y + r), (x, y + r),
-            (x - k, y + r), (x - r, y + k), (x - r, y),
-            (x - r, y - k), (x - k, y - r), (x, y - r),
-            (x + k, y - r), (x + r, y - k), (x + r, y),
-        )  # fmt: skip
-        if symbol == "●":
-            self.path(circle, fill=colour)
-        elif symbol == "○":
-            self.path(circle, stroke=colour, width=1.4)
-        elif symbol == "◆":
-            corners = ((x, y - 4.4), (x + 4.4, y), (x, y + 4.4), (x - 4.4, y))
-            self.path(corners, straight=True, fill=colour)
-        else:
-            size = 12.0
-            self.text(x - font().width(symbol, size) / 2, y + 4.2, symbol, size, colour)
+        """Draw the theme's symbol, centred."""
+        self.text(x - font().width(symbol, 12) / 2, y + 4.2, symbol, 12, colour)
 
 
-def _legend_entries(
-    whole: Picture, columns: Sequence[Placed]
-) -> list[tuple[str, str, Look | None]]:
+def _legend_entries(picture: Picture) -> list[tuple[str, str, Look | None]]:
     """Return word, meaning and, for a state, look of everything that needs explaining."""
-    looks = [NODE_STATES[state] for state in whole.states]
+    looks = [NODE_STATES[state] for state in picture.states]
     entries: list[tuple[str, str, Look | None]] = [
         (look.word, look.meaning, look) for look in looks
     ]
-    kinds = {link.kind for link in whole.links}
+    kinds = {link.kind for link in picture.links}
     if LinkKind.BOUNDARY in kinds:
         entries.append((_LINE, "enters the shared part", None))
     if LinkKind.CARRIED in kinds:
         entries.append((_LINE, "enters an older graph", None))
-    if any(box.kind is BoxKind.FOLD for box in whole.boxes):
+    if any(box.kind is BoxKind.FOLD for box in picture.boxes):
         entries.append(("double frame", "several nodes folded", None))
-    if any(box.kind is BoxKind.STUB for column in columns for box in column.picture.boxes):
-        entries.append(("to 1 / from 1", "a cut link, continues at the same number", None))
     return entries
-
-
-def _broken(text: str, width: float, size: float) -> list[str]:
-    """The text in lines no wider than ``width``, broken between words."""
-    lines = [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and font().width(longer, size) > width:
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    return lines
 
 
 def _paint(

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import BackwardCall
-from gradscope.render.text.terminal import ELLIPSIS, distinct, place_of, plain, wrapped
+from gradscope.render.text.terminal import ELLIPSIS, place_of, plain, tail, wrapped
 from gradscope.units import counted, listed, nbytes
 
 MOST_ROWS = 40
@@ -93,7 +93,7 @@ def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
 
     space = max(room - sum(_GAP + max(map(len, column)) for column in figures), 0)
     places = [place_of(call.site, console) or "unknown line" for call in rows]
-    places = distinct(["where", *places], space)
+    places = [tail(place, space) for place in ("where", *places)]
 
     def line(index: int) -> str:
         right = "".join(f"{'':{_GAP}}{c[index]:>{max(map(len, c))}}" for c in figures)

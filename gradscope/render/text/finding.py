@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from gradscope.model import Certainty, Finding, Fix, Severity, Site
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
 from gradscope.render.text.terminal import (
-    distinct,
     place_of,
     plain,
     print_labelled,
     print_lines,
     print_message,
-    shorten,
+    print_table,
+    tail,
 )
 from gradscope.render.theme import SEVERITIES
 from gradscope.render.wording import alternative, reasons
@@ -97,30 +97,21 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
 
 
 def print_list(findings: Sequence[Finding], console: Console) -> None:
-    """Print a line for each finding: severity, code, place, name, and how often it was seen.
-
-    What grows gets its last figures too, if there is room.
-    """
-    tags = [tag(finding, console) for finding in findings]
-    # At most a third of the width, as the name comes after it.
-    places = distinct(
-        [place_of(finding.site, console) for finding in findings],
-        console.width // 3,
-    )
-    left = max((one.cell_len for one in tags), default=0)
-    middle = max(map(cell_len, places), default=0)
-    for finding, begun, place in zip(findings, tags, places, strict=True):
-        begun.pad_right(left - begun.cell_len)
-        place += " " * (middle - cell_len(place))
+    """Print a row for each finding: severity, code, place, name, and how often it was seen."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
         seen = f", seen {finding.count:,} times" if finding.count > 1 else ""
         seen += ", withdrawn" if finding.withdrawn else ""
         seen += f", in {listed(finding.processes)}" if finding.processes else ""
-        lead = Text.assemble("  ", begun, "  ", place, "  ")
-        room = max(console.width - lead.cell_len - len(seen), 1)
         grows = finding.severity is Severity.WARNING and finding.certainty is Certainty.OBSERVED
         # The figures of what grows have changed since it was printed.
         text = f"{finding.name}: {finding.label}" if grows and finding.label else finding.name
-        print_lines(console, [lead.append(shorten(plain(text, console), room) + seen)])
+        place = Text(tail(place_of(finding.site, console), console.width // 3))
+        table.add_row(tag(finding, console), place, Text(plain(text, console) + seen))
+    print_table(table, console)
 
 
 def tally(findings: Iterable[Finding]) -> list[str]:

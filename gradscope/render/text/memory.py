@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from gradscope.model import Recording
@@ -18,22 +17,19 @@ from gradscope.render.memory import Kind, Largest, Saved, Size, by, largest, nam
 from gradscope.render.text.calls import as_code
 from gradscope.render.text.terminal import (
     ELLIPSIS,
-    distinct,
     place_of,
     plain,
     print_lines,
     print_message,
+    print_table,
 )
-from gradscope.units import count, counted, listed, nbytes
+from gradscope.units import counted, listed, nbytes
 
-_MOST_ROWS, _MOST_BENEATH = 12, 5
-_BENEATH = "  "
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.| |$)")
-_WIDEST_NAME, _NARROWEST_BAR, _WIDEST_BAR = 48, 8, 30
+_MOST_ROWS = 12
 _NOTHING = "no graph was recorded, so there is nothing to show"
 
-Row = tuple[str, Sequence[str], Text]
-"""A name, its figures, and what is drawn behind them."""
+Row = tuple[str, Sequence[str], float]
+"""A name, its figures, and how long the bar behind them is, of 1."""
 
 
 def _by(kind: Kind, saved: Iterable[Saved], console: Console) -> dict[str, Size]:
@@ -51,27 +47,9 @@ def print_memory(recording: Recording, console: Console) -> None:
     for kind in Kind:
         sums = _by(kind, graph.saved, console)
         most = max((size.nbytes for size in sums.values()), default=1)
-        rows: list[Row] = []
-        for name, size in sums.items():
-            beneath = _beneath(name, size, graph, console) if kind is Kind.LINE else {}
-            for each, part in ((name, size), *beneath.items()):
-                bar = "█" * max(round(part.nbytes / most * 100), 1)  # cut to the table's width
-                rows.append((each, _cells(part, graph), Text(bar, style="cyan")))
-        if graph.alone is not None:
-            rows.insert(0, ("", ("saved", "", "alone"), Text()))
-        _print_table(f"by {kind}", rows, console)
-
-
-def _beneath(name: str, size: Size, graph: Largest, console: Console) -> dict[str, Size]:
-    """Return what lies beneath a line with most of the bytes, of a model of more modules than the
-    table of them shows: a library's trainer runs all of it from one line of the user's.
-    """
-    if size.nbytes <= graph.nbytes / 2 or len({one.module for one in graph.saved}) <= _MOST_ROWS:
-        return {}
-    place = partial(place_of, console=console)
-    own = [one for one in graph.saved if name_of(Kind.LINE, one, place) == name]
-    alike = by(lambda one: _NUMBER.sub("*", name_of(Kind.MODULE, one)), own)
-    return {f"{_BENEATH}{name}": alike[name] for name in list(alike)[:_MOST_BENEATH]}
+        rows = [(name, _cells(size, graph), size.nbytes / most) for name, size in sums.items()]
+        head = ("", "") if graph.alone is None else ("saved", "", "alone")
+        _print_table(f"by {kind}", head, rows, console)
 
 
 def _cells(size: Size, graph: Largest) -> tuple[str, ...]:
@@ -123,8 +101,8 @@ def print_diff(before: Recording, after: Recording, console: Console) -> None:
     for name, figure, str_of in _FIGURES:
         sizes = figure(before), figure(after)
         if None not in sizes:
-            rows.append((name, _change(*sizes, str_of=str_of), Text()))
-    _print_table("totals", [("", ("before", "after", "change"), Text()), *rows], console)
+            rows.append((name, _change(*sizes, str_of=str_of), 0))
+    _print_table("totals", ("before", "after", "change"), rows, console)
     graphs = [largest(one) for one in (before, after)]
     for kind in (Kind.MODULE, Kind.OPERATION):  # lines move with the change that is looked at
         sums = [
@@ -140,11 +118,8 @@ def print_diff(before: Recording, after: Recording, console: Console) -> None:
         }
         order = sorted(changed, key=lambda name: -abs(changed[name][1] - changed[name][0]))
         if order:
-            _print_table(
-                f"largest graph, by {kind}",
-                [(name, _change(*changed[name]), Text()) for name in order],
-                console,
-            )
+            rows = [(name, _change(*changed[name]), 0) for name in order]
+            _print_table(f"largest graph, by {kind}", ("", "", ""), rows, console)
     _print_findings(before, after, console)
 
 
@@ -168,8 +143,8 @@ _FIGURES: tuple[tuple[str, Callable[[Recording], Any], Callable[[int], str]], ..
     ("held at the peak", attrgetter("summary.peak_saved_bytes"), nbytes),
     ("held at the end", attrgetter("summary.live_bytes"), nbytes),
     ("saved in all", attrgetter("summary.saved_bytes"), nbytes),
-    ("backward calls", attrgetter("summary.backward_calls"), count),
-    ("nodes built", attrgetter("summary.nodes"), count),
+    ("backward calls", attrgetter("summary.backward_calls"), "{:,}".format),
+    ("nodes built", attrgetter("summary.nodes"), "{:,}".format),
 )
 """The totals that two runs are compared by; None where a recording does not have one."""
 
@@ -181,30 +156,19 @@ def _change(before: int, after: int, str_of: Callable[[int], str] = nbytes) -> t
     return str_of(before), str_of(after), change
 
 
-def _print_table(title: str, rows: Sequence[Row], console: Console) -> None:
-    """Print rows under a title: names cut from the left, figures right, bars as wide as fits."""
-    most = _MOST_ROWS + (not rows[0][0])  # a head has no name
-    rows, hidden = rows[:most], rows[most:]
-    widths = [max(len(row[1][at]) for row in rows) for at in range(len(rows[0][1]))]
-    figures = sum(width + 2 for width in widths)
-    margins = [_BENEATH * name.startswith(_BENEATH) for name, _, _ in rows]
-    names = [plain(name, console) for name, _, _ in rows]
-    longest = max(map(cell_len, names))
-    bars = _NARROWEST_BAR if any(drawn.cell_len for _, _, drawn in rows) else 0
-    room = max(min(longest, _WIDEST_NAME, console.width - figures - bars - 4), 8)
-    bar = min(max(console.width - room - figures - 5, 0), _WIDEST_BAR)
+def _print_table(title: str, head: Sequence[str], rows: Sequence[Row], console: Console) -> None:
+    """Print rows under a title: long names folded, figures right, then a bar."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="", show_header=any(head))
+    table.add_column(overflow="fold")
+    for column in head:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column(no_wrap=True, style="cyan")
+    for name, cells, share in rows[:_MOST_ROWS]:
+        bar = "█" * math.ceil(share * console.width / 4)
+        table.add_row(Text(plain(name, console)), *cells, bar)
     print_lines(console, [Text(title, style="bold")])
-    names = [name.removeprefix(_BENEATH) for name in names]
-    names = distinct(names, room - len(max(margins)))
-    for margin, name, (_, cells, drawn) in zip(margins, names, rows, strict=True):
-        line = Text(f"  {margin}{name}{' ' * (room - cell_len(margin + name))}")
-        for width, cell in zip(widths, cells, strict=True):
-            line.append(f"  {cell:>{width}}")
-        length = -(-drawn.cell_len * bar // 100)
-        line.append("  ").append_text(drawn[:length])
-        line.rstrip()
-        print_lines(console, [line])
-    if hidden:
-        more = f"  {ELLIPSIS} {counted(len(hidden), 'more row')}"
+    print_table(table, console)
+    if len(rows) > _MOST_ROWS:
+        more = f"  {ELLIPSIS} {counted(len(rows) - _MOST_ROWS, 'more row')}"
         print_lines(console, [Text(more, style="dim")])
     print_lines(console, [Text()])

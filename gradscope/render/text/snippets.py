@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import linecache
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.style import Style
 from rich.text import Text
 
 from gradscope.model import Site
@@ -50,15 +47,6 @@ def location(site: Site, console: Console) -> str:
     return plain(opened_as(site, f":{site.column}"), console)
 
 
-def _linked(site: Site, console: Console, style: str = "") -> Text:
-    """Return the location, with a link to the file in terminals, which open or ignore it."""
-    is_terminal = console.file.isatty() and os.environ.get("TERM") not in ("linux", "dumb")
-    link = None
-    if is_terminal and os.path.isfile(site.file):
-        link = f"{Path(site.file).absolute().as_uri()}#{site.line}"
-    return Text(location(site, console), style=Style.parse(style) + Style(link=link))
-
-
 def gutter_width(*sites: Site | None) -> int:
     """Return the width of the largest line number of some sites."""
     return max((len(str(site.line)) for site in sites if site is not None), default=1)
@@ -77,7 +65,7 @@ def pointed(
 
     Without the source, return the place and the label alone.
     """
-    where = Text.assemble((" " * gutter + "--> ", "dim"), _linked(site, console, "bold"))
+    where = Text.assemble((" " * gutter + "--> ", "dim"), (location(site, console), "bold"))
     if site.function != "<module>":
         where.append(f" in {plain(site.function, console)}")
     line = source_line(site, sources)
@@ -98,7 +86,7 @@ def mentioned(
     site: Site, console: Console, sources: Mapping[str, str] | None, *, gutter: int
 ) -> list[Text]:
     """Return a related place and its line, beside it if there is room, else below."""
-    where = Text.assemble((" " * gutter + "--> ", "dim"), _linked(site, console))
+    where = Text.assemble((" " * gutter + "--> ", "dim"), location(site, console))
     line = source_line(site, sources)
     if line is None:
         return [where]

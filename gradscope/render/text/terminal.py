@@ -1,22 +1,23 @@
-"""What a terminal can show: escapes for hostile text, lines that fit, one line of progress."""
+"""What a terminal can show: escapes for hostile text, and lines that fit."""
 
 from __future__ import annotations
 
 import io
 import os
 import re
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import IO, Any, TextIO
+from typing import IO, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from gradscope.model import Site
-from gradscope.units import common_length, counted, escaped, nbytes, seconds, short_path, visible
+from gradscope.units import escaped, short_path, visible
 
 TAB = 4
 """A tab is drawn up to the next multiple of this many cells."""
@@ -96,28 +97,6 @@ def tail(text: str, width: int) -> str:
     return text if over <= 0 else ELLIPSIS + cut(text, over + cell_len(ELLIPSIS), width)
 
 
-def distinct(names: Sequence[str], width: int) -> list[str]:
-    """Return drawn names in at most ``width`` cells, if possible such that no two different
-    ones look alike: their ends, or after the part in which they differ as much of that as fits.
-    """
-    shown = {name: tail(name, width) for name in names}
-    alike: dict[str, list[list[str]]] = {}
-    for name, end in shown.items():
-        alike.setdefault(end, []).append(re.findall(r"[./\\]?[^./\\]*", name))
-    for group in alike.values():
-        first = common_length(group)
-        last = common_length([parts[:first:-1] for parts in group])
-        for parts in group if len(group) > 1 else ():
-            name = "".join(parts)
-            differs = "".join(parts[max(first - 1, 0) : len(parts) - last])
-            lead = f"{ELLIPSIS}{differs.lstrip('./')}" if first > 1 else differs
-            room = width - cell_len(lead) - cell_len(ELLIPSIS)
-            if room >= 0:
-                end = cut(name, cell_len(name) - room, room)
-                shown[name] = f"{lead}{ELLIPSIS}{end}"
-    return [shown[name] for name in names]
-
-
 def place_of(site: Site | None, console: Console) -> str:
     """Return ``train.py:42``; nothing for an unknown site."""
     return "" if site is None else plain(opened_as(site), console)
@@ -150,6 +129,14 @@ def print_lines(console: Console, lines: list[Text]) -> None:
         console.print(line, soft_wrap=True)
 
 
+def print_table(table: Table, console: Console) -> None:
+    """Print a table two cells in, without the spaces that fill its last column."""
+    for line in console.render_lines(Padding.indent(table, 2), pad=False):
+        shown = Text.assemble(*((part.text, part.style or "") for part in line))
+        shown.rstrip()
+        console.print(shown, soft_wrap=True)
+
+
 def write_text(text: str, console: Console) -> None:
     """Write what is for machines as it is, in characters that the console's encoding has."""
     with suppress(LookupError):  # the program may have put in any stream
@@ -172,58 +159,13 @@ def print_labelled(word: str, style: str, message: str, console: Console) -> Non
     print_message(Text.assemble((word, style), ": "), message, console)
 
 
-_FIRST = 2.0
-_EVERY = 0.25
-_ERASE = "\r\x1b[K"
-
-
-class ProgressLine:
-    """Draws how far a run is, at most four times a second and not in the first two seconds.
-
-    It draws only where stderr is a terminal and stdout is not: with both on one screen the column
-    in which the script left the cursor is unknown, and the line would end up amid the script's
-    text. After drawing, the cursor is back in the first column, for the script.
-    """
-
-    __slots__ = ("_drawn", "_next", "_stream")
-
-    def __init__(self, stream: TextIO | None = None, stdout: TextIO | None = None) -> None:
-        self._stream = sys.stderr if stream is None else stream
-        self._drawn = False
-        wanted = _is_terminal(self._stream) and not _is_terminal(
-            sys.stdout if stdout is None else stdout
-        )
-        self._next = _FIRST if wanted and os.environ.get("TERM") != "dumb" else float("inf")
-
-    def update(self, calls: int, live_bytes: int, elapsed: float) -> None:
-        """Draw how far the run is, if it is time; else this costs one comparison."""
-        if elapsed < self._next:
-            return
-        self._next = elapsed + _EVERY
-        held = f"{nbytes(live_bytes)} held by graphs"
-        made = counted(calls, "backward call")
-        self._write(f"{_ERASE}gradscope: {made}, {held}, {seconds(elapsed)}\r")
-        self._drawn = True
-
-    def show(self, text: str) -> None:
-        """Draw what is done after the program's end; an erase takes it away."""
-        if _is_terminal(self._stream) and os.environ.get("TERM") != "dumb":
-            begin_line(self._stream)
-            self._write(f"{_ERASE}{text}\r")
-            self._drawn = True
-
-    def erase(self) -> None:
-        """Take the line away, before a finding and at the end; an update brings it back."""
-        if self._drawn:
-            self._write(_ERASE)
-            self._drawn = False
-
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):  # the terminal has gone, or the script closed stderr
-            self._next = float("inf")
+def show_progress(doing: str, stream: IO[str]) -> None:
+    """Show on a terminal what is done after the program's end; the next line takes its place."""
+    if _obeys(stream):
+        begin_line(stream)
+        with suppress(OSError, ValueError):
+            stream.write(f"{doing}\r")
+            stream.flush()
 
 
 def begin_line(stream: IO[str]) -> None:
@@ -232,15 +174,14 @@ def begin_line(stream: IO[str]) -> None:
     As shells do before a prompt: as many spaces as a line has end at the end of an empty line, and
     go on to the next after a progress bar, as of tqdm. Nobody can be asked for the column.
     """
-    if _is_terminal(stream) and os.environ.get("TERM") != "dumb":
+    if _obeys(stream):
         with suppress(OSError, ValueError):
             columns = os.get_terminal_size(stream.fileno()).columns
             stream.write(f"{'':{columns}}\r" if columns else "")
 
 
-def _is_terminal(stream: IO[str] | None) -> bool:
-    """Return whether a stream is a terminal; one that is closed or missing is none."""
-    try:
-        return stream is not None and stream.isatty()
-    except ValueError:
-        return False
+def _obeys(stream: IO[str]) -> bool:
+    """Return whether a stream is a terminal that moves its cursor; one that is closed is none."""
+    with suppress(ValueError):
+        return stream.isatty() and os.environ.get("TERM") != "dumb"
+    return False

@@ -1,11 +1,12 @@
-"""What trying fixes out has shown, as text: a table of all, the reasons, the chosen in detail."""
+"""What trying fixes out has shown, as text: a table of all, and the reasons."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -17,12 +18,11 @@ from gradscope.fixing.rehearsal import Line, Spot
 from gradscope.fixing.runs import Loss, Run, text_at, told_place
 from gradscope.fixing.training import Change, Comparison, Difference, Key, owners
 from gradscope.fixing.verify import NEVER_CAME, Trial, Tried, Verdict
-from gradscope.model import Finding
-from gradscope.render.text.fixes import at
 from gradscope.render.text.terminal import (
     plain,
     print_lines,
     print_message,
+    print_table,
     prose,
     shorten,
     wrapped,
@@ -39,7 +39,7 @@ _MOST_TEXT = 40
 
 
 def print_trial(trial: Trial, script: str, console: Console) -> None:
-    """Print what the runs have shown: all that was tried, then what is chosen of it."""
+    """Print what the runs have shown: all that was tried, then the verdict on what is chosen."""
     verdict = trial.verdict
     until = (
         f"{counted(verdict.bounds.calls, 'backward call')} each, and for"
@@ -51,72 +51,40 @@ def print_trial(trial: Trial, script: str, console: Console) -> None:
         what += ", as the only rank of a launcher"
     print_lines(console, [Text("tried out", style="bold")])
     _row("runs", f"{script} as it is, and with {what}, for at most {until}", console)
-    if several:
-        _tables(trial, console)
-        for tried in trial.tried:
-            if not tried.holds and not trial.is_recommended(tried.candidate):
-                _row(f"fix {tried.candidate.number}", f"not verified: {_why_of(tried)}", console)
-        numbers = ", ".join(str(p.chosen.number) for p in verdict.plan.applied)
-        print_lines(console, [Text(f"with fix {numbers}", style="bold")])
-    _details(verdict, console)
+    _tables(trial, console)
+    for tried in trial.tried:
+        if several and not tried.holds:
+            _row(f"fix {tried.candidate.number}", f"not verified: {_why_of(tried)}", console)
+    for proposal in filter(verdict.never_came, verdict.plan.proposals):
+        codes = " and ".join(dict.fromkeys(finding.code for finding in proposal.findings))
+        _row("hazard", f"{codes}: {NEVER_CAME}", console)
+    if verdict.fails:
+        _output(verdict.after, console)
     end = Text("the fix holds", style="bold green")
     if not verdict.holds:
         end = Text(f"not verified: {why(verdict)}", style="bold red")
     print_lines(console, wrapped(end, console.width, console))
 
 
-def _details(verdict: Verdict, console: Console) -> None:
-    for proposal in filter(verdict.never_came, verdict.plan.proposals):
-        _row("hazard", f"{_codes(proposal)}: {NEVER_CAME}", console)
-    for proposal in verdict.plan.applied:
-        _row("hazard", _hazard(verdict, proposal), console)
-    for finding in verdict.new:
-        what = f"{finding.severity} {finding.code}{at(finding, console)}: {finding.message}"
-        _row("new", what, console)
-    before, after = _end(verdict.before, verdict), _end(verdict.after, verdict)
-    _row("ends", f"{after} (before, {before})", console)
-    trained = _who_trains_what(verdict.comparison)
-    if trained:
-        _row("trains", "; ".join(trained), console)
-    _losses(verdict, console)
-    _row("memory", _memory(verdict), console)
-    if verdict.seconds_of_a_step[0] is not None:
-        _row("time", f"{_time(verdict)} from one backward call at a line to its next", console)
-    if verdict.fails:
-        _output(verdict.after, console)
-
-
-# the table: a column for each candidate
+def _row(name: str, value: str, console: Console) -> None:
+    print_message(Text(f"  {name:<7} ", style="dim"), value, console)
 
 
 def _tables(trial: Trial, console: Console) -> None:
     """Print the candidates side by side, as many as the terminal has room for."""
     room = max((console.width - _LABEL - 2) // (_LEAST_COLUMN + 2), 1)
-    width = (console.width - _LABEL - 2) // min(room, len(trial.tried)) - 2
     for start in range(0, len(trial.tried), room):
         shown = trial.tried[start : start + room]
+        width = (console.width - _LABEL - 2) // min(room, len(trial.tried)) - 2
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
-        table.add_column(width=_LABEL)
+        table.add_column(width=_LABEL - 2, style="dim")
         for tried in shown:
             table.add_column(_head(tried, trial), overflow="fold", width=width)
-        rows: dict[str, Callable[[Tried], Text]] = {
-            "edit": lambda tried: Text(_place(tried)),
-            "hazard": lambda tried: Text(_hazard_cell(tried)),
-            "new": lambda tried: Text(_new_cell(tried)),
-            "trains": lambda tried: _trains_cell(tried, console),
-            "loss": lambda tried: Text(_loss_cell(tried)),
-            "memory": lambda tried: Text(
-                _memory(tried.verdict).removeprefix("graphs held at most ")
-            ),
-            "per step": lambda tried: Text(_time(tried.verdict)),
-            "verdict": _verdict_cell,
-        }
-        for name, cell in rows.items():
-            table.add_row(Text(f"  {name}", style="dim"), *map(cell, shown))
-        with console.capture() as capture:
-            console.print(table)
-        lines = [Text.from_ansi(line.rstrip()) for line in capture.get().splitlines()]
-        print_lines(console, [Text(), *lines])
+        columns = [_cells(tried) for tried in shown]
+        for name in dict.fromkeys(chain.from_iterable(columns)):
+            table.add_row(name, *(_prose(cells.get(name, ""), console) for cells in columns))
+        print_lines(console, [Text()])
+        print_table(table, console)
     print_lines(console, [Text()])
 
 
@@ -127,100 +95,41 @@ def _head(tried: Tried, trial: Trial) -> Text:
     return head
 
 
-def _place(tried: Tried) -> str:
+# the cells of a candidate's column
+
+
+def _prose(text: str, console: Console) -> Text:
+    return Text("\n").join(prose(line, console) for line in text.split("\n"))
+
+
+def _cells(tried: Tried) -> dict[str, str]:
+    """Return what stands in a candidate's column, by the names of the rows."""
     file, line = tried.candidate.place
-    return f"{kind_of(tried.candidate.fix)}\n{Path(file).name}:{line}"
-
-
-def _hazard_cell(tried: Tried) -> str:
-    if tried.verdict is None:
-        return "not tried"
-    if tried.verdict.met(tried.proposal) is None:
-        return "did not show this time"
-    if tried.verdict.left(tried.proposal) is not None:
-        return "still there"
-    return "gone" if tried.verdict.reached else "not reached in time"
-
-
-def _new_cell(tried: Tried) -> str:
-    found = tried.verdict.new if tried.verdict is not None else ()
-    return ", ".join(dict.fromkeys(f"{each.severity} {each.code}" for each in found)) or "none"
-
-
-def _trains_cell(tried: Tried, console: Console) -> Text:
-    lines = _who_trains_what(tried.verdict.comparison) if tried.verdict else ()
-    return Text("\n").join(prose(line, console) for line in lines or ("not known",))
-
-
-def _loss_cell(tried: Tried) -> str:
+    cells = {"edit": f"{kind_of(tried.candidate.fix)} at {Path(file).name}:{line}"}
     verdict = tried.verdict
-    if verdict is None or not verdict.after.losses:
-        return "not known"
-    shown = []
-    for loss in verdict.after.losses:
-        text = f"{_number(loss.first)} → {_number(loss.last)}"
-        beside = verdict.beside(loss)
-        if beside is not None and len(beside.values) > 1 < len(loss.values):
-            same = min(len(beside.values), len(loss.values))
-            mine, other = _first(loss, same), _first(beside, same)
-            here = ""
-            if same < len(loss.values):
-                here = f"after {same:,} calls {_number(mine.last)}; "
-            text += f" ({here}without the fix, if nothing were freed, {_number(other.last)})"
-        shown.append(text)
-    return "\n".join(shown)
-
-
-def _first(loss: Loss, count: int) -> Loss:
-    return replace(loss, values=loss.values[:count])
-
-
-def _time(verdict: Verdict | None) -> str:
-    """Return how long an iteration takes, and how much that is beside one without the fix."""
-    after, before = (None, None) if verdict is None else verdict.seconds_of_a_step
-    if after is None:
-        return "not known"
-    return f"{seconds(after)} (before, {seconds(before)})" if before else seconds(after)
-
-
-def _verdict_cell(tried: Tried) -> Text:
-    if tried.holds:
-        return Text("holds", style="bold green")
-    return Text("not tried" if tried.verdict is None else "not verified", style="bold red")
-
-
-def _why_of(tried: Tried) -> str:
-    """Return the first reason why a candidate is not verified."""
-    if tried.verdict is None:
-        return tried.proposal.problem or "no time was left for it; give more (--timeout)"
-    return why(tried.verdict, (tried.proposal,))
-
-
-# what is chosen, in detail
-
-
-def _row(name: str, value: str, console: Console) -> None:
-    print_message(Text(f"  {name:<7} ", style="dim"), value, console)
+    if verdict is None:
+        return cells | {"verdict": "not tried"}
+    new = dict.fromkeys(f"{each.severity} {each.code}" for each in verdict.new)
+    losses = [_course(loss, verdict.beside(loss)) for loss in verdict.after.losses]
+    return cells | {
+        "hazard": _hazard(verdict, tried.proposal),
+        "new": ", ".join(new) or "none",
+        "ends": f"{_end(verdict.after, verdict)} (before, {_end(verdict.before, verdict)})",
+        "trains": "\n".join(_who_trains_what(verdict.comparison)) or "not known",
+        "loss": "\n".join(losses) or "not known: no backward() started from a single number",
+        "memory": _memory(verdict),
+        "per step": _time(verdict),
+        "verdict": "holds" if tried.holds else "not verified",
+    }
 
 
 def _hazard(verdict: Verdict, proposal: Proposal) -> str:
-    codes = _codes(proposal)
-    met, left = verdict.met(proposal), verdict.left(proposal)
-    if met is None:
+    if verdict.met(proposal) is None:
         calls = counted(verdict.before.calls, "backward call")
-        return f"{codes}: did not show without the fix either, in {calls}"
-    if left is not None:
-        return f"still there: {left.code}{_when(left)} (before{_when(met)})"
-    calls = counted(verdict.after.calls, "backward call")
-    return f"gone: {codes}, in {calls} (before{_when(met)})"
-
-
-def _codes(proposal: Proposal) -> str:
-    return " and ".join(dict.fromkeys(finding.code for finding in proposal.findings))
-
-
-def _when(finding: Finding) -> str:
-    return f", at backward call {finding.backward_call:,}" if finding.backward_call else ""
+        return f"did not show without the fix either, in {calls}"
+    if verdict.left(proposal) is not None:
+        return "still there"
+    return "gone" if verdict.reached else "not reached in time"
 
 
 def _end(run: Run, verdict: Verdict) -> str:
@@ -237,46 +146,50 @@ def _end(run: Run, verdict: Verdict) -> str:
     return f"with exit status {run.exit_status} after {calls}"
 
 
-def _losses(verdict: Verdict, console: Console) -> None:
-    """Print the course of each loss with the fix, and how it was measured."""
-    losses = verdict.after.losses
-    if not losses:
-        _row("loss", "not known: no backward() started from a single number", console)
-    for loss in losses:
-        of = f"`{loss.text}`" if loss.text else "the loss"
-        course = _course(loss, verdict)
-        _row("loss", f"{of} ({short_path(loss.file)}:{loss.line}): {course}", console)
-
-
-def _course(loss: Loss, verdict: Verdict) -> str:
-    """Return the course of a loss, and of the same without the fix, if it has as many values."""
-    if len(loss.values) < 2:
-        return f"{_number(loss.first)} in one call, which is too few for a trend"
-    measured = counted(len(loss.values), "call")
-    if loss.averaged > 1:
-        measured = f"mean of the first {loss.averaged} and the last {loss.averaged} of {measured}"
-    course = f"{_number(loss.first)} → {_number(loss.last)} ({measured}): {loss.word}"
-    same = verdict.before_of(loss)
-    if same is None or len(same.values) != len(loss.values):
+def _course(loss: Loss, beside: Loss | None) -> str:
+    """Return the course of a loss, beside that where nothing failed."""
+    course = f"{_number(loss.first)} → {_number(loss.last)}: {loss.word}"
+    course = f"{_quoted(loss.text)} {course}".lstrip()
+    if beside is None or len(beside.values) < 2 or len(loss.values) < 2:
         return course
-    return f"{course}; without the fix {_number(same.first)} → {_number(same.last)}"
+    same = min(len(beside.values), len(loss.values))
+    mine, other = _first(loss, same), _first(beside, same)
+    here = f"after {same:,} calls {_number(mine.last)}; " if same < len(loss.values) else ""
+    without = f"without the fix, if nothing were freed, {_number(other.last)}"
+    return f"{course} ({here}{without})"
+
+
+def _first(loss: Loss, count: int) -> Loss:
+    return replace(loss, values=loss.values[:count])
 
 
 def _number(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
 
 
-def _memory(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return ""
+def _memory(verdict: Verdict) -> str:
     runs = [run.recording for run in (verdict.before, verdict.after)]
     if runs[1] is not None and not runs[1].header.hooks:
         return "not counted without hooks"
     first, last = (nbytes(run.summary.peak_saved_bytes if run else 0) for run in runs)
     # A run that failed was no further than to there.
     until = ", until it failed" if verdict.before.exception else ""
-    before = ", as before" if first == last else f" (before, {first}{until})"
-    return f"graphs held at most {last}{before}"
+    return f"{last}, as before" if first == last else f"{last} (before, {first}{until})"
+
+
+def _time(verdict: Verdict) -> str:
+    """Return how long an iteration takes, and how much that is beside one without the fix."""
+    after, before = verdict.seconds_of_a_step
+    if after is None:
+        return "not known"
+    return f"{seconds(after)} (before, {seconds(before)})" if before else seconds(after)
+
+
+def _why_of(tried: Tried) -> str:
+    """Return the first reason why a candidate is not verified."""
+    if tried.verdict is None:
+        return tried.proposal.problem or "no time was left for it; give more (--timeout)"
+    return why(tried.verdict, (tried.proposal,))
 
 
 def _output(run: Run, console: Console) -> None:
@@ -317,7 +230,8 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
             "with the fix the program did not reach the place of the hazard; give it more"
             " time (--timeout)"
         )
-    return "with the fix there is another finding"
+    new = ", ".join(dict.fromkeys(f"{each.severity} {each.code}" for each in verdict.new))
+    return f"with the fix there is another finding: {new}"
 
 
 def _refusal(difference: Difference, comparison: Comparison) -> str:
@@ -363,10 +277,14 @@ def _loss(line: Line, lines: Iterable[Line]) -> str:
     a function does that for several, the call of it.
     """
     file, number = told_place(line, lines)
-    text = text_at(file, number, {})
+    return _quoted(text_at(file, number, {})) or f"line {number}"
+
+
+def _quoted(text: str) -> str:
+    """Return the loss of a statement that runs it backward; empty if that is long."""
     found = _LOSS.search(text)
     shown = found[1] if found is not None else text
-    return f"`{shown}`" if 0 < len(shown) <= _MOST_TEXT else f"line {number}"
+    return f"`{shown}`" if 0 < len(shown) <= _MOST_TEXT else ""
 
 
 def _step(difference: Difference, comparison: Comparison) -> str:

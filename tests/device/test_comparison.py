@@ -20,6 +20,7 @@ TIMED = (
 )
 RECOGNIZED = "the loop is recognized at another call; from then on totals are estimates, and say so"
 CASTS = "autocast casts other operators on each kind of device"
+NEIGHBOURS = "which thread has built a node that saved nothing is told by its neighbours"
 DIFFERENT = {
     **dict.fromkeys(
         ("threads", "processes_fork", "processes_spawn"), "who does what varies from run to run"
@@ -39,6 +40,7 @@ DIFFERENT = {
         OPERATORS,
     ),
     **dict.fromkeys(("higher_derivatives", "inner_loops_of_many_steps"), TIMED),
+    "double_backward": NEIGHBOURS,
 }
 """Programs of which something else is said on a device, and why; their findings are the same."""
 PROGRAMS = annotated()

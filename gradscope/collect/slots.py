@@ -215,6 +215,12 @@ def saved(node: Node, name: str) -> Any:
     return _slots(node, [raw], lambda: (getattr(node, SAVED + name),))[0]
 
 
+def each_saved(node: Node, name: str) -> list[Any]:
+    """Return the same one by one, without those that are None."""
+    found = saved(node, name)
+    return [each for each in (found if isinstance(found, tuple | list) else (found,)) if each]
+
+
 def held_by(each: Any) -> Any:
     """Return what a SavedTensor that stands alone holds; None before torch 2.12."""
     return getattr(each, "data", None)

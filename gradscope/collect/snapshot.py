@@ -12,10 +12,18 @@ import torch
 from torch.autograd.graph import Node
 
 import gradscope.model as model
-from gradscope.collect.bare import Slots, can_read, slots_of
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token, token_of
-from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_freed
+from gradscope.collect.nodes import (
+    Kind,
+    Slots,
+    can_read,
+    held,
+    kind_of,
+    slots_of,
+    stale_by_engine,
+    was_freed,
+)
 from gradscope.collect.owners import owned_alone
 from gradscope.collect.shapes import Shape, Shapes
 from gradscope.collect.state import State
@@ -109,14 +117,8 @@ def _node(
     if kind.is_leaf:
         variable = node.variable  # type: ignore[attr-defined]
         called = painter.names.of_tensor(variable) if painter.names else None
-        return model.Node(
-            i,
-            name,
-            NodeState.BUFFERLESS,
-            variable=called,
-            variable_label=describe(variable),
-            will_run=will_run,
-        )
+        leaf = model.Node(i, name, NodeState.BUFFERLESS, will_run=will_run)
+        return replace(leaf, variable=called, variable_label=describe(variable))
     token = token_of(node)
     saved = [_saved(attribute, data, painter) for attribute, data in found]
     state = _state(node, kind, token, bool(saved))
@@ -134,25 +136,18 @@ def _node(
     ):
         saved = [_with_state(s, SavedState.FREED) for s in token.graph.nodes[token.index].saved]
     unneeded = () if state is NodeState.FREED else _unneeded(kind, saved)
+    number = node._sequence_nr() if token is None else token.sequence_nr
+    drawn = model.Node(i, name, state, number, tuple(saved), will_run=will_run, unneeded=unneeded)
     if token is None:
-        number = node._sequence_nr()
-        return model.Node(
-            i, name, state, number, tuple(saved), will_run=will_run, unneeded=unneeded
-        )
+        return drawn
     module, module_class = token.module or (None, None)
-    return model.Node(
-        i,
-        name,
-        state,
-        token.sequence_nr,
-        tuple(saved),
-        site_of(token.place),
-        module,
-        module_class,
+    return replace(
+        drawn,
+        site=site_of(token.place),
+        module=module,
+        module_class=module_class,
         freed_by=token.freed_by.number if token.freed_by else None,
         built_after=token.generation,
-        will_run=will_run,
-        unneeded=unneeded,
         differentiates=_differentiates(token),
     )
 

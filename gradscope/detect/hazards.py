@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node as AutogradNode
 
+from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call
-from gradscope.collect.evidence import Evidence
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Stale, token_of
@@ -55,7 +55,7 @@ def examine(evidence: Evidence) -> list[Finding]:
     played through.
     """
     look, call = evidence.look, evidence.call
-    keeps = call.keep or evidence.record.create_graph
+    keeps = call.keep or evidence.call.record.create_graph
     needed = {i for i in look.freed if look.will_run(i) and needs_saved(look, i)}
     stale: dict[int, list[Stale]] = {}
     for i, found in look.stale:
@@ -77,7 +77,7 @@ def examine(evidence: Evidence) -> list[Finding]:
     if first in stale:
         return [_as_foretold(evidence, _stale_tensor(evidence, first, stale))]
     nodes = tuple(node_at(look, evidence.graph, i) for i in order if i in donated)
-    return [gs104.finding(gs104.DonatedGraph(evidence.record, nodes))]
+    return [gs104.finding(gs104.DonatedGraph(evidence.call.record, nodes))]
 
 
 def foresee(
@@ -99,7 +99,7 @@ def foresee(
             look.nodes, look.index, (), names=state.names, left=look.left, runs=look.will_run
         )
         call.record = BackwardCall(state.calls, "backward", site_of(call.place))
-        return examine(Evidence(state, call, look, call.record, graph))
+        return examine(Evidence(state, call, look, graph))
 
 
 class _Ready:
@@ -157,7 +157,7 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
     lines = (built_at(look, state.generations, i) for i in freed[:_MOST_NODES_NAMED])
     made = next((line for line in lines if line is not None), None)
     return gs101.FreedGraph(
-        call=evidence.record,
+        call=evidence.call.record,
         nodes=tuple(node_at(look, evidence.graph, i) for i in freed[:_MOST_NODES_NAMED]),
         made=(made,) if made is not None else (),
         freed_by=_record_of(by),
@@ -230,7 +230,7 @@ def _freed_meanwhile(evidence: Evidence) -> Finding | None:
     made = built_at(look, evidence.state.generations, freed[0]) if freed else None
     return gs101.finding_meanwhile(
         gs101.FreedGraph(
-            call=evidence.record,
+            call=evidence.call.record,
             nodes=tuple(node_at(look, None, i) for i in freed[:1]),
             made=(made,) if made is not None else (),
             freed_by=by.record,
@@ -280,11 +280,11 @@ def _stale_tensor(
     saved = replace(saved, version=found.version, site=site_of(token.place), source=name)
     names = _names_of(tensor, name)
     return gs201.StaleTensor(
-        call=evidence.record,
+        call=evidence.call.record,
         node=node,
         saved=saved,
         version_now=version_of(tensor),
-        modified=state.mutations.who_modified(found, token, evidence.record, names),
+        modified=state.mutations.who_modified(found, token, evidence.call.record, names),
         more=sum(map(len, stale.values())) - 1,
     )
 
@@ -295,7 +295,7 @@ def _as_foretold(evidence: Evidence, facts: gs201.StaleTensor) -> Finding:
     for earlier in reversed(evidence.state.foretold):
         if earlier.code == "GS202" and earlier.announces(found):
             return replace(found, fix=earlier.fix, alternatives=earlier.alternatives)
-    call = evidence.record.site
+    call = evidence.call.record.site
     if not isinstance(facts.modified, gs201.ModifiedByStep) or call is None:
         return found
     step = facts.modified.site

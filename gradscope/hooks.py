@@ -8,6 +8,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -63,22 +64,14 @@ class Handles(Handle):
     """Several changes undone together, last first, each one even if another's undoing failed."""
 
     def __init__(self, *handles: Handle) -> None:
-        self._handles = [*handles]
-        super().__init__(self._remove_all)
+        self._stack = ExitStack()
+        super().__init__(self._stack.close)
+        for handle in handles:
+            self.add(handle)
 
     def add(self, handle: Handle) -> None:
         """Take charge of one more change."""
-        self._handles.append(handle)
-
-    def _remove_all(self) -> None:
-        errors = []
-        while self._handles:
-            try:
-                self._handles.pop().remove()
-            except Exception as error:  # the other changes must still be undone
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        self._stack.callback(handle.remove)
 
 
 def replace(owner: Any, name: str, new: Any) -> Handle:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -48,7 +47,6 @@ from gradscope.model import (
     Finding,
     Findings,
     Graph,
-    Header,
     Outcome,
     Recording,
     Sample,
@@ -61,7 +59,6 @@ from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
 from gradscope.program.standing import forget_wholes
 from gradscope.program.undisturbed import unprofiled
 from gradscope.program.variables import turn_off
-from gradscope.record.log import Store
 from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.rules.suppressing import Suppressor
 from gradscope.torch_private import (
@@ -296,33 +293,23 @@ class Session:
 _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Scope(Printed):
     """One watch in progress, and what it has seen."""
 
-    def __init__(
-        self,
-        *,
-        raise_on: str | None,
-        save: Path | Store | None,
-        stop_after: int | None,
-        on_finding: Callable[[Finding], None] | None,
-        on_call: Callable[[BackwardCall], None] | None,
-        header: Header,
-        suppressor: Suppressor | None,
-    ) -> None:
-        self.raise_on = None if raise_on is None else Severity(raise_on)
-        self.stop_after = stop_after
-        self.writer = RecordingWriter(save, header)
-        self.findings = Findings()
-        """What was found so far, each cause once, in the order in which it was met."""
-        self.outcome: Outcome | None = None
-        self._on_finding = on_finding
-        self._on_call = on_call
-        self._suppressor = suppressor
-        self._session: Session | None = None
-        self._first_call = 0
-        self._is_stopped = False
-        self._notes: tuple[str, ...] = ()
+    writer: RecordingWriter
+    raise_on: Severity | None
+    stop_after: int | None
+    on_finding: Callable[[Finding], None] | None
+    on_call: Callable[[BackwardCall], None] | None
+    suppressor: Suppressor | None
+    findings: Findings = field(default_factory=Findings, init=False)
+    """What was found so far, each cause once, in the order in which it was met."""
+    outcome: Outcome | None = field(default=None, init=False)
+    _session: Session | None = field(default=None, init=False)
+    _first_call: int = field(default=0, init=False)
+    _is_stopped: bool = field(default=False, init=False)
+    _notes: tuple[str, ...] = field(default=(), init=False)
 
     def join(self, session: Session) -> None:
         """Begin to take what a session of watches sees."""
@@ -360,7 +347,7 @@ class Scope(Printed):
     def recording(self) -> Recording:
         """Return all that was seen so far, as plain data."""
         recording = self.writer.read()
-        return recording if self._suppressor is None else self._suppressor.of_findings(recording)
+        return recording if self.suppressor is None else self.suppressor.of_findings(recording)
 
     def draw(
         self,
@@ -428,12 +415,12 @@ class Scope(Printed):
             for number, earlier in enumerate(self.findings):
                 if earlier.is_fulfilled_by(finding):
                     self._settle(number, replace(earlier, came_true=True))
-            if self._on_finding is not None and judged.suppression is None:
-                self._on_finding(judged)
+            if self.on_finding is not None and judged.suppression is None:
+                self.on_finding(judged)
 
     def _judged(self, finding: Finding) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
-        suppressor, session = self._suppressor, self._session
+        suppressor, session = self.suppressor, self._session
         if suppressor is None or session is None:
             return finding
         what = "judging a finding failed in gradscope, so it counts"
@@ -474,7 +461,7 @@ class Scope(Printed):
     @property
     def follows_calls(self) -> bool:
         """Whether each call is asked for as soon as it has ended."""
-        return self._on_call is not None or self.stop_after is not None
+        return self.on_call is not None or self.stop_after is not None
 
     def note_rank(self) -> None:
         """Note in the recording which rank the process has, once it has one."""
@@ -484,8 +471,8 @@ class Scope(Printed):
 
     def called(self, call: BackwardCall) -> None:
         """Take note of a backward call that has ended."""
-        if self._on_call is not None:
-            self._on_call(call)
+        if self.on_call is not None:
+            self.on_call(call)
         if (
             self.stop_after is not None
             and call.exception is None

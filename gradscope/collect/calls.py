@@ -165,11 +165,6 @@ class Call:
     def record(self, record: BackwardCall) -> None:
         self._record = record
 
-    @property
-    def announced(self) -> set[str]:
-        """The codes of what was found before the engine ran."""
-        return {finding.code for finding in self.findings}
-
 
 def figures_of(call: Call) -> tuple[int, ...]:
     """Return the sizes in the record of a guarded call."""

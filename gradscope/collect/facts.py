@@ -92,20 +92,6 @@ def _raises(read: Callable[[], object], text: str) -> bool:
     return False
 
 
-class _Pushed:
-    """A pair of default hooks, pushed as torch does it."""
-
-    def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
-        self._pair = pack, unpack
-        self._torch = hooks.DefaultHookFunctions.now()
-
-    def __enter__(self) -> None:
-        self._torch.push(*self._pair)
-
-    def __exit__(self, *_: object) -> None:
-        self._torch.pop()
-
-
 class _Mark:
     """Something that a graph holds."""
 
@@ -155,7 +141,7 @@ def saved_attribute_raises_when_stale() -> bool:
     return _raises(lambda: getattr(node, private.SAVED + "other"), "modified by an inplace")
 
 
-@_fact(_LOOKS, "collect/looker.py", "detect/leaks/spans.py")
+@_fact(_LOOKS, "collect/looker.py", "detect/leaks/suspects.py")
 def leaf_nodes_have_the_largest_number() -> bool:
     """Check that the nodes of leaves all have the largest sequence number."""
     node: Any = _leaf().exp().grad_fn
@@ -214,7 +200,7 @@ def pack_result_dies_with_the_saved_tensor() -> bool:
         marks.append(weakref.ref(mark))
         return mark
 
-    with _Pushed(pack, lambda mark: mark.tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda mark: mark.tensor):
         product = _leaf() * _leaf()
     alive = all(mark() is not None for mark in marks)
     del product
@@ -230,7 +216,7 @@ def number_in_a_pack_hook_is_the_node_being_built() -> bool:
         numbers.append(private.next_sequence_nr() - 1)
         return tensor
 
-    with _Pushed(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         product = _leaf() * _leaf()
     node: Any = product.grad_fn
     return numbers == [node._sequence_nr()] * 2

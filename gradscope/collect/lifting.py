@@ -132,7 +132,7 @@ class Lifting:
         self._expect(call, extra)
         self._past.add(call)
         self._guarded += 1
-        all_run = call.completed and not (call.keep or call.shape.signature[-1] & INPUTS)
+        all_run = call.completed and not (call.keep or call.shape.signature.asked & INPUTS)
         if extra or not all_run or call.builds:
             self.leaves = True
         if self._has_outgrown(call):

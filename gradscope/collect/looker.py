@@ -74,7 +74,10 @@ class Looker:
                 room = min(self._state.stack_limit.room_for(_MOST_NODES), _MOST_NODES)
                 if i >= room:
                     look.left = len(stack) + 1
-                    self._note_depth(i)
+                    self._ledger.notes.add(
+                        f"a graph was not looked at beyond {i:,} nodes: "
+                        "looking further could overflow the stack when it is destroyed"
+                    )
                     break
             index[node] = i
             nodes.append(node)
@@ -192,12 +195,6 @@ class Looker:
                 )
             ):
                 look.stale.append((i, Stale(tensor, packed.version)))
-
-    def _note_depth(self, nodes: int) -> None:
-        self._ledger.notes.add(
-            f"a graph was not looked at beyond {nodes:,} nodes: "
-            "looking further could overflow the stack when it is destroyed"
-        )
 
     def _tie(self, look: Look, token: Token, node: Node, kind: Kind) -> None:
         """Ask the node what it saved, where its number does not tell or the hooks were not

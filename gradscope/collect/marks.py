@@ -16,8 +16,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
 from gradscope.model import Graph
-from gradscope.program.routes import Route
-from gradscope.program.sites import Place
+from gradscope.program.sites import Place, Route
 from gradscope.program.tensors import is_leaf, version_of
 from gradscope.torch_private import CALL, carried, hidden_from_compiler
 

@@ -48,18 +48,6 @@ OUTPUT = -1
 class Kind:
     """What a Python type of nodes tells of its nodes."""
 
-    __slots__ = (
-        "is_compiled",
-        "is_function",
-        "is_leaf",
-        "is_opaque",
-        "is_slices",
-        "is_unnamed",
-        "names",
-        "reads",
-        "saves",
-    )
-
     def __init__(self, kind: type) -> None:
         self.names = tuple(a[len(RAW_SAVED) :] for a in dir(kind) if a.startswith(RAW_SAVED))
         edges = _EDGES.get(kind.__name__, {})

@@ -180,7 +180,7 @@ class Recognizer:
         Where none has the same nodes, a node was made where those were whose kind and neighbours in
         depth-first order are the same; None where these are of several places.
         """
-        known = [s for s in self._by_kinds.values() if place in (None, s.signature[0])]
+        known = [s for s in self._by_kinds.values() if place in (None, s.signature.place)]
         if self._by_kinds.get(kinds) in known:
             return [*self._by_kinds[kinds].places]
         found: list[Place | None] = [None] * len(kinds)
@@ -188,7 +188,9 @@ class Recognizer:
         for reach in _REACHES:
             table: dict[_Window, set[Place | None]] = {}
             for shape in known[-_MOST_COMPARED:]:
-                for window, made in zip(_windows(shape.kinds, reach), shape.places, strict=True):
+                for window, made in zip(
+                    _windows(shape.signature.kinds, reach), shape.places, strict=True
+                ):
                     table.setdefault(window, set()).add(made)
             places = [table.get(window, set()) for window in _windows(kinds, reach)]
             for i in unknown:
@@ -256,7 +258,8 @@ class Recognizer:
                         return None
                     late.append(len(kinds) - 1)
                 if reads is _FUNCTION:
-                    sizes = _sizes_by_function(node)
+                    own = kind_of(kind)
+                    sizes = None if stale_by_engine(node, own) else _sizes(node, own)
                     if sizes is None:
                         return None
                     tensors += len(sizes)
@@ -384,9 +387,3 @@ def _packed_by_theirs(node: Node, name: str, met: set[int]) -> int | None:
             if stale_inputs_of_checkpoint(unpack):
                 return None
     return count
-
-
-def _sizes_by_function(node: Node) -> list[int] | None:
-    """Return the bytes of what a Python Function saved; None if any of it is stale."""
-    kind = kind_of(type(node))
-    return None if stale_by_engine(node, kind) else _sizes(node, kind)

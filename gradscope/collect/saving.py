@@ -15,7 +15,6 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch.autograd.graph import Node
 
 from gradscope.collect import engine_words
 from gradscope.collect.generations import Generations
@@ -28,8 +27,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.slots import MODIFIED, readable
 from gradscope.collect.thread_numbers import OTHER, this_thread
 from gradscope.program.names import Names
-from gradscope.program.routes import Routes
-from gradscope.program.sites import caller_of, place_of
+from gradscope.program.sites import Routes, caller_of, place_of
 from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
 from gradscope.program.variables import AS_ARGUMENT, Variable
 from gradscope.torch_private import (
@@ -257,7 +255,9 @@ class Saving:
         if node is None:
             return True
         if frame is not None and _runs(frame, FUNCTION_APPLY):
-            return not _is_of(node, frame) or node._sequence_nr() < packed.sequence_nr
+            function = None if _FUNCTION is None else _FUNCTION.of(frame)
+            is_another = type(node) is not node_class_of(function)
+            return is_another or node._sequence_nr() < packed.sequence_nr
         if node._sequence_nr() != packed.sequence_nr:
             # Foreach operations build all their nodes before they save any result.
             return not node.name().startswith("Foreach")
@@ -391,8 +391,3 @@ class Saving:
 
 def _runs(frame: FrameType | None, code: CodeType | None) -> bool:
     return frame is not None and frame.f_code is code
-
-
-def _is_of(node: Node, apply: FrameType) -> bool:
-    """True when the node is one of the Python Function whose ``apply`` runs in the frame."""
-    return _FUNCTION is not None and type(node) is node_class_of(_FUNCTION.of(apply))

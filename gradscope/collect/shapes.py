@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import add
+from typing import NamedTuple
 
 from gradscope.model import BackwardCall, Graph
 from gradscope.program.sites import Place
@@ -13,19 +14,21 @@ _MOST = 1_000
 _MOST_NODES = 1_000_000  # in all remembered signatures
 _MOST_PICTURED_NODES = 200_000
 
-Signature = tuple[
-    Place | None,
-    int,
-    int,
-    tuple[type, ...],
-    tuple[Place | None, ...],
-    tuple[int, ...],
-    tuple[bool, ...] | None,
-    int,
-]
-"""The call's place; bytes saved; edges left; the kind of every node; where each was made; which
-were freed; which will run; what the call asks of the engine.
-"""
+
+class Signature(NamedTuple):
+    """What graphs of one shape have in common: the call's place and what it asks of the engine,
+    bytes saved, edges left; of the nodes in depth-first order the types, where each was made, which
+    were freed, and which will run.
+    """
+
+    place: Place | None = None
+    asked: int = 0
+    nbytes: int = 0
+    left: int = 0
+    kinds: tuple[type, ...] = ()
+    places: tuple[Place | None, ...] = ()
+    freed: tuple[int, ...] = ()
+    runs: tuple[bool, ...] | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -52,17 +55,12 @@ class Shape:
     """
 
     @property
-    def kinds(self) -> tuple[type, ...]:
-        """The types of the nodes, in depth-first order."""
-        return self.signature[3]
-
-    @property
     def places(self) -> tuple[Place | None, ...]:
-        """Where they were made."""
-        return self.signature[4]
+        """Where the nodes were made."""
+        return self.signature.places
 
 
-NO_SHAPE = Shape(0, (None, 0, 0, (), (), (), None, 0))
+NO_SHAPE = Shape(0, Signature())
 
 
 class Shapes:
@@ -74,18 +72,15 @@ class Shapes:
         self._nodes = 0
         self._pictured_nodes = 0
 
-    def __iter__(self) -> Iterator[Shape]:
-        return iter(self._shapes.values())
-
     def meet(self, signature: Signature) -> Shape:
         """The shape with this signature, made new if there is none."""
         shape = self._shapes.get(signature)
         if shape is None:
             self._met += 1
-            self._nodes += len(signature[3])
+            self._nodes += len(signature.kinds)
             while self._shapes and (len(self._shapes) >= _MOST or self._nodes > _MOST_NODES):
                 oldest = next(iter(self._shapes))
-                self._nodes -= len(oldest[3])
+                self._nodes -= len(oldest.kinds)
                 del self._shapes[oldest]
             shape = self._shapes[signature] = Shape(self._met, signature)
         return shape
@@ -94,7 +89,7 @@ class Shapes:
         """Remember a picture, and forget all others once there are too many nodes in them."""
         self._pictured_nodes += len(graph.nodes)
         if self._pictured_nodes > _MOST_PICTURED_NODES:
-            for other in self:
+            for other in self._shapes.values():
                 other.graph = None
             self._pictured_nodes = len(graph.nodes)
         shape.graph = graph
@@ -115,11 +110,6 @@ class Habit:
     """The calls of one kind at one place: which kinds of nodes their graphs have, and what is
     counted with such a call.
     """
-
-    __slots__ = (
-        *("_counts", "_measured", "_measured_tensors", "_returned", "_size"),
-        *("alive", "ended", "extra", "reads", "scale", "shape"),
-    )
 
     def __init__(self) -> None:
         self.reads: dict[type, Reads] = {}

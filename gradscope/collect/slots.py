@@ -227,7 +227,7 @@ def held_by(each: Any) -> Any:
 
 
 def _slot(value: torch.Tensor, noted: Iterator[Slot]) -> Slot:
-    if not _is_stand_in(value):
+    if value.numel() or value.untyped_storage()._cdata != _stand_in_storage:
         return Slot(value)
     part_from_leaf(value)
     return next(noted, Slot(None))
@@ -275,10 +275,6 @@ def _read_adopting(raw: Sequence[Any], read: Callable[[], Any], met: list[Slot])
                 if str(failure) == str(error) and not adopted.is_described_by(error):
                     continue
             adopted.is_stale(error)
-
-
-def _is_stand_in(value: torch.Tensor) -> bool:
-    return value.numel() == 0 and value.untyped_storage()._cdata == _stand_in_storage
 
 
 class _Adopted:

@@ -42,7 +42,7 @@ class _Painter:
 
     alone: Mapping[int, bool] = MappingProxyType({})
 
-    def __init__(self, names: Names | None) -> None:
+    def __init__(self, names: Names) -> None:
         self.names = names
         self._storages: dict[int, int] = {}
         self._labels: dict[Any, str] = {}
@@ -64,7 +64,7 @@ def picture(
     index: dict[Node, int],
     roots: Sequence[Root],
     *,
-    names: Names | None = None,
+    names: Names,
     left: int = 0,
     runs: Callable[[int], bool] = lambda index: True,
 ) -> Graph:
@@ -116,7 +116,7 @@ def _node(
         name = name.rsplit("::", 1)[-1]
     if kind.is_leaf:
         variable = node.variable  # type: ignore[attr-defined]
-        called = painter.names.of_tensor(variable) if painter.names else None
+        called = painter.names.of_tensor(variable)
         leaf = model.Node(i, name, NodeState.BUFFERLESS, will_run=will_run)
         return replace(leaf, variable=called, variable_label=describe(variable))
     token = token_of(node)
@@ -134,7 +134,7 @@ def _node(
         and token.graph is not None
         and token.index < len(token.graph.nodes)
     ):
-        saved = [_with_state(s, SavedState.FREED) for s in token.graph.nodes[token.index].saved]
+        saved = [replace(s, state=SavedState.FREED) for s in token.graph.nodes[token.index].saved]
     unneeded = () if state is NodeState.FREED else _unneeded(kind, saved)
     number = node._sequence_nr() if token is None else token.sequence_nr
     drawn = model.Node(i, name, state, number, tuple(saved), will_run=will_run, unneeded=unneeded)
@@ -168,10 +168,6 @@ def _unneeded(kind: Kind, saved: Sequence[model.SavedTensor]) -> tuple[str, ...]
     return tuple([name for name in kind.names if name not in names])
 
 
-def _with_state(saved: model.SavedTensor, state: SavedState) -> model.SavedTensor:
-    return replace(saved, state=state)
-
-
 def _state(node: Node, kind: Kind, token: Token | None, has_saved: bool) -> NodeState:
     if has_saved:
         kept = (
@@ -194,10 +190,8 @@ def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
     try:
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()
-        called = painter.names.of_tensor(tensor, key) if painter.names else None
     except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
         key, nbytes = id(tensor), 0
-        called = painter.names.of_tensor(tensor) if painter.names else None
     version = tensor._version
     stale = packed is not None and version != packed.version
     return model.SavedTensor(
@@ -210,7 +204,7 @@ def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
         packed.version if packed is not None else version,
         SavedState.STALE if stale else SavedState.SAVED,
         is_parameter(tensor),
-        called,
+        painter.names.of_tensor(tensor, key),
         site_of(packed.place) if packed is not None else None,
         painter.alone.get(key),
     )

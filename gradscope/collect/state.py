@@ -21,7 +21,6 @@ from gradscope.collect.notes import Notes
 from gradscope.collect.observers import Observers
 from gradscope.collect.recognition import Recognizer
 from gradscope.collect.saving import Saving
-from gradscope.collect.slots import readable
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.model import Finding, Site
 from gradscope.program.names import Names
@@ -60,12 +59,8 @@ class State:
         self.ledger = Ledger(self.observers, self.notes)
         self.census = Census()
         self.generations = Generations()
-        self.saving = saving = Saving(self.ledger, self.names, self.generations)
-        self.hooks = DefaultHooks(
-            *(saving.pack, readable(saving.unpack), saving.compose),
-            before_theirs=lambda: self.lifting.before_theirs(),
-            notes=self.notes,
-        )
+        self.saving = Saving(self.ledger, self.names, self.generations)
+        self.hooks = DefaultHooks(self.saving, lambda: self.lifting.before_theirs())
         self.mutations = Mutations()
         self.stack_limit = StackLimit()
         self.recognizer = Recognizer(self.generations, self.stack_limit.room_for)

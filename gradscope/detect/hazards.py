@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -102,14 +102,12 @@ def foresee(
         return examine(Evidence(state, call, look, graph))
 
 
+@dataclass(slots=True)
 class _Ready:
     """A node in the engine's queue: of two with the same number neither goes before the other."""
 
-    __slots__ = ("i", "number")
-
-    def __init__(self, i: int, number: int) -> None:
-        self.i = i
-        self.number = number
+    i: int
+    number: int
 
     def __lt__(self, other: _Ready) -> bool:
         return self.number > other.number
@@ -177,7 +175,7 @@ def _record_of(call: Call) -> BackwardCall | None:
 def missed(text: str, call: Call, look_again: Callable[[], Evidence]) -> Finding | None:
     """Return a finding where the engine raised what was not announced before the call."""
     finding = base.missed(text, call.record.site, call.record)
-    if finding is None or finding.code in call.announced:
+    if finding is None or finding.code in {each.code for each in call.findings}:
         return None
     return explain(look_again(), finding)
 
@@ -223,7 +221,12 @@ def explain(evidence: Evidence, unexpected: Finding) -> Finding:
 
 def _freed_meanwhile(evidence: Evidence) -> Finding | None:
     look, call = evidence.look, evidence.call
-    freed = [i for i in look.freed if _is_another(look.tokens[i].freed_by, call)]
+
+    def is_another(by: Call | None) -> bool:
+        """Return whether a call has freed something while this one ran."""
+        return by is not None and by is not call and (by.number > call.number or call.met is by)
+
+    freed = [i for i in look.freed if is_another(look.tokens[i].freed_by)]
     by = look.tokens[freed[0]].freed_by if freed else call.met or call.beside
     if by is None:
         return None
@@ -236,11 +239,6 @@ def _freed_meanwhile(evidence: Evidence) -> Finding | None:
             freed_by=by.record,
         )
     )
-
-
-def _is_another(by: Call | None, call: Call) -> bool:
-    """Return whether a call has freed something while ``call`` ran."""
-    return by is not None and by is not call and (by.number > call.number or call.met is by)
 
 
 def _modified_meanwhile(evidence: Evidence) -> Finding | None:

@@ -49,11 +49,6 @@ _of_user: dict[str, bool] = {}
 class Layout:
     """How to ``read`` the instances of a type, and whether they have a ``__dict__`` and slots."""
 
-    __slots__ = (
-        *("cls", "read", "fields", "slots", "has_dict"),
-        *("is_class", "is_tensor", "of_user", "opaque"),
-    )
-
     def __init__(self, cls: type, read: Callable[..., Any] | None) -> None:
         self.cls = weakref.ref(cls)
         self.read = read

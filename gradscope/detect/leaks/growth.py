@@ -21,8 +21,7 @@ from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
-from gradscope.detect.leaks.spans import Room, Spans
-from gradscope.detect.leaks.suspects import Mark, Scan, Scanned, Suspect
+from gradscope.detect.leaks.suspects import Mark, Scan, Scanned, Spans, Suspect
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.layouts import closure_of
@@ -150,6 +149,7 @@ class CallLoop:
 
 _FREE_SCANS, _FREE_SECONDS = 8, 0.3  # spent whatever the run takes; later scans have to be cheap
 _SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05  # of the run's time
+_TOUCHED = 20_000  # nodes in one scan
 _FIRST_LOOK = 8  # saved tensors
 # Iterations, before any optimizer has stepped, when they may be micro-batches, and after.
 _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)
@@ -174,7 +174,7 @@ class Growth(Observer):
         self._creates = False
         self._told: dict[Key, _Facts | None] = {}
         self._marks: set[Mark] = set()
-        self._room = Room(watch)
+        self._touched = 0
         self._thread = this_thread.number
         self._scans = 0
         self._seconds = 0.0
@@ -194,18 +194,16 @@ class Growth(Observer):
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    ) -> None:
         """Count the iteration, and remember for a scan which nodes the call runs through."""
         run = (t.sequence_nr for i, t in enumerate(look.tokens) if look.will_run(i))
-        self._begin(call, record, run, look.sequence_nrs())
-        return ()
+        self._begin(call, record, run, (token.sequence_nr for token in look.tokens))
 
-    def before_guarded(self, call: Call) -> Iterable[Finding]:
+    def before_guarded(self, call: Call) -> None:
         """Count the iteration all the same."""
         record = call.shape.record
         if record is not None:
             self._begin(call, record, call.numbers, call.numbers)
-        return ()
 
     def _begin(
         self, call: Call, record: BackwardCall, run: Iterable[int], numbers: Iterable[int]
@@ -269,10 +267,9 @@ class Growth(Observer):
         )
         return () if loop.waits else self._judge(loop, ended=False)
 
-    def after_program(self, main: ModuleType) -> Iterable[Finding]:
+    def after_program(self, main: ModuleType) -> None:
         """Look at what the program leaves in its variables, unless pack hooks have shown it."""
         self._look_back([_frame_in(main)])
-        return ()
 
     def at_end(self) -> Iterator[Finding]:
         """Judge loops that ended before they were scanned often enough, and what came after."""
@@ -416,6 +413,16 @@ class Growth(Observer):
         free = self._scans < _FREE_SCANS or self._seconds < _FREE_SECONDS
         return free or self._seconds < share * elapsed
 
+    def _room(self) -> int:
+        """Return how many nodes the next scan may touch: each takes stack when it is destroyed.
+
+        None outside of the watch's thread.
+        """
+        if this_thread.number != self._thread:
+            return 0
+        room = self.watch.stack_limit.room_for(self._touched + _TOUCHED)
+        return max(0, min(_TOUCHED, room - self._touched))
+
     def _scan(
         self,
         frames: Sequence[FrameType],
@@ -425,7 +432,7 @@ class Growth(Observer):
         between_calls: bool,
         last: bool = False,
     ) -> Scanned | None:
-        room = self._room.left()
+        room = self._room()
         if not room or not frames:
             return None
         started = time.thread_time()  # a busy machine must not change what is found
@@ -434,7 +441,7 @@ class Growth(Observer):
             told = frozenset(self._marks)
             scanned = Scan(frames, spans, numbers, told, between_calls, last).run()
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
-            self._room.take(spans.touched)
+            self._touched += spans.touched
         self._scans += 1
         self._seconds += time.thread_time() - started
         return scanned
@@ -575,8 +582,10 @@ def _through_hooks() -> _Cycle | None:
         with DisableTorchFunction():
             installed = None if is_held_leaf(each) else each._backward_hooks
         for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
-            if type(hook) is FunctionType and _closes_over(hook, each):
-                counts[hook.__code__] += 1
+            if type(hook) is FunctionType:
+                held = (*(value for _, value in closure_of(hook)), *(hook.__defaults__ or ()))
+                if any(value is each for value in held):
+                    counts[hook.__code__] += 1
     if not counts:
         return None
     ((code, count),) = counts.most_common(1)
@@ -585,11 +594,6 @@ def _through_hooks() -> _Cycle | None:
     candidates = around or (calls if len(calls) == 1 else ())
     site = candidates[0] if candidates else Site(code.co_filename, code.co_firstlineno)
     return "hook", code.co_name, site, count
-
-
-def _closes_over(hook: FunctionType, tensor: Any) -> bool:
-    held = (*(value for _, value in closure_of(hook)), *(hook.__defaults__ or ()))
-    return any(each is tensor for each in held)
 
 
 def _through_grad() -> _Cycle | None:

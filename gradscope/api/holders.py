@@ -113,11 +113,8 @@ def _sharing(tensor: Tensor) -> tuple[list[Tensor], list[str]]:
 def _frames(caller: FrameType | None) -> Iterator[FrameType]:
     """The caller's frames, innermost first, then those of other threads."""
     here = threading.get_ident()
-    for top in (
-        caller,
-        *(frame for thread, frame in frames_of_threads().items() if thread != here),
-    ):
-        frame = top
+    others = [frame for thread, frame in frames_of_threads().items() if thread != here]
+    for frame in (caller, *others):
         while frame is not None:
             yield frame
             frame = frame.f_back

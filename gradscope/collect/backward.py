@@ -292,7 +292,7 @@ class Backward:
             call.woken = True
             state.lifting.leave()
         with DisableTorchFunction():
-            roots = [n for n in map(root_node, asked.outputs) if n is not None]
+            roots = asked.roots
             call.sequence_nr = state.generations.see() if call.own else next_sequence_nr()
             call.built = state.generations.built_since
             call.plain = call.own and (above is None or above.plain)
@@ -479,8 +479,7 @@ class Backward:
         """Look at the graph of a call that has failed."""
         with DisableTorchFunction():
             asked = EngineCall.of(*args)
-            roots = [n for n in map(root_node, asked.outputs) if n is not None]
-            look = self._looker.look_for(asked, roots, call.place)
+            look = self._looker.look_for(asked, asked.roots, call.place)
         return Evidence(self._state, call, look, None)
 
     def _count(self, call: Call) -> None:

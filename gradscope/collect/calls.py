@@ -8,7 +8,10 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, NamedTuple
 
+from torch.autograd.graph import Node
+
 from gradscope.collect.shapes import NO_SHAPE, Habit, Shape
+from gradscope.collect.walk import root_node
 from gradscope.hooks import carry
 from gradscope.model import FIGURES, BackwardCall, Finding
 from gradscope.program.sites import Place
@@ -43,6 +46,11 @@ class EngineCall(NamedTuple):
         return cls(
             t_outputs, bool(keep_graph), bool(create_graph), inputs or (), bool(accumulate_grad)
         )
+
+    @property
+    def roots(self) -> list[Node]:
+        """The nodes that it starts from."""
+        return [node for node in map(root_node, self.outputs) if node is not None]
 
     @property
     def kind(self) -> int:

@@ -345,14 +345,10 @@ class Looker:
     def look_for(self, asked: EngineCall, roots: Sequence[Node], place: Place | None) -> Look:
         """Look at the graph of a call, and find out which nodes it will run."""
         look = self.look(roots, place)
-        if asked.inputs:
-            look.runs = self.runs(look, asked.inputs, captured_only=not asked.accumulates)
-        return look
-
-    def runs(self, look: Look, inputs: Sequence[Any], *, captured_only: bool) -> list[bool]:
-        """Return which nodes a call restricted to ``inputs`` will run."""
+        if not asked.inputs:
+            return look
         wanted = set()
-        for tensor in inputs:
+        for tensor in asked.inputs:
             node = root_node(tensor)
             if node is None and not isinstance(tensor, GradientEdge):
                 leaves = (n for n in look.nodes if kind_of(type(n)).is_leaf)
@@ -360,7 +356,8 @@ class Looker:
             if node is not None and node in look.index:
                 wanted.add(look.index[node])
         order = dependencies_last(look.targets)
-        return will_run(look.targets, order, wanted, captured_only)
+        look.runs = will_run(look.targets, order, wanted, not asked.accumulates)
+        return look
 
 
 def _weight(tensor: torch.Tensor) -> tuple[int, int]:

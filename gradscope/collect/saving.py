@@ -148,7 +148,9 @@ class Saving:
             packed.tensor = tensor if packed.original else tensor.detach()
         return packed
 
+    @hidden_from_compiler
     def _counted(self) -> Packed:
+        """Return a new mark, counted as a saved tensor."""
         self.ledger.saved_tensors += 1
         self.ledger.live_tensors += 1
         return self._new()

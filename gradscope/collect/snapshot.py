@@ -154,10 +154,8 @@ def _node(
 
 def _differentiates(token: Token) -> str:
     """Return ``TanhBackward0 of train.py:12`` if a call that ran that node built this one."""
-    if token.differentiates is None:
-        return ""
-    name, site = token.differentiates[0], site_of(token.differentiates[1])
-    return f"{name} of {site.place}" if site else name
+    name, place = token.differentiates or ("", None)
+    return name if place is None else f"{name} of {place.site.place}"
 
 
 def _unneeded(kind: Kind, saved: Sequence[model.SavedTensor]) -> tuple[str, ...]:

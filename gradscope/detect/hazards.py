@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import Node as AutogradNode
 
 from gradscope.collect.backward import Evidence
-from gradscope.collect.calls import Call
+from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Stale, token_of
@@ -23,7 +23,6 @@ from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import OTHER
-from gradscope.collect.walk import root_node
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
 from gradscope.program.sites import (
@@ -87,12 +86,11 @@ def foresee(
     user = user_frame(frame)
     call = Call(state.calls, None if user is None else place_in(user), keep=False)
     with DisableTorchFunction():
-        roots = [n for n in map(root_node, outputs) if n is not None]
-        look = looker.look(roots, call.place)
+        asked = EngineCall(outputs, False, False, inputs, True)
+        roots = asked.roots
+        look = looker.look_for(asked, roots, call.place)
         call.roots = look.numbers_of(roots)
         del roots
-        if inputs:
-            look.runs = looker.runs(look, inputs, captured_only=False)
         if not look.is_wrong:
             return []
         graph = picture(

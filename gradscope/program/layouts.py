@@ -43,8 +43,6 @@ _COMPLETE = frozenset(map(id, (types.FunctionType, ModuleType, torch.nn.Module, 
 _METHODS = (staticmethod, classmethod)
 _C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
-_of_user: dict[str, bool] = {}
-
 
 class Layout:
     """How to ``read`` the instances of a type, and whether they have a ``__dict__`` and slots."""
@@ -62,17 +60,14 @@ class Layout:
         self.of_user = is_user_class(cls)
         self.fields = _fields(names) if derives(cls, tuple) else ()
         """The attributes of a named tuple."""
-        hidden = any(id(base) in OPAQUE for base in bases) or _is_own(cls)
+        module = class_namespace(cls).get("__module__")
+        is_own = type(module) is str and (module + ".").startswith("gradscope.")
+        hidden = is_own or any(id(base) in OPAQUE for base in bases)
         whole = hidden or self.is_class or any(id(base) in _COMPLETE for base in bases)
         # A property or a proxy's descriptor of the same name would run the user's code.
         self.has_dict = not whole and is_exactly(names.get("__dict__"), *_C_DESCRIPTORS)
         self.slots = () if whole or "__slots__" not in names else tuple(_slots(names, bases))
         self.opaque = hidden or not (read or self.has_dict or self.slots or self.is_class)
-
-
-def _is_own(cls: type) -> bool:
-    module = class_namespace(cls).get("__module__")
-    return type(module) is str and (module + ".").startswith("gradscope.")
 
 
 def _fields(names: dict[str, object]) -> tuple[str, ...]:
@@ -145,13 +140,8 @@ def is_user_module(name: str) -> bool:
     """True for ``__main__`` and for modules whose file is the user's own code."""
     if name == "__main__":
         return True
-    known = _of_user.get(name)
-    if known is None:
-        file = module_file(name)
-        if not file:
-            return False
-        known = _of_user[name] = classify(file) == USER
-    return known
+    file = module_file(name)
+    return bool(file) and classify(file) == USER
 
 
 def user_functions() -> Iterator[types.FunctionType]:

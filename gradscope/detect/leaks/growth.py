@@ -47,8 +47,6 @@ class Sightings:
     Only scans in which it had grown are kept: a holder may grow in bursts.
     """
 
-    __slots__ = ("count", "grows", "newest", "seen")
-
     def __init__(self, count: int, suspect: Suspect) -> None:
         self.seen = [(count, suspect)]
         self.count, self.newest = count, suspect
@@ -61,16 +59,6 @@ class Sightings:
         if suspect.iterations > last or last >= _SATURATED:
             self.seen = [*self.seen[-(SIGHTINGS - 1) :], (count, suspect)]
         self.count, self.newest = count, suspect
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether it was seen often enough to have grown."""
-        return self.grows and len(self.seen) == SIGHTINGS
-
-    @property
-    def holds_all(self) -> bool:
-        """Whether nearly every iteration so far is still held."""
-        return self.grows and self.newest.iterations >= self.count - 1
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -103,7 +91,7 @@ class CallLoop:
         self.numbers: frozenset[int] = frozenset()
         self.alive: list[tuple[int, int]] = []
         """How many iterations had run at each scan, and how many nodes were alive."""
-        self._last: BackwardCall | Call | None = None
+        self._last: Call | None = None
         self.done = False
 
     def begin(self, call: int, steps: int) -> None:
@@ -119,13 +107,11 @@ class CallLoop:
     @property
     def record(self) -> BackwardCall | None:
         """The record of the last call."""
-        return self._last.record if isinstance(self._last, Call) else self._last
+        return None if self._last is None else self._last.record
 
-    def end(self, ended: BackwardCall | Call, sequence_nr: int) -> None:
-        """End the call; ``sequence_nr`` is that of the next node. Of a call on a recognized graph
-        there may be no record yet.
-        """
-        self._last = ended
+    def end(self, call: Call, sequence_nr: int) -> None:
+        """End the call; ``sequence_nr`` is that of the next node."""
+        self._last = call
         if not self.starts:
             self.ticks.pop()
         self.ticks.append(sequence_nr)
@@ -135,10 +121,6 @@ class CallLoop:
     def built(self, sequence_nr: int) -> bool:
         """Return whether an iteration that has ended built the node with this number."""
         return bool(self.ticks) and self.first <= sequence_nr < self.ticks[-1]
-
-    def note_alive(self, nodes: int) -> None:
-        """Note at a scan how many nodes are alive."""
-        self.alive = [*self.alive[-(SIGHTINGS - 1) :], (self.count, nodes)]
 
     def grows(self, *, ended: bool) -> bool:
         """Return whether at least one node more was alive with each further call, at every scan."""
@@ -222,19 +204,19 @@ class Growth(Observer):
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Scan if it is time to, and judge what has grown."""
-        loop = self._end(call, record)
+        loop = self._end(call)
         if loop is None or record.exception is not None:
             return ()
         return self._scan_loop(loop, call.fresh, frame)
 
     def after_guarded(self, call: Call) -> Iterable[Finding]:
         """Do the same after a call on a recognized graph."""
-        loop = self._end(call, call)
+        loop = self._end(call)
         if loop is None:
             return ()
         return self._scan_loop(loop, call.fresh, user_frame(sys._getframe()))
 
-    def _end(self, call: Call, ended: BackwardCall | Call) -> CallLoop | None:
+    def _end(self, call: Call) -> CallLoop | None:
         """End an iteration; return its loop if it is due for a scan."""
         ledger = self.watch.ledger
         self._most_packed = max(self._most_packed, ledger.saved_tensors - self._packed_before)
@@ -247,7 +229,7 @@ class Growth(Observer):
         )
         if loop is None or loop.call != call.number:
             return None
-        loop.end(ended, next_sequence_nr())
+        loop.end(call, next_sequence_nr())
         return loop if loop.due else None
 
     def _scan_loop(self, loop: CallLoop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
@@ -255,7 +237,8 @@ class Growth(Observer):
             return ()
         if loop.done and self._told.keys().isdisjoint(loop.holders):
             return ()
-        loop.note_alive(self.watch.census.alive - fresh)  # sequences have other lengths each time
+        alive = self.watch.census.alive - fresh  # sequences have other lengths each time
+        loop.alive = [*loop.alive[-(SIGHTINGS - 1) :], (loop.count, alive)]
         frames = user_frames(frame) or ([frame] if frame is not None else [])
         scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False)
         loop.numbers = frozenset()
@@ -523,9 +506,9 @@ def _has_grown(sightings: Sightings, *, ended: bool) -> bool:
     if not sightings.grows:
         return False
     suspect = sightings.newest
-    if ended and sightings.holds_all:
+    if ended and suspect.iterations >= sightings.count - 1:
         return True
-    if not sightings.is_enough:
+    if len(sightings.seen) < SIGHTINGS:
         return False
     bound = _bound(suspect)
     return bound is Bound.NONE or (

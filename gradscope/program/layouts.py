@@ -43,6 +43,8 @@ _COMPLETE = frozenset(map(id, (types.FunctionType, ModuleType, torch.nn.Module, 
 _METHODS = (staticmethod, classmethod)
 _C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
+_of_user: dict[str, bool] = {}
+
 
 class Layout:
     """How to ``read`` the instances of a type, and whether they have a ``__dict__`` and slots."""
@@ -140,8 +142,13 @@ def is_user_module(name: str) -> bool:
     """True for ``__main__`` and for modules whose file is the user's own code."""
     if name == "__main__":
         return True
-    file = module_file(name)
-    return bool(file) and classify(file) == USER
+    known = _of_user.get(name)
+    if known is None:
+        file = module_file(name)
+        if not file:
+            return False
+        known = _of_user[name] = classify(file) == USER
+    return known
 
 
 def user_functions() -> Iterator[types.FunctionType]:

@@ -7,7 +7,6 @@ import site as site_packages
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 from itertools import takewhile
 from types import CodeType, FrameType
 
@@ -123,7 +122,6 @@ def is_override(code: CodeType) -> bool:
     return (known_codes.get(id(code)) or learn_code(code)).overrides
 
 
-@lru_cache(10_000)
 def classify(filename: str) -> int:
     """Return whose code a source file is: USER, LIBRARY, HIDDEN or ENGINE."""
     if filename.startswith("<"):

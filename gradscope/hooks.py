@@ -8,6 +8,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,6 +40,7 @@ Trace: TypeAlias = Callable[[FrameType, str, Any], Any]
 _MISSING: Any = object()
 _gettrace = sys.gettrace
 _AUTOGRAD: Any = torch._C._autograd
+_PUSH, _POP = "_push_saved_tensors_default_hooks", "_pop_saved_tensors_default_hooks"
 _TOP = "_top_saved_tensors_default_hooks"  # not before torch 2.5
 _THEIRS = "_gradscope_stands_for"
 _LOOKS_ON = "torch._functorch._aot_autograd.runtime_wrappers"
@@ -62,22 +64,14 @@ class Handles(Handle):
     """Several changes undone together, last first, each one even if another's undoing failed."""
 
     def __init__(self, *handles: Handle) -> None:
-        self._handles = [*handles]
-        super().__init__(self._remove_all)
+        self._stack = ExitStack()
+        super().__init__(self._stack.close)
+        for handle in handles:
+            self.add(handle)
 
     def add(self, handle: Handle) -> None:
         """Take charge of one more change."""
-        self._handles.append(handle)
-
-    def _remove_all(self) -> None:
-        errors = []
-        while self._handles:
-            try:
-                self._handles.pop().remove()
-            except Exception as error:  # the other changes must still be undone
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        self._stack.callback(handle.remove)
 
 
 def replace(owner: Any, name: str, new: Any) -> Handle:
@@ -249,8 +243,7 @@ class DefaultHookFunctions(NamedTuple):
     @classmethod
     def now(cls) -> DefaultHookFunctions:
         """Return the functions that are bound now."""
-        push: Any = _AUTOGRAD._push_saved_tensors_default_hooks
-        pop: Any = _AUTOGRAD._pop_saved_tensors_default_hooks
+        push, pop = getattr(_AUTOGRAD, _PUSH), getattr(_AUTOGRAD, _POP)
         top = getattr(_AUTOGRAD, _TOP, None)
         disable = _AUTOGRAD._saved_tensors_hooks_disable
         enable = _AUTOGRAD._saved_tensors_hooks_enable
@@ -272,8 +265,8 @@ def replace_default_hook_functions(new: DefaultHookFunctions) -> Handle:
     """Bind other functions in all places where torch looks them up."""
     handles = Handles()
     for owner in (_AUTOGRAD, torch.autograd):
-        handles.add(replace(owner, "_push_saved_tensors_default_hooks", new.push))
-        handles.add(replace(owner, "_pop_saved_tensors_default_hooks", new.pop))
+        handles.add(replace(owner, _PUSH, new.push))
+        handles.add(replace(owner, _POP, new.pop))
     if hasattr(_AUTOGRAD, _TOP):
         handles.add(replace(_AUTOGRAD, _TOP, new.top))
     handles.add(replace(_AUTOGRAD, "_saved_tensors_hooks_disable", new.disable))
@@ -300,8 +293,7 @@ def wrap_unpack_hooks(wrap: Callable[[Unpack], Unpack]) -> Handle:
 
     handles = Handles()
     for owner in (_AUTOGRAD, torch.autograd):
-        name = "_push_saved_tensors_default_hooks"
-        handles.add(replace(owner, name, functools.partial(put, getattr(owner, name))))
+        handles.add(replace(owner, _PUSH, functools.partial(put, getattr(owner, _PUSH))))
     if hasattr(_AUTOGRAD, _TOP):
         handles.add(replace(_AUTOGRAD, _TOP, functools.partial(top, getattr(_AUTOGRAD, _TOP))))
     handles.add(replace_register_hooks(put))

@@ -221,7 +221,10 @@ def is_compiler(code: CodeType) -> bool:
     """Return whether code of the compiler is at work, or about to."""
     if code.co_filename not in _COMPILING:
         return False
-    return code.co_qualname not in _NOT_COMPILING or _compiles_frames()
+    # Whether the compiler is asked about each frame that begins; not told before 2.7.
+    asked = getattr(_compiler, "get_eval_frame_callback", lambda: None)()
+    is_asked = asked is not None and asked is not False
+    return is_asked or code.co_qualname not in _NOT_COMPILING
 
 
 _tracing: Any = getattr(getattr(torch, "_guards", None), "_TLS", threading.local())
@@ -241,12 +244,6 @@ def cached_parametrizations() -> list[tuple[str, Any]]:
         for key, value in [*cache.items()]
         if type(key) is tuple and len(key) == 2 and isinstance(value, torch.Tensor)
     ]
-
-
-def _compiles_frames() -> bool:
-    """Return whether the compiler is asked about each frame that begins; not told before 2.7."""
-    asked = getattr(_compiler, "get_eval_frame_callback", lambda: None)()
-    return asked is not None and asked is not False
 
 
 def default_hooks_are_enabled() -> bool:

@@ -10,9 +10,9 @@ from torch.autograd.graph import GradientEdge
 
 from gradscope.api.snapshot import room, start_nodes
 from gradscope.api.watch import current
-from gradscope.collect.bare import are_whole
 from gradscope.collect.looker import Looker
-from gradscope.collect.state import bystander
+from gradscope.collect.nodes import are_whole
+from gradscope.collect.state import State
 from gradscope.detect import hazards
 from gradscope.model import Hazards
 from gradscope.program.undisturbed import Uncollected
@@ -37,6 +37,6 @@ def check(
     del nodes
     if whole:
         return Hazards()
-    state = session.state if session is not None else bystander()
-    looker = session.looker if session is not None else Looker(state)
+    state = State() if session is None else session.state
+    looker = Looker(state) if session is None else session.looker
     return Hazards(hazards.foresee(state, looker, roots, tuple(inputs or ()), sys._getframe(1)))

@@ -18,10 +18,8 @@ def compare(before: Graph, after: Graph) -> Changes:
     have been built in one thread; the nodes of leaves are matched by the leaf's name.
     """
     old_keys, new_keys = _identities(before), _identities(after)
-    old, new = (
-        dict(zip(old_keys, before.nodes, strict=True)),
-        dict(zip(new_keys, after.nodes, strict=True)),
-    )
+    old = dict(zip(old_keys, before.nodes, strict=True))
+    new = dict(zip(new_keys, after.nodes, strict=True))
     old_edges, new_edges = _edges(before, old_keys), _edges(after, new_keys)
     changes = []
     for what, nodes in (

@@ -6,9 +6,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType, FunctionType
+from types import FrameType
 
 from torch import Tensor
 from torch.autograd.graph import Node
@@ -62,14 +62,11 @@ class Holders(Listing[Holder]):
     nothing = "no variable holds it"
 
 
-def holders(
-    tensor: Tensor, *, graph: bool = False, reaches: Callable[[Tensor], bool] | None = None
-) -> Holders:
-    """Return the names that keep ``tensor`` alive; with ``graph=True`` also what keeps its graph.
+def holders(tensor: Tensor, *, graph: bool = False) -> Holders:
+    """Return the names that keep ``tensor`` alive; with ``graph=True`` also what keeps its graph:
+    other tensors whose own graph shares a node with it, as a walk of 20,000 nodes shows.
 
-    Works anywhere, with no watch. With ``graph=True``, ``reaches`` decides which other tensors keep
-    the graph; by default those whose own graph shares a node with it, within a walk of 20,000
-    nodes shows.
+    Works anywhere, with no watch.
 
     Raises GradscopeError for what is no tensor.
     """
@@ -90,32 +87,24 @@ def holders(
     walk.run()
     walk.enter_libraries(frame for frame in frames if owner_of(frame.f_code) != USER)
     walk.run()
-    found, how = _sharing(tensor, reaches) if graph else ([tensor], ["tensor"])
-    closure = reaches.__closure__ if isinstance(reaches, FunctionType) else None
-    own = {id(found), id(reaches), id(closure)}  # what was handed to us is no holder
+    found, how = _sharing(tensor) if graph else ([tensor], ["tensor"])
     named: dict[tuple[str, Site | None], Holder] = {}
     for place in range(len(found)):
         paths = list(walk.paths_to(found[place]))
         if place < _MOST_SEARCHED:
-            paths += referrers.paths_to(found[place], walk, own)
+            paths += referrers.paths_to(found[place], walk, {id(found)})
         for path in paths:
             holder = _holder(path, how[place])
             named.setdefault((holder.path, holder.site), holder)
     return Holders(list(named.values())[:_MOST_HOLDERS])
 
 
-def _sharing(
-    tensor: Tensor, reaches: Callable[[Tensor], bool] | None
-) -> tuple[list[Tensor], list[str]]:
+def _sharing(tensor: Tensor) -> tuple[list[Tensor], list[str]]:
     """The tensor and those that keep its graph, with what each of them keeps."""
-    share = (
-        _SharedGraph(tensor).share_of
-        if reaches is None
-        else lambda other: "graph" if reaches(other) else ""
-    )
+    graph = _SharedGraph(tensor)
     found, how = [tensor], ["tensor"]
     for other in tensors_with_graph():
-        if other is not tensor and (shared := share(other)):
+        if other is not tensor and (shared := graph.share_of(other)):
             found.append(other)
             how.append(shared)
     return found, how
@@ -124,11 +113,8 @@ def _sharing(
 def _frames(caller: FrameType | None) -> Iterator[FrameType]:
     """The caller's frames, innermost first, then those of other threads."""
     here = threading.get_ident()
-    for top in (
-        caller,
-        *(frame for thread, frame in frames_of_threads().items() if thread != here),
-    ):
-        frame = top
+    others = [frame for thread, frame in frames_of_threads().items() if thread != here]
+    for frame in (caller, *others):
         while frame is not None:
             yield frame
             frame = frame.f_back

@@ -5,25 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from gradscope.code.liveness import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
-from gradscope.collect.calls import Call
-from gradscope.collect.default_hooks import DefaultHooks, read_saved_tensors, register_hooks, unpack
+from gradscope.collect.default_hooks import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.facts import Part
-from gradscope.collect.generations import Generations
 from gradscope.collect.interruptions import take
-from gradscope.collect.ledger import Ledger
 from gradscope.collect.looker import Looker
-from gradscope.collect.notes import Notes, raised_by_program
-from gradscope.collect.observers import Observer, Observers
-from gradscope.collect.saving import Saving
-from gradscope.collect.slots import begin_watch, foreign, readable
+from gradscope.collect.notes import Notes
+from gradscope.collect.observers import Observer
+from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import State
 from gradscope.detect import hazards
 from gradscope.detect.foresight.forward_on_freed import ForwardOnFreed
@@ -51,7 +47,6 @@ from gradscope.model import (
     Finding,
     Findings,
     Graph,
-    Header,
     Outcome,
     Recording,
     Sample,
@@ -60,12 +55,10 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.model.printed import Printed
-from gradscope.program.names import Names
-from gradscope.program.sites import Place, forget_codes, place_in, site_of, user_frame
+from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
 from gradscope.program.standing import forget_wholes
 from gradscope.program.undisturbed import unprofiled
 from gradscope.program.variables import turn_off
-from gradscope.record.log import Store
 from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.rules.suppressing import Suppressor
 from gradscope.torch_private import (
@@ -95,19 +88,12 @@ class Session:
     ``off`` are the parts that cannot work here.
     """
 
-    def __init__(self, hooks: bool, off: frozenset[Part] = frozenset()) -> None:
+    def __init__(self, notes: Notes, hooks: bool, off: frozenset[Part]) -> None:
         hooks = hooks and Part.HOOKS not in off
         self.scopes: list[Scope] = []
         self.process = os.getpid()
-        notes, names = Notes(), Names()
-        self.observers = Observers(self.report, notes)
-        saving = Saving(Ledger(self.observers, notes), names, Generations())
-        self._hooks = DefaultHooks(
-            *(saving.pack, readable(saving.unpack), saving.compose),
-            before_theirs=lambda: self.state.lifting.before_theirs(),
-            notes=notes,
-        )
-        self.state = State(saving, names, self.observers, notes, self._hooks if hooks else None)
+        self.state = State(self.report, notes, hooked=hooks)
+        self.observers = self.state.observers
         self.state.looks = Part.LOOKS not in off
         self.looker = Looker(self.state)
         self._backward = Backward(self.state, self.looker, hazards, self)
@@ -122,7 +108,7 @@ class Session:
             Unused(self.state, growth),
             Waste(self.state),
         )
-        self._texts: dict[tuple[Place | None, str], str] = {}
+        self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handles()
         try:
             self._install(hooks, off)
@@ -138,24 +124,18 @@ class Session:
         """
         failing = facts.failing()
         off = facts.parts_off(failing)
-        notes = [facts.note(failing)] if failing else []
+        notes = Notes()
+        if failing:
+            notes.add(facts.note(failing))
         if Part.VARIABLES in off:
             turn_off()
+        session: Session | None
         fallbacks: tuple[set[Part], ...] = (set(), {Part.HOOKS, Part.LINES}, {Part.WATCH})
         for less in fallbacks:
-            try:
-                session = cls(hooks, off | less)
-            except Exception as failure:
-                if raised_by_program(failure):
-                    raise
-                notes.append(
-                    f"installing hooks failed in gradscope ({type(failure).__name__}: {failure}); "
-                    "please report this"
-                )
-                continue
-            for note in notes:
-                session.state.notes.add(note)
-            return session
+            begin = partial(cls, notes, hooks, off | less)
+            session = notes.attempt("installing hooks failed in gradscope", begin, None)
+            if session is not None:
+                return session
         raise AssertionError("a session without any part cannot fail")
 
     def _install(self, hooks: bool, off: frozenset[Part]) -> None:
@@ -176,7 +156,7 @@ class Session:
             )
             install(replace_register_hooks(self._register_hooks))
             install(replace_unpack(lambda original, saved: unpack(original, saving, saved)))
-            install(self._hooks.install())
+            install(self.state.hooks.install())
             if Part.LINES not in off:
                 install(self._lines.install())
         elif not SAVED_TENSORS_ARE_READABLE:  # a look must not run hooks of the program's
@@ -196,7 +176,7 @@ class Session:
         """Take every hook out."""
         self.state.active = False
         self._handles.remove()
-        self.state.saving.leave_late = self._hooks.sweep
+        self.state.saving.leave_late = self.state.hooks.sweep
         self.state.restore_stack()
         forget_codes()
         forget_flows()
@@ -240,15 +220,8 @@ class Session:
 
     def begun(self) -> str:
         """Return what is noted of the calls that have not ended."""
-        return ",".join(f"[{call.number},{self._begun(call)}]" for call in self.state.running)
-
-    def _begun(self, call: Call) -> str:
-        text = self._texts.get((call.place, call.word))
-        if text is None:
-            if len(self._texts) >= _MOST_TEXTS:
-                self._texts.clear()
-            text = self._texts[call.place, call.word] = begun(call.word, site_of(call.place))
-        return text
+        running = ((call.number, self._begun(call.word, call.place)) for call in self.state.running)
+        return ",".join(f"[{number},{text}]" for number, text in running)
 
     def begins(self) -> None:
         """Note that a backward call begins."""
@@ -280,8 +253,7 @@ class Session:
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, where a watch asked for that."""
-        refusals = (scope.refusal(finding) for scope in self.scopes)
-        return next((refusal for refusal in refusals if refusal is not None), None)
+        return next(filter(None, (scope.refusal(finding) for scope in self.scopes)), None)
 
     @property
     def follows_calls(self) -> bool:
@@ -322,33 +294,23 @@ class Session:
 _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Scope(Printed):
     """One watch in progress, and what it has seen."""
 
-    def __init__(
-        self,
-        *,
-        raise_on: str | None,
-        save: Path | Store | None,
-        stop_after: int | None,
-        on_finding: Callable[[Finding], None] | None,
-        on_call: Callable[[BackwardCall], None] | None,
-        header: Header,
-        suppressor: Suppressor | None,
-    ) -> None:
-        self.raise_on = None if raise_on is None else Severity(raise_on)
-        self.stop_after = stop_after
-        self.writer = RecordingWriter(save, header)
-        self.findings = Findings()
-        """What was found so far, each cause once, in the order in which it was met."""
-        self.outcome: Outcome | None = None
-        self._on_finding = on_finding
-        self._on_call = on_call
-        self._suppressor = suppressor
-        self._session: Session | None = None
-        self._first_call = 0
-        self._is_stopped = False
-        self._notes: tuple[str, ...] = ()
+    writer: RecordingWriter
+    raise_on: Severity | None
+    stop_after: int | None
+    on_finding: Callable[[Finding], None] | None
+    on_call: Callable[[BackwardCall], None] | None
+    suppressor: Suppressor | None
+    findings: Findings = field(default_factory=Findings, init=False)
+    """What was found so far, each cause once, in the order in which it was met."""
+    outcome: Outcome | None = field(default=None, init=False)
+    _session: Session | None = field(default=None, init=False)
+    _first_call: int = field(default=0, init=False)
+    _is_stopped: bool = field(default=False, init=False)
+    _notes: tuple[str, ...] = field(default=(), init=False)
 
     def join(self, session: Session) -> None:
         """Begin to take what a session of watches sees."""
@@ -386,7 +348,7 @@ class Scope(Printed):
     def recording(self) -> Recording:
         """Return all that was seen so far, as plain data."""
         recording = self.writer.read()
-        return recording if self._suppressor is None else self._suppressor.of_findings(recording)
+        return recording if self.suppressor is None else self.suppressor.of_findings(recording)
 
     def draw(
         self,
@@ -454,12 +416,12 @@ class Scope(Printed):
             for number, earlier in enumerate(self.findings):
                 if earlier.is_fulfilled_by(finding):
                     self._settle(number, replace(earlier, came_true=True))
-            if self._on_finding is not None and judged.suppression is None:
-                self._on_finding(judged)
+            if self.on_finding is not None and judged.suppression is None:
+                self.on_finding(judged)
 
     def _judged(self, finding: Finding) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
-        suppressor, session = self._suppressor, self._session
+        suppressor, session = self.suppressor, self._session
         if suppressor is None or session is None:
             return finding
         what = "judging a finding failed in gradscope, so it counts"
@@ -500,7 +462,7 @@ class Scope(Printed):
     @property
     def follows_calls(self) -> bool:
         """Whether each call is asked for as soon as it has ended."""
-        return self._on_call is not None or self.stop_after is not None
+        return self.on_call is not None or self.stop_after is not None
 
     def note_rank(self) -> None:
         """Note in the recording which rank the process has, once it has one."""
@@ -510,8 +472,8 @@ class Scope(Printed):
 
     def called(self, call: BackwardCall) -> None:
         """Take note of a backward call that has ended."""
-        if self._on_call is not None:
-            self._on_call(call)
+        if self.on_call is not None:
+            self.on_call(call)
         if (
             self.stop_after is not None
             and call.exception is None

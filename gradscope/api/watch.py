@@ -20,6 +20,7 @@ from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
 from gradscope.record.header import header_of
 from gradscope.record.log import Store
+from gradscope.record.writer import RecordingWriter
 from gradscope.rules.settings import settings_at
 from gradscope.rules.suppressing import Suppressor
 
@@ -73,10 +74,10 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             )
         self._hooks = hooks
         self._header = header
+        self._save = save if save is None or isinstance(save, Store) else Path(save)
         self._begun = partial(
             Scope,
-            raise_on=raise_on,
-            save=save if save is None or isinstance(save, Store) else Path(save),
+            raise_on=None if raise_on is None else Severity(raise_on),
             stop_after=stop_after,
             on_finding=on_finding,
             on_call=on_call,
@@ -86,7 +87,11 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
 
     def __enter__(self) -> Scope:
         global _session
-        scope = self._begun(header=self._header or _header_of_process(self._hooks))
+        header = self._header
+        if header is None:
+            script, *argv = sys.argv or [""]
+            header = header_of(script, tuple(argv), hooks=self._hooks, torch=torch.__version__)
+        scope = self._begun(writer=RecordingWriter(self._save, header))
         if _session is not None and _session.process != os.getpid():
             raise GradscopeError(
                 "a watch was inherited through fork(): "
@@ -157,8 +162,3 @@ def abandon() -> None:
     session, _session = _session, None
     if session is not None:
         session.close()
-
-
-def _header_of_process(hooks: bool) -> Header:
-    script, *argv = sys.argv or [""]
-    return header_of(script, tuple(argv), hooks=hooks, torch=torch.__version__)

@@ -6,35 +6,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import methodcaller
 from types import FrameType
 from typing import Any, Protocol
 
+import torch
 from torch.autograd.graph import Node
 
-from gradscope.collect.booking import Books, Writing
-from gradscope.collect.calls import Call
-from gradscope.collect.engine_call import EngineCall
-from gradscope.collect.evidence import Evidence, Judge
+from gradscope.collect.calls import Call, EngineCall, figures_of
 from gradscope.collect.interruptions import postponed, raise_postponed
+from gradscope.collect.ledger import LOOKS
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import raised_by_program
 from gradscope.collect.observers import Observer
-from gradscope.collect.roots import RootNames, name_of_input
 from gradscope.collect.saving import Saving
-from gradscope.collect.shapes import Shapes
+from gradscope.collect.shapes import Habit, Shape, Shapes
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import name_of_thread
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
-from gradscope.model import BackwardCall, Finding, Graph, Related, Site
+from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample, Site
 from gradscope.program.drivers import is_driven
-from gradscope.program.sites import ENTRANCE, override_below, place_in, site_of, user_frame
+from gradscope.program.names import Names, names_in
+from gradscope.program.sites import ENTRANCE, Place, override_below, place_in, site_of, user_frame
+from gradscope.program.tensors import describe
 from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled, unseen
+from gradscope.record.writer import Like
 from gradscope.torch_private import (
     DisableTorchFunction,
     hidden_from_compiler,
@@ -44,10 +45,36 @@ from gradscope.torch_private import (
 )
 
 _torch_number = methodcaller("_sequence_nr")
+_SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
+_REGROUP_EVERY = 0.1  # seconds; calls of one habit may differ in size
+_MOST_ROWS = 64
 _MANY = 100  # nodes, whose Python objects count with Python's collector
 
 
-class Sink(Writing, Protocol):
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One backward call: the look at its graph, and its picture if there is one.
+
+    It holds nodes and tensors, so it must not outlive the judgement.
+    """
+
+    state: State
+    call: Call
+    look: Look
+    graph: Graph | None
+
+
+class Judge(Protocol):
+    """Finds what is certain of a call. ``gradscope.detect.hazards`` is one."""
+
+    def examine(self, evidence: Evidence) -> list[Finding]:
+        """Return the finding for what the engine will raise, if it will."""
+
+    def missed(self, text: str, call: Call, look_again: Callable[[], Evidence]) -> Finding | None:
+        """Return a finding where the engine raised what was not announced before the call."""
+
+
+class Sink(Protocol):
     """Where a watch writes what it sees."""
 
     @property
@@ -63,6 +90,12 @@ class Sink(Writing, Protocol):
     def begins(self) -> None:
         """Note that a call begins, which may never end."""
 
+    def call(self, call: BackwardCall, signature: Any) -> Sequence[Like]:
+        """Write a backward call that has ended; return what adds others like it."""
+
+    def sample(self, sample: Sample) -> None:
+        """Write a point of the memory curve."""
+
     def report(self, finding: Finding) -> None:
         """Announce a finding."""
 
@@ -73,6 +106,81 @@ class Sink(Writing, Protocol):
         """Take note of a call that has ended; may raise, to end the program."""
 
 
+class Books:
+    """Writes what calls found, freed and kept, and from time to time the memory that is held."""
+
+    def __init__(self, state: State, sink: Sink) -> None:
+        self._state = state
+        self._sink = sink
+        self._rows: dict[Shape | Habit, Sequence[Like]] = {}
+        self._grouped = 0.0
+        self._sampled = -1.0
+        self._built_before = self._destroyed_before = 0
+
+    def call(self, call: Call, error: BaseException | None) -> BackwardCall:
+        """Complete the record of a call that has ended, and write it."""
+        self._end(call)
+        call.record = record = replace(
+            call.record,
+            freed_tensors=call.freed_tensors,
+            freed_bytes=call.freed_bytes,
+            returned_bytes=call.returned_bytes,
+            retained_bytes=max(0, call.record.saved_bytes - call.freed_bytes),
+            live_bytes=call.live_bytes,
+            peak_bytes=call.peak_bytes,
+            nodes_built=call.nodes_built,
+            nodes_destroyed=call.nodes_destroyed,
+            ended=call.ended,
+            exception=None if error is None else f"{type(error).__name__}: {error}",
+            last_number=call.number,
+        )
+        self._sample(call, alike=call.guarded)
+        self._sink.call(record, call.shape.number)
+        return record
+
+    def guarded(self, call: Call) -> None:
+        """Write a guarded call in the row of those like it."""
+        self._end(call)
+        self._sample(call, alike=True)
+        if call.ended - self._grouped > _REGROUP_EVERY or len(self._rows) > _MOST_ROWS:
+            self._grouped = call.ended
+            self.regroup()
+        key: Shape | Habit = call.habit if call.estimated else call.shape
+        rows = self._rows.get(key, ())
+        if rows and all(row.takes(call.number) for row in rows):
+            figures = figures_of(call)
+            for row in rows:
+                row.add(call.number, call.ended, call.live_bytes, figures)
+        else:
+            self._rows[key] = self._sink.call(call.record, call.shape.number)
+
+    def regroup(self) -> None:
+        """Begin a new row with the next call of each kind."""
+        self._rows.clear()
+
+    def _end(self, call: Call) -> None:
+        """Note what there was when a call ended, and begin to count anew."""
+        state, ledger = self._state, self._state.ledger
+        built, destroyed = state.generations.built, state.census.destroyed
+        call.ended = state.elapsed()
+        call.live_bytes, call.peak_bytes = ledger.live_bytes, ledger.peak_bytes
+        call.nodes_built = built - self._built_before
+        call.nodes_destroyed = destroyed - self._destroyed_before
+        self._built_before, self._destroyed_before = built, destroyed
+        ledger.highest_bytes = max(ledger.highest_bytes, ledger.peak_bytes)
+        ledger.peak_bytes = ledger.live_bytes
+        state.saving.looks_left = LOOKS
+
+    def _sample(self, call: Call, *, alike: bool) -> None:
+        """Write two points of the memory curve, from time to time."""
+        if call.ended - self._sampled > _SAMPLE_EVERY:
+            self._sampled = call.ended
+            held = call.freed_bytes - call.returned_bytes
+            before = Sample(call.started, call.peak_bytes, 0, call.number - 1, alike)
+            self._sink.sample(before)
+            self._sink.sample(Sample(call.ended, call.live_bytes, held, call.number, alike))
+
+
 class Backward:
     """Numbers the backward calls of a watch, and books what each found, freed and kept."""
 
@@ -81,7 +189,8 @@ class Backward:
         self._looker = looker
         self._judge = judge
         self._sink = sink
-        self._root_names = RootNames()
+        self._root_names: dict[tuple[int, int], Sequence[str | None]] = {}
+        """By the place of the call: they are the same in every iteration."""
         self._shapes = Shapes()
         self._pictures = Pictures(state, self._shapes)
         self._books = Books(state, sink)
@@ -113,7 +222,7 @@ class Backward:
     @hidden_from_compiler
     def _sweep(self) -> None:
         state = self._state
-        if not state.active and state.hooks is not None:
+        if not state.active and state.hooked:
             state.hooks.sweep()
 
     @hidden_from_compiler
@@ -183,7 +292,7 @@ class Backward:
             call.woken = True
             state.lifting.leave()
         with DisableTorchFunction():
-            roots = [n for n in map(root_node, asked.outputs) if n is not None]
+            roots = asked.roots
             call.sequence_nr = state.generations.see() if call.own else next_sequence_nr()
             call.built = state.generations.built_since
             call.plain = call.own and (above is None or above.plain)
@@ -229,7 +338,7 @@ class Backward:
         call.roots = look.numbers_of(roots)
         graph = self._book(call, asked, look, frame)
         if look.is_wrong:
-            evidence = Evidence(self._state, call, look, call.record, graph)
+            evidence = Evidence(self._state, call, look, graph)
             call.findings = self._judge.examine(evidence)
             del evidence
         call.known = call.plain and self._state.recognizer.learn(call, look)
@@ -246,7 +355,7 @@ class Backward:
     ) -> Graph | None:
         """Book what a call found when it began; return the picture of its graph if there is one."""
         state = self._state
-        roots = self._root_names.name(asked.outputs, look, call.place, frame)
+        roots = self._name_roots(asked.outputs, look, call.place, frame)
         shape = call.shape = self._shapes.meet(look.signature(call.place, asked.kind))
         site = site_of(call.place)
         graph, new = self._pictures.of(shape, look, roots, frame)
@@ -271,6 +380,22 @@ class Backward:
         )
         return graph
 
+    def _name_roots(
+        self, outputs: Sequence[Any], look: Look, place: Place | None, frame: FrameType | None
+    ) -> tuple[Root, ...]:
+        """Return the roots of a call made in ``frame``, leaves left out."""
+        key = (id(place), len(outputs))
+        if key not in self._root_names:
+            unknown: list[str | None] = [None] * len(outputs)
+            self._root_names[key] = unknown if frame is None else names_in(frame, outputs)
+        roots = []
+        for name, output in zip(self._root_names[key], outputs, strict=True):
+            node = root_node(output)
+            if node is not None and node in look.index:
+                label = describe(output) if isinstance(output, torch.Tensor) else ""
+                roots.append(Root(look.index[node], name, label))
+        return tuple(roots)
+
     def _record(self, call: Call, asked: EngineCall) -> BackwardCall:
         """Return what is known of a call before any look at its graph."""
         call.started = self._state.elapsed()
@@ -280,7 +405,7 @@ class Backward:
             site=site_of(call.place),
             retain_graph=call.keep,
             create_graph=asked.create_graph,
-            inputs=tuple(name_of_input(t, self._state.names) for t in asked.inputs) or None,
+            inputs=tuple(_name_of_input(t, self._state.names) for t in asked.inputs) or None,
             parent=call.parent.number if call.parent else None,
             thread=name_of_thread() or (call.parent.record.thread if call.parent else ""),
             started=call.started,
@@ -327,7 +452,7 @@ class Backward:
         state = self._state
         call.end(completed=completed)
         state.running.remove(call)
-        if state.hooks is not None and not state.lifting.on:
+        if state.hooked and not state.lifting.on:
             state.hooks.lower()  # what was done to its stack of hooks the engine has forgotten
         if call.own:
             call.builds = state.generations.see() != call.sequence_nr
@@ -354,9 +479,8 @@ class Backward:
         """Look at the graph of a call that has failed."""
         with DisableTorchFunction():
             asked = EngineCall.of(*args)
-            roots = [n for n in map(root_node, asked.outputs) if n is not None]
-            look = self._looker.look_for(asked, roots, call.place)
-        return Evidence(self._state, call, look, call.record, None)
+            look = self._looker.look_for(asked, asked.roots, call.place)
+        return Evidence(self._state, call, look, None)
 
     def _count(self, call: Call) -> None:
         """Count the memory that came back, and what was freed that the ledger does not know."""
@@ -379,6 +503,13 @@ class Backward:
             returned = call.habit.returned_by(shape, call.freed_bytes)
             ledger.returned_bytes += returned - call.returned_bytes
             call.returned_bytes = returned
+
+
+def _name_of_input(tensor: Any, names: Names) -> str:
+    """Return what to call one of the ``inputs`` of a call."""
+    if not isinstance(tensor, torch.Tensor):
+        return "GradientEdge"
+    return names.of_tensor(tensor) or describe(tensor)
 
 
 def _with_override(findings: Sequence[Finding]) -> Iterator[Finding]:

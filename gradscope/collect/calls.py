@@ -1,4 +1,4 @@
-"""A backward call while it runs, and what later calls need to know of it."""
+"""A backward call: what it asks of the engine, and what later calls need to know of it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,63 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-from gradscope.collect.habits import Habit
-from gradscope.collect.shapes import NO_SHAPE, Shape
+from torch.autograd.graph import Node
+
+from gradscope.collect.shapes import NO_SHAPE, Habit, Shape
+from gradscope.collect.walk import root_node
 from gradscope.hooks import carry
 from gradscope.model import FIGURES, BackwardCall, Finding
 from gradscope.program.sites import Place
 from gradscope.program.undisturbed import Allowance
 from gradscope.torch_private import CALL
+
+INPUTS = 4
+"""In ``EngineCall.kind``: the call runs only what leads to some inputs."""
+
+
+class EngineCall(NamedTuple):
+    """What a backward call asks of the engine. ``accumulates`` is False for ``autograd.grad``."""
+
+    outputs: Sequence[Any]
+    keep_graph: bool
+    create_graph: bool
+    inputs: Sequence[Any]
+    accumulates: bool
+
+    @classmethod
+    def of(
+        cls,
+        t_outputs: Sequence[Any],
+        grad_tensors: Sequence[Any] = (),
+        keep_graph: bool = False,
+        create_graph: bool = False,
+        inputs: Sequence[Any] = (),
+        allow_unreachable: bool = False,
+        accumulate_grad: bool = True,
+    ) -> EngineCall:
+        """Read the arguments of ``_engine_run_backward`` (torch/autograd/graph.py)."""
+        return cls(
+            t_outputs, bool(keep_graph), bool(create_graph), inputs or (), bool(accumulate_grad)
+        )
+
+    @property
+    def roots(self) -> list[Node]:
+        """The nodes that it starts from."""
+        return [node for node in map(root_node, self.outputs) if node is not None]
+
+    @property
+    def kind(self) -> int:
+        """A number that is another for each way of asking."""
+        kept = self.keep_graph + 2 * self.create_graph
+        return kept + INPUTS * bool(self.inputs) + 8 * self.accumulates
+
+    @property
+    def word(self) -> str:
+        """The word for it in the record of the call."""
+        return "backward" if self.accumulates else "grad"
+
 
 NO_HABIT = Habit()
 
@@ -124,11 +172,6 @@ class Call:
     @record.setter
     def record(self, record: BackwardCall) -> None:
         self._record = record
-
-    @property
-    def announced(self) -> set[str]:
-        """The codes of what was found before the engine ran."""
-        return {finding.code for finding in self.findings}
 
 
 def figures_of(call: Call) -> tuple[int, ...]:

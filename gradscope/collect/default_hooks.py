@@ -12,7 +12,7 @@ import torch
 from gradscope.collect import slots
 from gradscope.collect.engine_words import DETACHED, PACK_HOOK_MODIFIES
 from gradscope.collect.marks import Packed
-from gradscope.collect.notes import Notes, raised_by_program
+from gradscope.collect.notes import Notes
 from gradscope.collect.saving import Saving
 from gradscope.collect.slots import foreign
 from gradscope.hooks import (
@@ -76,24 +76,16 @@ class DefaultHooks:
     are lifted; it may lower ours.
     """
 
-    def __init__(
-        self,
-        pack: Pack,
-        unpack: Unpack,
-        compose: Callable[[Pack, Unpack], Pair],
-        before_theirs: Callable[[], None],
-        notes: Notes,
-    ) -> None:
-        self._pair = (pack, unpack)
-        self._compose = compose
+    def __init__(self, saving: Saving, before_theirs: Callable[[], None]) -> None:
+        self._pair: Pair = (saving.pack, slots.readable(saving.unpack))
+        self._compose = saving.compose
         self._before_theirs = before_theirs
-        self._notes = notes
-        self._ours = [pack]
+        self._notes = saving.ledger.notes
+        self._ours: list[Pack] = [saving.pack]
         self._torch = DefaultHookFunctions.now()
 
     def install(self) -> Handle:
         """Enter the current thread, and every thread that starts while the handle lives."""
-        handles = Handles()
         theirs = DefaultHookFunctions(
             self._push_theirs,
             self._pop_theirs,
@@ -101,37 +93,25 @@ class DefaultHooks:
             self._disable_for_them,
             self._enable_for_them,
         )
-        handles.add(replace_default_hook_functions(theirs))
-        handles.add(
-            around_dispatch_modes(
-                partial(self._attempt, self._step_aside, False),
-                partial(self._attempt, self._step_back_if_wanted, None),
-            )
+        begin, end = self._begin_compiling, self._end_compiling
+        handles = Handles(
+            replace_default_hook_functions(theirs),
+            around_dispatch_modes(self._tried(self._step_aside), self._tried(self._step_back)),
+            on_compiled_autograd(self._tried(begin), self._tried(end)),
+            on_thread_start(self._tried(self._enter), self._tried(self._leave)),
         )
-        handles.add(
-            on_compiled_autograd(
-                partial(self._attempt, self._begin_compiling, None),
-                partial(self._attempt, self._end_compiling, None),
-            )
-        )
-        handles.add(on_thread_start(self._enter_thread, self._leave_thread))
         self._enter()
         handles.add(Handle(self._leave))
         return handles
 
-    @hidden_from_compiler
-    def _enter_thread(self) -> None:
-        self._attempt(self._enter, None)
+    def _tried(self, work: Callable[[], T]) -> Callable[[], T | None]:
+        return partial(self._attempt, work)
 
     @hidden_from_compiler
-    def _leave_thread(self) -> None:
-        self._attempt(self._leave, None)
-
-    def _attempt(self, work: Callable[[], T], otherwise: T) -> T:
+    def _attempt(self, work: Callable[[], T]) -> T | None:
         """Do some work of ours inside a call of the program's, which must not fail for it."""
-        return self._notes.attempt(
-            "keeping saved-tensor hooks in force failed in gradscope", work, otherwise
-        )
+        what = "keeping saved-tensor hooks in force failed in gradscope"
+        return self._notes.attempt(what, work, None)
 
     @property
     def _stack(self) -> _Stack | None:
@@ -158,7 +138,7 @@ class DefaultHooks:
         stack = self._stack
         if stack is not None and stack.lifted:
             self._change(stack, lifted=False)
-            self._step_back_if_wanted()
+            self._step_back()
 
     @hidden_from_compiler
     def sweep(self) -> None:
@@ -167,7 +147,7 @@ class DefaultHooks:
 
         What the program has entered since is not known here, so only a pair on top is taken out.
         """
-        self._attempt(self._sweep, None)
+        self._attempt(self._sweep)
 
     def _sweep(self) -> None:
         top = self._torch.top(True)
@@ -175,10 +155,6 @@ class DefaultHooks:
             self._torch.pop()
         if self._stack is not None:
             carry(_KEY, None)
-
-    def _step_back_if_wanted(self) -> None:
-        if dispatch_modes() == 0 and default_hooks_are_enabled():
-            self._step_back()
 
     def _enter(self) -> None:
         if self._stack is not None or not default_hooks_are_enabled():
@@ -236,11 +212,14 @@ class DefaultHooks:
         stack = self._stack
         if stack is not None:
             self._change(stack, compiling=False)
-            self._step_back_if_wanted()
+            self._step_back()
 
     def _step_back(self) -> None:
+        """Put our pair back, unless something still wants it aside."""
         stack = self._stack
         if stack is None or stack.lifted or stack.compiling or stack.pushed:
+            return
+        if dispatch_modes() or not default_hooks_are_enabled():
             return
         on_top = self._is_on_top(stack.base)
         if not on_top and (stack.aside or self._is_on_top(stack.beneath)):
@@ -250,7 +229,7 @@ class DefaultHooks:
 
     @hidden_from_compiler
     def _push_theirs(self, pack: Pack, unpack: Unpack) -> None:
-        self._torch.push(*self._attempt(partial(self._pair_for, pack, unpack), (pack, unpack)))
+        self._torch.push(*(self._attempt(partial(self._pair_for, pack, unpack)) or (pack, unpack)))
         stack = self._stack
         if stack is not None:
             self._change(stack, pushed=(*stack.pushed, (pack, unpack)))
@@ -274,7 +253,7 @@ class DefaultHooks:
         if stack.pushed:
             stack = self._change(stack, pushed=stack.pushed[:-1])
         if stack.aside and not stack.pushed:  # what kept ours aside may have ended meanwhile
-            self._attempt(self._step_back_if_wanted, None)
+            self._attempt(self._step_back)
 
     @hidden_from_compiler
     def _top_theirs(self, ignore_is_tracing: bool) -> Pair | None:
@@ -285,19 +264,18 @@ class DefaultHooks:
 
     @hidden_from_compiler
     def _disable_for_them(self, *args: Any, **kwargs: Any) -> None:
-        stepped = self._attempt(self._step_aside, False)
+        stepped = self._attempt(self._step_aside)
         try:
             self._torch.disable(*args, **kwargs)
         except RuntimeError:
             if stepped:
-                self._attempt(self._step_back, None)
+                self._attempt(self._step_back)
             raise
 
     @hidden_from_compiler
     def _enable_for_them(self) -> None:
         self._torch.enable()
-        if dispatch_modes() == 0:
-            self._attempt(self._step_back, None)
+        self._attempt(self._step_back)
 
 
 @itself_hidden_from_compiler
@@ -311,18 +289,7 @@ def read_saved_tensors(ctx: Any, original: Callable[[Any], Any], notes: Notes) -
     if FUNCTION_APPLY is None:  # no frame has told what is a Function's
         _mark(ctx)
     values = original(ctx)
-    if not isinstance(values, tuple):
-        return values
-    try:
-        saved = slots.saved(ctx, "tensors")
-        if len(saved) != len(values):
-            return values
-        return _restored(values, saved)
-    except Exception as failure:
-        if raised_by_program(failure):
-            raise
-        notes.failed("restoring what a Function saved failed in gradscope", failure)
-        return values
+    return _restore(ctx, values, notes) if isinstance(values, tuple) else values
 
 
 @hidden_from_compiler
@@ -337,7 +304,14 @@ def _mark(ctx: Any) -> None:
 
 
 @hidden_from_compiler
+def _restore(ctx: Any, values: tuple[Any, ...], notes: Notes) -> tuple[Any, ...]:
+    what = "restoring what a Function saved failed in gradscope"
+    return notes.attempt(what, lambda: _restored(values, slots.saved(ctx, "tensors")), values)
+
+
 def _restored(values: tuple[Any, ...], saved: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(saved) != len(values):
+        return values
     restored = []
     for value, each in zip(values, saved, strict=True):
         data: Any = None if value is None else each.data

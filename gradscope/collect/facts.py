@@ -26,7 +26,6 @@ import gradscope.torch_private as private
 from gradscope.program.undisturbed import Uncollected, apart
 from gradscope.program.variables import local_variables
 
-_TORCH, _PYTHON = "torch", "CPython"
 _MOST_SECONDS = 2.0  # to wait for the probes, which take a few milliseconds
 
 
@@ -43,12 +42,10 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One private fact: who has it, what it is, which files rely on it, and what goes without it.
-
-    ``parts`` is empty where all goes on, less exactly.
+    """One private fact of torch's or CPython's: what it is, which files rely on it, and what is
+    lost without it.
     """
 
-    of: str
     statement: str
     used_in: tuple[str, ...]
     parts: tuple[Part, ...]
@@ -67,12 +64,12 @@ Probe: TypeAlias = Callable[[], bool]
 FACTS: list[Fact] = []
 
 
-def _fact(of: str, parts: tuple[Part, ...], *used_in: str) -> Callable[[Probe], Probe]:
+def _fact(parts: tuple[Part, ...], *used_in: str) -> Callable[[Probe], Probe]:
     """Enter the fact that a probe's docstring says it checks."""
 
     def enter(probe: Probe) -> Probe:
         statement = " ".join((probe.__doc__ or "").split()).removeprefix("Check that ").rstrip(".")
-        FACTS.append(Fact(of, statement, used_in, parts, probe))
+        FACTS.append(Fact(statement, used_in, parts, probe))
         return probe
 
     return enter
@@ -95,20 +92,6 @@ def _raises(read: Callable[[], object], text: str) -> bool:
     return False
 
 
-class _Pushed:
-    """A pair of default hooks, pushed as torch does it."""
-
-    def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
-        self._pair = pack, unpack
-        self._torch = hooks.DefaultHookFunctions.now()
-
-    def __enter__(self) -> None:
-        self._torch.push(*self._pair)
-
-    def __exit__(self, *_: object) -> None:
-        self._torch.pop()
-
-
 class _Mark:
     """Something that a graph holds."""
 
@@ -116,14 +99,14 @@ class _Mark:
         self.tensor = tensor
 
 
-@_fact(_TORCH, _ALL, "hooks.py", "collect/backward.py")
+@_fact(_ALL, "hooks.py", "collect/backward.py")
 def engine_is_bound_in_two_modules() -> bool:
     """Check that _engine_run_backward is bound in torch.autograd and in torch.autograd.graph."""
     modules: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
     return all(callable(module._engine_run_backward) for module in modules)
 
 
-@_fact(_TORCH, _LOOKS, "collect/marks.py", "collect/looker.py")
+@_fact(_LOOKS, "collect/marks.py", "collect/looker.py")
 def metadata_lives_with_the_node() -> bool:
     """Check that node.metadata is a dict that lives and dies with the C++ node."""
     mark = _Mark(torch.empty(0, device="cpu"))
@@ -138,7 +121,7 @@ def metadata_lives_with_the_node() -> bool:
     return kept and gone() is None
 
 
-@_fact(_TORCH, _LOOKS, "collect/slots.py", "collect/nodes.py", "collect/recognition.py")
+@_fact(_LOOKS, "collect/slots.py", "collect/nodes.py", "collect/recognition.py")
 def saved_tensors_are_read_by_name() -> bool:
     """Check that node._raw_saved_x and node._saved_x are what a node saved."""
     node: Any = (_leaf() * _leaf()).grad_fn
@@ -149,7 +132,7 @@ def saved_tensors_are_read_by_name() -> bool:
     return readable and type(getattr(node, private.SAVED + "self")) is Tensor
 
 
-@_fact(_TORCH, _LOOKS, "collect/slots.py", "collect/nodes.py", "collect/recognition.py")
+@_fact(_LOOKS, "collect/slots.py", "collect/nodes.py", "collect/recognition.py")
 def saved_attribute_raises_when_stale() -> bool:
     """Check that node._saved_x raises the engine's own error when the saved tensor is stale."""
     factor = torch.ones(2, device="cpu")
@@ -158,7 +141,7 @@ def saved_attribute_raises_when_stale() -> bool:
     return _raises(lambda: getattr(node, private.SAVED + "other"), "modified by an inplace")
 
 
-@_fact(_TORCH, _LOOKS, "collect/looker.py", "detect/leaks/spans.py")
+@_fact(_LOOKS, "collect/looker.py", "detect/leaks/suspects.py")
 def leaf_nodes_have_the_largest_number() -> bool:
     """Check that the nodes of leaves all have the largest sequence number."""
     node: Any = _leaf().exp().grad_fn
@@ -166,7 +149,7 @@ def leaf_nodes_have_the_largest_number() -> bool:
     return bool(leaf._sequence_nr() == private.NO_SEQUENCE_NR) and leaf.name().endswith("Grad")
 
 
-@_fact(_TORCH, _LOOKS, "program/tensors.py", "collect/ledger.py")
+@_fact(_LOOKS, "program/tensors.py", "collect/ledger.py")
 def views_name_their_base() -> bool:
     """Check that a view says so and names its base."""
     tensor = torch.ones(2, 2, device="cpu")
@@ -174,7 +157,7 @@ def views_name_their_base() -> bool:
     return bool(view._is_view()) and view._base is tensor and not tensor._is_view()
 
 
-@_fact(_TORCH, _LOOKS, "collect/saving.py", "collect/looker.py", "collect/mutations.py")
+@_fact(_LOOKS, "collect/saving.py", "collect/looker.py", "collect/mutations.py")
 def versions_count_changes() -> bool:
     """Check that a tensor and its detached aliases share a version counter."""
     tensor = torch.ones(2, device="cpu")
@@ -183,7 +166,7 @@ def versions_count_changes() -> bool:
     return bool(private.read_version(tensor) == version + 1 == tensor._version)
 
 
-@_fact(_TORCH, _LOOKS, "collect/saving.py", "collect/default_hooks.py", "collect/nodes.py")
+@_fact(_LOOKS, "collect/saving.py", "collect/default_hooks.py", "collect/nodes.py")
 def current_node_and_modes_are_told() -> bool:
     """Check that torch tells the node that runs and the modes in force."""
     with private.DisableTorchFunction():
@@ -194,7 +177,7 @@ def current_node_and_modes_are_told() -> bool:
         )
 
 
-@_fact(_TORCH, _HOOKS, "hooks.py", "collect/calls.py", "collect/default_hooks.py")
+@_fact(_HOOKS, "hooks.py", "collect/calls.py", "collect/default_hooks.py")
 def torch_keeps_objects_for_a_thread() -> bool:
     """Check that torch keeps objects by name with what a thread hands on to those of the engine."""
     # That they arrive there would show only in a backward call.
@@ -205,7 +188,7 @@ def torch_keeps_objects_for_a_thread() -> bool:
     return kept and private.carried(key) is None
 
 
-@_fact(_TORCH, _HOOKS, "collect/marks.py", "collect/ledger.py")
+@_fact(_HOOKS, "collect/marks.py", "collect/ledger.py")
 def pack_result_dies_with_the_saved_tensor() -> bool:
     """Check that what a pack hook returned is destroyed when the graph lets go of the saved
     tensor.
@@ -217,14 +200,14 @@ def pack_result_dies_with_the_saved_tensor() -> bool:
         marks.append(weakref.ref(mark))
         return mark
 
-    with _Pushed(pack, lambda mark: mark.tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda mark: mark.tensor):
         product = _leaf() * _leaf()
     alive = all(mark() is not None for mark in marks)
     del product
     return bool(marks) and alive and all(mark() is None for mark in marks)
 
 
-@_fact(_TORCH, _HOOKS, "collect/saving.py")
+@_fact(_HOOKS, "collect/saving.py")
 def number_in_a_pack_hook_is_the_node_being_built() -> bool:
     """Check that in a pack hook the last sequence number is that of the node being built."""
     numbers: list[int] = []
@@ -233,13 +216,13 @@ def number_in_a_pack_hook_is_the_node_being_built() -> bool:
         numbers.append(private.next_sequence_nr() - 1)
         return tensor
 
-    with _Pushed(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         product = _leaf() * _leaf()
     node: Any = product.grad_fn
     return numbers == [node._sequence_nr()] * 2
 
 
-@_fact(_TORCH, _HOOKS, "hooks.py", "collect/default_hooks.py")
+@_fact(_HOOKS, "hooks.py", "collect/default_hooks.py")
 def default_hooks_are_a_stack() -> bool:
     """Check that default hooks are a stack of one thread with push, pop and top."""
     pair = (lambda tensor: tensor, lambda value: value)
@@ -252,14 +235,14 @@ def default_hooks_are_a_stack() -> bool:
     return top is not None and top[0] is pair[0] and functions.top(True) is None
 
 
-@_fact(_TORCH, _HOOKS, "hooks.py")
+@_fact(_HOOKS, "hooks.py")
 def modes_are_pushed_by_known_functions() -> bool:
     """Check that dispatch modes are entered by _push_mode and left by _pop_mode."""
     hooks.around_dispatch_modes(lambda: None, lambda: None).remove()
     return True
 
 
-@_fact(_TORCH, _HOOKS, "collect/saving.py", "collect/default_hooks.py", "detect/hazards.py")
+@_fact(_HOOKS, "collect/saving.py", "collect/default_hooks.py", "detect/hazards.py")
 def functions_know_their_nodes() -> bool:
     """Check that an autograd.Function and the class of its nodes name each other."""
 
@@ -281,7 +264,7 @@ def functions_know_their_nodes() -> bool:
     return known and named and len(private.read_saved_by_function(node)) == 1
 
 
-@_fact(_TORCH, (Part.STEPS,), "hooks.py", "collect/mutations.py")
+@_fact((Part.STEPS,), "hooks.py", "collect/mutations.py")
 def steps_have_global_hooks() -> bool:
     """Check that every optimizer's step runs the global hooks."""
     handle = hooks.on_optimizer_step(lambda optimizer: None, lambda optimizer: None)
@@ -289,24 +272,7 @@ def steps_have_global_hooks() -> bool:
     return True
 
 
-@_fact(_TORCH, (), "collect/ledger.py", "collect/owners.py")
-def storages_count_their_owners() -> bool:
-    """Check that a storage counts its owners, of which its Python object is one."""
-    tensor: Any = torch.ones(2, device="cpu")
-    storage = tensor.untyped_storage()
-    alone = private.storage_use_count(storage._cdata)
-    other = tensor.detach()
-    shared = private.storage_use_count(storage._cdata)
-    return bool(alone == 2 and shared == 3 and tensor._use_count() == 1 and other is not None)
-
-
-@_fact(_TORCH, (), "program/names.py")
-def module_calls_run_known_code() -> bool:
-    """Check that a module's call is a Python frame with the module in `self`."""
-    return private.MODULE_CALL is not None and "self" in private.MODULE_CALL.co_varnames
-
-
-@_fact(_PYTHON, _HOOKS, "collect/marks.py")
+@_fact(_HOOKS, "collect/marks.py")
 def destructors_run_at_once() -> bool:
     """Check that an object is destroyed at once when its last reference goes."""
     done: list[int] = []
@@ -321,7 +287,7 @@ def destructors_run_at_once() -> bool:
     return done == [1] and probe is None
 
 
-@_fact(_PYTHON, (Part.VARIABLES,), "program/variables.py")
+@_fact((Part.VARIABLES,), "program/variables.py")
 def variables_of_a_frame_are_read_unseen() -> bool:
     """Check that the variables of a frame can be read without the dict that locals() returns."""
 
@@ -335,17 +301,7 @@ def variables_of_a_frame_are_read_unseen() -> bool:
     return mine["number"] == found["number"] == 3 and mine["cell"] is found["cell"]
 
 
-@_fact(_PYTHON, (), "code/places.py")
-def positions_give_columns() -> bool:
-    """Check that code objects give the columns of each instruction."""
-
-    def line() -> float:
-        return 1 + 2.5
-
-    return any(p[2] is not None and p[3] is not None for p in line.__code__.co_positions())
-
-
-@_fact(_PYTHON, _HOOKS, "hooks.py")
+@_fact(_HOOKS, "hooks.py")
 def threads_begin_in_bootstrap() -> bool:
     """Check that a thread begins in Thread._bootstrap."""
     return hasattr(threading.Thread, "_bootstrap")
@@ -363,9 +319,7 @@ def failing() -> tuple[Fact, ...]:
 
 def note(failed: tuple[Fact, ...]) -> str:
     """Return the line that the report has on facts that do not hold."""
-    lost = "; ".join(part.value for part in Part if part in parts_off(failed)) or (
-        "some figures are less exact"
-    )
+    lost = "; ".join(part.value for part in Part if part in parts_off(failed))
     untrue = ", and ".join(f'"{fact.statement}"' for fact in failed)
     return f"with torch {torch.__version__} it is not so that {untrue}: {lost}"
 

@@ -268,11 +268,6 @@ class Generations:
         if thread is None:
             return None, None
         i = bisect_right(thread.ended_at, number)
-        found = zip(
-            thread.ended_at[max(i - 1, 0) : i + 1],
-            thread.places[max(i - 1, 0) : i + 1],
-            strict=True,
-        )
-        boundaries = list(found)
-        earlier = boundaries.pop(0) if i else None
-        return earlier, boundaries[0] if boundaries else None
+        earlier = (thread.ended_at[i - 1], thread.places[i - 1]) if i else None
+        later = (thread.ended_at[i], thread.places[i]) if i < len(thread.places) else None
+        return earlier, later

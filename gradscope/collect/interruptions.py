@@ -11,8 +11,7 @@ import threading
 from traceback import walk_tb
 from typing import Any
 
-from gradscope.collect.census import Weight
-from gradscope.collect.marks import LeafToken, Packed, Token
+from gradscope.collect.marks import LeafToken, Packed, Token, Weight
 from gradscope.program.sites import OWN, USER, owner_of
 from gradscope.torch_private import hidden_from_compiler
 

@@ -149,7 +149,7 @@ class Ledger:
                     call is not None
                     and call.exact
                     and packed.tensor is not None
-                    and _is_last_owner(packed)
+                    and [*owned_alone([[("", packed)]]).values()] == [True]
                 )
         if token is not None and call is not None:
             token.freed_by = call
@@ -166,8 +166,3 @@ class Ledger:
             self.observers.tell(Observer.dropped, packed, nbytes)
             if token is None and packed.sequence_nr != UNTIED:
                 self.pending.pop(packed.sequence_nr, None)
-
-
-def _is_last_owner(packed: Packed) -> bool:
-    """Return whether only the graph held the saved tensor's memory, so that it returns now."""
-    return list(owned_alone([[("", packed)]]).values()) == [True]

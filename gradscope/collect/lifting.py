@@ -8,20 +8,25 @@ counted with those that were watched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import Call
-from gradscope.collect.census import Census, Weight
-from gradscope.collect.default_hooks import DefaultHooks
-from gradscope.collect.engine_call import INPUTS
+from gradscope.collect.calls import INPUTS, Call
 from gradscope.collect.generations import Generations
-from gradscope.collect.habits import Habit
-from gradscope.collect.ledger import Ledger
-from gradscope.collect.past import Past
+from gradscope.collect.marks import Token, Weight
+from gradscope.collect.observers import Observer
+from gradscope.collect.shapes import Habit, Shape
+from gradscope.collect.thread_numbers import OTHER
 from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE
+
+if TYPE_CHECKING:
+    from gradscope.collect.state import State
+
 
 _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shapes
 _FEWER, _FEWER_WITHOUT_STEPS = 3, 9  # the same, where hooks have cost much:
@@ -36,33 +41,22 @@ _TOLERANCE = 1.5  # of what grows and shrinks from call to call
 class Lifting:
     """Decides when the hooks of the watch's own thread are lifted."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        census: Census,
-        past: Past,
-        hooks: DefaultHooks | None,
-        outgrown: Callable[[], None],
-        generations: Generations,
-    ) -> None:
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._ledger, self._census = state.ledger, state.census
+        self._past, self._generations = state.past, state.generations
         self.on = False
         self.leaves = False
         """Nodes may live that were built without hooks and that no call has run and freed."""
-        self.blocked = hooks is None
+        self.blocked = not state.hooked
         self.doubted = False
         """Something seems to grow from call to call: what it is shows only with hooks."""
         self.since = 0
         """The sequence number at which the hooks were lifted last."""
         self.theirs_entered = False
         """Whether the program has entered hooks of its own since."""
-        self._ledger = ledger
-        self._census = census
-        self._past = past
-        self._hooks = hooks
-        self._outgrown = outgrown
-        self._generations = generations
         self._alive: dict[Habit, tuple[int, int]] = {}  # calls since, and graphs alive at the most
-        self._counted = ledger.counts()
+        self._counted = state.ledger.counts()
         self._weight: Weight | None = None  # of the guarded call in progress
         self._alike = self._alike_nodes = self._guarded = 0
         self._unseen = False  # what was built since the last call was built without hooks
@@ -99,7 +93,7 @@ class Lifting:
             return
         if call.parent is not None:  # the engine forgets what is done to its stack of hooks
             return
-        if self._hooks is not None and self._hooks.lift():
+        if self._state.hooks.lift():
             self.on = True
             self.since = self._generations.own_next
             self.theirs_entered = False
@@ -138,12 +132,12 @@ class Lifting:
         self._expect(call, extra)
         self._past.add(call)
         self._guarded += 1
-        all_run = call.completed and not (call.keep or call.shape.signature[-1] & INPUTS)
+        all_run = call.completed and not (call.keep or call.shape.signature.asked & INPUTS)
         if extra or not all_run or call.builds:
             self.leaves = True
         if self._has_outgrown(call):
             self.leave()
-            self._outgrown()
+            self._state.observers.tell(Observer.outgrown)
         elif not call.completed:
             self.leave()
         elif extra > call.habit.extra * _TOLERANCE:
@@ -205,15 +199,109 @@ class Lifting:
 
     def leave(self) -> None:
         """Put the hooks back."""
-        if not self.on or self._hooks is None:
+        if not self.on:
             return
         self.on = False
         self._unseen = self.leaves = True  # what was built since the last call
         self._alike = self._alike_nodes = 0
-        self._hooks.lower()
+        self._state.hooks.lower()
         self._past.toggle()
         number = self._generations.own_next
         for shape in self._past.shapes:
             for place in shape.places:
                 if place is not None:  # it ran in every iteration, so it has by now
                     place.last_sequence_nr = number
+
+
+_MOST_CALLS, _MOST_NODES = 1_000, 250_000  # remembered
+_MOST_KNOWN = 200
+_MOST_ASKED = 256  # calls that may have run one node
+
+
+class Past:
+    """When the hooks were lifted, and the newest calls on recognized graphs, in the order of
+    time.
+    """
+
+    def __init__(self, generations: Generations) -> None:
+        self._generations = generations
+        self._calls: list[Call] = []
+        self._nodes = 0
+        self._toggles = array("Q")  # sequence numbers at which the hooks went and came, in turn
+
+    def toggle(self) -> None:
+        """Note that the hooks are lifted now, or put back."""
+        self._toggles.append(self._generations.own_next)
+
+    def was_lifted(self, sequence_nr: int) -> bool:
+        """Return whether the node with this number was built while the hooks were lifted."""
+        if sequence_nr >= OTHER:  # what it saved tells that
+            return False
+        return bool(self._toggles) and bisect_right(self._toggles, sequence_nr) % 2 == 1
+
+    def add(self, call: Call) -> None:
+        """Remember a call that has just ended, by the number at which it did."""
+        call.sequence_nr = self._generations.own_seen
+        self._calls.append(call)
+        self._nodes += len(call.numbers)
+        if len(self._calls) > _MOST_CALLS or self._nodes > _MOST_NODES:
+            older = slice(len(self._calls) // 2)
+            self._nodes -= sum(len(each.numbers) for each in self._calls[older])
+            del self._calls[older]
+
+    def count_new(self, numbers: array[int]) -> int:
+        """Count the nodes, leaves not among them, that are in no graph which the call before has
+        kept.
+        """
+        if not self._calls or not self._calls[-1].keep:
+            return len(numbers) - numbers.count(0)
+        return len({*numbers}.difference(self._calls[-1].numbers, (0,)))
+
+    def recall(self, token: Token) -> None:
+        """Fill in which call ran a node that was built without hooks, and where it was made."""
+        call = self._find(token.sequence_nr)
+        if call is None:
+            return
+        token.call = call
+        if call.estimated:
+            return
+        index = call.numbers.index(token.sequence_nr)
+        token.place = call.shape.places[index]
+        graph = call.shape.graph
+        if graph is not None:
+            token.graph, token.index = graph, index
+            node = graph.nodes[index] if index < len(graph.nodes) else None
+            if node is not None and node.module is not None:
+                token.module = (node.module, node.module_class or "")
+
+    def _find(self, number: int) -> Call | None:
+        """Find the call that ran the node with this number.
+
+        It is one of those that ended after it was built, and had it in its graph: the last that
+        freed it, as each could read what it saved, or else the last that kept it.
+        """
+        found = None
+        first = bisect_right(self._calls, number, key=attrgetter("sequence_nr"))
+        if number >= OTHER:  # of another thread it is not known when that was
+            first = max(0, len(self._calls) - _MOST_ASKED)
+        for call in self._calls[first : first + _MOST_ASKED]:
+            is_in = call.lowest <= number and number in call.numbers
+            if is_in and (found is None or found.keep or not call.keep):
+                found = call
+        return found
+
+    def who_freed(self, number: int) -> Call | None:
+        """Return the call that has most likely freed a node of long ago: the first that ended after
+        it was built.
+        """
+        after = self._generations.first_after(number)
+        if after is None:
+            return None
+        call = Call(*after, keep=False)
+        call.open, call.completed = False, True
+        return call
+
+    @property
+    def shapes(self) -> set[Shape]:
+        """The shapes of the last calls."""
+        return {call.shape for call in self._calls[-_MOST_KNOWN:]}

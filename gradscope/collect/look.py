@@ -55,16 +55,9 @@ class Look:
 
     def signature(self, place: Place | None, kind: int) -> Signature:
         """Return by what a graph is known whose call, of this kind, was made at ``place``."""
-        return (
-            place,
-            self.nbytes,
-            self.left,
-            tuple(self.kinds),
-            tuple(self.places),
-            tuple(self.freed),
-            None if self.runs is None else tuple(self.runs),
-            kind,
-        )
+        runs = None if self.runs is None else tuple(self.runs)
+        nodes = tuple(self.kinds), tuple(self.places), tuple(self.freed), runs
+        return Signature(place, kind, self.nbytes, self.left, *nodes)
 
     def numbers_of(self, roots: Iterable[Node]) -> tuple[int, ...]:
         """Return the sequence numbers of those roots that were looked at."""
@@ -73,7 +66,3 @@ class Look:
     def count_fresh(self, latest: int) -> int:
         """Count the nodes, leaves not among them, that were built since this call, the latest."""
         return sum(t.generation == latest and t.sequence_nr != NO_SEQUENCE_NR for t in self.tokens)
-
-    def sequence_nrs(self) -> Iterable[int]:
-        """Yield the sequence numbers of the nodes."""
-        return (token.sequence_nr for token in self.tokens)

@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-from gradscope.collect.calls import BEFORE_WATCH
-from gradscope.collect.census import Weight
-from gradscope.collect.engine_call import EngineCall
+from gradscope.collect.calls import BEFORE_WATCH, EngineCall
 from gradscope.collect.look import Look
-from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Stale, Token
+from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Stale, Token, Weight
 from gradscope.collect.nodes import (
     CLONE,
     Kind,
@@ -46,14 +44,9 @@ class Looker:
     """Looks at graphs for one watch."""
 
     def __init__(self, state: State) -> None:
-        self._ledger = state.ledger
-        self._saving = state.saving
-        self._census = state.census
-        self._generations = state.generations
-        self._recognizer = state.recognizer
-        self._past = state.past
-        self._stack_limit = state.stack_limit
-        self._hooked = state.hooked
+        self._state = state
+        self._ledger, self._generations = state.ledger, state.generations
+        self._saving, self._past = state.saving, state.past
         # Classes of its own for each watch spare each mark one attribute.
         self._token: type[Token] = type("Token", (Token,), {"census": state.census})
         self._leaf_token: type[Token] = type("LeafToken", (LeafToken,), {"census": state.census})
@@ -66,8 +59,8 @@ class Looker:
         look = Look()
         nodes, index, tokens = look.nodes, look.index, look.tokens
         kinds, places = look.kinds, look.places
-        census, generation = self._census, self._generations.latest
-        room = self._stack_limit.room_for(0)
+        census, generation = self._state.census, self._generations.latest
+        room = self._state.stack_limit.room_for(0)
         storages: dict[int, int] = {}
         slices: list[int] = []
         marked: set[int] = set()
@@ -78,10 +71,13 @@ class Looker:
                 continue
             i = len(nodes)
             if i >= room:
-                room = min(self._stack_limit.room_for(_MOST_NODES), _MOST_NODES)
+                room = min(self._state.stack_limit.room_for(_MOST_NODES), _MOST_NODES)
                 if i >= room:
                     look.left = len(stack) + 1
-                    self._note_depth(i)
+                    self._ledger.notes.add(
+                        f"a graph was not looked at beyond {i:,} nodes: "
+                        "looking further could overflow the stack when it is destroyed"
+                    )
                     break
             index[node] = i
             nodes.append(node)
@@ -130,7 +126,7 @@ class Looker:
         if slices:
             self._claim_slices(look, slices)
         if look.unhooked:
-            made = self._recognizer.places_of(tuple(kinds), place)
+            made = self._state.recognizer.places_of(tuple(kinds), place)
             for i, (token, where) in enumerate(zip(tokens, made, strict=False)):
                 if token.place is None:
                     token.place = places[i] = where
@@ -144,7 +140,7 @@ class Looker:
             token = self._leaf_token()
         else:
             token = self._token()
-            self._census.alive += 1
+            self._state.census.alive += 1
         token.generation = self._generations.latest
         token.sequence_nr = node._sequence_nr()
         packs = _NOTHING
@@ -200,12 +196,6 @@ class Looker:
             ):
                 look.stale.append((i, Stale(tensor, packed.version)))
 
-    def _note_depth(self, nodes: int) -> None:
-        self._ledger.notes.add(
-            f"a graph was not looked at beyond {nodes:,} nodes: "
-            "looking further could overflow the stack when it is destroyed"
-        )
-
     def _tie(self, look: Look, token: Token, node: Node, kind: Kind) -> None:
         """Ask the node what it saved, where its number does not tell or the hooks were not
         there.
@@ -235,7 +225,7 @@ class Looker:
             not isinstance(data, torch.Tensor)
             or not _may_be_number(data)
             or lifted
-            or not self._hooked
+            or not self._state.hooked
             for _, data in unseen
         )
         if not packs and not unseen and was_freed(node, kind):
@@ -355,14 +345,10 @@ class Looker:
     def look_for(self, asked: EngineCall, roots: Sequence[Node], place: Place | None) -> Look:
         """Look at the graph of a call, and find out which nodes it will run."""
         look = self.look(roots, place)
-        if asked.inputs:
-            look.runs = self.runs(look, asked.inputs, captured_only=not asked.accumulates)
-        return look
-
-    def runs(self, look: Look, inputs: Sequence[Any], *, captured_only: bool) -> list[bool]:
-        """Return which nodes a call restricted to ``inputs`` will run."""
+        if not asked.inputs:
+            return look
         wanted = set()
-        for tensor in inputs:
+        for tensor in asked.inputs:
             node = root_node(tensor)
             if node is None and not isinstance(tensor, GradientEdge):
                 leaves = (n for n in look.nodes if kind_of(type(n)).is_leaf)
@@ -370,7 +356,8 @@ class Looker:
             if node is not None and node in look.index:
                 wanted.add(look.index[node])
         order = dependencies_last(look.targets)
-        return will_run(look.targets, order, wanted, captured_only)
+        look.runs = will_run(look.targets, order, wanted, not asked.accumulates)
+        return look
 
 
 def _weight(tensor: torch.Tensor) -> tuple[int, int]:

@@ -30,10 +30,8 @@ class _Step:
     them.
     """
 
-    __slots__ = ("_after", "_before", "_optimizer", "place")
-
     def __init__(self, optimizer: Any) -> None:
-        self._optimizer = weakref.ref(optimizer)
+        self.optimizer = weakref.ref(optimizer)
         self._before = self._after = self._versions(optimizer)
         self.place: Place | None = None
 
@@ -41,26 +39,17 @@ class _Step:
         self._after = self._versions(optimizer)
         self.place = place
 
-    def is_of(self, optimizer: Any) -> bool:
-        return self._optimizer() is optimizer
-
     def changed(self, tensor: torch.Tensor, version: int) -> bool:
         """Return whether this step changed a tensor while it had this version."""
-        optimizer = self._optimizer()
-        if optimizer is None:
-            return False
-        key = storage_of(tensor)
+        key, parameters = storage_of(tensor), _parameters(self.optimizer())
         return bool(key) and any(
             before <= version < after and storage_of(parameter) == key
-            for parameter, before, after in zip(
-                _parameters(optimizer), self._before, self._after, strict=False
-            )
+            for parameter, before, after in zip(parameters, self._before, self._after, strict=False)
         )
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Return whether the step may change a tensor."""
-        optimizer, key = self._optimizer(), storage_of(tensor)
-        parameters = () if optimizer is None else _parameters(optimizer)
+        key, parameters = storage_of(tensor), _parameters(self.optimizer())
         return bool(key) and any(storage_of(parameter) == key for parameter in parameters)
 
     @staticmethod
@@ -87,7 +76,7 @@ class Mutations:
     def after_step(self, optimizer: Any, place: Place | None) -> None:
         """Note which of them the step has changed."""
         step, self._step = self._step, None
-        if step is not None and step.is_of(optimizer):
+        if step is not None and step.optimizer() is optimizer:
             step.end(optimizer, place)
             self._steps.append(step)
 
@@ -180,4 +169,6 @@ def likeliest(
 
 
 def _parameters(optimizer: Any) -> list[torch.Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
+    """Return the parameters of an optimizer; none of one that is gone."""
+    groups = () if optimizer is None else optimizer.param_groups
+    return [p for group in groups for p in group["params"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect import slots
 from gradscope.collect.marks import Packed, Stale
+from gradscope.collect.walk import Walker
 from gradscope.program.tensors import PLAIN, is_leaf, version_of
 from gradscope.torch_private import (
     CHECKPOINT_FILE,
@@ -45,18 +47,6 @@ OUTPUT = -1
 
 class Kind:
     """What a Python type of nodes tells of its nodes."""
-
-    __slots__ = (
-        "is_compiled",
-        "is_function",
-        "is_leaf",
-        "is_opaque",
-        "is_slices",
-        "is_unnamed",
-        "names",
-        "reads",
-        "saves",
-    )
 
     def __init__(self, kind: type) -> None:
         self.names = tuple(a[len(RAW_SAVED) :] for a in dir(kind) if a.startswith(RAW_SAVED))
@@ -106,26 +96,14 @@ def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
     found = []
     for name in kind.names:
         try:
-            value: Any = (
-                getattr(node, RAW_SAVED + name)
-                if SAVED_TENSORS_ARE_READABLE
-                else slots.saved(node, name)
-            )
+            value: Any = slots.saved(node, name)
         except RuntimeError:  # the engine's own error for a list of saved tensors that was freed
             continue
-        if value is None:
-            continue
         if isinstance(value, tuple | list):
-            found += [
-                (f"{name}[{i}]", s.data)
-                for i, s in enumerate(value)
-                if s is not None and s.data is not None
-            ]
-        else:
-            data = value.data
-            if data is not None:
-                found.append((name, data))
-    return found
+            found += [(f"{name}[{i}]", each.data) for i, each in enumerate(value) if each]
+        elif value is not None:
+            found.append((name, value.data))
+    return [entry for entry in found if entry[1] is not None]
 
 
 def was_freed(node: Node, kind: Kind) -> bool:
@@ -193,12 +171,9 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
         return found  # the program's mode would see the unpacking
     for name in kind.names:
         try:
-            value = slots.saved(node, name)
+            saved = slots.each_saved(node, name)
         except RuntimeError:  # a freed list
             continue
-        saved = [
-            s for s in (value if isinstance(value, tuple | list) else (value,)) if s is not None
-        ]
         for each in saved:
             found += stale_inputs_of_checkpoint(each.unpack_hook)
         if not saved or not all(map(_can_be_unpacked, saved)):
@@ -290,3 +265,77 @@ def _stale_inputs_of_saver(saver: Node) -> list[Stale]:
             now, then = versions
             stale += [Stale(e.data, then) for e in inputs if version_of(e.data) == now][:1]
     return stale
+
+
+Slots = list[tuple[str, Any]]
+"""Names of saved tensors, each with the tensor."""
+
+
+def are_whole(roots: Sequence[Node], most: int) -> bool:
+    """Return whether every node that can be reached is there with all that it saved, unmodified.
+
+    False where that cannot be told in this way, or there are more nodes than ``most``.
+    """
+    if not can_read():
+        return False
+    walker = Walker(most)
+    nodes = walker.walk(roots)
+    return not walker.left and all(map(_is_whole, nodes))
+
+
+def _is_whole(node: Node) -> bool:
+    kind = kind_of(type(node))
+    return not (kind.is_opaque or (kind.names and slots_of(node, kind) is None))
+
+
+def can_read() -> bool:
+    """Return whether saved tensors can be read now: they say what they hold, and no mode of the
+    program's would see it.
+    """
+    return SAVED_TENSORS_ARE_READABLE and not dispatch_modes()
+
+
+def slots_of(node: Node, kind: Kind) -> Slots | None:
+    """Return what a node of torch's own saved if all of it is there and unmodified; None where that
+    is not so, or cannot be told without running hooks or code of the program's.
+    """
+    found: Slots = []
+    try:
+        for name, saved, raw, edge in kind.reads:
+            slot = getattr(node, raw)
+            if slot is None:
+                continue
+            if type(slot) is tuple:
+                if not _are_there(slot):
+                    return None
+                found += [(f"{name}[{i}]", each.data) for i, each in enumerate(slot) if each]
+                continue
+            data = slot.data
+            if data is not None:
+                if type(data) not in PLAIN or slot.unpack_hook is not None:
+                    return None
+                found.append((name, data))
+                read = getattr(node, saved)  # torch checks that it was not modified
+                if (
+                    read is data
+                    and not data.requires_grad
+                    and edge != OUTPUT
+                    and (edge is None or node.next_functions[edge][0] is not None)
+                    and is_refused(slot)
+                ):
+                    return None
+            elif not found and getattr(node, saved) is not None:  # it raises if the node was freed
+                return None
+    except RuntimeError:
+        return None
+    return found
+
+
+def _are_there(slots: Sequence[Any]) -> bool:
+    """Return whether all of a list of saved tensors are there and unmodified."""
+    for slot in slots:
+        if slot is not None:
+            if type(slot.data) not in PLAIN or slot.unpack_hook is not None or is_refused(slot):
+                return False
+            slot.unpack()
+    return True

@@ -31,41 +31,33 @@ class Observer:
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    ) -> Iterable[Finding] | None:
         """A backward call is about to run on the nodes of ``look``; ``frame`` makes the call."""
-        return ()
 
-    def before_guarded(self, call: Call) -> Iterable[Finding]:
+    def before_guarded(self, call: Call) -> Iterable[Finding] | None:
         """A call is about to run that is guarded, while the hooks are lifted."""
-        return ()
 
-    def after_guarded(self, call: Call) -> Iterable[Finding]:
+    def after_guarded(self, call: Call) -> Iterable[Finding] | None:
         """A guarded call has ended; if it failed, ``after_call`` comes."""
-        return ()
 
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    ) -> Iterable[Finding] | None:
         """A backward call has ended."""
-        return ()
 
     def after_step(
         self, optimizer: Any, place: Place | None, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    ) -> Iterable[Finding] | None:
         """An optimizer has stepped."""
-        return ()
 
-    def after_program(self, main: ModuleType) -> Iterable[Finding]:
+    def after_program(self, main: ModuleType) -> Iterable[Finding] | None:
         """The code of a program that gradscope runs has ended; its variables are still there."""
-        return ()
 
-    def at_line(self, frame: FrameType) -> Iterable[Finding]:
+    def at_line(self, frame: FrameType) -> Iterable[Finding] | None:
         """A line of the user's code is about to run; called only where an observer waits for it."""
-        return ()
 
-    def at_end(self) -> Iterable[Finding]:
+    def at_end(self) -> Iterable[Finding] | None:
         """The watch ends."""
-        return ()
 
     # events in the midst of the program, at which observers only take note
 
@@ -88,12 +80,8 @@ class Observer:
         """The same through ``.data``, which moves no version counter."""
 
 
-_UNPROFILED = frozenset(
-    (
-        *(Observer.after_step, Observer.after_program, Observer.at_line, Observer.at_end),
-        Observer.grown,
-    )
-)
+_BETWEEN = (Observer.after_step, Observer.after_program, Observer.at_line, Observer.at_end)
+_UNPROFILED = frozenset((*_BETWEEN, Observer.grown))
 """Points at which nothing of ours around the call has suspended the program's profiler."""
 
 

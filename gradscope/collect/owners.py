@@ -34,14 +34,6 @@ class _Counts:
 _counts = _Counts()
 
 
-def _are_more(counted: int, in_torch: int, own: int, own_in_torch: int) -> bool:
-    """Return whether a tensor has more owners than the graph: of what Python has ``counted`` the
-    graph's share is ``own``, of those in torch ``own_in_torch``.
-    """
-    in_python = counted - _counts.alone - own - (_counts.shared if in_torch else 0)
-    return in_python > 0 or in_torch > own_in_torch
-
-
 class _Owned:
     """A tensor of the graph's; how often the graph holds it in Python, in C++, by its views."""
 
@@ -63,7 +55,8 @@ class _Owned:
         counted = sys.getrefcount(self.held[0])
         held: Any = self.held[0]
         in_torch = held._use_count() - 1  # its Python object
-        return _are_more(counted, in_torch, self.in_python, self.in_torch + self.views)
+        own = _counts.alone + self.in_python + (_counts.shared if in_torch else 0)
+        return counted > own or in_torch > self.in_torch + self.views
 
 
 def owned_alone(found: Iterable[list[Entry]]) -> dict[int, bool]:
@@ -79,7 +72,7 @@ def owned_alone(found: Iterable[list[Entry]]) -> dict[int, bool]:
                 key = _storage_of(entry)
                 if key:
                     storages.setdefault(key, []).append(entry)
-        known = {key: _alone(key, entries) for key, entries in storages.items()}
+        known = {key: _alone(entries) for key, entries in storages.items()}
     return {key: alone for key, alone in known.items() if alone is not None}
 
 
@@ -99,7 +92,7 @@ def _storage_of(entry: Entry) -> int:
         return 0
 
 
-def _alone(key: int, entries: list[Entry]) -> bool | None:
+def _alone(entries: list[Entry]) -> bool | None:
     """Return whether all owners of a storage are the graph's: tensors, and the bases of views.
 
     None where torch does not tell.
@@ -107,24 +100,9 @@ def _alone(key: int, entries: list[Entry]) -> bool | None:
     if not _counts.are_told:
         return None
     try:
-        if len(entries) == 1 and not _tensor_of(entries[0])._is_view():
-            return _is_only_owner(key, entries[0])
         return not _has_others(_owned_by(entries))
     except (AttributeError, NotImplementedError, RuntimeError):
         return None
-
-
-def _is_only_owner(key: int, entry: Entry) -> bool:
-    """Return the same of a storage that one tensor has, which is no view: the common case."""
-    packed = isinstance(entry[1], Packed)
-    in_graph = not packed  # a Packed is Python's, what torch saves by itself is C++'s
-    counted = sys.getrefcount(entry[1].tensor) if packed else sys.getrefcount(entry[1])
-    in_torch = _tensor_of(entry)._use_count() - 1
-    if _are_more(counted, in_torch, 0, in_graph):
-        return False
-    storage = _tensor_of(entry).untyped_storage()
-    owners = 2 + (in_torch < in_graph)  # the tensor and `storage`; the one that older torch copied
-    return storage_use_count(key) <= owners and sys.getrefcount(storage) <= _counts.storage
 
 
 def _owned_by(entries: list[Entry]) -> dict[int, _Owned]:

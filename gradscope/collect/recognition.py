@@ -14,7 +14,6 @@ from torch.autograd.graph import Node
 from gradscope.collect import slots
 from gradscope.collect.calls import Call
 from gradscope.collect.generations import Generations
-from gradscope.collect.habits import Habit, HabitKey, Reads
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token
 from gradscope.collect.nodes import (
@@ -25,7 +24,7 @@ from gradscope.collect.nodes import (
     stale_inputs_of_checkpoint,
     was_detached,
 )
-from gradscope.collect.shapes import Shape
+from gradscope.collect.shapes import Habit, HabitKey, Reads, Shape
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.program.sites import Place
@@ -181,7 +180,7 @@ class Recognizer:
         Where none has the same nodes, a node was made where those were whose kind and neighbours in
         depth-first order are the same; None where these are of several places.
         """
-        known = [s for s in self._by_kinds.values() if place in (None, s.signature[0])]
+        known = [s for s in self._by_kinds.values() if place in (None, s.signature.place)]
         if self._by_kinds.get(kinds) in known:
             return [*self._by_kinds[kinds].places]
         found: list[Place | None] = [None] * len(kinds)
@@ -189,7 +188,9 @@ class Recognizer:
         for reach in _REACHES:
             table: dict[_Window, set[Place | None]] = {}
             for shape in known[-_MOST_COMPARED:]:
-                for window, made in zip(_windows(shape.kinds, reach), shape.places, strict=True):
+                for window, made in zip(
+                    _windows(shape.signature.kinds, reach), shape.places, strict=True
+                ):
                     table.setdefault(window, set()).add(made)
             places = [table.get(window, set()) for window in _windows(kinds, reach)]
             for i in unknown:
@@ -257,12 +258,17 @@ class Recognizer:
                         return None
                     late.append(len(kinds) - 1)
                 if reads is _FUNCTION:
-                    sizes = _sizes_by_function(node)
+                    own = kind_of(kind)
+                    sizes = None if stale_by_engine(node, own) else _sizes(node, own)
+                    if sizes is None:
+                        return None
                     tensors += len(sizes)
                     nbytes += sum(sizes)
                     continue
-                for _, name, raw, edge in reads:
-                    if guarded and (packed := _packed_by_theirs(getattr(node, raw), met)):
+                for saved, name, raw, edge in reads:
+                    if guarded and (packed := _packed_by_theirs(node, saved, met)) != 0:
+                        if packed is None:
+                            return None
                         tensors += packed
                         continue
                     value = getattr(node, name) if tells else _unpacked(node, name)
@@ -287,7 +293,7 @@ class Recognizer:
                             return None
                     else:
                         return None  # a tensor subclass, whose code is not to run
-        except (RuntimeError, TypeError):  # freed, stale, or not a list of tensors
+        except RuntimeError:  # freed or stale
             return None
         shape = self._by_kinds.get(tuple(kinds)) if others else None
         elsewhere = {} if shape is None else shape.elsewhere
@@ -342,11 +348,11 @@ def _sizes(node: Node, kind: Kind) -> list[int] | None:
     """
     sizes = []
     try:
-        saved = [slots.saved(node, name) for name in kind.names]
+        saved = [each for name in kind.names for each in slots.each_saved(node, name)]
     except RuntimeError:
         return None
-    for each in (e for s in saved for e in (s if isinstance(s, tuple | list) else (s,))):
-        data: Any = None if each is None else each.data
+    for each in saved:
+        data: Any = each.data
         if data is None:
             continue
         ours = isinstance(data, Packed)
@@ -362,31 +368,22 @@ def _sizes(node: Node, kind: Kind) -> list[int] | None:
     return sizes
 
 
-def _packed_by_theirs(saved: Any, met: set[int]) -> int:
+def _packed_by_theirs(node: Node, name: str, met: set[int]) -> int | None:
     """Count which of a node's saved tensors hooks of the program's have packed. Unpacks nothing.
 
-    Raises RuntimeError where one of them is not there, or stands for a checkpoint with stale
-    inputs. ``met``: the hooks that were asked for that.
+    None where one of them is not there, or stands for a checkpoint with stale inputs. ``met``: the
+    hooks that were asked for that.
     """
     count = 0
-    for each in saved if isinstance(saved, tuple | list) else (saved,):
-        unpack = None if each is None else each.unpack_hook
+    for each in slots.each_saved(node, name):
+        unpack = each.unpack_hook
         if unpack is None:
             continue
         count += 1
         if each.data is None:
-            raise RuntimeError
+            return None
         if id(unpack) not in met:
             met.add(id(unpack))
             if stale_inputs_of_checkpoint(unpack):
-                raise RuntimeError
+                return None
     return count
-
-
-def _sizes_by_function(node: Node) -> list[int]:
-    """Return the bytes of what a Python Function saved; RuntimeError if any of it is stale."""
-    kind = kind_of(type(node))
-    sizes = None if stale_by_engine(node, kind) else _sizes(node, kind)
-    if sizes is None:
-        raise RuntimeError
-    return sizes

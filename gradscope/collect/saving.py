@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch.autograd.graph import Node
 
 from gradscope.collect import engine_words
 from gradscope.collect.generations import Generations
@@ -27,8 +27,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.slots import MODIFIED, readable
 from gradscope.collect.thread_numbers import OTHER, this_thread
 from gradscope.program.names import Names
-from gradscope.program.routes import Route, Routes
-from gradscope.program.sites import Place, caller_of, place_of
+from gradscope.program.sites import Routes, caller_of, place_of
 from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
 from gradscope.program.variables import AS_ARGUMENT, Variable
 from gradscope.torch_private import (
@@ -83,12 +82,10 @@ class Saving:
         """Set when the watch has ended: takes our pair out of a thread out of its reach."""
         self._checking = True
         self._last_sequence_nr = -1
-        self._last_place: Place | None = None
-        self._last_route: Route | None = None
-        self._last_module: tuple[str, str] | None = None
-        self._last_differentiates: tuple[str, Place | None] | None = None
-        self._last_untied = False
         self._last_code: CodeType | None = None
+        self._last: tuple[Any, ...] = ()
+        """Of the last node place, route, module, what it differentiates, and whether it is untied.
+        """
 
     @hidden_from_compiler
     def pack(self, tensor: torch.Tensor) -> Packed:
@@ -144,21 +141,23 @@ class Saving:
         """Keep a tensor with nothing but its version, where a part of ours has failed."""
         self.ledger.notes.failed("noting a saved tensor failed in gradscope", failure)
         with DisableTorchFunction():
-            packed = self._new()
+            packed = self._counted()
             packed.sequence_nr = UNTIED
             packed.version = tensor._version
             packed.was_leaf = packed.original = tensor.is_leaf
             packed.tensor = tensor if packed.original else tensor.detach()
+        return packed
+
+    @hidden_from_compiler
+    def _counted(self) -> Packed:
+        """Return a new mark, counted as a saved tensor."""
         self.ledger.saved_tensors += 1
         self.ledger.live_tensors += 1
-        return packed
+        return self._new()
 
     def _pack(self, tensor: torch.Tensor, frame: FrameType | None) -> Packed:
         """Pack a tensor subclass, or under a torch function mode: neither may see what we do."""
-        ledger = self.ledger
-        packed = self._new()
-        ledger.saved_tensors += 1
-        ledger.live_tensors += 1
+        packed = self._counted()
         packed.sequence_nr = next_sequence_nr() - 1
         version = packed.version = tensor._version
         packed.was_leaf = leaf = tensor.is_leaf
@@ -171,7 +170,7 @@ class Saving:
         packed.original = leaf or known or self._is_input(packed, tensor, frame)
         packed.tensor = tensor if packed.original else tensor.detach()
         if not is_parameter(tensor):
-            ledger.count(packed, tensor)
+            self.ledger.count(packed, tensor)
         self._tie(packed, frame)
         return packed
 
@@ -189,29 +188,23 @@ class Saving:
             sequence_nr += thread * OTHER
         code = None if caller is None else caller.f_code
         if sequence_nr == self._last_sequence_nr and code is self._last_code:
-            packed.place = self._last_place
-            packed.route = self._last_route
-            packed.module = self._last_module
-            packed.differentiates = self._last_differentiates
-            untied = self._last_untied
+            (packed.place, packed.route, packed.module, packed.differentiates, untied) = self._last
         else:
-            self._last_module = self._last_differentiates = None
             if self.detailed:
                 self._note_context(packed, caller)
             if thread != self._own:
                 self._note_other(sequence_nr)
             # A Function saves after its forward, which may have built nodes; a checkpoint's inputs
             # are in no node.
-            untied = self._last_untied = code is not None and (
+            untied = code is not None and (
                 code is FUNCTION_APPLY or code.co_filename == CHECKPOINT_FILE
             )
-            route = packed.route = self._last_route = self.routes.of(caller)
-            place = packed.place = self._last_place = (
-                route.places[0] if route.places else place_of(caller)
-            )
+            route = packed.route = self.routes.of(caller)
+            place = packed.place = route.places[0] if route.places else place_of(caller)
             if place is not None:
                 place.last_sequence_nr = sequence_nr
             self._last_sequence_nr, self._last_code = sequence_nr, code
+            self._last = place, route, packed.module, packed.differentiates, untied
         if untied:
             packed.sequence_nr = UNTIED
             if code is FUNCTION_APPLY:
@@ -240,7 +233,6 @@ class Saving:
             if token is not None:
                 packed.module = packed.module or token.module
                 packed.differentiates = node.name(), token.place
-        self._last_module, self._last_differentiates = packed.module, packed.differentiates
 
     def _note_other(self, number: int) -> None:
         """Note that another thread builds nodes: one of the engine's for a call, or of its own."""
@@ -265,7 +257,9 @@ class Saving:
         if node is None:
             return True
         if frame is not None and _runs(frame, FUNCTION_APPLY):
-            return not _is_of(node, frame) or node._sequence_nr() < packed.sequence_nr
+            function = None if _FUNCTION is None else _FUNCTION.of(frame)
+            is_another = type(node) is not node_class_of(function)
+            return is_another or node._sequence_nr() < packed.sequence_nr
         if node._sequence_nr() != packed.sequence_nr:
             # Foreach operations build all their nodes before they save any result.
             return not node.name().startswith("Foreach")
@@ -320,12 +314,11 @@ class Saving:
         self._checking = False
         try:
             with DisableTorchFunction():  # as in torch, no subclass sees its error being worded
-                return engine_words.modified_in_place(packed)
-        except Exception as failure:
-            if raised_by_program(failure):
-                raise
-            self.ledger.notes.failed("wording an error of torch's failed in gradscope", failure)
-            return MODIFIED
+                return self.ledger.notes.attempt(
+                    "wording an error of torch's failed in gradscope",
+                    partial(engine_words.modified_in_place, packed),
+                    MODIFIED,
+                )
         finally:
             self._checking = True
 
@@ -364,7 +357,6 @@ class Saving:
         """Return one pair of hooks that does what the program's does, and lets us see what they
         save.
         """
-        ledger = self.ledger
 
         @itself_hidden_from_compiler
         def pack(tensor: torch.Tensor) -> Packed:
@@ -374,18 +366,16 @@ class Saving:
                 assert error.__traceback__ is not None
                 error.__traceback__ = error.__traceback__.tb_next
                 raise
-            packed = self._new()
+            packed = self._counted()
             packed.theirs = (value, their_unpack)
             packed.original = False
-            ledger.saved_tensors += 1
-            ledger.live_tensors += 1
             try:
                 self._tie(packed, sys._getframe().f_back or caller_of(None))
             except Exception as failure:  # the program's forward pass must go on
                 if raised_by_program(failure):
                     raise
                 packed.sequence_nr = UNTIED
-                ledger.notes.failed("noting a saved tensor failed in gradscope", failure)
+                self.ledger.notes.failed("noting a saved tensor failed in gradscope", failure)
             return packed
 
         @itself_hidden_from_compiler
@@ -403,8 +393,3 @@ class Saving:
 
 def _runs(frame: FrameType | None, code: CodeType | None) -> bool:
     return frame is not None and frame.f_code is code
-
-
-def _is_of(node: Node, apply: FrameType) -> bool:
-    """True when the node is one of the Python Function whose ``apply`` runs in the frame."""
-    return _FUNCTION is not None and type(node) is node_class_of(_FUNCTION.of(apply))

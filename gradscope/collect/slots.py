@@ -215,13 +215,19 @@ def saved(node: Node, name: str) -> Any:
     return _slots(node, [raw], lambda: (getattr(node, SAVED + name),))[0]
 
 
+def each_saved(node: Node, name: str) -> list[Any]:
+    """Return the same one by one, without those that are None."""
+    found = saved(node, name)
+    return [each for each in (found if isinstance(found, tuple | list) else (found,)) if each]
+
+
 def held_by(each: Any) -> Any:
     """Return what a SavedTensor that stands alone holds; None before torch 2.12."""
     return getattr(each, "data", None)
 
 
 def _slot(value: torch.Tensor, noted: Iterator[Slot]) -> Slot:
-    if not _is_stand_in(value):
+    if value.numel() or value.untyped_storage()._cdata != _stand_in_storage:
         return Slot(value)
     part_from_leaf(value)
     return next(noted, Slot(None))
@@ -269,10 +275,6 @@ def _read_adopting(raw: Sequence[Any], read: Callable[[], Any], met: list[Slot])
                 if str(failure) == str(error) and not adopted.is_described_by(error):
                     continue
             adopted.is_stale(error)
-
-
-def _is_stand_in(value: torch.Tensor) -> bool:
-    return value.numel() == 0 and value.untyped_storage()._cdata == _stand_in_storage
 
 
 class _Adopted:

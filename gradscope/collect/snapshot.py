@@ -12,10 +12,18 @@ import torch
 from torch.autograd.graph import Node
 
 import gradscope.model as model
-from gradscope.collect.bare import Slots, can_read, slots_of
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token, token_of
-from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_freed
+from gradscope.collect.nodes import (
+    Kind,
+    Slots,
+    can_read,
+    held,
+    kind_of,
+    slots_of,
+    stale_by_engine,
+    was_freed,
+)
 from gradscope.collect.owners import owned_alone
 from gradscope.collect.shapes import Shape, Shapes
 from gradscope.collect.state import State
@@ -34,7 +42,7 @@ class _Painter:
 
     alone: Mapping[int, bool] = MappingProxyType({})
 
-    def __init__(self, names: Names | None) -> None:
+    def __init__(self, names: Names) -> None:
         self.names = names
         self._storages: dict[int, int] = {}
         self._labels: dict[Any, str] = {}
@@ -56,7 +64,7 @@ def picture(
     index: dict[Node, int],
     roots: Sequence[Root],
     *,
-    names: Names | None = None,
+    names: Names,
     left: int = 0,
     runs: Callable[[int], bool] = lambda index: True,
 ) -> Graph:
@@ -108,15 +116,9 @@ def _node(
         name = name.rsplit("::", 1)[-1]
     if kind.is_leaf:
         variable = node.variable  # type: ignore[attr-defined]
-        called = painter.names.of_tensor(variable) if painter.names else None
-        return model.Node(
-            i,
-            name,
-            NodeState.BUFFERLESS,
-            variable=called,
-            variable_label=describe(variable),
-            will_run=will_run,
-        )
+        called = painter.names.of_tensor(variable)
+        leaf = model.Node(i, name, NodeState.BUFFERLESS, will_run=will_run)
+        return replace(leaf, variable=called, variable_label=describe(variable))
     token = token_of(node)
     saved = [_saved(attribute, data, painter) for attribute, data in found]
     state = _state(node, kind, token, bool(saved))
@@ -132,37 +134,28 @@ def _node(
         and token.graph is not None
         and token.index < len(token.graph.nodes)
     ):
-        saved = [_with_state(s, SavedState.FREED) for s in token.graph.nodes[token.index].saved]
+        saved = [replace(s, state=SavedState.FREED) for s in token.graph.nodes[token.index].saved]
     unneeded = () if state is NodeState.FREED else _unneeded(kind, saved)
+    number = node._sequence_nr() if token is None else token.sequence_nr
+    drawn = model.Node(i, name, state, number, tuple(saved), will_run=will_run, unneeded=unneeded)
     if token is None:
-        number = node._sequence_nr()
-        return model.Node(
-            i, name, state, number, tuple(saved), will_run=will_run, unneeded=unneeded
-        )
+        return drawn
     module, module_class = token.module or (None, None)
-    return model.Node(
-        i,
-        name,
-        state,
-        token.sequence_nr,
-        tuple(saved),
-        site_of(token.place),
-        module,
-        module_class,
+    return replace(
+        drawn,
+        site=site_of(token.place),
+        module=module,
+        module_class=module_class,
         freed_by=token.freed_by.number if token.freed_by else None,
         built_after=token.generation,
-        will_run=will_run,
-        unneeded=unneeded,
         differentiates=_differentiates(token),
     )
 
 
 def _differentiates(token: Token) -> str:
     """Return ``TanhBackward0 of train.py:12`` if a call that ran that node built this one."""
-    if token.differentiates is None:
-        return ""
-    name, site = token.differentiates[0], site_of(token.differentiates[1])
-    return f"{name} of {site.place}" if site else name
+    name, place = token.differentiates or ("", None)
+    return name if place is None else f"{name} of {place.site.place}"
 
 
 def _unneeded(kind: Kind, saved: Sequence[model.SavedTensor]) -> tuple[str, ...]:
@@ -171,10 +164,6 @@ def _unneeded(kind: Kind, saved: Sequence[model.SavedTensor]) -> tuple[str, ...]
         return ()
     names = {(s.name or "").partition("[")[0] for s in saved}
     return tuple([name for name in kind.names if name not in names])
-
-
-def _with_state(saved: model.SavedTensor, state: SavedState) -> model.SavedTensor:
-    return replace(saved, state=state)
 
 
 def _state(node: Node, kind: Kind, token: Token | None, has_saved: bool) -> NodeState:
@@ -199,10 +188,8 @@ def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
     try:
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()
-        called = painter.names.of_tensor(tensor, key) if painter.names else None
     except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
         key, nbytes = id(tensor), 0
-        called = painter.names.of_tensor(tensor) if painter.names else None
     version = tensor._version
     stale = packed is not None and version != packed.version
     return model.SavedTensor(
@@ -215,7 +202,7 @@ def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
         packed.version if packed is not None else version,
         SavedState.STALE if stale else SavedState.SAVED,
         is_parameter(tensor),
-        called,
+        painter.names.of_tensor(tensor, key),
         site_of(packed.place) if packed is not None else None,
         painter.alone.get(key),
     )

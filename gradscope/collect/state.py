@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 
 from torch.autograd.graph import Node
 
 from gradscope.collect.alarms import Alarm
 from gradscope.collect.calls import Call
-from gradscope.collect.census import Census
 from gradscope.collect.default_hooks import DefaultHooks
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
-from gradscope.collect.lifting import Lifting
-from gradscope.collect.marks import Packed, token_of
+from gradscope.collect.lifting import Lifting, Past
+from gradscope.collect.marks import Census, Packed, token_of
 from gradscope.collect.mutations import Mutations
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.notes import Notes
-from gradscope.collect.observers import Observer, Observers
-from gradscope.collect.past import Past
+from gradscope.collect.observers import Observers
 from gradscope.collect.recognition import Recognizer
 from gradscope.collect.saving import Saving
 from gradscope.collect.stack_limit import StackLimit
@@ -37,40 +36,36 @@ class State:
     """The knowledge of one watch: counts, names, generations, changes in place, and where it
     stands.
 
-    ``hooked`` says whether the watch has saved-tensor hooks at all. ``foreseen`` has the
+    ``report`` announces a finding, ``hooked`` says whether the watch has saved-tensor hooks at all;
+    the default is a watch that no call goes through, for looks outside of one. ``foreseen`` has the
     predictions of failures by the number of the call that frees, ``left_out`` the places of waste
     that is not worth telling.
     """
 
     def __init__(
         self,
-        saving: Saving,
-        names: Names,
-        observers: Observers,
-        notes: Notes,
-        hooks: DefaultHooks | None,
+        report: Callable[[Finding], None] = lambda finding: None,
+        notes: Notes | None = None,
+        *,
+        hooked: bool = False,
     ) -> None:
-        self.hooked = hooks is not None
-        self.hooks = hooks
+        self.hooked = hooked
         self.active = True
         self.looks = True
         """Whether graphs can be looked at on this torch."""
-        self.names = names
-        self.observers = observers
-        self.notes = notes
-        self.saving = saving
-        self.ledger = saving.ledger
+        self.names = Names()
+        self.notes = notes or Notes()
+        self.observers = Observers(report, self.notes)
+        self.ledger = Ledger(self.observers, self.notes)
         self.census = Census()
-        self.generations = saving.generations
+        self.generations = Generations()
+        self.saving = Saving(self.ledger, self.names, self.generations)
+        self.hooks = DefaultHooks(self.saving, lambda: self.lifting.before_theirs())
         self.mutations = Mutations()
         self.stack_limit = StackLimit()
         self.recognizer = Recognizer(self.generations, self.stack_limit.room_for)
         self.past = Past(self.generations)
-        self.lifting = Lifting(
-            *(self.ledger, self.census, self.past, hooks),
-            lambda: observers.tell(Observer.outgrown),
-            self.generations,
-        )
+        self.lifting = Lifting(self)
         self.foreseen: dict[int, Finding] = {}
         self.left_out: set[Site | None] = set()
         self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
@@ -142,11 +137,3 @@ class State:
         """Put the stack limit back, unless deep graphs that were looked at are still alive."""
         if self.census.alive < self.stack_limit.OTHER_THREAD_NODES:
             self.stack_limit.restore()
-
-
-def bystander() -> State:
-    """Return the state of a watch that no call goes through, for looks outside of a watch."""
-    names, notes = Names(), Notes()
-    observers = Observers(lambda finding: None, notes)
-    saving = Saving(Ledger(observers, notes), names, Generations())
-    return State(saving, names, observers, notes, None)

@@ -34,7 +34,7 @@ class Walker:
         """How many edges were not followed for want of room."""
 
     def walk(
-        self, roots: Iterable[Node | None], enter: Callable[[Node], bool] = lambda node: True
+        self, roots: Iterable[Node | None], enter: Callable[[Node], bool] | None = None
     ) -> dict[Node, int]:
         """Return the nodes reachable from ``roots``, in depth-first order, each with its place in
         that order.
@@ -53,7 +53,7 @@ class Walker:
                 continue
             index[node] = len(index)
             self.room -= 1
-            if enter(node):
+            if enter is None or enter(node):
                 for following, _ in reversed(node.next_functions):
                     if following is not None and following not in index:
                         stack.append(following)

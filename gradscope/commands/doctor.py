@@ -71,7 +71,7 @@ def _torch_checks() -> Iterator[Check]:
     holding = len(facts.FACTS) - len(failing)
     yield Check("facts about torch", Grade.OK, f"{holding} of {len(facts.FACTS)} hold")
     for fact in failing:
-        lost = "; ".join(part.value for part in fact.parts) or "some figures are less exact"
+        lost = "; ".join(part.value for part in fact.parts)
         state = Grade.FAILS if facts.Part.WATCH in fact.parts else Grade.LESS
         yield Check("fact", state, f"not so: {fact.statement} ({lost})", _REPORT)
     yield _watches()

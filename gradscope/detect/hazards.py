@@ -7,15 +7,15 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
 import torch
 from torch.autograd.graph import Node as AutogradNode
 
-from gradscope.collect.calls import Call
-from gradscope.collect.evidence import Evidence
+from gradscope.collect.backward import Evidence
+from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Stale, token_of
@@ -23,7 +23,6 @@ from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import OTHER
-from gradscope.collect.walk import root_node
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
 from gradscope.program.sites import (
@@ -55,7 +54,7 @@ def examine(evidence: Evidence) -> list[Finding]:
     played through.
     """
     look, call = evidence.look, evidence.call
-    keeps = call.keep or evidence.record.create_graph
+    keeps = call.keep or evidence.call.record.create_graph
     needed = {i for i in look.freed if look.will_run(i) and needs_saved(look, i)}
     stale: dict[int, list[Stale]] = {}
     for i, found in look.stale:
@@ -77,7 +76,7 @@ def examine(evidence: Evidence) -> list[Finding]:
     if first in stale:
         return [_as_foretold(evidence, _stale_tensor(evidence, first, stale))]
     nodes = tuple(node_at(look, evidence.graph, i) for i in order if i in donated)
-    return [gs104.finding(gs104.DonatedGraph(evidence.record, nodes))]
+    return [gs104.finding(gs104.DonatedGraph(evidence.call.record, nodes))]
 
 
 def foresee(
@@ -87,29 +86,26 @@ def foresee(
     user = user_frame(frame)
     call = Call(state.calls, None if user is None else place_in(user), keep=False)
     with DisableTorchFunction():
-        roots = [n for n in map(root_node, outputs) if n is not None]
-        look = looker.look(roots, call.place)
+        asked = EngineCall(outputs, False, False, inputs, True)
+        roots = asked.roots
+        look = looker.look_for(asked, roots, call.place)
         call.roots = look.numbers_of(roots)
         del roots
-        if inputs:
-            look.runs = looker.runs(look, inputs, captured_only=False)
         if not look.is_wrong:
             return []
         graph = picture(
             look.nodes, look.index, (), names=state.names, left=look.left, runs=look.will_run
         )
         call.record = BackwardCall(state.calls, "backward", site_of(call.place))
-        return examine(Evidence(state, call, look, call.record, graph))
+        return examine(Evidence(state, call, look, graph))
 
 
+@dataclass(slots=True)
 class _Ready:
     """A node in the engine's queue: of two with the same number neither goes before the other."""
 
-    __slots__ = ("i", "number")
-
-    def __init__(self, i: int, number: int) -> None:
-        self.i = i
-        self.number = number
+    i: int
+    number: int
 
     def __lt__(self, other: _Ready) -> bool:
         return self.number > other.number
@@ -157,7 +153,7 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
     lines = (built_at(look, state.generations, i) for i in freed[:_MOST_NODES_NAMED])
     made = next((line for line in lines if line is not None), None)
     return gs101.FreedGraph(
-        call=evidence.record,
+        call=evidence.call.record,
         nodes=tuple(node_at(look, evidence.graph, i) for i in freed[:_MOST_NODES_NAMED]),
         made=(made,) if made is not None else (),
         freed_by=_record_of(by),
@@ -177,7 +173,7 @@ def _record_of(call: Call) -> BackwardCall | None:
 def missed(text: str, call: Call, look_again: Callable[[], Evidence]) -> Finding | None:
     """Return a finding where the engine raised what was not announced before the call."""
     finding = base.missed(text, call.record.site, call.record)
-    if finding is None or finding.code in call.announced:
+    if finding is None or finding.code in {each.code for each in call.findings}:
         return None
     return explain(look_again(), finding)
 
@@ -223,24 +219,24 @@ def explain(evidence: Evidence, unexpected: Finding) -> Finding:
 
 def _freed_meanwhile(evidence: Evidence) -> Finding | None:
     look, call = evidence.look, evidence.call
-    freed = [i for i in look.freed if _is_another(look.tokens[i].freed_by, call)]
+
+    def is_another(by: Call | None) -> bool:
+        """Return whether a call has freed something while this one ran."""
+        return by is not None and by is not call and (by.number > call.number or call.met is by)
+
+    freed = [i for i in look.freed if is_another(look.tokens[i].freed_by)]
     by = look.tokens[freed[0]].freed_by if freed else call.met or call.beside
     if by is None:
         return None
     made = built_at(look, evidence.state.generations, freed[0]) if freed else None
     return gs101.finding_meanwhile(
         gs101.FreedGraph(
-            call=evidence.record,
+            call=evidence.call.record,
             nodes=tuple(node_at(look, None, i) for i in freed[:1]),
             made=(made,) if made is not None else (),
             freed_by=by.record,
         )
     )
-
-
-def _is_another(by: Call | None, call: Call) -> bool:
-    """Return whether a call has freed something while ``call`` ran."""
-    return by is not None and by is not call and (by.number > call.number or call.met is by)
 
 
 def _modified_meanwhile(evidence: Evidence) -> Finding | None:
@@ -280,11 +276,11 @@ def _stale_tensor(
     saved = replace(saved, version=found.version, site=site_of(token.place), source=name)
     names = _names_of(tensor, name)
     return gs201.StaleTensor(
-        call=evidence.record,
+        call=evidence.call.record,
         node=node,
         saved=saved,
         version_now=version_of(tensor),
-        modified=state.mutations.who_modified(found, token, evidence.record, names),
+        modified=state.mutations.who_modified(found, token, evidence.call.record, names),
         more=sum(map(len, stale.values())) - 1,
     )
 
@@ -295,7 +291,7 @@ def _as_foretold(evidence: Evidence, facts: gs201.StaleTensor) -> Finding:
     for earlier in reversed(evidence.state.foretold):
         if earlier.code == "GS202" and earlier.announces(found):
             return replace(found, fix=earlier.fix, alternatives=earlier.alternatives)
-    call = evidence.record.site
+    call = evidence.call.record.site
     if not isinstance(facts.modified, gs201.ModifiedByStep) or call is None:
         return found
     step = facts.modified.site

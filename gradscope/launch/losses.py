@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import torch
 
-from gradscope.collect.engine_call import EngineCall
+from gradscope.collect.calls import EngineCall
 from gradscope.hooks import wrap_engine
 from gradscope.program.sites import user_frames
 from gradscope.torch_private import DisableTorchDispatch, DisableTorchFunction

@@ -101,14 +101,6 @@ class Contents:
             return []
 
 
-def _has_inline_values(cls: type) -> bool:
-    """Return whether instances keep the values of their attributes themselves.
-
-    From Python 3.13 on (Include/object.h, Py_TPFLAGS_INLINE_VALUES); a tensor does on 3.14.
-    """
-    return sys.version_info >= (3, 13) and bool(_class_flags(cls) & 1 << 2)
-
-
 def look_at(tensor: torch.Tensor) -> tuple[bool, bool]:
     """Return whether a tensor holds a graph, and whether it holds anything else.
 
@@ -204,7 +196,10 @@ def _of_tensor(contents: Contents, holder: torch.Tensor) -> list[Held]:
     held: list[Held] = []
     # tensor.__dict__ would make an empty dict for every tensor looked at: see whether it has one.
     parts = gc.get_referents(holder)
-    if len(parts) > 1 and _has_inline_values(type(holder)):
+    # From Python 3.13 on instances may keep the values of their attributes themselves
+    # (Include/object.h, Py_TPFLAGS_INLINE_VALUES); a tensor does on 3.14.
+    is_inline = sys.version_info >= (3, 13) and _class_flags(type(holder)) & 1 << 2
+    if len(parts) > 1 and is_inline:
         attributes = _tensor_dict(holder)
         held += contents.attributes(attributes)
         known = {id(value) for value in attributes.values()}

@@ -49,11 +49,6 @@ _of_user: dict[str, bool] = {}
 class Layout:
     """How to ``read`` the instances of a type, and whether they have a ``__dict__`` and slots."""
 
-    __slots__ = (
-        *("cls", "read", "fields", "slots", "has_dict"),
-        *("is_class", "is_tensor", "of_user", "opaque"),
-    )
-
     def __init__(self, cls: type, read: Callable[..., Any] | None) -> None:
         self.cls = weakref.ref(cls)
         self.read = read
@@ -67,17 +62,14 @@ class Layout:
         self.of_user = is_user_class(cls)
         self.fields = _fields(names) if derives(cls, tuple) else ()
         """The attributes of a named tuple."""
-        hidden = any(id(base) in OPAQUE for base in bases) or _is_own(cls)
+        module = class_namespace(cls).get("__module__")
+        is_own = type(module) is str and (module + ".").startswith("gradscope.")
+        hidden = is_own or any(id(base) in OPAQUE for base in bases)
         whole = hidden or self.is_class or any(id(base) in _COMPLETE for base in bases)
         # A property or a proxy's descriptor of the same name would run the user's code.
         self.has_dict = not whole and is_exactly(names.get("__dict__"), *_C_DESCRIPTORS)
         self.slots = () if whole or "__slots__" not in names else tuple(_slots(names, bases))
         self.opaque = hidden or not (read or self.has_dict or self.slots or self.is_class)
-
-
-def _is_own(cls: type) -> bool:
-    module = class_namespace(cls).get("__module__")
-    return type(module) is str and (module + ".").startswith("gradscope.")
 
 
 def _fields(names: dict[str, object]) -> tuple[str, ...]:

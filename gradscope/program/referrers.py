@@ -74,7 +74,9 @@ def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -
             direct = id(referrer) if held[0] is found else seen[id(held[0])].direct
             seen[id(referrer)] = entry = _Referrer(referrer, held[0], direct)
             own.add(id(entry))
-            if id(referrer) in modules or _is_top(referrer) or next(walk.paths_to(referrer), None):
+            cls = type(referrer)
+            is_top = layout_of(cls).is_class or layouts.derives(cls, FunctionNode)
+            if is_top or id(referrer) in modules or next(walk.paths_to(referrer), None):
                 tops.append(referrer)
             elif len(above) < _MOST_REFERRERS:
                 above.append(referrer)
@@ -86,11 +88,6 @@ def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -
     tops += [top for top in loose if seen[id(top)].direct not in named]
     tops += _tops_of_cycles(seen, {seen[id(top)].direct for top in tops})
     return [_down(top, seen, found) for top in tops]
-
-
-def _is_top(referrer: object) -> bool:
-    layout = layout_of(type(referrer))
-    return layout.is_class or layouts.derives(type(referrer), FunctionNode)
 
 
 def _tops_of_cycles(seen: dict[int, _Referrer], named: set[int]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Finds the user's source place of a call, past the frames of torch, gradscope and Python."""
+"""Finds the user's source places of a call, past the frames of torch, gradscope and Python."""
 
 from __future__ import annotations
 
@@ -177,7 +177,10 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
         if known.overrides:
             overriding = overriding or user or library or frame
             user = library = None
-        elif user is None and (owner == USER or (owner == COMPILED and stands_in_source(frame))):
+        elif user is None and (
+            owner == USER
+            or (owner == COMPILED and place_in(frame).site.end_column > 0)  # the user wrote it
+        ):
             user = frame
         elif owner == LIBRARY and library is None:
             library = frame
@@ -198,11 +201,6 @@ def from_library(frame: FrameType | None) -> bool:
     """Return whether the innermost frame from ``frame`` up that is not hidden is a library's."""
     owners = (owner_of(each.f_code) for each in frames_from(frame))
     return next((owner for owner in owners if owner not in (HIDDEN, ENGINE)), USER) == LIBRARY
-
-
-def stands_in_source(frame: FrameType) -> bool:
-    """Return whether a frame of compiled code is at an instruction that the user wrote."""
-    return place_in(frame).site.end_column > 0
 
 
 def user_frames(frame: FrameType | None) -> list[FrameType]:
@@ -245,3 +243,69 @@ def place_of(frame: FrameType | None) -> Place | None:
 def site_of(place: Place | None) -> Site | None:
     """Return the source place; None stays None."""
     return None if place is None else place.site
+
+
+_MOST_ROUTES = 10_000
+_DEEPEST = 200  # frames of the user's
+
+
+class Route:
+    """The user's places that were being run, the innermost first; one object per route.
+
+    ``in_call``: a backward call built the node, which then has only its innermost place.
+    """
+
+    __slots__ = ("in_call", "places")
+
+    def __init__(self, places: tuple[Place, ...], *, in_call: bool) -> None:
+        self.places = places
+        self.in_call = in_call
+
+
+class Routes:
+    """All routes seen; ``cut`` once one of them was too deep, or there were too many."""
+
+    def __init__(self) -> None:
+        self.cut = False
+        self._known: dict[tuple[Place, ...], Route] = {}
+        self._in_calls: dict[tuple[Place, ...], Route] = {}
+
+    def of(self, frame: FrameType | None) -> Route:
+        """Return the route to a frame.
+
+        It runs for every node: it looks at each frame once, and no further than a module's own.
+        """
+        codes = known_codes
+        places: list[Place] = []
+        in_call = False
+        while frame is not None:
+            code = frame.f_code
+            known = codes.get(id(code)) or learn_code(code)
+            owner = known.owner
+            if known.overrides:
+                places.clear()
+            elif owner == USER:
+                if not (in_call and places):  # an override may stand above the first one
+                    offset = frame.f_lasti
+                    places.append(known.places.get(offset) or place_at(code, offset))
+                if code.co_name == "<module>":
+                    break
+                if len(places) == _DEEPEST:
+                    self.cut = True
+                    break
+            elif owner == ENGINE:
+                in_call = True
+                del places[1:]
+                if places:
+                    break
+            frame = frame.f_back or caller_of(frame)
+        key = tuple(places)
+        routes = self._in_calls if in_call else self._known
+        route = routes.get(key)
+        if route is None:
+            route = Route(key, in_call=in_call)
+            if len(routes) < _MOST_ROUTES:
+                routes[key] = route
+            else:
+                self.cut = True
+        return route

@@ -153,16 +153,11 @@ def describe(tensor: Tensor) -> str:
     """Return dtype and shape as in ``f32[8, 32]``; ``f32[nested]`` for a nested tensor."""
     shape = shape_of(tensor)
     sizes = "nested" if shape is None else ", ".join(map(str, shape))
-    return f"{dtype_label(tensor)}[{sizes}]"
-
-
-def dtype_label(tensor: Tensor) -> str:
-    """Return the dtype in the short spelling of torch's own tools: ``f32``."""
     with DisableTorchFunction():
-        return label_of(tensor.dtype)
+        return f"{label_of(tensor.dtype)}[{sizes}]"
 
 
 def label_of(dtype: torch.dtype) -> str:
-    """Return a dtype in that spelling."""
+    """Return a dtype in the short spelling of torch's own tools: ``f32``."""
     name = str(dtype).removeprefix("torch.").replace("_", "")
     return _KIND.sub(lambda kind: _LETTERS[kind[0]], name) if name != "bool" else "b8"

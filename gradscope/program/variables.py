@@ -146,18 +146,12 @@ class Variable:
             return None
 
 
-def _warns(frame: FrameType) -> bool:
-    """Whether to ask the frame of a module or class for ``f_locals`` may show.
-
-    Python 3.12 runs comprehensions in this frame. Asked inside of one, it warns "assigning None to
-    unbound local" as soon as a trace function runs.
-    """
-    return _HAS_GET_VAR and not _HAS_VIEW and frame.f_code.co_nlocals > 0
-
-
 def _namespace(frame: FrameType) -> Any:
     """The mapping in which a module, a class body or an exec() keeps its variables."""
-    if _warns(frame):  # the variables of the comprehension that runs, or there are none
+    if _HAS_GET_VAR and not _HAS_VIEW and frame.f_code.co_nlocals:
+        # Python 3.12 runs comprehensions in this frame. Asked for ``f_locals`` inside of one, it
+        # warns "assigning None to unbound local" as soon as a trace function runs. These are the
+        # variables of the comprehension that runs, or there are none.
         return dict(_by_get_var(frame, frame.f_code)) or frame.f_globals
     if _HAS_SLOTS and _stands_still(frame):
         place = c_size_t.from_address(id(frame) + DATA).value + _LOCALS

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 import gradscope.torch_private as private
+from gradscope.collect.facts import _raises
 from gradscope.collect.nodes import _EDGES
 from gradscope.detect.foresight.facts import left_in
 from gradscope.program.iterators import on_stack
@@ -152,14 +153,6 @@ def _foreach_checks_first_whether_it_was_freed() -> bool:
         again = functools.partial(node, *[None] * private.inputs_of(node))
         said.append(_raises(again, FREED) is saves)
     return all(said)
-
-
-def _raises(read: Callable[[], object], text: str) -> bool:
-    try:
-        read()
-    except RuntimeError as error:
-        return text in str(error)
-    return False
 
 
 def _saved_attribute_raises_when_freed() -> bool:
@@ -387,6 +380,22 @@ def _warnings_skip_frames_of_the_import_machinery() -> bool:
     return caught[0].filename == __file__
 
 
+def _storages_count_their_owners() -> bool:
+    tensor: Any = torch.ones(2)
+    storage = tensor.untyped_storage()
+    alone = private.storage_use_count(storage._cdata)
+    other = tensor.detach()
+    shared = private.storage_use_count(storage._cdata)
+    return bool(alone == 2 and shared == 3 and tensor._use_count() == 1 and other is not None)
+
+
+def _positions_give_columns() -> bool:
+    def line() -> float:
+        return 1 + 2.5
+
+    return any(p[2] is not None and p[3] is not None for p in line.__code__.co_positions())
+
+
 _TORCH, _PYTHON = "torch", "CPython"
 
 FACTS = (
@@ -485,6 +494,18 @@ FACTS = (
         "compiled autograd is switched on and off by set_autograd_compiler, which Python looks up",
         ("hooks.py", "collect/default_hooks.py"),
         _compiled_autograd_is_switched_in_one_place,
+    ),
+    Fact(
+        _TORCH,
+        "a storage counts its owners, of which its Python object is one",
+        ("collect/ledger.py", "collect/owners.py"),
+        _storages_count_their_owners,
+    ),
+    Fact(
+        _PYTHON,
+        "code objects give the columns of each instruction",
+        ("code/places.py",),
+        _positions_give_columns,
     ),
     Fact(
         _PYTHON,

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 import gradscope
-from gradscope.collect.bare import are_whole
 from gradscope.collect.marks import KEY
+from gradscope.collect.nodes import are_whole
 from tests.needs import DETACHED_IS_TOLD, needs
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 import gradscope
 from gradscope.api.scope import Scope
-from gradscope.collect import booking, lifting
+from gradscope.collect import backward, lifting
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding, Summary
 from gradscope.record.file import load
@@ -627,7 +627,7 @@ def test_no_call_waits_for_the_next_one_to_be_in_the_file(tmp_path: Path) -> Non
 def test_points_of_the_memory_curve_do_not_wait_with_the_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(booking, "_SAMPLE_EVERY", -1.0)
+    monkeypatch.setattr(backward, "_SAMPLE_EVERY", -1.0)
     loop = Loop()
     with gradscope.watch() as scope:
         loop.iterate()

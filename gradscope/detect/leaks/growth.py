@@ -21,8 +21,7 @@ from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
-from gradscope.detect.leaks.spans import Room, Spans
-from gradscope.detect.leaks.suspects import Mark, Scan, Scanned, Suspect
+from gradscope.detect.leaks.suspects import Mark, Scan, Scanned, Spans, Suspect
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.layouts import closure_of
@@ -48,8 +47,6 @@ class Sightings:
     Only scans in which it had grown are kept: a holder may grow in bursts.
     """
 
-    __slots__ = ("count", "grows", "newest", "seen")
-
     def __init__(self, count: int, suspect: Suspect) -> None:
         self.seen = [(count, suspect)]
         self.count, self.newest = count, suspect
@@ -62,16 +59,6 @@ class Sightings:
         if suspect.iterations > last or last >= _SATURATED:
             self.seen = [*self.seen[-(SIGHTINGS - 1) :], (count, suspect)]
         self.count, self.newest = count, suspect
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether it was seen often enough to have grown."""
-        return self.grows and len(self.seen) == SIGHTINGS
-
-    @property
-    def holds_all(self) -> bool:
-        """Whether nearly every iteration so far is still held."""
-        return self.grows and self.newest.iterations >= self.count - 1
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -104,7 +91,7 @@ class CallLoop:
         self.numbers: frozenset[int] = frozenset()
         self.alive: list[tuple[int, int]] = []
         """How many iterations had run at each scan, and how many nodes were alive."""
-        self._last: BackwardCall | Call | None = None
+        self._last: Call | None = None
         self.done = False
 
     def begin(self, call: int, steps: int) -> None:
@@ -120,13 +107,11 @@ class CallLoop:
     @property
     def record(self) -> BackwardCall | None:
         """The record of the last call."""
-        return self._last.record if isinstance(self._last, Call) else self._last
+        return None if self._last is None else self._last.record
 
-    def end(self, ended: BackwardCall | Call, now: int) -> None:
-        """End the call; ``now`` is the time. Of a call on a recognized graph
-        there may be no record yet.
-        """
-        self._last = ended
+    def end(self, call: Call, now: int) -> None:
+        """End the call; ``now`` is the time."""
+        self._last = call
         if not self.starts:
             self.ticks.pop()
         self.ticks.append(now)
@@ -137,10 +122,6 @@ class CallLoop:
         """Return whether a node that was built at this time is of an iteration that has ended."""
         return bool(self.ticks) and self.first < time < self.ticks[-1]
 
-    def note_alive(self, nodes: int) -> None:
-        """Note at a scan how many nodes are alive."""
-        self.alive = [*self.alive[-(SIGHTINGS - 1) :], (self.count, nodes)]
-
     def grows(self, *, ended: bool) -> bool:
         """Return whether at least one node more was alive with each further call, at every scan."""
         return len(self.alive) >= (2 if ended else SIGHTINGS) and all(
@@ -150,6 +131,7 @@ class CallLoop:
 
 _FREE_SCANS, _FREE_SECONDS = 8, 0.3  # spent whatever the run takes; later scans have to be cheap
 _SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05  # of the run's time
+_TOUCHED = 20_000  # nodes in one scan
 _FIRST_LOOK = 8  # saved tensors
 # Iterations, before any optimizer has stepped, when they may be micro-batches, and after.
 _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)
@@ -174,7 +156,7 @@ class Growth(Observer):
         self._creates = False
         self._told: dict[Key, _Facts | None] = {}
         self._marks: set[Mark] = set()
-        self._room = Room(watch)
+        self._touched = 0
         self._thread = this_thread.number
         self._scans = 0
         self._seconds = 0.0
@@ -194,18 +176,16 @@ class Growth(Observer):
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    ) -> None:
         """Count the iteration, and remember for a scan which nodes the call runs through."""
         run = (t.sequence_nr for i, t in enumerate(look.tokens) if look.will_run(i))
-        self._begin(call, record, run, look.sequence_nrs())
-        return ()
+        self._begin(call, record, run, (token.sequence_nr for token in look.tokens))
 
-    def before_guarded(self, call: Call) -> Iterable[Finding]:
+    def before_guarded(self, call: Call) -> None:
         """Count the iteration all the same."""
         record = call.shape.record
         if record is not None:
             self._begin(call, record, call.numbers, call.numbers)
-        return ()
 
     def _begin(
         self, call: Call, record: BackwardCall, run: Iterable[int], numbers: Iterable[int]
@@ -224,19 +204,19 @@ class Growth(Observer):
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Scan if it is time to, and judge what has grown."""
-        loop = self._end(call, record)
+        loop = self._end(call)
         if loop is None or record.exception is not None:
             return ()
         return self._scan_loop(loop, call.fresh, frame)
 
     def after_guarded(self, call: Call) -> Iterable[Finding]:
         """Do the same after a call on a recognized graph."""
-        loop = self._end(call, call)
+        loop = self._end(call)
         if loop is None:
             return ()
         return self._scan_loop(loop, call.fresh, user_frame(sys._getframe()))
 
-    def _end(self, call: Call, ended: BackwardCall | Call) -> CallLoop | None:
+    def _end(self, call: Call) -> CallLoop | None:
         """End an iteration; return its loop if it is due for a scan."""
         ledger = self.watch.ledger
         self._most_packed = max(self._most_packed, ledger.saved_tensors - self._packed_before)
@@ -249,7 +229,7 @@ class Growth(Observer):
         )
         if loop is None or loop.call != call.number:
             return None
-        loop.end(ended, self.watch.generations.now)
+        loop.end(call, self.watch.generations.now)
         return loop if loop.due else None
 
     def _scan_loop(self, loop: CallLoop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
@@ -257,7 +237,8 @@ class Growth(Observer):
             return ()
         if loop.done and self._told.keys().isdisjoint(loop.holders):
             return ()
-        loop.note_alive(self.watch.census.alive - fresh)  # sequences have other lengths each time
+        alive = self.watch.census.alive - fresh  # sequences have other lengths each time
+        loop.alive = [*loop.alive[-(SIGHTINGS - 1) :], (loop.count, alive)]
         frames = user_frames(frame) or ([frame] if frame is not None else [])
         scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False)
         loop.numbers = frozenset()
@@ -269,10 +250,9 @@ class Growth(Observer):
         )
         return () if loop.waits else self._judge(loop, ended=False)
 
-    def after_program(self, main: ModuleType) -> Iterable[Finding]:
+    def after_program(self, main: ModuleType) -> None:
         """Look at what the program leaves in its variables, unless pack hooks have shown it."""
         self._look_back([_frame_in(main)])
-        return ()
 
     def at_end(self) -> Iterator[Finding]:
         """Judge loops that ended before they were scanned often enough, and what came after."""
@@ -418,6 +398,16 @@ class Growth(Observer):
         free = self._scans < _FREE_SCANS or self._seconds < _FREE_SECONDS
         return free or self._seconds < share * elapsed
 
+    def _room(self) -> int:
+        """Return how many nodes the next scan may touch: each takes stack when it is destroyed.
+
+        None outside of the watch's thread.
+        """
+        if this_thread.number != self._thread:
+            return 0
+        room = self.watch.stack_limit.room_for(self._touched + _TOUCHED)
+        return max(0, min(_TOUCHED, room - self._touched))
+
     def _scan(
         self,
         frames: Sequence[FrameType],
@@ -427,7 +417,7 @@ class Growth(Observer):
         between_calls: bool,
         last: bool = False,
     ) -> Scanned | None:
-        room = self._room.left()
+        room = self._room()
         if not room or not frames:
             return None
         started = time.thread_time()  # a busy machine must not change what is found
@@ -436,7 +426,7 @@ class Growth(Observer):
             told = frozenset(self._marks)
             scanned = Scan(frames, spans, numbers, told, between_calls, last).run()
         if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
-            self._room.take(spans.touched)
+            self._touched += spans.touched
         self._scans += 1
         self._seconds += time.thread_time() - started
         return scanned
@@ -518,9 +508,9 @@ def _has_grown(sightings: Sightings, *, ended: bool) -> bool:
     if not sightings.grows:
         return False
     suspect = sightings.newest
-    if ended and sightings.holds_all:
+    if ended and suspect.iterations >= sightings.count - 1:
         return True
-    if not sightings.is_enough:
+    if len(sightings.seen) < SIGHTINGS:
         return False
     bound = _bound(suspect)
     return bound is Bound.NONE or (
@@ -577,8 +567,10 @@ def _through_hooks() -> _Cycle | None:
         with DisableTorchFunction():
             installed = None if is_held_leaf(each) else each._backward_hooks
         for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
-            if type(hook) is FunctionType and _closes_over(hook, each):
-                counts[hook.__code__] += 1
+            if type(hook) is FunctionType:
+                held = (*(value for _, value in closure_of(hook)), *(hook.__defaults__ or ()))
+                if any(value is each for value in held):
+                    counts[hook.__code__] += 1
     if not counts:
         return None
     ((code, count),) = counts.most_common(1)
@@ -587,11 +579,6 @@ def _through_hooks() -> _Cycle | None:
     candidates = around or (calls if len(calls) == 1 else ())
     site = candidates[0] if candidates else Site(code.co_filename, code.co_firstlineno)
     return "hook", code.co_name, site, count
-
-
-def _closes_over(hook: FunctionType, tensor: Any) -> bool:
-    held = (*(value for _, value in closure_of(hook)), *(hook.__defaults__ or ()))
-    return any(each is tensor for each in held)
 
 
 def _through_grad() -> _Cycle | None:

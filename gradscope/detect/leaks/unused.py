@@ -27,8 +27,7 @@ from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.layouts import class_namespace, derives, is_user_module, user_functions
-from gradscope.program.routes import Route
-from gradscope.program.sites import Place, from_library
+from gradscope.program.sites import Place, Route, from_library
 from gradscope.rules import gs303, gs305
 
 _OFTEN_ENOUGH = 3
@@ -92,15 +91,14 @@ class Unused(Observer):
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    ) -> None:
         """Note by way of which lines the graph was built, and the call is made."""
         self._met[frozenset(token.route for token in look.tokens)] += 1
         if len(self._met) > _MOST_GRAPHS:
             self._fold()
         self._around.add(self.watch.saving.routes.of(frame))
-        return ()
 
-    def before_guarded(self, call: Call) -> Iterable[Finding]:
+    def before_guarded(self, call: Call) -> None:
         """Note the same of a recognized graph."""
         self._has_repeated = True
         self._repeats[call.shape] = count = self._repeats[call.shape] + 1
@@ -108,7 +106,6 @@ class Unused(Observer):
             self._fold()
         if not count & (count - 1) or count % _FEW == 0:  # they come by way of the same lines
             self._around.add(self.watch.saving.routes.of(sys._getframe()))
-        return ()
 
     def at_end(self) -> Iterator[Finding]:
         """Judge what there was."""
@@ -342,14 +339,13 @@ class Waste(Observer):
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    ) -> None:
         """Note which graphs that were kept are run again."""
         for i, token in enumerate(look.tokens if self._kept else ()):
             if token.call is not None and token.has_buffers and look.will_run(i):
                 kept = self._kept.get(token.call.number)
                 if kept is not None:
                     kept.used = True
-        return ()
 
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None

@@ -139,7 +139,7 @@ function findingBody(finding) {
     el(
       "li",
       { class: "step" },
-      el("div", { class: "role" }, el("b", {}, label), prose(message)),
+      el("div", { class: "role" }, el("b", {}, label), el("span", {}, prose(message))),
       site ? snippet(site) : "",
     );
   const steps = [

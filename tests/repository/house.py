@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 30975
-FILES = 224
+CODE = 29758
+FILES = 213
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

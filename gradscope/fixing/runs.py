@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeAlias
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, bare, read
 from gradscope.fixing.proposals import CODE
-from gradscope.fixing.rehearsal import Line, Record, Spot, read_record
+from gradscope.fixing.rehearsal import Line, Record, Spot
 from gradscope.model import Finding, Header, Outcome, Recording
 from gradscope.record.file import load
 
@@ -316,11 +316,12 @@ def rehearse(
     check(recording)
     with _done("rehearsing", recording, changes, bounds, guarded, start) as done:
         try:
-            return read_record(done.notes)
-        except (OSError, ValueError):
+            record: Record = pickle.loads(done.notes.read_bytes())
+        except (OSError, EOFError, pickle.UnpicklingError):
             last = (done.output.strip().splitlines() or ["it ran out of time"])[-1]
             script = recording.header.script
             raise GradscopeError(f"the rehearsal of {script} failed: {last}") from None
+    return record
 
 
 def _only_rank(header: Header) -> dict[str, str]:

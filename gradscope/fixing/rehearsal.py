@@ -70,7 +70,7 @@ class Event:
     leaves), ``stale`` the nodes whose saved tensors had been changed, each with the event that did
     it and the place that gave the tensor, and ``cleared`` the leaves without a gradient when it
     began, and ``uses`` the calls of ``autograd.grad`` of whose results the roots are computed.
-    ``value`` is the loss, if that is one number. ``leaves`` are those that a step has used.
+    ``leaves`` are those that a step has used.
     ``nodes`` is how many nodes there were, ``stack`` the program's lines that led there, the
     innermost first.
     """
@@ -85,7 +85,6 @@ class Event:
     stale: tuple[tuple[int, int, int], ...] = ()
     cleared: tuple[int, ...] = ()
     uses: tuple[int, ...] = ()
-    value: float | None = None
     leaves: tuple[int, ...] = ()
     optimizer: int = -1
     nodes: int = 0

@@ -26,9 +26,6 @@ NEVER_CAME = "this did not happen in the run: nothing to mend"
 
 _MOST_REHEARSED = 40
 """Most calls of a changed program in which its training is compared."""
-_FEWEST_STEPS = 4
-"""Calls of a line, the first of which is no measure, from which its steps can be compared."""
-
 _LEAST_SECONDS = 1.0
 """A run that would get less time than this is not started."""
 
@@ -78,13 +75,6 @@ class Verdict:
         losses = frozenset({loss.of}) if known is None else known.stands_for(loss.of)
         return next((one for one in self.before.losses if losses == {one.of}), None)
 
-    def beside(self, loss: Loss) -> Loss | None:
-        """Return the loss of the same line where nothing failed, if that is known."""
-        if self.comparison is None or len(same := self.comparison.stands_for(loss.of)) != 1:
-            return None
-        values = self.comparison.losses_of(*same)
-        return replace(loss, values=tuple(values)) if values else None
-
     @property
     def new(self) -> tuple[Finding, ...]:
         """The findings of the changed program that the unchanged one did not show."""
@@ -101,17 +91,6 @@ class Verdict:
             if (found := self.met(proposal)) is not None
         ]
         return self.after.exit_status is not None or self.after.calls >= max(made, default=0)
-
-    @property
-    def seconds_of_a_step(self) -> tuple[float | None, float | None]:
-        """How long an iteration takes with the fix, and as the program is: of the same number of
-        calls, and none as the program is where it failed before there were enough of them.
-        """
-        after, before = self.after, self.before
-        same = min(after.steps_made, before.steps_made)
-        if same < _FEWEST_STEPS:
-            return after.seconds_of_a_step(), None
-        return after.seconds_of_a_step(same), before.seconds_of_a_step(same)
 
     @property
     def fails(self) -> bool:

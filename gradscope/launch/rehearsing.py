@@ -43,7 +43,7 @@ from gradscope.hooks import (
     wrap_engine,
 )
 from gradscope.launch.guard import keep_inside
-from gradscope.launch.losses import line_of, value_of
+from gradscope.launch.losses import line_of
 from gradscope.launch.runner import prepare
 from gradscope.launch.trial import overlay, target_of
 from gradscope.program.names import Names
@@ -377,7 +377,6 @@ class Rehearsal(TorchFunctionMode):
                 accumulate=call.accumulates,
                 stale=tuple(stale),
                 cleared=tuple(clear),
-                value=value_of(roots) if call.accumulates else None,
             )
             if stale or any(self._graph.nbytes[i] for i in here & self._freed):
                 self._most_calls = min(self._most_calls, self._calls + _CALLS_AFTER)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -28,7 +27,7 @@ from gradscope.render.text.terminal import (
     wrapped,
 )
 from gradscope.render.wording import kind_of
-from gradscope.units import counted, nbytes, seconds, short_path
+from gradscope.units import counted, nbytes, short_path
 
 _MOST_OUTPUT_LINES = 15
 _LEAST_COLUMN = 24
@@ -80,8 +79,6 @@ def _details(verdict: Verdict, console: Console) -> None:
         _row("trains", "; ".join(trained), console)
     _losses(verdict, console)
     _row("memory", _memory(verdict), console)
-    if verdict.seconds_of_a_step[0] is not None:
-        _row("time", f"{_time(verdict)} from one backward call at a line to its next", console)
     if verdict.fails:
         _output(verdict.after, console)
 
@@ -108,7 +105,6 @@ def _tables(trial: Trial, console: Console) -> None:
             "memory": lambda tried: Text(
                 _memory(tried.verdict).removeprefix("graphs held at most ")
             ),
-            "per step": lambda tried: Text(_time(tried.verdict)),
             "verdict": _verdict_cell,
         }
         for name, cell in rows.items():
@@ -153,34 +149,9 @@ def _trains_cell(tried: Tried, console: Console) -> Text:
 
 
 def _loss_cell(tried: Tried) -> str:
-    verdict = tried.verdict
-    if verdict is None or not verdict.after.losses:
-        return "not known"
-    shown = []
-    for loss in verdict.after.losses:
-        text = f"{_number(loss.first)} → {_number(loss.last)}"
-        beside = verdict.beside(loss)
-        if beside is not None and len(beside.values) > 1 < len(loss.values):
-            same = min(len(beside.values), len(loss.values))
-            mine, other = _first(loss, same), _first(beside, same)
-            here = ""
-            if same < len(loss.values):
-                here = f"after {same:,} calls {_number(mine.last)}; "
-            text += f" ({here}without the fix, if nothing were freed, {_number(other.last)})"
-        shown.append(text)
-    return "\n".join(shown)
-
-
-def _first(loss: Loss, count: int) -> Loss:
-    return replace(loss, values=loss.values[:count])
-
-
-def _time(verdict: Verdict | None) -> str:
-    """Return how long an iteration takes, and how much that is beside one without the fix."""
-    after, before = (None, None) if verdict is None else verdict.seconds_of_a_step
-    if after is None:
-        return "not known"
-    return f"{seconds(after)} (before, {seconds(before)})" if before else seconds(after)
+    losses = tried.verdict.after.losses if tried.verdict is not None else ()
+    shown = (f"{_number(loss.first)} → {_number(loss.last)}" for loss in losses)
+    return "\n".join(shown) or "not known"
 
 
 def _verdict_cell(tried: Tried) -> Text:

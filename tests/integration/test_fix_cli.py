@@ -196,8 +196,6 @@ def test_verify_tells_hazard_end_loss_and_memory(tmp_path: Path) -> None:
     assert loss is not None
     assert float(loss[2]) < float(loss[1])
     assert "of 30 calls): falls memory graphs held at most" in words
-    # The program as it is fails at its second call: that is no measure for thirty.
-    assert re.search(r"time [\d.]+ (us|ms|s) from one backward call at a line to its next", words)
     assert "step 1" not in map(str.strip, tried.stdout.splitlines())
     assert "`cell.*` would get gradient from each loss through its own iteration" in " ".join(
         tried.stdout.split()

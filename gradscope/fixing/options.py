@@ -96,8 +96,6 @@ def _ordered(
     """
     words = {fix.kind: fix for fix in reversed(known)}
     first = [fix.kind for fix in known[:1] if fix.kind in _MEANT]
-    if all(fix.effects for fix in found.get(FixKind.REORDER, ())) and found.get(FixKind.RECOMPUTE):
-        first = [kind for kind in first if kind is not FixKind.REORDER]
     found_sooner = [kind for kind in sooner if found.get(kind)]
     kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))
     # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.

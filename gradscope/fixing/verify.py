@@ -256,9 +256,9 @@ def try_out(
     ``bounds.seconds``; ``tell`` is called with what begins. ``record`` is what a rehearsal of the
     program has shown already.
 
-    Of a finding's candidates the first that holds is taken, one that is machine-applicable before
-    others, or the one of ``picks``. The candidates of other findings that are tried with it are
-    those taken so far. Raise GradscopeError if the program cannot be run again.
+    Of a finding's candidates the first that holds is taken, or the one of ``picks``. The candidates
+    of other findings that are tried with it are those taken so far. Raise GradscopeError if the
+    program cannot be run again.
     """
     check(recording)
     trials = _Trials(recording, record, bounds, picks, tell)
@@ -275,10 +275,9 @@ def try_out(
             name = f"fix {candidate.number}"
             verdict = trials.verdict(with_it, name) if mine.applies else None
             tried.append(Tried(candidate, mine, verdict))
-        held = sorted((t for t in tried if t.holds), key=lambda t: t.candidate.rank)
-        first = next(iter(held or [t for t in tried if t.verdict is not None]), None)
-        if first is not None:
-            taken[proposal.number] = first.candidate.number
+        held = [t for t in tried if t.holds] or [t for t in tried if t.verdict is not None]
+        if held:
+            taken[proposal.number] = held[0].candidate.number
         found += tried
     best = replanned(recording, plan, taken.values())
     if not found:

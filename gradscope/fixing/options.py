@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -540,9 +540,8 @@ class _Search:
         """Yield the fixes that run, at the head of a loop or of a function, what comes before it or
         what another method stores for it.
         """
-        around = [(spot[0], e) for spot in self._stack for e in source.enclosing(*spot)]
-        behind = [(file, e) for file, node in self._built_at for e in block_with(file, node)]
-        for file, owner in dict.fromkeys((*around, *behind)):
+        beside = ((file, e) for file, node in self._built_at for e in block_with(file, node))
+        for file, owner in dict.fromkeys(beside):
             block = block_with(file, owner)
             nodes = self._building(file, block, owner)
             nodes = with_followers(block[: block.index(owner)], nodes)
@@ -576,8 +575,7 @@ class _Search:
         head = next((h for h, p in enumerate(self._record.heads) if region_of(p) is owner), -1)
         if head < 0 or not edits:
             return
-        own = frozenset().union(*(self._built_by(file, node) for node in nodes))
-        changed = self._run(Change(again=own, head=head))
+        changed = self._run(Change(again=self._all_built(file, nodes), head=head))
         if self._mends(changed) and not self._harm(changed):
             lines = lines_told(node.lineno for node in nodes)
             is_loop = isinstance(owner, source.LOOPS)
@@ -754,16 +752,14 @@ class _Search:
         counts = [e.nodes for e in self._record.events if e.kind == "call" and e.spot == spot]
         if len(counts) < 2:
             return 0
-        start, end = counts[-2:]
-        reached = self._record.reached(range(start, end), self._is_cut({number}))
-        return sum(1 for node in reached if node < start and self._record.nbytes[node])
+        record, (start, end) = self._record, counts[-2:]
 
-    def _is_cut(self, numbers: set[int]) -> Callable[[int, int], bool]:
-        record = self._record
-        return lambda node, following: (
-            record.identities.get(following) in numbers
-            or record.added.get((node, following)) in numbers
-        )
+        def is_cut(node: int, following: int) -> bool:
+            places = record.identities.get(following), record.added.get((node, following))
+            return number in places
+
+        reached = record.reached(range(start, end), is_cut)
+        return sum(1 for node in reached if node < start and record.nbytes[node])
 
     def _detach(self, numbers: Sequence[int]) -> Fix | None:
         record = self._record

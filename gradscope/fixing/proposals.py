@@ -137,11 +137,8 @@ def without(recording: Recording, old: Plan, left_out: Iterable[Proposal], probl
         else p
         for p in old.proposals
     ]
-    return replanned(recording, replace(old, proposals=tuple(proposals)), _chosen_of(old))
-
-
-def _chosen_of(plan: Plan) -> list[int]:
-    return [proposal.chosen.number for proposal in plan.proposals]
+    chosen = (proposal.chosen.number for proposal in old.proposals)
+    return replanned(recording, replace(old, proposals=tuple(proposals)), chosen)
 
 
 def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) -> Plan:

@@ -80,7 +80,6 @@ class Event:
     roots: tuple[int, ...] = ()
     targets: tuple[int | None, ...] | None = None
     keep: bool = False
-    create: bool = False
     accumulate: bool = True
     stale: tuple[tuple[int, int, int], ...] = ()
     cleared: tuple[int, ...] = ()

@@ -113,8 +113,6 @@ class Loss:
     @property
     def word(self) -> str:
         """What became of the loss."""
-        if len(self.values) < 2:
-            return "one call only"
         if not math.isfinite(self.last):
             return "is not finite"
         return "falls" if self.last < self.first else "does not fall"
@@ -160,11 +158,6 @@ class Run:
     def findings(self) -> tuple[Finding, ...]:
         """What was found in it."""
         return self.recording.findings if self.recording is not None else ()
-
-    @property
-    def peak(self) -> int:
-        """The most bytes that its graphs held."""
-        return self.recording.summary.peak_saved_bytes if self.recording is not None else 0
 
 
 def check(recording: Recording) -> None:

@@ -373,7 +373,6 @@ class Rehearsal(TorchFunctionMode):
                 roots=tuple(starts),
                 targets=targets,
                 keep=call.keep_graph,
-                create=call.create_graph,
                 accumulate=call.accumulates,
                 stale=tuple(stale),
                 cleared=tuple(clear),

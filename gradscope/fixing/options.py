@@ -225,10 +225,9 @@ class _Search:
         for each in self._harmless:
             is_number = record.kinds.get(each) == _NUMBER and not record.places[each].is_added
             if is_number and self._mends(changed := self._cut([each])):
-                edits = written(*with_call(record.places[each], _NUMBER, "item"))
-                message = f"use the value of `{text_at(record.places[each])}`"
-                where = f" at line {record.places[each].line}, with item()"
-                fixes.append(self._fix(FixKind.ITEM, message + where, edits, changed))
+                edits, where = self._edits_at([each], "item")
+                message = f"use the value of {where}, with item()"
+                fixes.append(self._fix(FixKind.ITEM, message, edits, changed))
         return [fix for fix in fixes if fix.edits][:_MOST]
 
     def detached_together(self) -> list[Fix]:
@@ -470,11 +469,8 @@ class _Search:
             return []
         if not self._mends(self._run(Change(clones=frozenset(places)))):
             return []
-        record = self._record
-        edits = all_of(with_call(record.places[n], record.kinds[n], "clone") for n in places)
-        told = listed([f"`{text_at(record.places[n])}`" for n in places])
-        lines = lines_told(record.places[n].line for n in places)
-        message = f"clone() {told} at {lines}: it is changed before backward needs it"
+        edits, where = self._edits_at(places, "clone")
+        message = f"clone() {where}: it is changed before backward needs it"
         fix = Fix(FixKind.CLONE, message, edits, _CHANGES, ("every gradient stays as it is",))
         return [fix] if edits else []
 
@@ -762,25 +758,20 @@ class _Search:
         return sum(1 for node in reached if node < start and record.nbytes[node])
 
     def _detach(self, numbers: Sequence[int]) -> Fix | None:
-        record = self._record
-        kinds = [record.kinds.get(n, frozenset()) for n in numbers]
-        edits = all_of(
-            with_call(record.places[n], k, "detach") for n, k in zip(numbers, kinds, strict=True)
-        )
+        edits, where = self._edits_at(numbers, "detach")
         if not edits:
             return None
-        texts = [text_at(record.places[n]) for n in numbers]
-        where = lines_told(record.places[n].line for n in numbers)
-        names = listed([f"`{text}`" for text in dict.fromkeys(texts)])
-        changed = self._cut(numbers)
-        return Fix(
-            FixKind.DETACH,
-            f"detach() {names} at {where}",
-            edits,
-            _CHANGES,
-            self._effects(changed),
-            "no step uses a gradient that goes through it",
-        )
+        effects = self._effects(self._cut(numbers))
+        reason = "no step uses a gradient that goes through it"
+        return Fix(FixKind.DETACH, f"detach() {where}", edits, _CHANGES, effects, reason)
+
+    def _edits_at(self, numbers: Sequence[int], method: str) -> tuple[tuple[Edit, ...], str]:
+        """Return the edits that call a method of what some places give, and those in words."""
+        places = [self._record.places[n] for n in numbers]
+        kinds = [self._record.kinds.get(n, frozenset()) for n in numbers]
+        edits = all_of(with_call(p, k, method) for p, k in zip(places, kinds, strict=True))
+        texts = listed([f"`{text_at(place)}`" for place in places])
+        return edits, f"{texts} at {lines_told(place.line for place in places)}"
 
     def _effects(self, changed: Simulation) -> tuple[str, ...]:
         """Return what the training loses, in words."""

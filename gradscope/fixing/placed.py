@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
+    Piece,
     Pieces,
     after,
     before,
@@ -16,6 +17,7 @@ from gradscope.fixing.edits import (
     instead_of,
     lines_of,
     removed,
+    start_of,
     text_of,
     under,
 )
@@ -217,9 +219,7 @@ def without_flag(place: Place, name: str) -> Pieces:
         return (instead_of(keyword, place.file, ""),)
     first, last = (given[at - 1], keyword) if at else (keyword, given[1])
     kept = text_of(given[at - 1] if at else given[1], place.file)
-    span = ast.copy_location(ast.Pass(), first)
-    span.end_lineno, span.end_col_offset = end_of(last)
-    return (instead_of(span, place.file, kept),)
+    return (Piece(place.file, start_of(first), end_of(last), kept),)
 
 
 def summed(first: Place, second: Place) -> Pieces:
@@ -558,8 +558,5 @@ def uncached(file: str, function: ast.FunctionDef) -> Pieces:
         if name == "cached_property":
             return (instead_of(each, file, "property"),)
         if name in _CACHES:
-            line = each.lineno
-            whole = ast.copy_location(ast.Pass(), each)
-            whole.col_offset, whole.end_lineno, whole.end_col_offset = 0, line + 1, 0
-            return (instead_of(whole, file, ""),)
+            return (Piece(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
     return ()

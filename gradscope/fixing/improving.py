@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.options import with_options
-from gradscope.fixing.proposals import Candidate, Plan, Proposal, plan, replanned
+from gradscope.fixing.proposals import Plan, plan, replanned
 from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
 from gradscope.fixing.verify import Verdict, default_calls
 from gradscope.model import Applicability, Finding, Fix, Recording, Severity
@@ -55,7 +55,8 @@ def _tried(
             if left < _LEAST_SECONDS:
                 break
             tell(f"tries fix {candidate.number}")
-            with_it = _only(recording, proposed, proposal, candidate)
+            alone = replace(proposal, chosen=candidate, problem="")
+            with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
             within = Bounds(bounds.calls, left)
             after = run(recording, with_it.changes, within, guarded=True, start=start)
             verdict = Verdict(with_it, bounds, before, after)
@@ -76,9 +77,3 @@ def _with(finding: Finding, held: Fix) -> Finding:
     """Return a finding with what held as its first fix."""
     others = (fix for fix in finding.fixes if fix.edits != held.edits)
     return replace(finding, fix=held, alternatives=tuple(others))
-
-
-def _only(recording: Recording, plan: Plan, proposal: Proposal, candidate: Candidate) -> Plan:
-    """Return the plan with one candidate for one proposal, and nothing for the others."""
-    alone = replace(plan, proposals=(replace(proposal, chosen=candidate, problem=""),))
-    return replanned(recording, alone, [candidate.number])

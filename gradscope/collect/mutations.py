@@ -17,7 +17,7 @@ from gradscope.code.statements import Statement
 from gradscope.model import BackwardCall, Site
 from gradscope.program.sites import Place, site_of
 from gradscope.program.tensors import storage_of
-from gradscope.rules.gs201 import ModifiedAt, ModifiedBetween, ModifiedByStep
+from gradscope.rules.gs201 import Modified
 
 if TYPE_CHECKING:
     from gradscope.collect.marks import Packed, Stale, Token
@@ -100,24 +100,24 @@ class Mutations:
 
     def who_modified(
         self, stale: Stale, token: Token, call: BackwardCall, visible: frozenset[str]
-    ) -> ModifiedAt | ModifiedByStep | ModifiedBetween:
+    ) -> Modified:
         """Return what is known of the first change of a tensor since it was saved.
 
         ``visible`` are the program's names for the tensor.
         """
         step = self._step_after(stale.tensor, stale.version)
         if step is not None:
-            return ModifiedByStep(step)
+            return Modified(step, step, by_step=True)
         for packed in (reference() for reference in token.packs):
             if packed is not None and packed.tensor is stale.tensor and packed in self._seen:
-                return ModifiedAt(self._seen[packed])
+                return Modified(self._seen[packed], self._seen[packed])
         saved_at = site_of(token.place)
         files = dict.fromkeys(s.file for s in (saved_at, call.site) if s is not None)
         candidates = tuple(s for file in files for s in changes.in_place_statements(file))
         candidates = statements.between(candidates, saved_at, call.site)
         names = visible | (statements.names_at(saved_at) if saved_at is not None else frozenset())
         found = likeliest(candidates, names, saved_at)
-        return ModifiedBetween(saved_at, call.site) if found is None else ModifiedAt(found.site)
+        return Modified(*((saved_at, call.site) if found is None else (found.site, found.site)))
 
 
 def node_site(

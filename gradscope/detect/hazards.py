@@ -292,9 +292,9 @@ def _as_foretold(evidence: Evidence, facts: gs201.StaleTensor) -> Finding:
         if earlier.code == "GS202" and earlier.announces(found):
             return replace(found, fix=earlier.fix, alternatives=earlier.alternatives)
     call = evidence.call.record.site
-    if not isinstance(facts.modified, gs201.ModifiedByStep) or call is None:
+    step = facts.modified.last
+    if not facts.modified.by_step or call is None or step is None:
         return found
-    step = facts.modified.site
     if step.function != call.function or step.line <= call.line:
         return found
     others = () if found.fix is None else (found.fix,)

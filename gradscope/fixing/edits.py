@@ -82,19 +82,20 @@ def _checked(edits: Sequence[Edit]) -> tuple[Edit, ...]:
 
 def instead_of(node: ast.AST, file: str, text: str) -> Piece:
     """Return the piece that replaces an expression."""
-    return Piece(file, _start(node), end_of(node), text)
+    return Piece(file, start_of(node), end_of(node), text)
 
 
 def text_of(node: ast.AST, file: str) -> str:
     """Return an expression as it is written, over several lines if it is so."""
-    (first, column), (last, end) = _start(node), end_of(node)
+    (first, column), (last, end) = start_of(node), end_of(node)
     lines = [bare(line).encode() for line in source.parsed(file).lines[first - 1 : last]]
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][column:]
     return b"\n".join(lines).decode()
 
 
-def _start(node: ast.AST) -> tuple[int, int]:
+def start_of(node: ast.AST) -> tuple[int, int]:
+    """Return the line and the column where a node starts."""
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
@@ -130,7 +131,7 @@ def removed(node: ast.stmt, file: str) -> Pieces:
     if not _stands_alone(node, file):
         return ()
     if len(block_with(file, node)) < 2:
-        return (Piece(file, _start(node), end_of(node), "pass"),)
+        return (Piece(file, start_of(node), end_of(node), "pass"),)
     return (Piece(file, (first_line(node), 0), (end_of(node)[0] + 1, 0), ""),)
 
 
@@ -167,13 +168,13 @@ def lines_of(node: ast.stmt, file: str) -> list[str]:
 
 def first_line(node: ast.stmt) -> int:
     """Return the line where a statement begins, its decorators included."""
-    return min(_start(each)[0] for each in (node, *getattr(node, "decorator_list", ())))
+    return min(start_of(each)[0] for each in (node, *getattr(node, "decorator_list", ())))
 
 
 def _indent(node: ast.stmt, file: str) -> str | None:
     """Return what stands before a statement; None if that is not only white space."""
     line = bare(source.parsed(file).lines[first_line(node) - 1])
-    text = line.encode()[: _start(node)[1]].decode()
+    text = line.encode()[: start_of(node)[1]].decode()
     return None if text.strip() else text
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.options import with_options
-from gradscope.fixing.proposals import Candidate, Plan, Proposal, plan, replanned
+from gradscope.fixing.proposals import Plan, plan, replanned
 from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
 from gradscope.fixing.verify import Verdict, default_calls
 from gradscope.model import Applicability, Finding, Fix, Recording, Severity
@@ -46,60 +46,34 @@ def _tried(
     bounds = Bounds(default_calls(proposed.proposals), 0)
     ended = recording.outcome.exit_status
     before = Run(recording, (), ended, "")
-    judged: dict[int, _Judgement] = {}
+    held: dict[int, Fix] = {}
     for proposal in proposed.proposals:
         if proposal.finding.severity is Severity.ADVICE:
             continue
-        judgement = _Judgement()
-        judged |= dict.fromkeys(map(id, proposal.findings), judgement)
         for candidate in [c for c in proposal.candidates if c.can_be_tried][:_MOST_TRIED]:
             left = end - time.monotonic()
             if left < _LEAST_SECONDS:
                 break
             tell(f"tries fix {candidate.number}")
-            with_it = _only(recording, proposed, proposal, candidate)
+            alone = replace(proposal, chosen=candidate, problem="")
+            with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
             within = Bounds(bounds.calls, left)
             after = run(recording, with_it.changes, within, guarded=True, start=start)
-            if after.exit_status == REFUSED:
-                continue
-            judgement.is_tried = True
             verdict = Verdict(with_it, bounds, before, after)
-            if after.exit_status is not None and verdict.mends(proposal):
-                judgement.held = candidate.fix
-                judgement.is_proven = after.exit_status == 0
+            if after.exit_status not in (None, REFUSED) and verdict.mends(proposal):
+                held |= dict.fromkeys(map(id, proposal.findings), _safe(candidate.fix, after))
                 break
-    findings = (judged[id(f)].applied(f) if id(f) in judged else f for f in recording.findings)
+    findings = (_with(f, held[id(f)]) if id(f) in held else f for f in recording.findings)
     return replace(recording, findings=tuple(findings))
 
 
-@dataclass
-class _Judgement:
-    """What trying the candidates of a finding has shown."""
-
-    held: Fix | None = None
-    is_proven: bool = False
-    """Whether the program came to its own end with it."""
-    is_tried: bool = False
-
-    def applied(self, finding: Finding) -> Finding:
-        """Return a finding with what held as its first fix; only that is said to be safe."""
-        fixes = [each for each in finding.fixes if self.held is None or each != self.held]
-        if self.is_tried:
-            fixes = [_careful(fix) for fix in fixes]
-        if self.held is not None:
-            safe = Applicability.MACHINE_APPLICABLE
-            first = replace(self.held, applicability=safe) if self.is_proven else self.held
-            fixes = [first, *(fix for fix in fixes if fix.edits != first.edits)]
-        return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
+def _safe(fix: Fix, after: Run) -> Fix:
+    """Return a fix that held, as safe if the program came to its own end with it."""
+    safe = Applicability.MACHINE_APPLICABLE
+    return replace(fix, applicability=safe) if after.exit_status == 0 else fix
 
 
-def _careful(fix: Fix) -> Fix:
-    if fix.applicability is not Applicability.MACHINE_APPLICABLE or not fix.edits:
-        return fix
-    return replace(fix, applicability=Applicability.MAYBE_INCORRECT)
-
-
-def _only(recording: Recording, plan: Plan, proposal: Proposal, candidate: Candidate) -> Plan:
-    """Return the plan with one candidate for one proposal, and nothing for the others."""
-    alone = replace(plan, proposals=(replace(proposal, chosen=candidate, problem=""),))
-    return replanned(recording, alone, [candidate.number])
+def _with(finding: Finding, held: Fix) -> Finding:
+    """Return a finding with what held as its first fix."""
+    others = (fix for fix in finding.fixes if fix.edits != held.edits)
+    return replace(finding, fix=held, alternatives=tuple(others))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -96,8 +96,6 @@ def _ordered(
     """
     words = {fix.kind: fix for fix in reversed(known)}
     first = [fix.kind for fix in known[:1] if fix.kind in _MEANT]
-    if all(fix.effects for fix in found.get(FixKind.REORDER, ())) and found.get(FixKind.RECOMPUTE):
-        first = [kind for kind in first if kind is not FixKind.REORDER]
     found_sooner = [kind for kind in sooner if found.get(kind)]
     kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))
     # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
@@ -227,10 +225,9 @@ class _Search:
         for each in self._harmless:
             is_number = record.kinds.get(each) == _NUMBER and not record.places[each].is_added
             if is_number and self._mends(changed := self._cut([each])):
-                edits = written(*with_call(record.places[each], _NUMBER, "item"))
-                message = f"use the value of `{text_at(record.places[each])}`"
-                where = f" at line {record.places[each].line}, with item()"
-                fixes.append(self._fix(FixKind.ITEM, message + where, edits, changed))
+                edits, where = self._edits_at([each], "item")
+                message = f"use the value of {where}, with item()"
+                fixes.append(self._fix(FixKind.ITEM, message, edits, changed))
         return [fix for fix in fixes if fix.edits][:_MOST]
 
     def detached_together(self) -> list[Fix]:
@@ -472,11 +469,8 @@ class _Search:
             return []
         if not self._mends(self._run(Change(clones=frozenset(places)))):
             return []
-        record = self._record
-        edits = all_of(with_call(record.places[n], record.kinds[n], "clone") for n in places)
-        told = listed([f"`{text_at(record.places[n])}`" for n in places])
-        lines = lines_told(record.places[n].line for n in places)
-        message = f"clone() {told} at {lines}: it is changed before backward needs it"
+        edits, where = self._edits_at(places, "clone")
+        message = f"clone() {where}: it is changed before backward needs it"
         fix = Fix(FixKind.CLONE, message, edits, _CHANGES, ("every gradient stays as it is",))
         return [fix] if edits else []
 
@@ -542,9 +536,8 @@ class _Search:
         """Yield the fixes that run, at the head of a loop or of a function, what comes before it or
         what another method stores for it.
         """
-        around = [(spot[0], e) for spot in self._stack for e in source.enclosing(*spot)]
-        behind = [(file, e) for file, node in self._built_at for e in block_with(file, node)]
-        for file, owner in dict.fromkeys((*around, *behind)):
+        beside = ((file, e) for file, node in self._built_at for e in block_with(file, node))
+        for file, owner in dict.fromkeys(beside):
             block = block_with(file, owner)
             nodes = self._building(file, block, owner)
             nodes = with_followers(block[: block.index(owner)], nodes)
@@ -578,8 +571,7 @@ class _Search:
         head = next((h for h, p in enumerate(self._record.heads) if region_of(p) is owner), -1)
         if head < 0 or not edits:
             return
-        own = frozenset().union(*(self._built_by(file, node) for node in nodes))
-        changed = self._run(Change(again=own, head=head))
+        changed = self._run(Change(again=self._all_built(file, nodes), head=head))
         if self._mends(changed) and not self._harm(changed):
             lines = lines_told(node.lineno for node in nodes)
             is_loop = isinstance(owner, source.LOOPS)
@@ -756,37 +748,30 @@ class _Search:
         counts = [e.nodes for e in self._record.events if e.kind == "call" and e.spot == spot]
         if len(counts) < 2:
             return 0
-        start, end = counts[-2:]
-        reached = self._record.reached(range(start, end), self._is_cut({number}))
-        return sum(1 for node in reached if node < start and self._record.nbytes[node])
+        record, (start, end) = self._record, counts[-2:]
 
-    def _is_cut(self, numbers: set[int]) -> Callable[[int, int], bool]:
-        record = self._record
-        return lambda node, following: (
-            record.identities.get(following) in numbers
-            or record.added.get((node, following)) in numbers
-        )
+        def is_cut(node: int, following: int) -> bool:
+            places = record.identities.get(following), record.added.get((node, following))
+            return number in places
+
+        reached = record.reached(range(start, end), is_cut)
+        return sum(1 for node in reached if node < start and record.nbytes[node])
 
     def _detach(self, numbers: Sequence[int]) -> Fix | None:
-        record = self._record
-        kinds = [record.kinds.get(n, frozenset()) for n in numbers]
-        edits = all_of(
-            with_call(record.places[n], k, "detach") for n, k in zip(numbers, kinds, strict=True)
-        )
+        edits, where = self._edits_at(numbers, "detach")
         if not edits:
             return None
-        texts = [text_at(record.places[n]) for n in numbers]
-        where = lines_told(record.places[n].line for n in numbers)
-        names = listed([f"`{text}`" for text in dict.fromkeys(texts)])
-        changed = self._cut(numbers)
-        return Fix(
-            FixKind.DETACH,
-            f"detach() {names} at {where}",
-            edits,
-            _CHANGES,
-            self._effects(changed),
-            "no step uses a gradient that goes through it",
-        )
+        effects = self._effects(self._cut(numbers))
+        reason = "no step uses a gradient that goes through it"
+        return Fix(FixKind.DETACH, f"detach() {where}", edits, _CHANGES, effects, reason)
+
+    def _edits_at(self, numbers: Sequence[int], method: str) -> tuple[tuple[Edit, ...], str]:
+        """Return the edits that call a method of what some places give, and those in words."""
+        places = [self._record.places[n] for n in numbers]
+        kinds = [self._record.kinds.get(n, frozenset()) for n in numbers]
+        edits = all_of(with_call(p, k, method) for p, k in zip(places, kinds, strict=True))
+        texts = listed([f"`{text_at(place)}`" for place in places])
+        return edits, f"{texts} at {lines_told(place.line for place in places)}"
 
     def _effects(self, changed: Simulation) -> tuple[str, ...]:
         """Return what the training loses, in words."""

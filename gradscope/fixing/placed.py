@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
+    Piece,
     Pieces,
     after,
     before,
@@ -17,6 +17,7 @@ from gradscope.fixing.edits import (
     instead_of,
     lines_of,
     removed,
+    start_of,
     text_of,
     under,
 )
@@ -33,7 +34,6 @@ Owner: TypeAlias = source.Loop | Function
 """What runs statements again and again."""
 _SIMPLE = (*PATHS, ast.Call)
 _CACHES = ("cache", "lru_cache", "cached_property")
-_ADDITIONS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _POSITIONS = {
     "torch.autograd.grad": ("retain_graph", 3),
     "torch.autograd.backward": ("retain_graph", 2),
@@ -93,10 +93,8 @@ def variable_at(place: Place, head: Place) -> str:
 
 def with_call(place: Place, kinds: frozenset[Kind], method: str) -> Pieces:
     """Return the edit that detaches or clones what a place gives, or takes its number."""
-    if place.is_added:
-        return _total_cut(place) if method == "detach" else ()
     node = expression_at(place)
-    if node is None:
+    if node is None or place.is_added:  # ``x += y`` has no place for a call on the old ``x``
         return ()
     written = text_of(node, place.file)
     text = written if isinstance(node, _SIMPLE) else f"({written})"
@@ -169,18 +167,6 @@ def rebinding(
     return put(at, place.file, lines)
 
 
-def _total_cut(place: Place) -> Pieces:
-    """Return ``x = x.detach() + y`` for ``x += y``."""
-    _, node = statement_around(place)
-    if not isinstance(node, ast.AugAssign) or type(node.op) not in _ADDITIONS:
-        return ()
-    target, value = text_of(node.target, place.file), text_of(node.value, place.file)
-    if not isinstance(node.value, (*_SIMPLE, ast.Constant)):
-        value = f"({value})"
-    cut = f'({target}.detach() if hasattr({target}, "detach") else {target})'
-    return (instead_of(node, place.file, f"{target} = {cut} {_ADDITIONS[type(node.op)]} {value}"),)
-
-
 # calls of the engine
 
 
@@ -233,9 +219,7 @@ def without_flag(place: Place, name: str) -> Pieces:
         return (instead_of(keyword, place.file, ""),)
     first, last = (given[at - 1], keyword) if at else (keyword, given[1])
     kept = text_of(given[at - 1] if at else given[1], place.file)
-    span = ast.copy_location(ast.Pass(), first)
-    span.end_lineno, span.end_col_offset = end_of(last)
-    return (instead_of(span, place.file, kept),)
+    return (Piece(place.file, start_of(first), end_of(last), kept),)
 
 
 def summed(first: Place, second: Place) -> Pieces:
@@ -509,17 +493,13 @@ def _draws(node: ast.AST) -> bool:
 
 
 def moved(at: Place, behind: Place) -> Pieces:
-    """Return the edit that moves the statement around a place behind that around another one: if
-    it stands behind it already, to a loop of its own, for the next turn comes before it.
-    """
+    """Return the edit that moves the statement around a place behind that around another one."""
     (file, node), (other, goal) = statement_around(at), statement_around(behind)
     block = block_with(file, node)
     goal = next((e for e in block if source.spans(e, goal.lineno)), goal)
     ends = isinstance(goal, ast.Return | ast.Raise | ast.Break | ast.Continue)
-    if file != other or goal not in block or goal is node or ends:
+    if file != other or goal not in block or ends or block.index(goal) <= block.index(node):
         return ()
-    if block.index(goal) < block.index(node):
-        return () if _targets(node) else _own_loop(file, node)
     passed = block[block.index(node) + 1 : block.index(goal) + 1]
     if not all(_may_swap(node, each) for each in passed):
         return ()
@@ -535,24 +515,6 @@ def _may_swap(node: ast.stmt, later: ast.stmt) -> bool:
     needed = bound | {ast.unparse(each) for each in ast.walk(node) if isinstance(each, PATHS)}
     is_apart = all(map(str.isidentifier, bound)) and not bound & _read_names(later)
     return is_apart and not needed & _targets(later) and not (_draws(node) and _draws(later))
-
-
-def _own_loop(file: str, node: ast.stmt) -> Pieces:
-    """Return the edit that runs a statement of a loop in another one over the same, behind it."""
-    loop = next(iter(source.enclosing(file, node.lineno)[-2:-1]), None)
-    if not isinstance(loop, ast.For) or node not in loop.body or len(loop.body) < 2:
-        return ()
-    over = loop.iter
-    is_made = isinstance(over, ast.Call) and ast.unparse(over.func) in ("zip", "range", "enumerate")
-    bound = {name for each in loop.body for name in stored_names(each)}
-    if not is_made or _read_names(node) & bound:
-        return ()
-    head = f"for {text_of(loop.target, file)} in {text_of(over, file)}:"
-    lines = [head, *(f"    {line}" for line in lines_of(node, file))]
-    gone, put = removed(node, file), after(loop, file, lines)
-    if gone and put and node is loop.body[-1]:  # the two pieces meet
-        return (replace(gone[0], end=put[0].end, text=put[0].text.lstrip("\n")),)
-    return (*gone, *put) if gone and put else ()
 
 
 def without_graph(file: str, line: int) -> Pieces:
@@ -596,8 +558,5 @@ def uncached(file: str, function: ast.FunctionDef) -> Pieces:
         if name == "cached_property":
             return (instead_of(each, file, "property"),)
         if name in _CACHES:
-            line = each.lineno
-            whole = ast.copy_location(ast.Pass(), each)
-            whole.col_offset, whole.end_lineno, whole.end_col_offset = 0, line + 1, 0
-            return (instead_of(whole, file, ""),)
+            return (Piece(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
     return ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, Source, apply, bare, read, same_lines, shown_lines, split
-from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
+from gradscope.model import Edit, Finding, Fix, FixKind, Recording
 from gradscope.units import listed
 
 CODE = "<string>"
@@ -33,11 +33,6 @@ class Candidate:
     def place(self) -> tuple[str, int]:
         """The first line that it changes; no file where it changes none."""
         return (self.fix.edits[0].file, self.fix.edits[0].line) if self.fix.edits else ("", 0)
-
-    @property
-    def rank(self) -> int:
-        """How safe it is: 0 for one that changes nothing that is trained."""
-        return 0 if self.fix.applicability is Applicability.MACHINE_APPLICABLE else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +137,8 @@ def without(recording: Recording, old: Plan, left_out: Iterable[Proposal], probl
         else p
         for p in old.proposals
     ]
-    return replanned(recording, replace(old, proposals=tuple(proposals)), _chosen_of(old))
-
-
-def _chosen_of(plan: Plan) -> list[int]:
-    return [proposal.chosen.number for proposal in plan.proposals]
+    chosen = (proposal.chosen.number for proposal in old.proposals)
+    return replanned(recording, replace(old, proposals=tuple(proposals)), chosen)
 
 
 def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) -> Plan:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from gradscope.fixing.marks import Place
@@ -72,7 +70,7 @@ class Event:
     leaves), ``stale`` the nodes whose saved tensors had been changed, each with the event that did
     it and the place that gave the tensor, and ``cleared`` the leaves without a gradient when it
     began, and ``uses`` the calls of ``autograd.grad`` of whose results the roots are computed.
-    ``value`` is the loss, if that is one number. ``leaves`` are those that a step has used.
+    ``leaves`` are those that a step has used.
     ``nodes`` is how many nodes there were, ``stack`` the program's lines that led there, the
     innermost first.
     """
@@ -82,12 +80,10 @@ class Event:
     roots: tuple[int, ...] = ()
     targets: tuple[int | None, ...] | None = None
     keep: bool = False
-    create: bool = False
     accumulate: bool = True
     stale: tuple[tuple[int, int, int], ...] = ()
     cleared: tuple[int, ...] = ()
     uses: tuple[int, ...] = ()
-    value: float | None = None
     leaves: tuple[int, ...] = ()
     optimizer: int = -1
     nodes: int = 0
@@ -121,7 +117,6 @@ class Record:
     after: Sequence[Sequence[int]]
     made: Sequence[int]
     nbytes: Sequence[int]
-    names: Sequence[str]
     leaf: dict[int, int]
     identities: dict[int, int]
     added: dict[tuple[int, int], int]
@@ -382,48 +377,3 @@ class Simulation:
             len(nodes - changed.ran[call]) + sum(nodes >= {*edge} for edge in changed._lost[call])
             for call, nodes in self.needed_nodes.items()
         )
-
-
-def read_record(file: Path) -> Record:
-    """Return the record in a file; raise OSError or ValueError if there is none."""
-    data = json.loads(file.read_text(encoding="utf-8"))
-    events = [_event(each) for each in data["events"]]
-    heads = [Place(*each) for each in data["heads"]]
-    begun = {int(k): v for k, v in data["begun"].items()}
-    calls: dict[Place, list[int]] = defaultdict(list)
-    for event in events:
-        if event.kind == "call":
-            calls[event.site].append(event.nodes)
-    begun |= dict(enumerate(calls.values(), len(heads)))
-    return Record(
-        places=[Place(*each) for each in data["places"]],
-        kinds={int(k): frozenset(map(_kind, v)) for k, v in data["kinds"].items()},
-        after=data["after"],
-        made=data["made"],
-        nbytes=data["nbytes"],
-        names=data["names"],
-        leaf={int(k): v for k, v in data["leaf"].items()},
-        identities={int(k): v for k, v in data["identities"].items()},
-        added={(own, old): place for own, old, place in data["added"]},
-        events=events,
-        kept=data["kept"],
-        held={int(k): [(time, tuple(nodes)) for time, nodes in v] for k, v in data["held"].items()},
-        leaves=data["leaves"],
-        owners={int(leaf): (number, at) for leaf, (number, at) in data["owners"].items()},
-        optimizers=data["optimizers"],
-        heads=[*heads, *calls],
-        begun=begun,
-        bound={int(head): frozenset(names) for head, names in data["bound"].items()},
-        ended=data["ended"],
-    )
-
-
-def _kind(data: str | list[Any]) -> Kind:
-    return data if isinstance(data, str) else (data[0], frozenset(map(_kind, data[1])))
-
-
-def _event(data: dict[str, Any]) -> Event:
-    site = Place(*data.pop("site"))
-    data |= {name: tuple(map(tuple, data.get(name, ()))) for name in ("stale", "stack")}
-    given: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
-    return Event(site=site, **given)

@@ -14,14 +14,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, bare, read
 from gradscope.fixing.proposals import CODE
-from gradscope.fixing.rehearsal import Line, Record, Spot, read_record
+from gradscope.fixing.rehearsal import Line, Record, Spot
 from gradscope.model import Finding, Header, Outcome, Recording
 from gradscope.record.file import load
 
@@ -87,17 +86,6 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """A backward call: its line, the loss that it started from if that was a single number, and
-    when it was over.
-    """
-
-    line: Line
-    value: float | None
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
 class Loss:
     """The values that the backward calls of one line started from, and where that is told to be."""
 
@@ -125,8 +113,6 @@ class Loss:
     @property
     def word(self) -> str:
         """What became of the loss."""
-        if len(self.values) < 2:
-            return "one call only"
         if not math.isfinite(self.last):
             return "is not finite"
         return "falls" if self.last < self.first else "does not fall"
@@ -142,7 +128,6 @@ class Run:
     losses: tuple[Loss, ...]
     exit_status: int | None
     output: str
-    noted: tuple[Noted, ...] = ()
     seconds: float = 0
 
     @property
@@ -159,28 +144,6 @@ class Run:
         )
 
     @property
-    def steps_made(self) -> int:
-        """How often the line was run that made most calls."""
-        return len(self._ends)
-
-    @property
-    def _ends(self) -> list[float]:
-        ends: dict[Line, list[float]] = {}
-        for call in self.noted:
-            ends.setdefault(call.line, []).append(call.at)
-        return max(ends.values(), key=len, default=[])
-
-    def seconds_of_a_step(self, first: int | None = None) -> float | None:
-        """Return the median time from one call of a line to its next, all that the program does
-        between included: of the line that is called most, or its ``first`` calls, without the very
-        first one if others are left.
-        """
-        ends = self._ends[:first]
-        settled = ends[1:] if len(ends) > 2 else ends
-        times = sorted(later - earlier for earlier, later in pairwise(settled))
-        return times[len(times) // 2] if times else None
-
-    @property
     def is_rank(self) -> bool:
         """Whether it ran as a launcher's only rank."""
         return self.recording is not None and self.recording.header.rank is not None
@@ -195,11 +158,6 @@ class Run:
     def findings(self) -> tuple[Finding, ...]:
         """What was found in it."""
         return self.recording.findings if self.recording is not None else ()
-
-    @property
-    def peak(self) -> int:
-        """The most bytes that its graphs held."""
-        return self.recording.summary.peak_saved_bytes if self.recording is not None else 0
 
 
 def check(recording: Recording) -> None:
@@ -230,16 +188,6 @@ def start_process(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """What a process has left: its files, its exit status, and what it printed."""
-
-    recording: Path
-    notes: Path
-    exit_status: int | None
-    output: str
-
-
 @contextmanager
 def _done(
     module: str,
@@ -248,9 +196,9 @@ def _done(
     bounds: Bounds,
     guarded: bool,
     start: Start,
-) -> Iterator[_Done]:
-    """Have a module of ``launch`` run the program of a recording with changes to its sources; the
-    files are there as long as the context is.
+) -> Iterator[tuple[tuple[Path, Path], int | None, str]]:
+    """Have a module of ``launch`` run the program of a recording with changes to its sources; give
+    the files of its recording and its notes, its exit status, and what it printed.
     """
     header = recording.header
     sources = {change.file: change.after.data for change in changes if change.file != CODE}
@@ -267,7 +215,7 @@ def _done(
             process = start(module, place / "job", header.cwd, environment, output)
             status = _ended(process, bounds.seconds)
         text = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
-        yield _Done(*files, status, text)
+        yield files, status, text
 
 
 def run(
@@ -279,13 +227,13 @@ def run(
     start: Start = start_process,
 ) -> Run:
     """Run the program of a recording with changes to its sources; see Job for the flag."""
-    with _done("trial", recording, changes, bounds, guarded, start) as done:
+    with _done("trial", recording, changes, bounds, guarded, start) as (files, status, output):
         found = None
         with suppress(GradscopeError):  # a program that never imports torch leaves none
-            found = load(done.recording)
-        noted = read_notes(done.notes)
+            found = load(files[0])
+        noted = read_notes(files[1])
     losses = _losses(noted, {change.file: change for change in changes})
-    return Run(found, losses, done.exit_status, done.output, noted, bounds.seconds)
+    return Run(found, losses, status, output, bounds.seconds)
 
 
 def recorded(header: Header, seconds: float) -> Recording:
@@ -314,13 +262,14 @@ def rehearse(
     Raise GradscopeError if it cannot be run, or shows nothing.
     """
     check(recording)
-    with _done("rehearsing", recording, changes, bounds, guarded, start) as done:
+    with _done("rehearsing", recording, changes, bounds, guarded, start) as (files, _, output):
         try:
-            return read_record(done.notes)
-        except (OSError, ValueError):
-            last = (done.output.strip().splitlines() or ["it ran out of time"])[-1]
+            record: Record = pickle.loads(files[1].read_bytes())
+        except (OSError, EOFError, pickle.UnpicklingError):
+            last = (output.strip().splitlines() or ["it ran out of time"])[-1]
             script = recording.header.script
             raise GradscopeError(f"the rehearsal of {script} failed: {last}") from None
+    return record
 
 
 def _only_rank(header: Header) -> dict[str, str]:
@@ -354,22 +303,20 @@ def _ended(process: Process, seconds: float) -> int | None:
             process.wait()
 
 
-def read_notes(file: Path) -> tuple[Noted, ...]:
-    """Return what a run has noted, up to where it was killed; nothing where there is no file."""
-    found: list[Noted] = []
+def read_notes(file: Path) -> dict[Line, list[float]]:
+    """Return the losses that a run has noted, up to where it was killed, by the lines of their
+    calls; nothing where there is no file.
+    """
+    found: dict[Line, list[float]] = {}
     with suppress(OSError, ValueError):
         for text in file.read_text(encoding="utf-8").splitlines():
-            line, value, at = json.loads(text)
-            found.append(Noted(tuple(map(tuple, line)), value, at))
-    return tuple(found)
+            line, value = json.loads(text)
+            found.setdefault(tuple(map(tuple, line)), []).append(value)
+    return found
 
 
-def _losses(noted: Iterable[Noted], changes: dict[str, Change]) -> tuple[Loss, ...]:
+def _losses(values: dict[Line, list[float]], changes: dict[str, Change]) -> tuple[Loss, ...]:
     """Return the values of the calls that started from a single number, by their lines."""
-    values: dict[Line, list[float]] = {}
-    for call in noted:
-        if call.value is not None:
-            values.setdefault(call.line, []).append(call.value)
     losses = []
     for line, found in values.items():
         file, number = told_place(line, values)

@@ -182,15 +182,6 @@ class Comparison:
         """The classes of the optimizers, by their numbers."""
         return self._base.record.optimizers or self._after.record.optimizers
 
-    def losses_of(self, line: Line) -> Sequence[float]:
-        """Return the values that the loss of a line would have if nothing were freed, where a call
-        would fail.
-        """
-        if self._fails < 0:
-            return ()
-        events = self._base.record.events
-        return [e.value for e in events if e.stack == line and e.value is not None]
-
     def stands_for(self, line: Line) -> Losses:
         """Return the losses of the unchanged program that a line of the changed one runs."""
         call = self._after.lines.get(line)

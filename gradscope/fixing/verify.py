@@ -14,7 +14,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, old_place
 from gradscope.fixing.proposals import Candidate, Plan, Proposal, replanned, without
 from gradscope.fixing.rehearsal import Record
-from gradscope.fixing.runs import Bounds, Loss, Run, check, rehearse, run
+from gradscope.fixing.runs import Bounds, Run, check, rehearse, run
 from gradscope.fixing.training import Change as TrainingChange
 from gradscope.fixing.training import Comparison, Difference, said_by
 from gradscope.model import Certainty, Finding, Recording, Severity
@@ -26,9 +26,6 @@ NEVER_CAME = "this did not happen in the run: nothing to mend"
 
 _MOST_REHEARSED = 40
 """Most calls of a changed program in which its training is compared."""
-_FEWEST_STEPS = 4
-"""Calls of a line, the first of which is no measure, from which its steps can be compared."""
-
 _LEAST_SECONDS = 1.0
 """A run that would get less time than this is not started."""
 
@@ -72,13 +69,6 @@ class Verdict:
         keys = _keys(proposal.findings, ())
         return next((f for f in self.after.findings if _key(f, self.plan.changes) in keys), None)
 
-    def beside(self, loss: Loss) -> Loss | None:
-        """Return the loss of the same line where nothing failed, if that is known."""
-        if self.comparison is None or len(same := self.comparison.stands_for(loss.of)) != 1:
-            return None
-        values = self.comparison.losses_of(*same)
-        return replace(loss, values=tuple(values)) if values else None
-
     @property
     def new(self) -> tuple[Finding, ...]:
         """The findings of the changed program that the unchanged one did not show."""
@@ -95,17 +85,6 @@ class Verdict:
             if (found := self.met(proposal)) is not None
         ]
         return self.after.exit_status is not None or self.after.calls >= max(made, default=0)
-
-    @property
-    def seconds_of_a_step(self) -> tuple[float | None, float | None]:
-        """How long an iteration takes with the fix, and as the program is: of the same number of
-        calls, and none as the program is where it failed before there were enough of them.
-        """
-        after, before = self.after, self.before
-        same = min(after.steps_made, before.steps_made)
-        if same < _FEWEST_STEPS:
-            return after.seconds_of_a_step(), None
-        return after.seconds_of_a_step(same), before.seconds_of_a_step(same)
 
     @property
     def fails(self) -> bool:
@@ -271,9 +250,9 @@ def try_out(
     ``bounds.seconds``; ``tell`` is called with what begins. ``record`` is what a rehearsal of the
     program has shown already.
 
-    Of a finding's candidates the first that holds is taken, one that is machine-applicable before
-    others, or the one of ``picks``. The candidates of other findings that are tried with it are
-    those taken so far. Raise GradscopeError if the program cannot be run again.
+    Of a finding's candidates the first that holds is taken, or the one of ``picks``. The candidates
+    of other findings that are tried with it are those taken so far. Raise GradscopeError if the
+    program cannot be run again.
     """
     check(recording)
     trials = _Trials(recording, record, bounds, picks, tell)
@@ -290,10 +269,9 @@ def try_out(
             name = f"fix {candidate.number}"
             verdict = trials.verdict(with_it, name) if mine.applies else None
             tried.append(Tried(candidate, mine, verdict))
-        held = sorted((t for t in tried if t.holds), key=lambda t: t.candidate.rank)
-        first = next(iter(held or [t for t in tried if t.verdict is not None]), None)
-        if first is not None:
-            taken[proposal.number] = first.candidate.number
+        held = [t for t in tried if t.holds] or [t for t in tried if t.verdict is not None]
+        if held:
+            taken[proposal.number] = held[0].candidate.number
         found += tried
     best = replanned(recording, plan, taken.values())
     if not found:

@@ -325,13 +325,6 @@ _active: list[Children] = []
 _at_fork: list[bool] = []
 
 
-class _Fork:
-    """Stands for this process in what ``multiprocessing`` calls in a forked one."""
-
-
-_fork = _Fork()
-
-
 def _forked() -> None:
     """Have a process that was just forked watched, if it will run the program's code."""
     by = sys._getframe(1).f_globals.get("__name__", "")
@@ -345,7 +338,7 @@ def _forked() -> None:
             return
         util: Any = sys.modules["multiprocessing.util"]
         before_its_end = partial(util.Finalize, None, exitpriority=-100)
-        util.register_after_fork(_fork, lambda _: watching.begin_in_fork(before_its_end))
+        util.register_after_fork(watching, lambda _: watching.begin_in_fork(before_its_end))
 
 
 _STARTING_ANOTHER = (__name__, "subprocess")

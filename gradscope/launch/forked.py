@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,19 +80,10 @@ def _do(module: str, job: Path, folder: str, environment: dict[str, str], output
         status = leaving.code if isinstance(leaving.code, int) else 1
     except BaseException:  # the parent's frames are below: nothing may reach them
         traceback.print_exc()
-    _leave(status)
-
-
-def _leave(status: int) -> NoReturn:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status & 0xFF)
-
-
-def _tell(doing: str) -> None:
-    sys.stdout.write(f"{doing}\n")
-    sys.stdout.flush()
 
 
 def main(given: str, improved_file: str) -> None:
@@ -100,7 +92,7 @@ def main(given: str, improved_file: str) -> None:
     from gradscope.launch import rehearsing, trial  # noqa: F401 - once, for all copies
 
     recording, seconds = pickle.loads(Path(given).read_bytes())
-    better = improved(recording, seconds, _tell, started)
+    better = improved(recording, seconds, partial(print, flush=True), started)
     Path(improved_file).write_bytes(pickle.dumps(better))
 
 

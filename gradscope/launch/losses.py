@@ -1,4 +1,4 @@
-"""Notes from which losses a program's backward calls started, and when each was over.
+"""Notes from which losses a program's backward calls started.
 
 Each note is a line of JSON in a file, which ``fixing/runs.py`` reads.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, TextIO
@@ -43,17 +42,14 @@ def value_of(roots: Sequence[Any]) -> float | None:
 
 
 def note_losses(notes: TextIO) -> None:
-    """Note each call of ``backward`` into an open file from now on."""
+    """Note each call of ``backward`` on a single number into an open file from now on."""
     process = os.getpid()
 
     def run(engine: Any, roots: Any, *given: Any, **named: Any) -> Any:
-        is_noted = EngineCall.of(roots, *given, **named).accumulates and os.getpid() == process
-        if not is_noted:
-            return engine(roots, *given, **named)
-        line, value = line_of(sys._getframe(1)), value_of(roots)
-        try:
-            return engine(roots, *given, **named)
-        finally:
-            notes.write(json.dumps([line, value, round(time.perf_counter(), 6)]) + "\n")
+        accumulates = EngineCall.of(roots, *given, **named).accumulates
+        value = value_of(roots) if accumulates and os.getpid() == process else None
+        if value is not None:
+            notes.write(json.dumps([line_of(sys._getframe(1)), value]) + "\n")
+        return engine(roots, *given, **named)
 
     wrap_engine(run)

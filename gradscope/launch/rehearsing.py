@@ -8,15 +8,17 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
-import json
+import math
 import operator
 import os
 import pickle
 import sys
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack
+from dataclasses import replace as replaced
 from importlib.machinery import SourceFileLoader
 from itertools import islice
 from pathlib import Path
@@ -28,8 +30,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gradscope.fixing.marks import ADD, HEAD, MARK, Marker
-from gradscope.fixing.rehearsal import leading, reached
+from gradscope.collect.calls import EngineCall
+from gradscope.fixing.marks import ADD, HEAD, MARK, Marker, Place
+from gradscope.fixing.rehearsal import Event, Kind, Record, leading, reached
 from gradscope.fixing.runs import Job
 from gradscope.hooks import (
     DefaultHookFunctions,
@@ -40,7 +43,7 @@ from gradscope.hooks import (
     wrap_engine,
 )
 from gradscope.launch.guard import keep_inside
-from gradscope.launch.losses import line_of, value_of
+from gradscope.launch.losses import line_of
 from gradscope.launch.runner import prepare
 from gradscope.launch.trial import overlay, target_of
 from gradscope.program.names import Names
@@ -88,7 +91,6 @@ class _Graph:
         """The number of the expression that made the node."""
         self.nbytes: list[int] = []
         self.leaf: dict[int, int] = {}
-        self.names: list[str] = []
         self.saved: list[list[weakref.ref[_Saved]]] = []
         self.variables: list[weakref.ref[Any]] = []
         self._leaves: dict[int, int] = {}
@@ -141,7 +143,6 @@ class _Graph:
         number = len(self.after)
         self.after.append([])
         self.place.append(place)
-        self.names.append(node.name())
         variable = getattr(node, "variable", None)
         if variable is not None:
             self.leaf[number] = self.variable(variable)
@@ -181,23 +182,22 @@ class Rehearsal(TorchFunctionMode):
     def __init__(self, output: Path, most_calls: int, files: set[str], marker: Marker) -> None:
         super().__init__()
         self._output = output
-        self._most_calls = most_calls
-        """Engine calls after which it ends; 0: only those after the first that would fail count."""
+        self._most_calls = most_calls or math.inf
+        """Engine calls after which it ends."""
         self._files = files
         self._marker = marker
         self._graph = _Graph()
         self._identities: dict[int, int] = {}
-        self._added: list[tuple[int, int, int]] = []
-        self._kinds: dict[int, list[Any]] = {}
-        self._events: list[dict[str, Any]] = []
+        self._added: dict[tuple[int, int], int] = {}
+        self._kinds: dict[int, set[Kind]] = defaultdict(set)
+        self._events: list[Event] = []
         self._changed: dict[int, int] = {}
         self._heads: dict[int, list[int]] = {}
         self._bound: dict[int, Set[str]] = {}
-        self._held: dict[int, list[tuple[int, list[int]]]] = {}
+        self._held: dict[int, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
         self._freed: set[int] = set()
         self._derived = WeakTensorKeyDictionary()
         """Of which calls of ``autograd.grad``, by their events, a tensor is computed."""
-        self._hazard: int | None = None
         self._calls = 0
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._optimizers: list[str] = []
@@ -231,7 +231,7 @@ class Rehearsal(TorchFunctionMode):
                 tensors = [each for each in _tensors_in(value) if each.grad_fn is not None]
                 nodes = [self._graph.number(each.grad_fn, number) for each in tensors]
                 if nodes:
-                    self._held.setdefault(number, []).append((len(self._graph.after), nodes))
+                    self._held[number].append((len(self._graph.after), tuple(nodes)))
                 if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
                     return tuple(self._marked(number, each) for each in value)
         elif value is None or kind in (int, float, bool, str):
@@ -239,10 +239,7 @@ class Rehearsal(TorchFunctionMode):
         return value
 
     def _note_kind(self, number: int, value: Any) -> None:
-        known = self._kinds.setdefault(number, [])
-        kind = _kind_of(value)
-        if kind not in known:
-            known.append(kind)
+        self._kinds[number].add(_kind_of(value))
 
     def _marked(self, number: int, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -279,7 +276,7 @@ class Rehearsal(TorchFunctionMode):
                 own = self._graph.number(node, number)
                 self._note_kind(number, new)
                 if old is not None:
-                    self._added.append((own, self._graph.number(old, number), number))
+                    self._added[own, self._graph.number(old, number)] = number
         return new
 
     # what is left alone
@@ -347,58 +344,50 @@ class Rehearsal(TorchFunctionMode):
                 return
             self._changed[_memory(tensor)] = len(self._events)
             by_hand = tensor.is_leaf and tensor.requires_grad and tensor.grad is not None
-            leaves = [self._graph.variable(tensor)] if by_hand else []
-            self._note("change", leaves=leaves, nodes=len(self._graph.after))
+            self._note("change", leaves=(self._graph.variable(tensor),) if by_hand else ())
 
     # what the engine and the optimizers do
 
-    def run_engine(self, engine: Any, roots: Any, grads: Any, *given: Any, **named: Any) -> Any:
+    def run_engine(
+        self, engine: Any, roots: Any, grads: Any, keep: Any, *given: Any, **named: Any
+    ) -> Any:
         """Note a call, and run it with its graph kept."""
         if self._is_apart:
-            return engine(roots, grads, *given, **named)
-        keep, create, inputs, *rest = given
-        accumulate = named.get("accumulate_grad", rest[1] if len(rest) > 1 else True)
+            return engine(roots, grads, keep, *given, **named)
+        call = EngineCall.of(roots, grads, keep, *given, **named)
         with self._lock:
-            starts = [self._start(root) for root in roots]
-            targets = [self._start(each) for each in inputs] if inputs else None
-            here = reached(self._graph.after, (s for s in starts if s is not None))
+            starts = [node for node in map(self._start, roots) if node is not None]
+            targets = tuple(map(self._start, call.inputs)) or None
+            here = reached(self._graph.after, starts)
             if targets is not None:
                 wanted = {t for t in targets if t is not None}
                 here = leading(self._graph.after, here, wanted)
             stale = self._stale(here)
-            cleared = [n for n, ref in enumerate(self._graph.variables) if _is_clear(ref())]
             index = len(self._events)
             self._learn_names(sys._getframe(1))
             own = (self._derived.get(root, ()) for root in roots if isinstance(root, torch.Tensor))
+            clear = (n for n, ref in enumerate(self._graph.variables) if _is_clear(ref()))
             self._note(
                 "call",
-                uses=sorted({call for each in own for call in each}),
-                roots=[s for s in starts if s is not None],
+                uses=tuple(sorted({call for each in own for call in each})),
+                roots=tuple(starts),
                 targets=targets,
-                keep=bool(keep),
-                create=bool(create),
-                accumulate=bool(accumulate),
-                stale=stale,
-                cleared=cleared,
-                nodes=len(self._graph.after),
-                value=value_of(roots) if accumulate else None,
+                keep=call.keep_graph,
+                accumulate=call.accumulates,
+                stale=tuple(stale),
+                cleared=tuple(clear),
             )
-            bad = any(self._graph.nbytes[i] for i in here & self._freed)
-            if self._hazard is None and (bad or stale):
-                self._hazard = len(self._events) - 1
-            if not keep:
+            if stale or any(self._graph.nbytes[i] for i in here & self._freed):
+                self._most_calls = min(self._most_calls, self._calls + _CALLS_AFTER)
+            if not call.keep_graph:
                 self._freed |= here
-            if self._hazard is not None:
-                later = [e for e in self._events[self._hazard :] if e["kind"] == "call"]
-                if len(later) > _CALLS_AFTER:
-                    self.finish("enough")
             self._calls += 1
-            if self._calls > self._most_calls > 0:
+            if self._calls > self._most_calls:
                 self.finish("enough")
         self._look_what_is_kept(len(self._events) - _OLD)
-        results = engine(roots, grads, True, create, inputs, *rest, **named)
+        results = engine(roots, grads, True, *given, **named)
         with self._lock, DisableTorchFunction():
-            for each in () if accumulate or create else _tensors_in((results,)):
+            for each in () if call.accumulates or call.create_graph else _tensors_in((results,)):
                 self._derived[each] = frozenset((index,))
         return results
 
@@ -418,7 +407,7 @@ class Rehearsal(TorchFunctionMode):
                     node = torch.autograd.graph.get_gradient_edge(root).node
         return None if node is None else self._graph.number(node, -1)
 
-    def _stale(self, here: Iterable[int]) -> list[list[int]]:
+    def _stale(self, here: Iterable[int]) -> list[tuple[int, int, int]]:
         """Return the nodes whose saved tensors were changed, each with the event that did it."""
         found = []
         for node in here:
@@ -427,7 +416,7 @@ class Rehearsal(TorchFunctionMode):
                 if saved is not None and saved.tensor._version != saved.version:
                     changed = self._changed.get(_memory(saved.tensor), -1)
                     own = self._graph.place[node] if saved.is_made else -1
-                    found.append([node, changed, own if saved.place < 0 else saved.place])
+                    found.append((node, changed, own if saved.place < 0 else saved.place))
         return found
 
     def meet(self, optimizer: Any) -> tuple[int, list[Any]]:
@@ -452,15 +441,16 @@ class Rehearsal(TorchFunctionMode):
             self._note_step(number, tensors)
 
     def _note_step(self, number: int, tensors: Sequence[Any]) -> None:
-        leaves = [self._graph.variable(p) for p in tensors if p.grad is not None]
-        self._note("step", leaves=leaves, optimizer=number, nodes=len(self._graph.after))
+        leaves = tuple(self._graph.variable(p) for p in tensors if p.grad is not None)
+        self._note("step", leaves=leaves, optimizer=number)
 
     def stepped(self, optimizer: Any) -> None:
         """Forget what the step was to change; if it ran a closure, it used what that has made."""
         with self._lock:
             self._stepped.clear()
-            if any(each["kind"] == "call" for each in self._events[self._began :]):
-                self._events[self._began] |= {"leaves": [], "optimizer": -1}
+            began = self._began
+            if any(each.kind == "call" for each in self._events[began:]):
+                self._events[began] = replaced(self._events[began], leaves=(), optimizer=-1)
                 self._note_step(*self.meet(optimizer))
 
     def _learn_names(self, frame: FrameType) -> None:
@@ -483,35 +473,39 @@ class Rehearsal(TorchFunctionMode):
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename not in self._files:
             frame = frame.f_back
-        site = ["", 0, 0, 0, 0] if frame is None else _place(frame)
-        self._events.append({"kind": kind, "site": site, "stack": line_of(frame), **facts})
+        site = Place("", 0, 0, 0, 0) if frame is None else _place(frame)
+        nodes, stack = len(self._graph.after), tuple(line_of(frame))
+        self._events.append(Event(kind, site, nodes=nodes, stack=stack, **facts))
 
     def finish(self, ended: str) -> NoReturn:
         """Write down what was seen, and end the process at once: no code of the program's runs."""
-        graph = self._graph
+        graph, heads = self._graph, self._marker.heads
         self._look_what_is_kept(len(self._events) + 1)
-        record = {
-            "ended": ended,
-            "places": [_plain(each) for each in self._marker.places],
-            "heads": [_plain(each) for each in self._marker.heads],
-            "begun": self._heads,
-            "bound": {head: [*names] for head, names in self._bound.items()},
-            "held": self._held,
-            "kinds": self._kinds,
-            "after": graph.after,
-            "made": graph.place,
-            "nbytes": graph.nbytes,
-            "names": graph.names,
-            "leaf": graph.leaf,
-            "identities": self._identities,
-            "kept": self._kept,
-            "added": self._added,
-            "events": self._events,
-            "leaves": [self._named.get(n, "") for n in range(len(graph.variables))],
-            "owners": self._owners,
-            "optimizers": self._optimizers,
-        }
-        self._output.write_text(json.dumps(record), encoding="utf-8")
+        calls: dict[Place, list[int]] = defaultdict(list)
+        for event in self._events:
+            if event.kind == "call":
+                calls[event.site].append(event.nodes)
+        record = Record(
+            places=self._marker.places,
+            kinds={place: frozenset(kinds) for place, kinds in self._kinds.items()},
+            after=graph.after,
+            made=graph.place,
+            nbytes=graph.nbytes,
+            leaf=graph.leaf,
+            identities=self._identities,
+            added=self._added,
+            events=self._events,
+            kept=self._kept,
+            held=dict(self._held),
+            leaves=[self._named.get(n, "") for n in range(len(graph.variables))],
+            owners=self._owners,
+            optimizers=self._optimizers,
+            heads=[*heads, *calls],
+            begun=self._heads | dict(enumerate(calls.values(), len(heads))),
+            bound={head: frozenset(names) for head, names in self._bound.items()},
+            ended=ended,
+        )
+        self._output.write_bytes(pickle.dumps(record))
         os._exit(0)
 
 
@@ -529,19 +523,14 @@ def _nbytes(tensor: Any) -> int:
         return 1
 
 
-def _kind_of(value: Any, depth: int = 3) -> Any:
-    """Return what a value is, as ``fixing/rehearsal.py`` describes it."""
+def _kind_of(value: Any, depth: int = 3) -> Kind:
     if isinstance(value, torch.Tensor):
         return "number" if value.numel() == 1 else "tensor"
     kind = type(value)
     if kind not in _CONTAINERS or not depth:
         return "none" if value is None else "other"
-    parts: list[Any] = []
-    for each in islice(value.values() if kind is dict else value, _MOST_PARTS):
-        part = _kind_of(each, depth - 1)
-        if part not in parts:
-            parts.append(part)
-    return [kind.__name__, parts]
+    parts = islice(value.values() if kind is dict else value, _MOST_PARTS)
+    return kind.__name__, frozenset(_kind_of(each, depth - 1) for each in parts)
 
 
 def _tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:
@@ -561,17 +550,10 @@ def _is_clear(tensor: Any) -> bool:
         return not bool((tensor.grad != 0).any())
 
 
-def _place(frame: FrameType) -> list[Any]:
+def _place(frame: FrameType) -> Place:
     code, at = frame.f_code, frame.f_lasti // 2
     line, end_line, column, end = next(islice(code.co_positions(), at, None))
-    return [code.co_filename, line or frame.f_lineno, column or 0, end_line or 0, end or 0]
-
-
-def _plain(place: Any) -> list[Any]:
-    return [
-        *(place.file, place.line, place.column, place.end_line, place.end_column),
-        place.is_added,
-    ]
+    return Place(code.co_filename, line or frame.f_lineno, column or 0, end_line or 0, end or 0)
 
 
 def main(job_file: str) -> NoReturn:

@@ -58,13 +58,11 @@ class FixKind(StrEnum):
 class Applicability(StrEnum):
     """How safe a fix is to apply, in the words that compilers use.
 
-    Machine-applicable: proven on this run. Maybe incorrect: it changes what is trained. Has
-    placeholders: it needs a decision.
+    Machine-applicable: proven on this run. Maybe incorrect: it changes what is trained.
     """
 
     MACHINE_APPLICABLE = "machine-applicable"
     MAYBE_INCORRECT = "maybe-incorrect"
-    HAS_PLACEHOLDERS = "has-placeholders"
     UNSPECIFIED = "unspecified"
 
     @classmethod

@@ -234,16 +234,11 @@ def _make_way(path: Path) -> Path:
             raise _error(path, "not a regular file: choose another file for the recording")
         with path.open("rb") as file:
             page = file.read(100)
-        if page and head_of(page) is None and not _is_old(page):
+        if page and head_of(page) is None:
             what = "exists and is not a gradscope recording: delete it or choose another file"
             raise _error(path, what)
         path.unlink()
     return path
-
-
-def _is_old(page: bytes) -> bool:
-    """Return whether a file begins as the SQLite databases that recordings were."""
-    return page.startswith(b"SQLite format 3\0") and page[68:72] == b"GSCP"
 
 
 def pack(text: str) -> bytes:
@@ -347,8 +342,6 @@ def is_alive(process: int) -> bool:
 
 
 def _what_else(page: bytes) -> str:
-    if _is_old(page):
-        return "written by an older gradscope: record the run again"
     if not page:
         return f"empty, not a gradscope recording: {_GIVE}"
     return f"not a gradscope recording: {_GIVE}"

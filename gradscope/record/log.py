@@ -25,7 +25,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = 2
-"""Version of the file; recordings of version 1 were SQLite databases."""
+"""Version of the file."""
 
 MAGIC = b"\x89gscope\n"
 TABLES = (

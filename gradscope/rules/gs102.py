@@ -106,8 +106,7 @@ class SharedGraph:
     of ``call`` leads nowhere else, so that it is the other loss that may do without; ``next_root``
     is what ``next_call`` starts from. ``alive`` are the bytes that all graphs hold as ``call``
     begins, 0 where they are not known. ``conditions`` must hold for the later call to come, in
-    words; None where it comes in any case. ``roles`` says who is trained by what. ``share`` are the
-    nodes of the shared part, and of the whole graph of ``call``; (0, 0) where that is not known.
+    words; None where it comes in any case. ``roles`` says who is trained by what.
     """
 
     call: BackwardCall
@@ -132,7 +131,6 @@ class SharedGraph:
     alive: int = 0
     conditions: tuple[str, ...] | None = None
     roles: Roles = UNKNOWN
-    share: tuple[int, int] = (0, 0)
 
 
 def finding(facts: SharedGraph) -> Finding:
@@ -277,7 +275,9 @@ def _recomputed(facts: SharedGraph) -> Fix:
     gets = f"{who} would get gradient in each iteration" if who else ""
     is_trained = facts.trained and not facts.roles.constant
     reason = "what it is computed from is trained" if is_trained else ""
-    return _fix(FixKind.RECOMPUTE, facts, gets, _share(facts, "each time"), reason=reason)
+    return _fix(
+        FixKind.RECOMPUTE, facts, gets, "the shared part is computed each time", reason=reason
+    )
 
 
 def _of_siblings(facts: SharedGraph) -> Iterator[Fix]:
@@ -356,9 +356,8 @@ def _forward_again(facts: SharedGraph, reason: str) -> Fix:
     names = ", ".join(f"`{link.name}`" for link in facts.roles.links)
     what = f" ({names})" if names else ""
     message = f"run the forward pass again{what} for the call at {place(facts.next_call)}"
-    found = _fix(
-        FixKind.RECOMPUTE, facts, _untouched(facts.roles), _share(facts, "twice"), reason=reason
-    )
+    twice = "the shared part is computed twice"
+    found = _fix(FixKind.RECOMPUTE, facts, _untouched(facts.roles), twice, reason=reason)
     return found if facts.same_root else replace(found, message=message)
 
 
@@ -367,16 +366,6 @@ def loses(leaves: str, loss: Loss | None, how: str = "") -> str:
     source_of = loss.words if loss is not None else "this loss"
     what = leaves or "what it was computed from"
     return f"{what} would get no gradient from {source_of}{f' {how}' if how else ''}"
-
-
-def _share(facts: SharedGraph, how: str) -> str:
-    """Return what would be computed again: the shared part's share of the graph, in nodes."""
-    part, whole = facts.share
-    if not part or part > whole:
-        return f"the shared part is computed {how}"
-    share = f"{100 * part / whole:.0f} %" if part < whole else "all"
-    nodes = f"{part} of the {counted(whole, 'node')} of this call's graph ({share})"
-    return f"the shared part is computed {how}: {nodes}"
 
 
 def _untouched(roles: Roles) -> str:

@@ -78,29 +78,15 @@ RULE = rule(__doc__, "GS201", "saved-tensor-modified-in-place", Severity.ERROR, 
 
 
 @dataclass(frozen=True, slots=True)
-class ModifiedAt:
-    """The line whose in-place operation changed the tensor."""
-
-    site: Site
-
-
-@dataclass(frozen=True, slots=True)
-class ModifiedByStep:
-    """The call of an optimizer's ``step`` that changed the tensor; the parameter's name is that of
-    the saved tensor.
+class Modified:
+    """What changed a tensor: what runs between ``first``, where it was as saved, and ``last``;
+    either may be unknown. Both are the line that did it, if that is known; ``by_step`` if that
+    calls an optimizer's ``step``.
     """
 
-    site: Site
-
-
-@dataclass(frozen=True, slots=True)
-class ModifiedBetween:
-    """All that is known: it was as saved at ``first``, and changed at ``last``; either may be
-    unknown.
-    """
-
-    first: Site | None
-    last: Site | None
+    first: Site | None = None
+    last: Site | None = None
+    by_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +102,7 @@ class StaleTensor:
     node: Node
     saved: SavedTensor
     version_now: int
-    modified: ModifiedAt | ModifiedByStep | ModifiedBetween
+    modified: Modified
     more: int = 0
 
 
@@ -142,7 +128,7 @@ def finding(facts: StaleTensor) -> Finding:
 
 def finding_meanwhile(facts: StaleTensor) -> Finding:
     """Return the finding for a tensor that was as saved when ``call`` began."""
-    found = finding(replace(facts, modified=ModifiedBetween(None, None)))
+    found = finding(replace(facts, modified=Modified()))
     notes = [one for one in found.related if one.role != "modified_by"]
     who = "modified while this call ran: by a hook, or by another thread"
     return replace(
@@ -155,8 +141,9 @@ def finding_meanwhile(facts: StaleTensor) -> Finding:
 
 def _own(facts: StaleTensor) -> Iterator[Site | None]:
     """Yield the user's lines that had a part in it, the one to blame first."""
-    if isinstance(facts.modified, ModifiedAt) and facts.modified.site != facts.call.site:
-        yield facts.modified.site
+    modified = facts.modified
+    if modified.first == modified.last != facts.call.site and not modified.by_step:
+        yield modified.last
     yield facts.saved.site or facts.node.site
 
 
@@ -170,32 +157,29 @@ def _related(facts: StaleTensor) -> Iterator[Related]:
         yield Related("modified_by", site, message)
 
 
-def _changes(
-    modified: ModifiedAt | ModifiedByStep | ModifiedBetween, name: str
-) -> list[tuple[Site | None, str]]:
+def _changes(modified: Modified, name: str) -> list[tuple[Site | None, str]]:
     match modified:
-        case ModifiedByStep(site):
+        case Modified(site, by_step=True):
             return [(site, f"the optimizer's step modified {name}")]
-        case ModifiedAt(site):
-            return [(site, "modified in place here")]
-        case ModifiedBetween(None, None):
+        case Modified(None, None):
             return [(None, f"{name} was modified in place, gradscope did not see where")]
-        case ModifiedBetween(first, None):
+        case Modified(first, None):
             return [(first, "modified in place some time after this line")]
-        case ModifiedBetween(None, last):
+        case Modified(None, last):
             return [(last, "modified in place by this line or before it")]
-        case ModifiedBetween(first, last):
-            after = (first, "modified in place after this line")
-            return [after, (last, "and by this line or before it")]
+        case Modified(first, last) if first == last:
+            return [(last, "modified in place here")]
+    after = (modified.first, "modified in place after this line")
+    return [after, (modified.last, "and by this line or before it")]
 
 
 def _fix(facts: StaleTensor) -> Fix:
     """Change the order for a step, the tensor for an operation."""
     form = "use the out-of-place form of the operation"
-    match facts.modified:
-        case ModifiedByStep(site):
-            first = f"call this backward before the optimizer's step at {place(site)}"
-            return Fix(FixKind.REORDER, f"{first}, or compute its loss after that step")
-        case ModifiedAt(site):
-            return Fix(FixKind.CLONE, f"at {place(site)}, {form} or change a clone()")
+    modified, where = facts.modified, place(facts.modified.last)
+    if modified.by_step:
+        first = f"call this backward before the optimizer's step at {where}"
+        return Fix(FixKind.REORDER, f"{first}, or compute its loss after that step")
+    if modified.last is not None and modified.first == modified.last:
+        return Fix(FixKind.CLONE, f"at {where}, {form} or change a clone()")
     return Fix(FixKind.CLONE, f"{form} that modifies it, or let it change a clone()")

@@ -58,8 +58,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradscope.model.calls import BackwardCall
-from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.rules.base import called, rule
 from gradscope.units import counted, nbytes
 

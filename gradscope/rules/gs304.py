@@ -91,9 +91,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradscope.model.calls import BackwardCall
-from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
-from gradscope.model.graph import Site
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import at, rule
 from gradscope.units import counted
 

@@ -14,7 +14,6 @@ import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -26,9 +25,6 @@ from gradscope.units import counted, short_path
 
 Sources = Mapping[str, str]
 _COMMENT = re.compile(r"#\s*gradscope:\s*ignore\b(?:\[(?P<codes>[^\]]*)\])?")
-_LIKE_ONE = re.compile(
-    r"#\s*(?P<tool>[Gg]\w+)\s*[:;,=]?\s*(?P<word>[A-Za-z][\w-]*)(?P<codes>\[[^\]]*\])?"
-)
 
 
 class Suppressor:
@@ -57,25 +53,18 @@ class Suppressor:
         sites = [call.site for call in recording.calls] + [one.site for one in findings]
         files = dict.fromkeys(site.file for site in sites if site is not None)
         is_whole = recording.outcome.finished and not recording.outcome.exception
-        unused = tuple(self.unused(files, recording.sources, is_whole=is_whole))
+        unused = tuple(self.unused(files, recording.sources)) if is_whole else ()
         summary = replace(recording.summary, notes=recording.summary.notes + unused)
         return replace(recording, summary=summary)
 
-    def unused(
-        self, files: Iterable[str], sources: Sources | None = None, *, is_whole: bool = True
-    ) -> Iterator[str]:
-        """Yield a note for each suppression in files, and for a baseline, that was of no use.
-
-        Of a run that is not whole, only those are named that never can be.
+    def unused(self, files: Iterable[str], sources: Sources | None = None) -> Iterator[str]:
+        """Yield a note for each suppression in files, and for a baseline, that was of no use in a
+        whole run.
         """
         for file in files:
-            for comment in comments(_lines(file, sources)):
-                if comment.meant:
-                    at = f"{short_path(file)}:{comment.line}: `{comment.text}`"
-                    yield f"{at} suppresses nothing; did you mean `{comment.meant}`?"
-                elif is_whole:
-                    yield from self._unused(file, comment)
-        if self.baseline is not None and is_whole:
+            for comment in suppressing(_lines(file, sources)):
+                yield from self._unused(file, comment)
+        if self.baseline is not None:
             left = len(self.baseline.entries - self.baseline.met)
             if left:
                 known = counted(len(self.baseline.entries), "finding")
@@ -157,25 +146,16 @@ def _lines(file: str, sources: Sources | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment at a line, with the codes or names that it suppresses; without one, with all.
-
-    Of a misspelt one, which suppresses nothing, ``meant`` is what it should read.
-    """
+    """A comment at a line, with the codes or names that it suppresses; without one, with all."""
 
     line: int
     codes: tuple[str, ...]
     text: str
-    meant: str = ""
 
 
 def suppressing(lines: Sequence[str]) -> Iterator[Comment]:
     """Yield the suppressing comments of a source, given as lines with their ends."""
-    return (comment for comment in comments(lines) if not comment.meant)
-
-
-def comments(lines: Sequence[str]) -> Iterator[Comment]:
-    """Yield the suppressing comments of a source, and those that were meant to be."""
-    if not any(map(_LIKE_ONE.search, lines)):
+    if not any(map(_COMMENT.search, lines)):
         return
     try:
         for token in tokenize.generate_tokens(iter([*lines, ""]).__next__):
@@ -183,23 +163,8 @@ def comments(lines: Sequence[str]) -> Iterator[Comment]:
             if found:
                 codes = re.split(r"[,\s]+", found["codes"] or "")
                 yield Comment(token.start[0], tuple(filter(None, codes)), found[0])
-            elif token.type == tokenize.COMMENT and (like := _misspelt(token.string)):
-                meant = f"# gradscope: ignore{like['codes'] or ''}"
-                yield Comment(token.start[0], (), like[0], meant)
     except (tokenize.TokenError, SyntaxError, StopIteration):
         return  # no Python from here on
-
-
-def _misspelt(comment: str) -> re.Match[str] | None:
-    """Return the part of a comment that was meant to suppress: `# gradscope: ingore[GS303]`."""
-    found = _LIKE_ONE.search(comment)
-    if found is None or not _is_like(found["tool"], "gradscope"):
-        return None
-    return found if found["codes"] or _is_like(found["word"], "ignore") else None
-
-
-def _is_like(word: str, known: str) -> bool:
-    return SequenceMatcher(None, word.lower(), known).ratio() > 0.7
 
 
 _KIND = "gradscope baseline"

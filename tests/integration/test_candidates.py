@@ -69,22 +69,3 @@ def test_an_annotated_case_gets_the_expert_s_fix(path: Path) -> None:
     first = by_weight(found)[0].fix
     assert first is not None
     assert first.kind in {expected["fix"], *expected.get("fix_also", ())}
-
-
-def test_what_would_be_computed_again_is_counted(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(
-        "import torch\n"
-        "w = torch.ones(3, requires_grad=True)\n"
-        "h = (w * 2).exp().cos()\n"
-        "a, b = h.sum(), h.pow(2).sum()\n"
-        "a.backward()\n"
-        "b.backward()\n",
-        "utf-8",
-    )
-    found, _ = run(path)
-    effects = {effect for fix in found[0].fixes for effect in fix.effects}
-    # Cos and Exp save something, Mul is below them; Sum is of the first loss alone.
-    assert (
-        "the shared part is computed twice: 3 of the 4 nodes of this call's graph (75 %)" in effects
-    )

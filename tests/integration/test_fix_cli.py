@@ -193,7 +193,7 @@ def test_verify_tells_hazard_end_loss_and_memory(tmp_path: Path) -> None:
     assert loss is not None
     assert float(loss[2]) < float(loss[1])
     # The program as it is fails at its second call: that is no measure for thirty.
-    assert re.search(r"memory \S+ \w?i?B\b.* per step [\d.]+ (us|ms|s) verdict holds", words)
+    assert re.search(r"memory \S+ \w?i?B\b.* verdict holds", words)
     assert "step 1" not in map(str.strip, tried.stdout.splitlines())
     assert "`cell.*` would get gradient from each loss through its own iteration" in " ".join(
         tried.stdout.split()

@@ -21,7 +21,7 @@ from gradscope.model import (
 from gradscope.rules import gs101, gs104, gs201
 from gradscope.rules.gs101 import FreedGraph, FreedRead
 from gradscope.rules.gs104 import DonatedGraph
-from gradscope.rules.gs201 import ModifiedAt, ModifiedBetween, ModifiedByStep, StaleTensor
+from gradscope.rules.gs201 import Modified, StaleTensor
 from gradscope.rules.roles import grouped
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30, "step")
@@ -238,12 +238,12 @@ STALE = StaleTensor(
     Node(1, "AddmmBackward0", NodeState.STALE, 5, (WEIGHT,), MADE),
     WEIGHT,
     4,
-    ModifiedAt(STEP),
+    Modified(STEP, STEP),
 )
 
 
 def test_a_step_is_named_with_the_parameter() -> None:
-    finding = gs201.finding(replace(STALE, modified=ModifiedByStep(STEP)))
+    finding = gs201.finding(replace(STALE, modified=Modified(STEP, STEP, by_step=True)))
     check_wording(finding)
     assert finding.label == "needs `critic.weight` at version 3, it is at version 4"
     assert [(r.role, r.site) for r in finding.related] == [("created", MADE), ("modified_by", STEP)]
@@ -272,7 +272,7 @@ def test_an_in_place_operation_is_named_by_its_line() -> None:
 def test_what_is_not_known_exactly_is_said_so(
     first: Site | None, last: Site | None, sites: list[Site | None]
 ) -> None:
-    finding = gs201.finding(replace(STALE, modified=ModifiedBetween(first, last)))
+    finding = gs201.finding(replace(STALE, modified=Modified(first, last)))
     check_wording(finding)
     modified = [r for r in finding.related if r.role == "modified_by"]
     assert [r.site for r in modified] == sites

@@ -131,7 +131,6 @@ def gan() -> Record:
         after=after,
         made=[-1] * len(after),
         nbytes=[0, 0, 8, 0, 8, 8, 0, 8, 8],
-        names=["n"] * len(after),
         leaf={0: 0, 1: 1},
         identities={3: 0, 6: 1},
         added={},

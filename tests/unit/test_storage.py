@@ -20,7 +20,7 @@ from gradscope.record.file import create, load
 from gradscope.record.log import FORMAT, PAGE, read_log
 from gradscope.record.writer import RecordingWriter
 
-OLD = b"SQLite format 3\0".ljust(68, b"\0") + b"GSCP" + bytes(4_024)
+DATABASE = b"SQLite format 3\0".ljust(4_096, b"\0")
 """How recordings began that older versions wrote."""
 
 # Where it is written
@@ -49,7 +49,7 @@ def test_other_files_are_not_overwritten(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("do not lose me " * 20)
     database = tmp_path / "other.db"
-    database.write_bytes(OLD.replace(b"GSCP", bytes(4)))
+    database.write_bytes(DATABASE)
     for path in (text, database):
         before = path.read_bytes()
         with pytest.raises(GradscopeError, match="exists and is not a gradscope recording"):
@@ -102,12 +102,8 @@ def test_files_that_are_no_recordings(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(content)
         assert "not a gradscope recording" in one_line(tmp_path / name)
-    (tmp_path / "other.db").write_bytes(OLD.replace(b"GSCP", bytes(4)))
+    (tmp_path / "other.db").write_bytes(DATABASE)
     assert "not a gradscope recording" in one_line(tmp_path / "other.db")
-    (tmp_path / "old.gscope").write_bytes(OLD)
-    assert "written by an older gradscope: record the run again" in one_line(
-        tmp_path / "old.gscope"
-    )
     os.mkfifo(tmp_path / "pipe")
     assert "not a regular file" in one_line(tmp_path / "pipe")
 
@@ -118,12 +114,6 @@ def test_a_recording_of_a_newer_format(written: Path) -> None:
     written.write_bytes(content)
     told = f"written by a newer gradscope (format {FORMAT + 1}); this one reads {FORMAT}: upgrade"
     assert told in one_line(written)
-
-
-def test_an_old_recording_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "run.gscope").write_bytes(OLD)
-    RecordingWriter(tmp_path / "run.gscope", HEADER).close()
-    assert load(tmp_path / "run.gscope") == Recording(HEADER)
 
 
 def test_of_a_recording_that_is_cut_off_all_is_shown_that_is_left(

@@ -81,7 +81,6 @@ def shared_graph(
         only_shared=_leads_nowhere_else(record, shared, reached, freeing),
         next_root=source.root_name(reading.backward),
         alive=watch.ledger.live_bytes if watch.hooked else 0,
-        share=freeing.share_of(held),
         roles=watch.notes.attempt(
             "asking who is trained by which loss failed in gradscope",
             lambda: roles_of(watch, record, freeing, held, reading, reached, frames),

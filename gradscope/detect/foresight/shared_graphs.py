@@ -78,16 +78,6 @@ class Freeing:
         walked = self._walker.walk([start], enter=lambda node: node not in index)
         return [i for node in walked if (i := index.get(node)) is not None and self._below[i]]
 
-    def share_of(self, held: Held) -> tuple[int, int]:
-        """Return how many nodes the part about to be freed has, and how many the whole graph, both
-        without those of leaves: what a forward pass computes.
-        """
-        nodes = self.look.nodes
-        part = sum(
-            not hasattr(nodes[i], "variable") for i in reachable(self.look.targets, held.freed)
-        )
-        return part, sum(not hasattr(node, "variable") for node in nodes)
-
     def has_leaf_without(self, roots: Sequence[int], cut: int) -> bool:
         """Return whether the roots would lead to a leaf if their graph were cut off at ``cut``."""
         below = reachable(self.look.targets, roots, cut=cut)

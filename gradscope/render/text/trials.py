@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from gradscope.render.text.terminal import (
     wrapped,
 )
 from gradscope.render.wording import kind_of
-from gradscope.units import counted, nbytes, seconds, short_path
+from gradscope.units import counted, nbytes, short_path
 
 _MOST_OUTPUT_LINES = 15
 _LEAST_COLUMN = 24
@@ -110,7 +109,7 @@ def _cells(tried: Tried) -> dict[str, str]:
     if verdict is None:
         return cells | {"verdict": "not tried"}
     new = dict.fromkeys(f"{each.severity} {each.code}" for each in verdict.new)
-    losses = [_course(loss, verdict.beside(loss)) for loss in verdict.after.losses]
+    losses = [_course(loss) for loss in verdict.after.losses]
     return cells | {
         "hazard": _hazard(verdict, tried.proposal),
         "new": ", ".join(new) or "none",
@@ -118,7 +117,6 @@ def _cells(tried: Tried) -> dict[str, str]:
         "trains": "\n".join(_who_trains_what(verdict.comparison)) or "not known",
         "loss": "\n".join(losses) or "not known: no backward() started from a single number",
         "memory": _memory(verdict),
-        "per step": _time(verdict),
         "verdict": "holds" if tried.holds else "not verified",
     }
 
@@ -146,21 +144,12 @@ def _end(run: Run, verdict: Verdict) -> str:
     return f"with exit status {run.exit_status} after {calls}"
 
 
-def _course(loss: Loss, beside: Loss | None) -> str:
-    """Return the course of a loss, beside that where nothing failed."""
-    course = f"{_number(loss.first)} → {_number(loss.last)}: {loss.word}"
-    course = f"{_quoted(loss.text)} {course}".lstrip()
-    if beside is None or len(beside.values) < 2 or len(loss.values) < 2:
-        return course
-    same = min(len(beside.values), len(loss.values))
-    mine, other = _first(loss, same), _first(beside, same)
-    here = f"after {same:,} calls {_number(mine.last)}; " if same < len(loss.values) else ""
-    without = f"without the fix, if nothing were freed, {_number(other.last)}"
-    return f"{course} ({here}{without})"
-
-
-def _first(loss: Loss, count: int) -> Loss:
-    return replace(loss, values=loss.values[:count])
+def _course(loss: Loss) -> str:
+    """Return the course of a loss with the fix."""
+    course = f"{_number(loss.first)} in one call"
+    if len(loss.values) > 1:
+        course = f"{_number(loss.first)} → {_number(loss.last)}: {loss.word}"
+    return f"{_quoted(loss.text)} {course}".lstrip()
 
 
 def _number(value: float) -> str:
@@ -175,14 +164,6 @@ def _memory(verdict: Verdict) -> str:
     # A run that failed was no further than to there.
     until = ", until it failed" if verdict.before.exception else ""
     return f"{last}, as before" if first == last else f"{last} (before, {first}{until})"
-
-
-def _time(verdict: Verdict) -> str:
-    """Return how long an iteration takes, and how much that is beside one without the fix."""
-    after, before = verdict.seconds_of_a_step
-    if after is None:
-        return "not known"
-    return f"{seconds(after)} (before, {seconds(before)})" if before else seconds(after)
 
 
 def _why_of(tried: Tried) -> str:

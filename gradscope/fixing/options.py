@@ -71,7 +71,7 @@ def _with(finding: Finding, record: Record) -> Finding:
             return finding
         # What is meant to be trained must be built each time.
         is_trained = search.is_built_once and not _is_constant(finding)
-        cut = (FixKind.DETACH, FixKind.CLONE)
+        cut = (FixKind.NO_GRAD, FixKind.DETACH, FixKind.CLONE)
         sooner = (FixKind.CREATE_GRAPH, *((FixKind.RECOMPUTE,) if is_trained else cut))
         order = _ordered(finding.fixes, search.options(finding), sooner)
     else:
@@ -190,8 +190,11 @@ class _Search:
         roles = ("created", "held_by")
         sites = [each.site for each in finding.related if each.role in roles]
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
-        if not detached and first and _is_constant(finding):
-            detached = self.detached(self._places(), *first.effects)
+        is_average = first is not None and first.kind is FixKind.NO_GRAD
+        is_meant = is_average or (not detached and _is_constant(finding))
+        effects = first.effects if first and is_meant else ()
+        if not detached and effects:
+            detached = self.detached(self._places(), *effects)
         detached += [*self.rebound(), *self.detached_together()]
         if self.is_built_once and not _is_constant(finding):
             once = ("what it is built from is then trained by the first call alone",)
@@ -207,7 +210,7 @@ class _Search:
             FixKind.SUM_LOSSES: self.together(),
             FixKind.REORDER: self.later(finding),
             FixKind.RECOMPUTE: self.again(),
-            FixKind.NO_GRAD: self.without_graph(spots),
+            FixKind.NO_GRAD: self.without_graph(spots, effects),
             FixKind.RETAIN_GRAPH: self.kept(),
         }
 
@@ -377,8 +380,13 @@ class _Search:
                     effects = ("every gradient stays as it is, at the values of then",)
                     yield Fix(FixKind.REORDER, message, edits, _CHANGES, effects)
 
-    def without_graph(self, spots: Iterable[Spot]) -> list[Fix]:
-        """Return the fixes that build no graph at a line, where no step needs what it builds."""
+    def without_graph(self, spots: Iterable[Spot], effects: tuple[str, ...] = ()) -> list[Fix]:
+        """Return the fixes that build no graph at a line, where no step needs what it builds, or
+        what fails is to be a constant and that has these ``effects``.
+
+        Of what fails the line has to build all, from leaves and from what it has built before:
+        what comes in is better cut where it does.
+        """
         record = self._record
         fixes: list[Fix] = []
         for file, line in spots:
@@ -386,12 +394,15 @@ class _Search:
             if not around:  # a decorator's line
                 continue
             built = self._built_by(file, around[-1])
-            cuts = {record.identities[n] for n in built if n in record.identities}
-            if not self._builds(file, around[-1]) or self._harm(self._cut(cuts)):
+            read = {n for own in built & record.identities.keys() for n in record.after[own]}
+            cut = self._cut({record.identities[n] for n in built & record.identities.keys()})
+            is_needed = self._harm(cut) and not effects
+            is_all = self._mends(cut) and read <= built | record.leaf.keys()
+            if is_needed or not self._builds(file, around[-1]) or (self.fails and not is_all):
                 continue
             if edits := written(*without_graph(file, line)):
                 message = f"run line {line} under torch.no_grad()"
-                fixes.append(Fix(FixKind.NO_GRAD, message, edits, _CHANGES))
+                fixes.append(Fix(FixKind.NO_GRAD, message, edits, _CHANGES, effects))
         return fixes
 
     def kept_at(self) -> list[int]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.options import with_options
 from gradscope.fixing.proposals import Plan, plan, replanned
+from gradscope.fixing.rehearsal import Record
 from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
-from gradscope.fixing.verify import Verdict, default_calls
+from gradscope.fixing.training import Comparison
+from gradscope.fixing.verify import MOST_REHEARSED, Verdict, default_calls
 from gradscope.model import Applicability, Finding, Fix, Recording, Severity
 
 _MOST_TRIED = 6
@@ -28,6 +31,7 @@ def improved(
     check(recording)
     end = time.monotonic() + seconds
     tell("rehearses the run, to find a fix")
+    record = None
     try:
         record = rehearse(recording, Bounds(0, seconds), guarded=True, start=start)
         recording = with_options(recording, record)
@@ -35,11 +39,15 @@ def improved(
             tell(f"the rehearsal {record.ended}")
     except GradscopeError as failure:
         tell(str(failure))
-    return _tried(recording, end, tell, start)
+    return _tried(recording, record, end, tell, start)
 
 
 def _tried(
-    recording: Recording, end: float, tell: Callable[[str], None], start: Start
+    recording: Recording,
+    record: Record | None,
+    end: float,
+    tell: Callable[[str], None],
+    start: Start,
 ) -> Recording:
     """Return the recording with the first fix of each finding that holds as its first one."""
     proposed = plan(recording)
@@ -60,17 +68,32 @@ def _tried(
             within = Bounds(bounds.calls, left)
             after = run(recording, with_it.changes, within, guarded=True, start=start)
             verdict = Verdict(with_it, bounds, before, after)
-            if after.exit_status not in (None, REFUSED) and verdict.mends(proposal):
-                held |= dict.fromkeys(map(id, proposal.findings), _safe(candidate.fix, after))
-                break
+            if after.exit_status in (None, REFUSED) or not verdict.mends(proposal):
+                continue
+            fix = candidate.fix
+            if record is not None and after.exit_status == 0:
+                left = end - time.monotonic()
+                verdict = _compared(verdict, recording, record, Bounds(0, left), start)
+            if verdict.refused:  # it would train something else
+                continue
+            if verdict.comparison is not None:
+                fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
+            held |= dict.fromkeys(map(id, proposal.findings), fix)
+            break
     findings = (_with(f, held[id(f)]) if id(f) in held else f for f in recording.findings)
     return replace(recording, findings=tuple(findings))
 
 
-def _safe(fix: Fix, after: Run) -> Fix:
-    """Return a fix that held, as safe if the program came to its own end with it."""
-    safe = Applicability.MACHINE_APPLICABLE
-    return replace(fix, applicability=safe) if after.exit_status == 0 else fix
+def _compared(
+    verdict: Verdict, recording: Recording, record: Record, within: Bounds, start: Start
+) -> Verdict:
+    """Return the verdict with what the changed program trains, if its rehearsal can be had."""
+    changes, calls = verdict.plan.changes, min(len(record.calls), MOST_REHEARSED)
+    with suppress(GradscopeError):
+        bounds = replace(within, calls=calls)
+        after = rehearse(recording, bounds, changes, guarded=True, start=start)
+        return replace(verdict, comparison=Comparison(record, after, changes))
+    return verdict
 
 
 def _with(finding: Finding, held: Fix) -> Finding:

@@ -365,18 +365,26 @@ class _Search:
                 if edits := written(*moved(site, goal)):
                     message = f"move line {site.line} after line {goal.line}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
-        return [*fixes[:_MOST], *self._built_later(changed)]
+        return [*self._built_later(changed), *fixes][:_MOST]
 
     def _built_later(self, changed: Iterable[Place]) -> Iterator[Fix]:
-        """Yield the fixes that build what is changed only once that is over."""
+        """Yield the fixes that build what is changed, and what is computed from it, only once that
+        is over.
+        """
         fails = self._record.events[self._fail].spot
+        happened = {place for event in self._record.events for place in _levels(event)}
         for site in changed:
             file, change = statement_around(site)
-            for node in self._building(file, block_with(file, change), change):
-                built = self._built_again(self._built_by(file, node), frozenset(), fails)
+            block = block_with(file, change)
+            for node in self._building(file, block, change):
+                nodes = with_followers(block[: block.index(change)], [node])
+                if any(is_in(place, file, each) for place in happened for each in nodes):
+                    continue
+                built = self._built_again(self._all_built(file, nodes), frozenset(), fails)
                 own = Place(file, node.lineno, node.col_offset, node.lineno, node.col_offset)
-                if self._mends(built) and (edits := written(*moved(own, site))):
-                    message = f"move line {node.lineno} after line {change.lineno}"
+                if self._mends(built) and (edits := written(*moved(own, site, *nodes[1:]))):
+                    lines = lines_told(each.lineno for each in nodes)
+                    message = f"move {lines} after line {change.lineno}"
                     effects = ("every gradient stays as it is, at the values of then",)
                     yield Fix(FixKind.REORDER, message, edits, _CHANGES, effects)
 

@@ -492,19 +492,22 @@ def _draws(node: ast.AST) -> bool:
     return any(word in name for name in called if name for word in words)
 
 
-def moved(at: Place, behind: Place) -> Pieces:
-    """Return the edit that moves the statement around a place behind that around another one."""
+def moved(at: Place, behind: Place, *others: ast.stmt) -> Pieces:
+    """Return the edit that moves the statement around a place behind that around another one,
+    together with ``others`` of its block that come after it.
+    """
     (file, node), (other, goal) = statement_around(at), statement_around(behind)
-    block = block_with(file, node)
+    block, nodes = block_with(file, node), (node, *others)
     goal = next((e for e in block if source.spans(e, goal.lineno)), goal)
     ends = isinstance(goal, ast.Return | ast.Raise | ast.Break | ast.Continue)
-    if file != other or goal not in block or ends or block.index(goal) <= block.index(node):
+    if file != other or goal not in block or ends or block.index(goal) <= block.index(nodes[-1]):
         return ()
     passed = block[block.index(node) + 1 : block.index(goal) + 1]
-    if not all(_may_swap(node, each) for each in passed):
+    if not all(_may_swap(n, each) for n in nodes for each in passed if each not in nodes):
         return ()
-    gone, put = removed(node, file), after(goal, file, lines_of(node, file))
-    return (*gone, *put) if gone and put else ()
+    gone = [removed(n, file) for n in nodes]
+    put = after(goal, file, [line for n in nodes for line in lines_of(n, file)])
+    return (*(piece for each in gone for piece in each), *put) if all(gone) and put else ()
 
 
 def _may_swap(node: ast.stmt, later: ast.stmt) -> bool:

@@ -24,7 +24,7 @@ LEAST_CALLS = 100
 
 NEVER_CAME = "this did not happen in the run: nothing to mend"
 
-_MOST_REHEARSED = 40
+MOST_REHEARSED = 40
 """Most calls of a changed program in which its training is compared."""
 _LEAST_SECONDS = 1.0
 """A run that would get less time than this is not started."""
@@ -222,7 +222,7 @@ class _Trials:
             self._tell(f"runs the program with {names}")
             verdict = self._of(plan, run(self._recording, plan.changes, self._within()))
             if self._record is not None and not any(map(verdict.left, plan.applied)):
-                calls = min(len(self._record.calls), _MOST_REHEARSED)
+                calls = min(len(self._record.calls), MOST_REHEARSED)
                 after = self._rehearsed(plan.changes, calls)
                 if after is not None:
                     compared = Comparison(self._record, after, plan.changes)

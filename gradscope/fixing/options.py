@@ -365,7 +365,9 @@ class _Search:
                 if edits := written(*moved(site, goal)):
                     message = f"move line {site.line} after line {goal.line}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
-        return [*self._built_later(changed), *fixes][:_MOST]
+        own = [fix for fix in fixes if not fix.effects]
+        others = [fix for fix in fixes if fix.effects]
+        return [*own, *self._built_later(changed), *others][:_MOST]
 
     def _built_later(self, changed: Iterable[Place]) -> Iterator[Fix]:
         """Yield the fixes that build what is changed, and what is computed from it, only once that

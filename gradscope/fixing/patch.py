@@ -92,15 +92,23 @@ def apply(source: Source, edits: Iterable[Edit]) -> Change:
     usual = next((_end(line) for line in source.lines if _end(line)), "\n")
     lines: list[str] = []
     origin: list[int] = []
+    edited: dict[int, int] = {}  # the first line of each edit, by the first that stands for it
     for number, line in enumerate(source.lines, 1):
         if number in by_line:
             edit = by_line[number]
             new = _replaced(source.lines[edit.end_line - 1], edit.replacement, usual)
+            edited[len(lines)] = number
             origin += _origin(source.lines[number - 1 : edit.end_line], new, number)
             lines += new
         elif number not in replaced:
             lines.append(line)
             origin.append(number)
+    # What is moved is in one edit the line that another one takes away.
+    gone = {source.lines[n - 1].strip(): n for n in replaced.difference(origin)}
+    known = 1
+    for at, number in enumerate(origin):
+        known = edited.get(at, known)
+        known = origin[at] = number or gone.pop(lines[at].strip(), 0) or known
     return Change(source, Source(source.file, tuple(lines), source.encoding), tuple(origin))
 
 
@@ -121,15 +129,12 @@ def _replaced(last: str, replacement: str, usual: str) -> list[str]:
 
 
 def _origin(old: Sequence[str], new: Sequence[str], first: int) -> list[int]:
-    """Return the number of the old line that each new one is, or else comes from."""
+    """Return the number of the old line that each new one is; 0 of one that is not there."""
     lines = [line.strip() for line in old], [line.strip() for line in new]
     origin = [0] * len(new)
     for match in difflib.SequenceMatcher(None, *lines, autojunk=False).get_matching_blocks():
         for step in range(match.size):
             origin[match.b + step] = first + match.a + step
-    known = first
-    for at, number in enumerate(origin):
-        known = origin[at] = number or known
     return origin
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from gradscope.code.liveness import forget_flows
+from gradscope.code.bytecode import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call

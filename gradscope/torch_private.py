@@ -116,6 +116,26 @@ dispatch_modes: Callable[[], int] = _find("_C._len_torch_dispatch_stack", lambda
 next_sequence_nr: Callable[[], int] = _find("_C._autograd._get_sequence_nr", lambda: 0)
 """The sequence number that the next node of this thread will have."""
 
+# what code calls that is read ahead
+
+set_grad_mode: Callable[[bool], None] = _find("_C._set_grad_enabled", lambda _: None)
+VARIABLE_FUNCTIONS: Any = _find("_C._VariableFunctions", object())
+ASKED_QUIETLY: tuple[Any, ...] = (
+    _find("_C._get_tracing_state", lambda: None),
+    _find("_C._log_api_usage_once", lambda _: None),
+)
+"""Functions that return None, and do nothing that matters."""
+FALSE_IN_PYTHON: tuple[Any, ...] = (
+    _find("_jit_internal.is_scripting", lambda: False),
+    _find("jit._trace.is_tracing", lambda: False),
+)
+OPERATOR_MODULES = frozenset(f"torch._C._{name}" for name in ("nn", "linalg", "fft", "special"))
+TENSOR_MODULE = "torch._tensor"
+FUNCTIONAL_MODULES = (
+    *("torch.nn.functional", "torch.functional", "torch.special", "torch._jit_internal"),
+    *("torch._lowrank", TENSOR_MODULE),
+)
+
 _by_thread = threading.local()
 CALL = "gradscope.call"
 """Under this name torch carries the backward call that is open into the threads that run it."""

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from gradscope.code.liveness import forget_flows
+from gradscope.code.bytecode import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
 from gradscope.collect.default_hooks import read_saved_tensors, register_hooks, unpack

@@ -30,17 +30,6 @@ def owner_of(name: str) -> tuple[str, str]:
     return name[: -len(known[1][-1])], known[1][-1]
 
 
-def root_of(name: str) -> str:
-    """Return the variable that a name starts at."""
-    return name.partition("[")[0].partition(".")[0]
-
-
 def is_part(name: str, whole: str) -> bool:
     """Return whether ``name`` is an attribute or element of ``whole``, at any depth."""
     return name.startswith(whole) and name[len(whole) : len(whole) + 1] in (".", "[")
-
-
-def is_element(name: str, container: str) -> bool:
-    """Return whether ``name`` is in ``container``, at any depth, with no attribute between."""
-    rest = name[len(container) :]
-    return rest.startswith("[") and rest.endswith("]") and "]." not in rest

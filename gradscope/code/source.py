@@ -191,18 +191,6 @@ def statement_at(site: Site) -> ast.stmt | None:
     return around[-1] if around else None
 
 
-def name_after(site: Site, name: str) -> Site | None:
-    """Return where a name is read next in the statement at a site; None if it is nowhere."""
-    found = [
-        places.of_node(node, site.file, site.function)
-        for node in ast.walk(statement_at(site) or ast.Module([], []))
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-    ]
-    at = [(one.line, one.column) >= (site.end_line, site.end_column) for one in found]
-    behind = [one for one, is_behind in zip(found, at, strict=True) if is_behind]
-    return min(behind or found, key=lambda one: (one.line, one.column), default=None)
-
-
 def loops_around(file: str, line: int) -> list[Loop]:
     """Return the loops around a line in its function, innermost first."""
     found: list[Loop] = []
@@ -254,16 +242,6 @@ def runs_a_part(site: Site) -> bool:
     return called_name(call) == "grad" or any(
         keyword.arg in ("grad", "inputs") for keyword in call.keywords
     )
-
-
-def inputs_at(site: Site) -> ast.expr | None:
-    """Return what a backward call at a site names as its inputs, as written."""
-    call = call_at(site)
-    if call is None:
-        return None
-    named = (keyword.value for keyword in call.keywords if keyword.arg == "inputs")
-    second = call.args[1] if called_name(call) == "grad" and len(call.args) > 1 else None
-    return next(named, second)
 
 
 def root_name(site: Site) -> str:

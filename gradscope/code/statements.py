@@ -158,18 +158,3 @@ def _innermost_loop(file: str, *lines: int) -> tuple[int, int] | None:
     loops = (node for node in ast.walk(source.tree(file)) if isinstance(node, source.LOOPS))
     around = (loop for loop in loops if all(source.spans(loop, line) for line in lines))
     return max(((loop.lineno, loop.end_lineno or loop.lineno) for loop in around), default=None)
-
-
-def with_cached(at: Site) -> ast.With | None:
-    """Return the ``with parametrize.cached():`` around a loop around a place."""
-    around = source.enclosing(at.file, at.line)
-    for place, each in enumerate(around):
-        if not isinstance(each, ast.With):
-            continue
-        calls = [item.context_expr for item in each.items]
-        is_cached = any(
-            isinstance(c, ast.Call) and source.called_name(c) == "cached" for c in calls
-        )
-        if is_cached and any(isinstance(inner, source.LOOPS) for inner in around[place + 1 :]):
-            return each
-    return None

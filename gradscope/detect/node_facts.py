@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from gradscope.code.liveness import is_exactly
 from gradscope.collect.generations import Generations
 from gradscope.collect.look import Look
 from gradscope.collect.mutations import node_site
@@ -19,6 +18,7 @@ from gradscope.program.layouts import (
     class_namespace,
     closure_of,
     derives,
+    is_exactly,
     module_variables,
 )
 from gradscope.program.sites import HIDDEN, owner_of, site_of

@@ -13,7 +13,6 @@ from typing import Any, TypeGuard, TypeVar
 
 import torch
 
-from gradscope.code.liveness import is_exactly
 from gradscope.program.sites import USER, classify
 
 _Kind = TypeVar("_Kind")
@@ -114,6 +113,13 @@ def is_a(found: object, *bases: type[_Kind]) -> TypeGuard[_Kind]:
     another class, or a metaclass.
     """
     return any(each is base for each in class_bases(type(found)) for base in bases)
+
+
+def is_exactly(found: Any, *kinds: type) -> bool:
+    """Return whether an object is of one of these very classes: to ask with ``in`` would compare
+    classes, which may run a metaclass's code.
+    """
+    return any(type(found) is kind for kind in kinds)
 
 
 def module_variables(module: ModuleType) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from gradscope.code.liveness import is_exactly
 from gradscope.program.containers import layout_of
+from gradscope.program.layouts import is_exactly
 from gradscope.program.sites import USER, caller_of, frames_from, owner_of
 from gradscope.program.tensors import is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables

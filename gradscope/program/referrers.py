@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from gradscope.code.liveness import is_exactly
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program import layouts, referrers
 from gradscope.program.containers import GENERATORS, Contents, layout_of, look_at
+from gradscope.program.layouts import is_exactly
 from gradscope.program.reach import ON_DEMAND, Walk
 from gradscope.torch_private import FunctionNode
 

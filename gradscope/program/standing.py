@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from gradscope.code import source
-from gradscope.code.liveness.flow import flow_of
+from gradscope.code.bytecode import flow_of
 from gradscope.program.variables import local_variables
 
 _FUTURE = reduce(or_, (getattr(__future__, n).compiler_flag for n in __future__.all_feature_names))

@@ -288,7 +288,7 @@ ADVICE = {
     "norm": "`net[0].weight.grad.norm() > 1e9` is true",
     "while": "`done` is false",
     "break_unknown": "`loss.item() > -1` is false",
-    "global_counter": "`count > 100` is true",
+    "except": "`x.isnan().any()` is true",
 }
 """What would have to hold for one of these to fail, where the code cannot tell."""
 
@@ -479,18 +479,6 @@ loss = net(torch.randn(2, 4)).pow(2).sum()
 loss.backward(inputs=[net[0].bias], retain_graph=False)
 loss.backward(inputs=[net[0].weight])
 """,
-}
-"""These fail, and every way on leads there: a warning comes before."""
-
-UNKNOWN = {
-    "norm": """\
-for i in range(3):
-    out = net(torch.randn(2, 4))
-    loss = out.sum()
-    loss.backward()
-    if net[0].weight.grad.norm() > 1e-9:
-        loss.backward()
-""",
     "except": """\
 class Odd(Exception): pass
 def check(x): raise Odd
@@ -514,6 +502,18 @@ class It:
 h = net(torch.randn(2, 4))
 for x in It():
     (h * x).pow(2).sum().backward()
+""",
+}
+"""These fail, and every way on leads there: a warning comes before."""
+
+UNKNOWN = {
+    "norm": """\
+for i in range(3):
+    out = net(torch.randn(2, 4))
+    loss = out.sum()
+    loss.backward()
+    if net[0].weight.grad.norm() > 1e-9:
+        loss.backward()
 """,
 }
 """These fail, which nothing at hand could tell for certain before."""

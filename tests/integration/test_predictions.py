@@ -28,6 +28,7 @@ for i in range(3):
 """
 
 ENDS = """
+import re
 import torch
 w = torch.randn(4, requires_grad=True)
 shared = w.exp()
@@ -36,7 +37,7 @@ def stop():
 for i in range(3):
     loss = (shared * 2).pow(2).sum()
     loss.backward()
-    (stop,)[0]()
+    re.sub("x", lambda _: stop(), "x")
 """
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import gradscope
-from gradscope.code.liveness import RESULT, left_after
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.model import (
     BackwardCall,
@@ -331,23 +330,6 @@ def test_the_bad_example_is_told_first_and_the_good_one_is_silent(
 ) -> None:
     assert run(rule.bad, tmp_path) == [rule.code, later]
     assert run(rule.good, tmp_path) == []
-
-
-LEFT = [
-    ("def f(h):\n    return h\n", {"h", RESULT}),
-    ("def f(h):\n    h = h.detach()\n    return h\n", set()),
-    ("def f(h):\n    g = h * 2\n    return g\n", {"h", "g", RESULT}),
-    ("def f(h, self):\n    self.kept = h\n", {"h", "self.kept"}),
-    ("def f(h):\n    try:\n        h = step()\n    except ValueError:\n        return h\n", set()),
-]
-
-
-@pytest.mark.parametrize(("source", "names"), LEFT)
-def test_what_a_function_leaves_behind(source: str, names: set[str]) -> None:
-    namespace: dict[str, object] = {}
-    exec(source, namespace)
-    function = namespace["f"]
-    assert left_after(function.__code__, -1, ("h",)).get("h", frozenset()) == names  # type: ignore[attr-defined]
 
 
 def test_looks_become_rare() -> None:

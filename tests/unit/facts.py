@@ -21,13 +21,13 @@ import torch
 import torch.autograd.graph
 import torch.utils.data
 from compiled_programs import compiling_autograd
+from reading_ahead import ahead_of
 from torch import Tensor
 from torch.autograd import Function
 
 import gradscope.torch_private as private
 from gradscope.collect.facts import _raises
 from gradscope.collect.nodes import _EDGES
-from gradscope.detect.foresight.facts import left_in
 from gradscope.program.iterators import on_stack
 from gradscope.program.variables import AS_ARGUMENT, Variable, local_variables
 from gradscope.torch_private import cached_parametrizations
@@ -314,9 +314,9 @@ def _loaders_show_how_many_batches_are_left() -> bool:
             torch.utils.data.TensorDataset(torch.ones(5)), 2, shuffle=shuffle, drop_last=drops
         )
         iterator = iter(loader)
-        left = [left_in(iterator, lambda _: None) for _ in iterator]
-        found.append(left == ([(1, 1), (0, 0)] if drops else [(2, 2), (1, 1), (0, 0)]))
-        found.append(left_in(loader, lambda _: None)[0] == len(loader))
+        left = [len(ahead_of(iterator)) for _ in iterator]
+        found.append(left == ([1, 0] if drops else [2, 1, 0]))
+        found.append(len(ahead_of(loader)) == len(loader))
     return all(found)
 
 
@@ -461,7 +461,7 @@ FACTS = (
     Fact(
         _TORCH,
         "a loader's iterator and torch's samplers show how many batches are left",
-        ("detect/foresight/facts.py",),
+        ("program/ahead/iteration.py",),
         _loaders_show_how_many_batches_are_left,
     ),
     Fact(

@@ -8,19 +8,17 @@ from types import FrameType
 import torch
 
 from gradscope.code import changes, places, source
-from gradscope.code.liveness import Effect, assignment_sites
 from gradscope.code.names import owner_of as owner_of_name
 from gradscope.collect.look import Look
 from gradscope.collect.marks import token_of
 from gradscope.collect.state import State
-from gradscope.detect.foresight.reading import Reading
+from gradscope.detect.foresight.reading import Effect, Reading
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, is_root_of
 from gradscope.detect.foresight.training import Optimizers, roles_of
 from gradscope.detect.node_facts import built_at, node_at
 from gradscope.model import BackwardCall, Site
 from gradscope.program.layouts import derives
 from gradscope.program.sites import place_in, site_of
-from gradscope.program.standing import standing
 from gradscope.program.tensors import held_node
 from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.roles import UNKNOWN
@@ -144,11 +142,10 @@ def _link(reading: Reading, own: tuple[Site, ...], made: tuple[Site, ...]) -> Si
     declared = _store_of_global(reading)
     if declared is not None:
         return declared
-    code = standing(reading.frame).code
     here = place_in(reading.frame).site
     container = reading.name.partition("[")[0]
-    sites = assignment_sites(code, reading.name) or assignment_sites(code, container)
-    sites = tuple(site for site in sites if not _stores_nothing(site))
+    sites = _stores(here, reading.name) or _stores(here, container)
+    sites = [site for site in sites if not _stores_nothing(site)]
     if not sites or "." in container or "[" in reading.name:
         stored = _stored_in(reading)
         if stored is not None or not sites:
@@ -163,6 +160,19 @@ def _link(reading: Reading, own: tuple[Site, ...], made: tuple[Site, ...]) -> Si
         likely,
     )
     return next((choice[-1] for choice in choices if choice), None)
+
+
+def _stores(here: Site, name: str) -> list[Site]:
+    """Return where the function around a place stores a name, or the module if it is in none."""
+    return [
+        places.of_node(node, here.file, here.function)
+        for statement in source.statements_of(source.function_around(here))
+        if name in changes.targets_of(statement)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node) == name
+    ]
 
 
 def _is_among(site: Site, places: tuple[Site, ...]) -> bool:

@@ -11,23 +11,19 @@ from types import FrameType
 import torch
 
 from gradscope.code import changes, source
-from gradscope.code.liveness import Effect, Read
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Token, token_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.library_loops import codes_of, read_by_the_next_run
 from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.loops import Loops
 from gradscope.detect.foresight.observer import retains_if_computed
-from gradscope.detect.foresight.outlook import foretell
-from gradscope.detect.foresight.reading import Reading, possible_read
+from gradscope.detect.foresight.reading import Effect, Read, Reading, Wanted, foretell
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
 from gradscope.model import BackwardCall, Finding, Severity, Site
-from gradscope.program.drivers import runs_on
+from gradscope.program.ahead.questions import start_at_call, start_before
 from gradscope.program.sites import place_in, site_of, user_frame, user_frames
 from gradscope.program.tensors import held_node
 from gradscope.program.undisturbed import Uncollected
@@ -123,19 +119,15 @@ class ForwardOnFreed(Observer):
         if not any(freeing.frees):
             return []
         frames = user_frames(frame)
-        found = []
-        loops = Loops()
-        for held in tensors_of(frames):
-            if freeing.trace(held):
-                reading = possible_read(held, frames, loops)
-                driven = reading is None and record.driven and runs_on(frames[0])
-                if driven:
-                    ran = codes_of(look)
-                    reading = read_by_the_next_run(held.paths, frames[0], ran, doubting=False)
-                if reading is not None and _builds(reading):
-                    computed = retains_if_computed(frame)
-                    found.append(_Expected(reading.read, _number(held), record, computed, driven))
-        return found
+        reached = [held for held in tensors_of(frames) if freeing.trace(held)]
+        wanted = Wanted(reached, freeing.trace, freeing.comes_to)
+        found = foretell(wanted, start_at_call(frames[0]), frames).outlooks
+        computed = retains_if_computed(frame)
+        return [
+            _Expected(outlook.reading.read, _number(held), record, computed, outlook.reading.again)
+            for held, outlook in found
+            if _builds(outlook.reading)
+        ]
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
         """Check whether the expected comes true: the very tensor, at that line, to be run
@@ -165,13 +157,12 @@ class ForwardOnFreed(Observer):
     def _examine(
         self, expected: dict[int, _Expected], frames: list[FrameType], here: Site
     ) -> list[Finding]:
-        loops = Loops()
         for held in tensors_of(frames):
             known = expected.get(_number(held))
             freed = _freed_in(held) if known is not None else []
             if known is None or not freed:
                 continue
-            reading = _read_here(known, held, frames, loops)
+            reading = _read_here(held, frames)
             if reading is None or reading.read.site.line != here.line or not _builds(reading):
                 continue
             if source.runs_a_part(reading.backward):
@@ -212,25 +203,16 @@ class ForwardOnFreed(Observer):
         )
 
 
-def _read_here(
-    known: _Expected, held: Held, frames: list[FrameType], loops: Loops
-) -> Reading | None:
+def _read_here(held: Held, frames: list[FrameType]) -> Reading | None:
     """Return the read that was expected, if it comes and the tensor is still there."""
-    if known.driven:
-        name = known.read.name
-        is_there = any(path.text == name for path in held.paths)
-        return Reading(name, known.read, frames[0], again=True) if is_there else None
-    outlook = foretell(held, frames, loops, at_line=True)
-    return outlook.reading if outlook is not None and outlook.comes else None
+    wanted = Wanted([held], lambda other: bool(_freed_in(other)))
+    found = foretell(wanted, start_before(frames[0], frames[0]), frames).outlooks
+    return next((o.reading for each, o in found if o.comes and each is held), None)
 
 
 def _builds(reading: Reading) -> bool:
-    """Return whether the read computes something new from the tensor itself, not from its
-    container.
-    """
-    return (
-        reading.read.effect in (Effect.FEEDS, Effect.AUGMENTED) and reading.read.via == reading.name
-    )
+    """Return whether the read computes something new from the tensor."""
+    return reading.read.effect is not Effect.BACKWARD
 
 
 def _number(held: Held) -> int:

@@ -21,6 +21,7 @@ from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.stale_graphs import StaleGraphs, need_of
 from gradscope.model import Finding, Site
+from gradscope.program.ahead.questions import start_before
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import is_held_leaf, is_parameter, requires_grad
 from gradscope.rules import gs202
@@ -106,7 +107,7 @@ class InPlace(Observer):
                 change.depth = len(frames)
                 if change.tries <= _TRIES:
                     with self._schedule:
-                        found = self._examine(change, alive, frames)
+                        found = self._examine(change, alive, frames, frame)
                     findings += found
                     over = bool(found)
                 else:
@@ -117,7 +118,9 @@ class InPlace(Observer):
         self._lines.wait(self, bool(self._changes))
         return findings
 
-    def _examine(self, change: Changed, alive: set[int], frames: list[FrameType]) -> list[Finding]:
+    def _examine(
+        self, change: Changed, alive: set[int], frames: list[FrameType], at: FrameType
+    ) -> list[Finding]:
         watch = self.watch
 
         def name_of(tensor: torch.Tensor) -> str:
@@ -130,7 +133,7 @@ class InPlace(Observer):
         watch.names.learn_variables(frames)
         tolerant = gs202.TOLERANT if change.hidden else frozenset()
         graphs = StaleGraphs(watch, lambda packed: id(packed) in alive, name_of, tolerant)
-        needed = graphs.needed(frames, at_line=True)
+        needed = graphs.needed(start_before(frames[0], at), frames)
         if needed is None:
             return []
         if needed.conditions is None:  # else it may yet become certain

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradscope.code.liveness import MISSING, is_exactly
+from gradscope.code.bytecode import MISSING
 from gradscope.code.through_data import data_lines
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
@@ -32,6 +32,7 @@ from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.foresight.objects import Objects
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
+from gradscope.program.layouts import is_exactly
 from gradscope.program.sites import (
     USER,
     is_override,

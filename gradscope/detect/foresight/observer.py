@@ -5,40 +5,34 @@ backward.
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from gradscope.code import places, source
-from gradscope.code.liveness import Effect, Read, call_at, iterators_at
-from gradscope.code.statements import with_cached
+from gradscope.code import source
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.foresight.evidence import shared_graph
-from gradscope.detect.foresight.library_loops import codes_of, read_by_the_next_run
-from gradscope.detect.foresight.loops import Loops
-from gradscope.detect.foresight.objects import Objects
-from gradscope.detect.foresight.outlook import Outlook, foretell, next_turn
-from gradscope.detect.foresight.reading import Reading, may_stop_before
+from gradscope.detect.foresight.reading import Wanted, foretell
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
 from gradscope.detect.foresight.stale_graphs import StaleGraphs, need_of
-from gradscope.model import BackwardCall, Finding, Site
-from gradscope.program.drivers import runs_on
+from gradscope.detect.foresight.turning import next_turn
+from gradscope.model import BackwardCall, Finding
+from gradscope.model.paths import Origin, Path
+from gradscope.program.ahead.questions import start_after, start_at_call
 from gradscope.program.sites import Place, place_in, user_frames
 from gradscope.program.tensors import storage_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.rules import gs102, gs202
-from gradscope.rules.base import place
 from gradscope.torch_private import cached_parametrizations
 
 _MOST_FORESEEN = 10_000
 _MOST_TURNS = 3  # of branches that are waited for at one call
-_MOST_READ = 12  # tensors for which the code is read in one look
 
 
 class Foresight(Observer):
@@ -92,7 +86,7 @@ class Foresight(Observer):
 
             needed = StaleGraphs(
                 watch, is_changed, lambda p: watch.names.of_tensor(p) or "a parameter"
-            ).needed(frames)
+            ).needed(start_after(frames[0]), frames)
             if needed is None:
                 return ()
             facts = needed.facts(place.site, watch.calls, gs202.By.STEP)
@@ -116,30 +110,17 @@ class Foresight(Observer):
         freeing = Freeing(look)
         if not any(freeing.frees):
             return []
-        reached = [held for held in tensors_of(frames) if freeing.trace(held)]
-        outlooks: list[tuple[Held, Outlook]] = []
-        loops = Loops()
-        decided: list[tuple[FrameType, int]] = []
-        for held in _likeliest(reached):
-            outlook = foretell(held, frames, loops, decided=decided)
-            if outlook is None and record.driven and runs_on(frames[0]):
-                reading = read_by_the_next_run(held.paths, frames[0], codes_of(look))
-                outlook = None if reading is None else Outlook(reading)
-            if outlook is not None and not may_stop_before(outlook.reading, held, freeing):
-                outlooks.append((held, outlook))
-        self._set_alarm(call, decided)
-        outlooks += _cached_over_loops(freeing, frames, record)
-        coming = _nearest([entry for entry in outlooks if entry[1].comes])
-        for chosen in (coming, outlooks):  # what comes in any case matters more
-            found = [(held, outlook.reading) for held, outlook in chosen]
-            facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
-            if facts is not None:
-                break
-        else:
+        reached = [each for each in (*tensors_of(frames), *_cached()) if freeing.trace(each)]
+        wanted = Wanted(reached, freeing.trace, freeing.comes_to)
+        foretold = foretell(wanted, start_at_call(frames[0]), frames)
+        outlooks = foretold.outlooks
+        self._set_alarm(call, [] if outlooks else foretold.explored.decided)
+        found = [(held, outlook.reading) for held, outlook in outlooks]
+        facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
+        if facts is None:
             return []
-        if chosen is not coming:
-            conditions = next(o.conditions for _, o in chosen if o.reading.read.site == facts.read)
-            facts = replace(facts, conditions=conditions)
+        if not outlooks[0][1].comes:
+            facts = replace(facts, conditions=outlooks[0][1].conditions)
         finding = gs102.finding(facts)
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding
@@ -155,61 +136,19 @@ def _kind(call: Call, look: Look) -> Hashable:
     return call.place, call.exact, frozenset(look.kinds), sizes
 
 
-def _nearest(coming: list[tuple[Held, Outlook]]) -> list[tuple[Held, Outlook]]:
-    """Return what comes with the backward call that fails first."""
-    if not coming:
-        return []
-    first = min((outlook for _, outlook in coming), key=lambda outlook: outlook.when)
-    return [one for one in coming if one[1].reading.backward == first.reading.backward]
-
-
-def _likeliest(reached: list[Held]) -> list[Held]:
-    """Return those to read the code for: of too many, not what stands inside the graph."""
-    if len(reached) <= _MOST_READ:
-        return reached
-    roots_and_others = sorted(reached, key=lambda held: bool(held.own))
-    return roots_and_others[:_MOST_READ]
-
-
 def retains_if_computed(frame: FrameType) -> bool:
     """Return whether the call made in the frame computes ``retain_graph``, so that later ones may
     differ.
     """
-    call = call_at(frame.f_code, frame.f_lasti)
-    return call is not None and bool(call.computed & {"retain_graph", "create_graph"})
+    call = source.call_at(place_in(frame).site)
+    return call is not None and any(
+        each.arg in ("retain_graph", "create_graph") and not isinstance(each.value, ast.Constant)
+        for each in call.keywords
+    )
 
 
-def _cached_over_loops(
-    freeing: Freeing, frames: Sequence[FrameType], record: BackwardCall
-) -> Iterator[tuple[Held, Outlook]]:
-    """Yield what a call will free of the cache, if its loop runs again.
-
-    Which modules the loop runs is not read: the cache keeps what they share until it is closed.
-    """
-    for name, tensor in cached_parametrizations():
-        held = Held(tensor)
-        if record.site is None or not freeing.trace(held):
-            continue
-        for frame in frames:
-            here = place_in(frame).site
-            loop = source.loop_around(here) if with_cached(here) is not None else None
-            if loop is not None and not _is_over(frame, loop, held):
-                yield held, _outlook(f"<cached {name}>", frame, loop, record.site)
-                break
-
-
-def _is_over(frame: FrameType, loop: source.Loop, held: Held) -> bool:
-    """Return whether the innermost loop of a frame has no element left."""
-    depths = iterators_at(frame.f_code, frame.f_lasti)
-    if not depths or not isinstance(loop, ast.For):
-        return False
-    return Loops().of(frame, Objects(frame), held.tensor, ()).is_spent(max(depths))
-
-
-def _outlook(name: str, frame: FrameType, loop: source.Loop, call: Site) -> Outlook:
-    here = place_in(frame).site
-    head = loop.test if isinstance(loop, ast.While) else loop.iter
-    site = places.of_node(head, here.file, here.function)
-    read = Read(name, site, Effect.FEEDS, name, call, after_back_edge=True)
-    again = f"the loop at {place(site)} runs its module again"
-    return Outlook(Reading(name, read, frame, again=True), comes=False, conditions=(again,))
+def _cached() -> list[Held]:
+    """Return what ``parametrize.cached()`` keeps, which no variable leads to."""
+    nowhere = Origin("unnamed", "", "", 0)
+    found = cached_parametrizations()
+    return [Held(each, [Path.of(nowhere, f"<cached {name}>", ())]) for name, each in found]

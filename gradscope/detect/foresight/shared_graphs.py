@@ -23,7 +23,7 @@ _MOST_NODES = 2_000  # that may be touched in one look
 _MOST_TENSORS = 64
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Held:
     """A tensor of the user's, all its names, and what it leads to; lives no longer than the look.
 

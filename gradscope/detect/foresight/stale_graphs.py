@@ -19,12 +19,11 @@ from gradscope.collect.nodes import kind_of
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.evidence import is_carried
-from gradscope.detect.foresight.loops import Loops
-from gradscope.detect.foresight.outlook import foretell
-from gradscope.detect.foresight.reading import Reading
+from gradscope.detect.foresight.reading import Reading, Wanted, foretell
 from gradscope.detect.foresight.shared_graphs import Held, tensors_of
 from gradscope.detect.foresight.training import reason_for_a_constant
 from gradscope.model import Site
+from gradscope.program.ahead.questions import FromFrames
 from gradscope.program.sites import place_in
 from gradscope.program.tensors import held_node, leaves_of
 from gradscope.rules import gs202
@@ -84,22 +83,18 @@ class StaleGraphs:
         self._tolerant = tolerant
         self._walker = Walker(_MOST_NODES)
 
-    def needed(self, frames: Sequence[FrameType], *, at_line: bool = False) -> Needed | None:
+    def needed(self, start: FromFrames, frames: Sequence[FrameType]) -> Needed | None:
         """Return the first graph that the code will run backward all the same; if there is none,
         the first that it may.
-
-        ``at_line`` is as in ``foretell``.
         """
-        loops = Loops()
-        possible: Needed | None = None
-        for held in tensors_of(frames):
+        wanted = Wanted([h for h in tensors_of(frames) if self._traces(h)], self._traces)
+        if not wanted.leads:
+            return None
+        for held, outlook in foretell(wanted, start, frames).outlooks:
             stale = self._stale_in(held)
-            if not stale.nodes:
+            if source.runs_a_part(outlook.reading.backward):
                 continue
-            outlook = foretell(held, frames, loops, at_line=at_line)
-            if outlook is None or source.runs_a_part(outlook.reading.backward):
-                continue
-            needed = Needed(
+            return Needed(
                 held,
                 outlook.reading,
                 tuple(stale.tensors)[:_MOST_NAMED],
@@ -107,10 +102,10 @@ class StaleGraphs:
                 tuple(stale.made)[:_MOST_MADE],
                 None if outlook.comes else outlook.conditions,
             )
-            if outlook.comes:
-                return needed
-            possible = possible or needed
-        return possible
+        return None
+
+    def _traces(self, held: Held) -> bool:
+        return bool(self._stale_in(held).nodes)
 
     def _stale_in(self, held: Held) -> _Stale:
         found = _Stale()

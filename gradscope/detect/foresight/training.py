@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gradscope.code import changes, source
-from gradscope.code.liveness import MISSING
+from gradscope.code.bytecode import MISSING
 from gradscope.code.losses import Way, way_to
 from gradscope.code.places import of_node
 from gradscope.code.stepping import What, events_after, events_before

@@ -15,8 +15,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from gradscope.code import source
-from gradscope.code.liveness import RESULT, CallKind, all_reads, calls_after
-from gradscope.code.liveness import Call as CallInCode
+from gradscope.code.bytecode import flow_of, site_at
 from gradscope.code.stores import find_store
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
@@ -26,6 +25,7 @@ from gradscope.collect.shapes import Shape
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
 from gradscope.model import BackwardCall, Finding, Site
+from gradscope.program.ahead.questions import backward_calls_after
 from gradscope.program.layouts import class_namespace, derives, is_user_module, user_functions
 from gradscope.program.sites import Place, Route, from_library
 from gradscope.rules import gs303, gs305
@@ -39,7 +39,7 @@ _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENE
 _MOST_FUNCTIONS = 500  # read for one line
 _MOST_KEPT = 256  # calls remembered
 _EVERY = 8  # calls between two judgements
-_BACKWARD = (CallKind.BACKWARD, CallKind.GRAD)
+_BACKWARD = ("backward", "manual_backward", "grad")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 _Line = tuple[str, int]
@@ -219,9 +219,8 @@ class _YetToTrain:
             return True
         if inner and (inner[-1].code, _shape(last)) in self._calls:
             return True  # nothing that is written there tells it from a call that trains
-        reads = all_reads(last.code, last.offset, (RESULT,)).get(RESULT, ())
-        calls = (read.backward for read in reads if read.is_dangerous)
-        return any((each.file, each.line) not in self._lines for each in calls if each is not None)
+        calls = backward_calls_after(last.code, last.offset)
+        return any((each.file, each.line) not in self._lines for each in calls)
 
     def _reach_one(self, codes: set[CodeType]) -> bool:
         """Return whether functions, or what they call by its name, have a backward call that was
@@ -229,10 +228,11 @@ class _YetToTrain:
         """
         waiting, known = deque(codes), codes
         while waiting and len(known) < _MOST_FUNCTIONS:
-            for call in calls_after(waiting[0], -1):
-                if call.kind in _BACKWARD and (call.site.file, call.site.line) not in self._lines:
+            for index, names in _calls_in(waiting[0]):
+                site = site_at(waiting[0], index)
+                if names[-1] in _BACKWARD and (site.file, site.line) not in self._lines:
                     return True
-                called = {*self._called(waiting[0], call)}
+                called = {*self._called(waiting[0], names)}
                 waiting += called - known
                 known |= called
             inside = {*_inside(waiting.popleft())}
@@ -240,15 +240,22 @@ class _YetToTrain:
             known |= inside
         return bool(waiting)
 
-    def _called(self, code: CodeType, call: CallInCode) -> Iterable[CodeType]:
+    def _called(self, code: CodeType, names: Sequence[str]) -> Iterable[CodeType]:
         """Return the functions that a call may run: of those of its name the one of the same class,
         for a method of the same object.
         """
-        owner, _, name = call.target.rpartition(".")
-        named = self._named.get(name, ()) if call.kind is CallKind.UNKNOWN else ()
-        beside = f"{code.co_qualname.rpartition('.')[0]}.{name}"
-        own = [each for each in named if owner == "self" and each.co_qualname == beside]
+        named = self._named.get(names[-1], ())
+        beside = f"{code.co_qualname.rpartition('.')[0]}.{names[-1]}"
+        own = [e for e in named if names[:-1] == ("self",) and e.co_qualname == beside]
         return own or named
+
+
+def _calls_in(code: CodeType) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the calls of code, each with the names of what it calls."""
+    flow = flow_of(code)
+    for index, instruction in enumerate(flow.instructions):
+        if instruction.is_call and (names := flow.names_of_call(index)):
+            yield index, names
 
 
 def _reached(files: set[str], functions: Sequence[FunctionType]) -> set[int]:

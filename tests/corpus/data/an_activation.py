@@ -12,8 +12,8 @@ class Net(nn.Module):
     def forward(self, x):
         h = torch.sigmoid(self.body(x))  # created: GS202
         h.data.clamp_(0.4, 0.6)  # warning: GS202 [clone]; modified_by: GS202
-        return self.head(h)
+        return self.head(h)  # next_read: GS202
 net = Net()
 for _ in range(2):
-    loss = net(torch.randn(3, 4)).mean()  # next_read: GS202
+    loss = net(torch.randn(3, 4)).mean()
     loss.backward()  # failing_node: GS202

@@ -7,9 +7,9 @@ from torch.nn.utils import parametrize
 net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 1))
 opt = torch.optim.SGD(net.parameters(), lr=0.1)
 with parametrize.cached():
-    for step in range(3):  # next_read: GS102
-        loss = net(torch.randn(8, 4)).pow(2).mean()  # created: GS102 GS101
+    for step in range(3):
+        loss = net(torch.randn(8, 4)).pow(2).mean()  # created: GS102 GS101; next_read: GS102
         opt.zero_grad()
-        loss.backward()  # advice: GS102 [recompute] `<cached weight>`; freed_by: GS102 GS101
+        loss.backward()  # warning: GS102 [recompute] `<cached weight>`; freed_by: GS102 GS101
         # ^ failing_node: GS102; error: GS101 [recompute]
         opt.step()

@@ -11,8 +11,8 @@ class Net(nn.Module):
     def forward(self, x):
         h = torch.tanh(self.body(x))  # created: GS202 GS201
         h[0] = 0  # warning: GS202 [clone]; modified_by: GS202 GS201
-        return self.head(h)
+        return self.head(h)  # next_read: GS202
 net = Net()
 for _ in range(2):
-    loss = net(torch.randn(3, 4)).mean()  # next_read: GS202
+    loss = net(torch.randn(3, 4)).mean()
     loss.backward()  # error: GS201 [clone]; failing_node: GS202

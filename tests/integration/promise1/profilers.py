@@ -22,7 +22,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile as autograd_profile
 
 FOLDER = Path(tempfile.mkdtemp())
-ANALYSIS = re.compile(r"rich/|gradscope/(code/liveness|fixing|program/reach|record|render)")
+ANALYSIS = re.compile(r"rich/|gradscope/(program/ahead|fixing|program/reach|record|render)")
 OWN = ("aten::addmm", "aten::tanh", "Optimizer.step#SGD.step")
 
 

@@ -1,0 +1,337 @@
+"""Decodes a code object into instructions with their successors, exception handlers and loops.
+
+All that differs between Python 3.11 and 3.14 in how code is laid out is here.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import weakref
+from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType
+from typing import Any, Final, NamedTuple
+
+from gradscope.code import places
+from gradscope.model import Site
+
+MISSING: Any = object()
+"""Stands for "no value", as None is one."""
+
+_ENDS_FLOW: Final = frozenset(
+    (
+        *("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"),
+        *("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_BACKWARD_QUICK"),
+    )
+)
+"""Instructions after which the next one in the code is not run."""
+
+_EXTENDED_ARG: Final = dis.opmap["EXTENDED_ARG"]
+_CACHE: Final = 0
+"""Inline caches show as this opcode in ``co_code``, in every version."""
+
+NULL_FIRST: Final = sys.version_info < (3, 13)
+"""Whether a call's NULL lies below what is called, or above it."""
+
+# How many low bits of a name's index are flags; the lowest: a NULL (or self) is pushed too.
+_FLAG_BITS: Final = {"LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2} | (
+    {} if "LOAD_METHOD" in dis.opmap and sys.version_info < (3, 12) else {"LOAD_ATTR": 1}
+)
+_CALLS: Final = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
+
+
+class Instruction(NamedTuple):
+    """One instruction; ``jump`` and ``handler`` are indices of instructions, or -1.
+
+    ``name`` is the variable or attribute it is about and ``second`` the other one of those that do
+    two; ``slot`` and ``second_slot`` are their places among the variables of the frame. ``null``:
+    it also pushes the NULL (or self) that a call takes.
+    """
+
+    offset: int
+    opname: str
+    arg: int
+    name: str
+    second: str
+    slot: int
+    second_slot: int
+    constant: Any
+    keywords: tuple[str, ...]
+    null: bool
+    effect: int
+    jump: int
+    falls: bool
+    handler: int
+    handler_depth: int
+    keeps_lasti: bool
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it calls what the program names."""
+        return self.opname in _CALLS
+
+
+class Loop(NamedTuple):
+    """A natural loop: where its back edges ``sources`` lead to, and all instructions in it."""
+
+    header: int
+    body: frozenset[int]
+    sources: tuple[int, ...]
+
+
+class Flow:
+    """The instructions of a code object, without a reference to it: a cache keeps none alive."""
+
+    __slots__ = ("_depths", "_loops", "_units", "instructions", "slots")
+
+    def __init__(self, code: CodeType) -> None:
+        # Locals, cells and free variables share one numbering; an argument that is a cell keeps its
+        # first place.
+        cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
+        self.slots = (*code.co_varnames, *cells, *code.co_freevars)
+        self.instructions, self._units = _decode(code, self.slots)
+        self._loops: tuple[Loop, ...] | None = None
+        self._depths: dict[int, int] | None = None
+
+    def index(self, lasti: int) -> int:
+        """Return the instruction at ``f_lasti``, which may be in its caches; -1 before the
+        first.
+        """
+        return self._units[lasti // 2] if 0 <= lasti // 2 < len(self._units) else -1
+
+    @property
+    def depths(self) -> dict[int, int]:
+        """How many values are on the stack before each instruction that can be reached."""
+        if self._depths is None:
+            self._depths = _find_depths(self.instructions)
+        return self._depths
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """All loops, innermost first."""
+        if self._loops is None:
+            self._loops = _find_loops(self)
+        return self._loops
+
+    def loops_around(self, index: int) -> tuple[Loop, ...]:
+        """Return all loops around an instruction, innermost first."""
+        return tuple(loop for loop in self.loops if index in loop.body)
+
+    def names_of_call(self, index: int) -> tuple[str, ...]:
+        """Return the dotted name of what a call calls, as it is written: of ``self.opt.step()`` all
+        three names; what is computed is an empty name, and there is none if all is.
+        """
+        instruction, depths = self.instructions[index], self.depths
+        if not instruction.is_call or index not in depths:
+            return ()
+        given = depths[index] + instruction.effect + 1  # below these are the two that are called
+        before = (i for i in range(index - 1, -1, -1) if depths.get(i, 0) < given)
+        last = next(before, 0)
+        while last and self.instructions[last].opname == "PUSH_NULL":
+            last -= 1
+        while _loads_part(self.instructions[last + 1]):
+            last += 1
+        names: list[str] = []
+        while _loads_part(self.instructions[last]):
+            names.insert(0, self.instructions[last].name)
+            last -= 1
+        root = self.instructions[last]
+        is_variable = root.opname.startswith("LOAD") and root.opname != "LOAD_CONST"
+        return (root.name if is_variable else "", *names) if names or is_variable else ()
+
+
+def _loads_part(instruction: Instruction) -> bool:
+    return instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
+
+
+_flows: dict[int, tuple[weakref.ref[CodeType], Flow]] = {}
+
+
+def flow_of(code: CodeType) -> Flow:
+    """Return the flow of a code object, kept by identity: hashing code hashes its constants."""
+    key = id(code)
+    if (known := _flows.get(key)) is not None and known[0]() is code:
+        return known[1]
+    flow = Flow(code)
+    _flows[key] = (weakref.ref(code, lambda _: _flows.pop(key, None)), flow)
+    return flow
+
+
+def forget_flows() -> None:
+    """Let go of what is known of all code: an instruction holds the code of a function in it."""
+    _flows.clear()
+
+
+def site_at(code: CodeType, index: int) -> Site:
+    """Return the place of an instruction by its index in the flow."""
+    return places.of_instruction(code, flow_of(code).instructions[index].offset)
+
+
+def _decode(code: CodeType, slots: tuple[str, ...]) -> tuple[tuple[Instruction, ...], list[int]]:
+    raw = code.co_code
+    starts: list[tuple[int, int, int]] = []
+    units: list[int] = []  # code unit -> index of its instruction
+    extended = 0
+    for offset in range(0, len(raw), 2):
+        opcode, arg = raw[offset], raw[offset + 1] | extended
+        if opcode == _CACHE:
+            units.append(len(starts) - 1)
+        elif opcode == _EXTENDED_ARG:
+            units.append(len(starts))  # a jump to the prefix is a jump to the instruction
+            extended = arg << 8
+        else:
+            units.append(len(starts))
+            starts.append((offset, opcode, arg))
+            extended = 0
+    handlers = _handlers(code, units, len(starts))
+    instructions = []
+    keywords: tuple[str, ...] = ()
+    for index, (offset, opcode, arg) in enumerate(starts):
+        opname, null, effect = _meaning(opcode, arg)
+        slot, second_slot, name, second = _names(code, slots, opcode, opname, arg)
+        if opname == "KW_NAMES":
+            keywords = code.co_consts[arg]
+        jump = -1
+        if opcode in _JUMPS:
+            end = starts[index + 1][0] if index + 1 < len(starts) else len(raw)
+            while end > offset + 2 and raw[end - 2] == _EXTENDED_ARG:
+                end -= 2  # prefixes belong to the next instruction, caches to this one
+            target = (end + (-2 if "BACKWARD" in opname else 2) * arg) // 2
+            jump = units[target] if 0 <= target < len(units) else -1
+        called_with: tuple[str, ...] = ()
+        if opname == "CALL":
+            called_with, keywords = keywords, ()
+        instructions.append(
+            Instruction(
+                offset, opname, arg, name, second, slot, second_slot,
+                _constant(code, opcode, opname, arg), called_with, null, effect, jump,
+                opname not in _ENDS_FLOW, *handlers[index],
+            )
+        )  # fmt: skip
+    return tuple(instructions), units
+
+
+@lru_cache(maxsize=8192)
+def _meaning(opcode: int, arg: int) -> tuple[str, bool, int]:
+    """Return what holds of an instruction wherever it stands: its name, whether it pushes a NULL
+    too, and by how much the stack grows.
+    """
+    opname = dis.opname[opcode]
+    null = opname == "LOAD_METHOD" or (opname in _FLAG_BITS and bool(arg & 1))
+    return opname, null, stack_effect(opcode, opname, arg, jump=False)
+
+
+def stack_effect(opcode: int, opname: str, arg: int, *, jump: bool) -> int:
+    """Return by how much the stack grows, as Python itself counts it where it can."""
+    if opname == "PRECALL":  # 3.11 splits the effect of a call in two; CALL has all of it here
+        return 0
+    if opname == "CALL":
+        return -1 - arg
+    try:
+        return dis.stack_effect(opcode, arg if opcode >= dis.HAVE_ARGUMENT else None, jump=jump)
+    except ValueError:
+        return 0
+
+
+# END_ASYNC_FOR's argument (3.14) is for monitoring only.
+_JUMPS = frozenset(op for op in dis.hasjrel if dis.opname[op] != "END_ASYNC_FOR")
+_NAMED = frozenset(dis.hasname)
+_LOCAL = frozenset([*dis.haslocal, *dis.hasfree])
+_PAIRS = frozenset(
+    (
+        *("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"),
+        *("STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST"),
+    )
+)
+
+
+def _names(
+    code: CodeType, slots: tuple[str, ...], opcode: int, opname: str, arg: int
+) -> tuple[int, int, str, str]:
+    """Return the places and names of the variables of an instruction."""
+    if opcode in _NAMED:
+        index = arg >> _FLAG_BITS.get(opname, 0)
+        return -1, -1, (code.co_names[index] if index < len(code.co_names) else ""), ""
+    if opcode not in _LOCAL:
+        return -1, -1, "", ""
+    if opname in _PAIRS:
+        return arg >> 4, arg & 15, slots[arg >> 4], slots[arg & 15]
+    return arg, -1, slots[arg] if arg < len(slots) else "", ""
+
+
+def _constant(code: CodeType, opcode: int, opname: str, arg: int) -> Any:
+    if opname == "LOAD_SMALL_INT":
+        return arg
+    return code.co_consts[arg] if opcode in dis.hasconst and arg < len(code.co_consts) else MISSING
+
+
+def _handlers(code: CodeType, units: list[int], count: int) -> list[tuple[int, int, bool]]:
+    """Return for every instruction its handler, the stack depth kept, and whether the place of the
+    instruction is pushed before the exception.
+    """
+    found = [(-1, 0, False)] * count
+    numbers = _varints(code.co_exceptiontable)
+    for start in numbers:
+        length, target, depth = next(numbers), next(numbers), next(numbers)
+        entry = (units[target], depth >> 1, bool(depth & 1))
+        for unit in range(start, min(start + length, len(units))):
+            found[units[unit]] = entry
+    return found
+
+
+def _varints(table: bytes) -> Iterator[int]:
+    """Yield the table's numbers: six bits a byte, 64 where more follow, 128 at an entry."""
+    value = 0
+    for byte in table:
+        value = value << 6 | byte & 63
+        if not byte & 64:
+            yield value
+            value = 0
+
+
+def _find_depths(instructions: tuple[Instruction, ...]) -> dict[int, int]:
+    depths: dict[int, int] = {}
+    waiting = [(0, 0)]
+    while waiting:
+        index, depth = waiting.pop()
+        while index < len(instructions) and index not in depths:
+            depths[index] = depth
+            each = instructions[index]
+            if each.handler >= 0:
+                waiting.append((each.handler, each.handler_depth + 1 + each.keeps_lasti))
+            if each.jump >= 0:
+                opcode = dis.opmap[each.opname]
+                effect = stack_effect(opcode, each.opname, each.arg, jump=True)
+                waiting.append((each.jump, depth + effect))
+            if not each.falls:
+                break
+            depth = 1 if each.opname == "RETURN_GENERATOR" else depth + each.effect
+            index += 1
+    return depths
+
+
+def _find_loops(flow: Flow) -> tuple[Loop, ...]:
+    back_edges: dict[int, list[int]] = {}
+    jumps_to: dict[int, list[int]] = {}
+    instructions = flow.instructions
+    for index, instruction in enumerate(instructions):
+        if instruction.jump >= 0:
+            jumps_to.setdefault(instruction.jump, []).append(index)
+            if "BACKWARD" in instruction.opname and "NO_INTERRUPT" not in instruction.opname:
+                back_edges.setdefault(instruction.jump, []).append(index)
+    loops = []
+    for header, sources in back_edges.items():
+        body: set[int] = set()
+        waiting = list(sources)
+        while waiting:
+            index = waiting.pop()
+            if index not in body:
+                body.add(index)
+                if index != header:
+                    waiting.extend(jumps_to.get(index, ()))
+                    if index and instructions[index - 1].falls:
+                        waiting.append(index - 1)
+        if header in body:  # else a handler's way back to the code after it, no loop
+            loops.append(Loop(header, frozenset(body), tuple(sources)))
+    return tuple(sorted(loops, key=lambda loop: len(loop.body)))

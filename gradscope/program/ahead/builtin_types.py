@@ -1,0 +1,415 @@
+"""Says what methods of built-in types do, and what calling a class makes."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import random
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any, Final
+
+import torch
+import torch.utils.checkpoint
+
+from gradscope.code.bytecode import MISSING
+from gradscope.program.ahead import iteration, tensors
+from gradscope.program.ahead import values as v
+from gradscope.program.ahead.machine import PARTS, Machine
+from gradscope.program.ahead.models import argument, in_order
+from gradscope.program.ahead.operators import Given, Named, computed
+from gradscope.program.ahead.torch_models import applied
+from gradscope.program.layouts import (
+    class_bases,
+    class_name,
+    class_namespace,
+    derives,
+    is_a,
+    is_exactly,
+)
+
+
+def call_builtin(m: Machine, function: Any, given: Given, named: Named) -> Any:
+    """Call a C function, or a method of a live object that is bound to it."""
+    if tensors.is_operator(function):
+        return tensors.operate(m, function, given, named)
+    owner = function.__self__
+    if owner is not None and not is_a(owner, types.ModuleType):
+        return call_method(m, owner, function.__name__, given, named)
+    return m.unknown(f"a call of {function.__name__}", *given, *named.values())
+
+
+def call_descriptor(m: Machine, function: Any, given: Given, named: Named) -> Any:
+    """Call a method of a C class with what it is called on."""
+    name = function.__name__
+    if v.is_tensor(given[0]):
+        return tensors.method(m, given[0], name, given[1:], named)
+    if name in ("__init__", "__init_subclass__", "__del__"):
+        return None
+    return call_method(m, given[0], name, given[1:], named)
+
+
+def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> Any:
+    """Call a method of a built-in type."""
+    if v.is_tensor(of):
+        return tensors.method(m, of, name, given, named)
+    if type(of) is v.Getter and name == "__call__":
+        return of.call(*given)
+    if is_exactly(of, v.Suspended, types.GeneratorType, types.CoroutineType):
+        return _of_generator(m, of, name, given)
+    if type(of) is v.Unknown:
+        return m.unknown(f"{name} of {of.why}", of, *given, *named.values())
+    if name in _OF_ALL:
+        return _OF_ALL[name](m, of, given)
+    payload = m.overlay.view(of)
+    if is_a(payload, list, deque, dict, set):
+        return _of_container(m, of, payload, name, given, named)
+    if v.is_plain(payload):
+        if name == "join" and type(payload) is str:
+            parts = iteration.drain(m, given[0])
+            is_known = all(type(part) is str for part in parts)
+            return payload.join(parts) if is_known else v.Unknown(why="text")
+        if name == "format":
+            return v.Unknown(why="text")
+        return computed(m, getattr(payload, name), given, named)
+    if is_a(payload, tuple) and name in ("index", "count"):
+        return v.Unknown(why=name)
+    if is_a(of, weakref.ref) and name == "__call__":
+        return weakref.ref.__call__(of)
+    if is_a(of, type) and name == "fromkeys":
+        value = given[1] if len(given) > 1 else None
+        return v.OwnDict((v.key_of(key), value) for key in iteration.drain(m, given[0]))
+    if is_a(of, type) and name == "apply":
+        return applied(m, of, (of, *given), named)
+    if is_a(of, type) and name == "from_iterable":
+        return iteration.chained(m, iteration.iterator(m, given[0]))
+    if is_a(of, random.Random) and name in ("random", "getrandbits"):
+        return v.Unknown(why="a random number")
+    if is_a(of, functools._lru_cache_wrapper) and name == "cache_clear":
+        m.caches[id(of)] = {}
+        m.cleared.add(id(of))
+        return None
+    if is_a(of, *_FILES):
+        return v.Unknown(why="a file")
+    return m.unknown(f"{class_name(v.kind_of(of))}.{name}", of, *given, *named.values())
+
+
+_FILES: Final = (type(sys.__stderr__), type(sys.stdout))
+
+
+def _iterated(m: Machine, of: Any, given: Given) -> Any:
+    is_container = is_a(m.overlay.view(of), *v.CONTAINERS)
+    return iteration.over(m, of) if is_container else iteration.iterator(m, of)
+
+
+_OF_ALL: Final[dict[str, Callable[[Machine, Any, Given], Any]]] = {
+    "__getitem__": lambda m, of, given: iteration.plain_item(m, of, given[0]),
+    "__setitem__": lambda m, of, given: iteration.set_plain_item(m, of, *given),
+    "__next__": lambda m, of, given: m.call(next, (of,), {}),
+    "__iter__": _iterated,
+    "__len__": lambda m, of, given: iteration.plain_size(m, of),
+    "__enter__": lambda m, of, given: of,
+    "__exit__": lambda m, of, given: None,
+    "__init__": lambda m, of, given: None,
+    "__init_subclass__": lambda m, of, given: None,
+    "__setattr__": lambda m, of, given: m.store(of, *given),
+    "__getattribute__": lambda m, of, given: m.attribute(of, *given),
+    "acquire": lambda m, of, given: True,
+    "release": lambda m, of, given: None,
+    "with_traceback": lambda m, of, given: of,
+    "add_note": lambda m, of, given: None,
+    "__post_init__": lambda m, of, given: None,
+    "__reduce_ex__": lambda m, of, given: v.lost("a pickle"),
+}
+
+
+def _of_generator(m: Machine, of: Any, name: str, given: Given) -> Any:
+    generator = of if type(of) is v.Suspended else iteration.resumed(m, of)
+    if name in ("__iter__", "__await__"):
+        return generator
+    if name == "close":
+        generator.state = "done"
+        return None
+    try:
+        if name in ("send", "__next__"):
+            return iteration.send(m, generator, given[0] if given else None)
+        if name == "throw":
+            raised = given[1] if len(given) > 1 and given[1] is not None else given[0]
+            raised = m.call(raised, (), {}) if is_a(raised, type) else raised
+            return iteration.resume(m, generator, None, raised)
+    except v.Exhausted as over:
+        return m.throw(StopIteration, *(() if over.value is None else (over.value,)))
+    return v.lost(f"generator.{name}")
+
+
+_CHANGING: Final = v.words(
+    "append appendleft insert extend extendleft pop popleft popitem clear reverse remove sort "
+    "rotate update add discard setdefault __delitem__ move_to_end __iadd__ __ior__ "
+    "difference_update intersection_update symmetric_difference_update subtract"
+)
+
+
+def _of_container(m: Machine, of: Any, payload: Any, name: str, given: Given, named: Named) -> Any:
+    if name in ("get", "setdefault", "pop") and is_a(payload, dict):
+        return _looked_up(m, of, name, given, named)
+    if name in _CHANGING:
+        return _changed(m, of, m.overlay.to_write(of), name, given, named)
+    if name in ("copy", "__copy__"):
+        kinds: Any = ((dict, v.OwnDict), (list, v.OwnList), (set, v.OwnSet))
+        made = next((own for base, own in kinds if is_a(payload, base)), v.OwnDeque)
+        found = made(dict.items(payload) if made is v.OwnDict else payload)
+        if type(of) is not v.Instance:
+            return found
+        return v.Instance(v.kind_of(of), found)
+    if name in ("keys", "values", "items") and is_a(payload, dict):
+        pairs = [(v.value_of(key), value) for key, value in [*dict.items(payload)]]
+        if name == "items":
+            return v.OwnList(pairs)
+        return v.OwnList([pair[name == "values"] for pair in pairs])
+    if name == "__contains__":
+        found = iteration.contains(m, of, given[0])
+        return v.Unknown(why="in") if found is None else found
+    if name in ("union", "difference", "intersection", "issubset", "isdisjoint", "issuperset"):
+        rest = [set(map(v.key_of, iteration.drain(m, each))) for each in given]
+        found = getattr(set(payload), name)(*rest)
+        return v.OwnSet(found) if type(found) is set else found
+    if name in ("index", "count") and all(map(v.is_plain, (*payload, *given))):
+        return computed(m, getattr([*payload], name), given, named)
+    if name == "most_common" and is_a(payload, dict):
+        return v.OwnList()
+    return m.unknown(f"{class_name(v.kind_of(of))}.{name}", of, *given, *named.values())
+
+
+def _looked_up(m: Machine, of: Any, name: str, given: Given, named: Named) -> Any:
+    space, key = m.overlay.view(of), given[0]
+    default = given[1] if len(given) > 1 else named.get("default", v.NULL)
+    if type(key) is v.Unknown:
+        found = [*dict.values(space), *([] if default is v.NULL else [default])]
+        return iteration.unknown_element(m, found)
+    at = v.key_of(key)
+    if at in space:
+        found = dict.__getitem__(space, at)
+        if name == "pop":
+            del m.overlay.to_write(of)[at]
+        return found
+    if name == "setdefault":
+        m.overlay.to_write(of)[at] = None if default is v.NULL else default
+    elif name == "pop" and default is v.NULL:
+        m.throw(KeyError, key)
+    return None if default is v.NULL else default
+
+
+def _changed(m: Machine, of: Any, space: Any, name: str, given: Given, named: Named) -> Any:
+    if name in ("update", "__ior__") and is_a(space, dict):
+        for each in given:
+            dict.update(space, iteration.as_dict(m, each))
+        dict.update(space, named)
+        return of
+    if name in ("extend", "extendleft", "__iadd__"):
+        given = (iteration.drain(m, given[0]),)
+    elif name.endswith("update"):
+        given = tuple(set(map(v.key_of, iteration.drain(m, each))) for each in given)
+    elif name == "sort":
+        space[:] = in_order(m, [*space], named)
+        return None
+    elif name == "remove" and not is_a(space, set):
+        return _removed(m, space, given[0])
+    elif is_a(space, set) or (is_a(space, dict) and name != "popitem"):
+        given = tuple(map(v.key_of, given))
+    if name == "move_to_end":
+        dict.__setitem__(space, given[0], dict.pop(space, given[0], None))
+        return None
+    at = given[0] if given and name in ("pop", "insert", "__delitem__") else 0
+    if type(at) is v.Unknown or (is_a(at, slice) and not v.is_plain((at.start, at.stop))):
+        return _at_unknown(m, space, name, given)
+    try:
+        found = getattr(space, name)(*given)
+    except (IndexError, KeyError, ValueError, TypeError) as error:
+        return m.throw(type(error), str(error))
+    return v.value_of(found) if is_a(space, set) else found
+
+
+def _removed(m: Machine, space: Any, value: Any) -> None:
+    for at, each in enumerate(space):
+        if each is value or (v.is_plain(each) and v.is_plain(value) and each == value):
+            del space[at]
+            return
+    if m.held(space):
+        m.doubt = m.doubt or "remove"
+
+
+def _at_unknown(m: Machine, space: Any, name: str, given: Given) -> Any:
+    found = [*(dict.values(space) if is_a(space, dict) else space)]
+    if m.held(found):
+        m.doubt = m.doubt or "an unknown index"
+    if name == "insert":
+        space.append(given[1])
+        return None
+    if name == "pop" and space and is_a(space, list):
+        space.pop()
+    return iteration.unknown_element(m, found) if name == "pop" else None
+
+
+# making objects
+
+
+def make(m: Machine, cls: type, given: Given, named: Named) -> Any:
+    """Return what calling a class gives."""
+    made = _made_by_torch(m, cls, given, named)
+    if made is not MISSING:
+        return made
+    meta = m.lookup(type(cls), "__call__")
+    if type(meta) is FunctionType:
+        return m.call(meta, (cls, *given), named)
+    new = m.lookup(cls, "__new__")
+    new = getattr(new, "__func__", new) if type(new) is staticmethod else new
+    if is_exactly(new, FunctionType, v.Function):
+        made = _of_named_tuple(m, cls, given, named)
+        made = m.call(new, (cls, *given), named) if made is MISSING else made
+        if type(made) is not v.Instance or made.kind is not cls:
+            return made
+    else:
+        made = _empty(m, cls, given, named)
+        if made is None:
+            return m.unknown(f"a {class_name(cls)}", *given, *named.values())
+    init = m.lookup(cls, "__init__")
+    if is_exactly(init, FunctionType, v.Function):
+        m.call(init, (made, *given), named)
+    elif made.payload is not None:
+        _fill(m, made, given, named)
+    return made
+
+
+def _of_named_tuple(m: Machine, cls: type, given: Given, named: Named) -> Any:
+    space: dict[str, Any] = {}
+    for base in reversed(class_bases(cls)):
+        space.update(class_namespace(base))
+    fields, defaults = space.get("_fields"), space.get("_field_defaults")
+    if not derives(cls, tuple) or type(fields) is not tuple or type(defaults) is not dict:
+        return MISSING
+    if not all(type(field) is str for field in fields):
+        return MISSING
+    found = [*given]
+    for field in fields[len(given) :]:
+        if field not in named and field not in defaults:
+            return m.throw(TypeError, f"{class_name(cls)} needs {field}")
+        found.append(named[field] if field in named else defaults[field])
+    return v.Instance(cls, tuple(found))
+
+
+def _empty(m: Machine, cls: type, given: Given, named: Named) -> v.Instance | None:
+    """Return an object of a class whose ``__new__`` is written in C; None if unknown."""
+    if derives(cls, BaseException):
+        made = v.Instance(cls)
+        made.fields["args"] = given
+        if derives(cls, StopIteration):
+            made.fields["value"] = given[0] if given else None
+        return made
+    kinds: Any = ((dict, v.OwnDict), (list, v.OwnList), (set, v.OwnSet), (deque, v.OwnDeque))
+    for base, own in kinds:
+        if derives(cls, base):
+            return v.Instance(cls, own())
+    if derives(cls, functools.partial):
+        made = v.Instance(cls)
+        made.fields.update(func=given[0], args=given, keywords=named)
+        return made
+    if any(derives(cls, base) for base in (int, float, str, tuple, bytes, type)):
+        return None
+    return v.Instance(cls) if m.lookup(cls, "__new__") is object.__new__ else None
+
+
+def _fill(m: Machine, made: v.Instance, given: Given, named: Named) -> None:
+    space = made.payload
+    if derives(made.kind, collections.defaultdict):
+        made.fields["default_factory"] = given[0] if given else None
+        given = given[1:]
+    if is_a(space, dict):
+        if derives(made.kind, collections.Counter) and given:
+            for each in iteration.drain(m, given[0]):
+                space[v.key_of(each)] = v.Unknown(why="a count")
+            return
+        space.update(iteration.as_dict(m, given[0]) if given else {}, **named)
+    elif is_a(space, deque):
+        longest = argument(given, named, 1, "maxlen")
+        found = iteration.drain(m, given[0]) if given else ()
+        made.payload = v.OwnDeque(found, longest if type(longest) is int else None)
+    elif given:
+        found = iteration.drain(m, given[0])
+        space.update(map(v.key_of, found)) if is_a(space, set) else space.extend(found)
+
+
+def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
+    module = class_namespace(cls).get("__module__")
+    if derives(cls, types.SimpleNamespace):
+        made = v.Instance(cls)
+        made.fields.update(named)
+        return made
+    if type(module) is not str or not (module + ".").startswith("torch."):
+        return MISSING
+    if is_exactly(cls, type) and cls is torch.Size:
+        found = tuple(iteration.drain(m, given[0]))
+        return torch.Size(found) if v.is_plain(found) else v.Unknown(why="a size")
+    if derives(cls, torch.nn.Parameter):
+        data = argument(given, named, 0, "data")
+        shape = tensors.twin(data) if v.is_tensor(data) else v.NO_TWIN
+        return v.Ahead(v.NO_MARKS, shape, True)
+    if derives(cls, torch.Tensor):
+        return v.Ahead(v.unsure(m.held(given)))
+    if cls is torch.device or cls is torch.Generator:
+        return v.Unknown(why="a device")
+    if module.startswith("torch.distributions."):
+        made = v.Instance(cls)
+        made.fields["made of"] = (given, tuple(named.values()))
+        return made
+    if module.startswith(_MADE_PLAINLY):
+        return v.Instance(cls)
+    if cls is torch.inference_mode:
+        made = v.Instance(cls)
+        made.fields["mode"] = given[0] if given else True
+        return made
+    return MISSING
+
+
+_MADE_PLAINLY: Final = (
+    *("torch.optim", "torch.amp", "torch.cuda", "torch.utils.data", "torch.profiler"),
+    "torch.autograd.profiler",
+)
+
+
+def cached_result(cached: Any, given: Given, named: Mapping[str, Any]) -> Any:
+    """Return what an ``lru_cache`` has for these arguments; MISSING if nothing."""
+    if named or len(given) > 1 or not v.is_plain(given):
+        return (
+            MISSING
+            if not functools._lru_cache_wrapper.cache_info(cached).currsize
+            else v.Unknown(why="a cache")
+        )
+    key = given[0] if given and is_exactly(given[0], int, str) else given
+    for held in gc.get_referents(cached):
+        if type(held) is dict and held is not cached.__dict__ and all(map(v.is_plain, held)):
+            if not given and len(held) == 1 and not v.is_plain(next(iter(held))):
+                return MISSING
+            if key in held:
+                return _unwrapped(held[key], key)
+    return MISSING
+
+
+def _unwrapped(value: Any, key: Any) -> Any:
+    """Return the result in an entry of a cache with a bound, which is a list element in C."""
+    if type(value).__name__ != "_lru_list_elem":
+        return value
+    inside = [each for each in gc.get_referents(value) if not is_exactly(each, type(value), type)]
+    found = [each for each in inside if each is not key and not (v.is_plain(each) and each == key)]
+    return found[0] if len(found) == 1 else v.Unknown(why="a cache")
+
+
+PARTS.cached_result = cached_result
+PARTS.call_builtin = call_builtin
+PARTS.call_descriptor = call_descriptor
+PARTS.call_method = call_method
+PARTS.make = make

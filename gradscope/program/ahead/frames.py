@@ -1,0 +1,145 @@
+"""Makes the interpreter's frames: of functions that are called ahead, and of those that run."""
+
+from __future__ import annotations
+
+from types import CodeType, FrameType
+from typing import Any
+
+from gradscope.code.bytecode import MISSING, Flow, Instruction, Loop, flow_of, site_at
+from gradscope.model import Site
+from gradscope.program.ahead.values import NULL, Made, Suspended, lost, reading
+from gradscope.program.iterators import on_stack, slot
+from gradscope.program.sites import USER, owner_of
+from gradscope.program.standing import standing
+from gradscope.program.variables import is_module_level, local_variables, namespace_of
+
+SUSPENDED = 0x20 | 0x80 | 0x200  # inspect's flags of generators and coroutines
+_NO_RESULT = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR")
+_UNREADABLE = ("BEFORE_WITH", "UNPACK_SEQUENCE", "UNPACK_EX", "LOAD_SPECIAL", "DICT_MERGE")
+
+
+class Frame(Made):
+    """A frame of the interpreter: ``index`` is the instruction that it stands at.
+
+    ``names`` is the mapping in which a module or class keeps its variables. ``live`` is the frame
+    of the program's that it continues, ``depth`` how many live ones are within that; ``stored`` are
+    the variables that were stored since.
+    """
+
+    __slots__ = (
+        *("_again", "_loops", "code", "depth", "flow", "handled", "index", "live", "names"),
+        *("closure", "of_user", "space", "stack", "stored", "suspended", "variables"),
+    )
+
+    def __init__(self, code: CodeType, space: Any, names: Any = None) -> None:
+        self.code = code
+        self.flow: Flow = flow_of(code)
+        self.space = space
+        self.names = names
+        self.variables: list[Any] = [NULL] * len(self.flow.slots)
+        self.stack: list[Any] = []
+        self.index = 0
+        self.handled: list[Any] = []
+        self.closure: tuple[Any, ...] = ()
+        self.suspended: Suspended | None = None
+        self.of_user = owner_of(code) == USER
+        self.live: FrameType | None = None
+        self.depth = 0
+        self.stored: set[int] = set()
+        self._loops: tuple[Loop, ...] = ()
+        self._again: frozenset[int] = frozenset()
+        reading.holding.add(self)
+
+    @property
+    def instruction(self) -> Instruction:
+        """The instruction it stands at."""
+        return self.flow.instructions[self.index]
+
+    @property
+    def site(self) -> Site:
+        """The place of that instruction."""
+        return site_at(self.code, self.index)
+
+    @property
+    def again(self) -> bool:
+        """Whether a loop in which the frame was taken over is in a later iteration."""
+        return self.index in self._again
+
+    def goes_back(self) -> bool:
+        """Note that a jump is taken; return whether it begins another iteration of such a loop."""
+        loop = next((each for each in self._loops if self.index in each.sources), None)
+        if loop is not None and self.index not in self._again:
+            self._again = loop.body
+        return loop is not None
+
+    def pop(self, count: int) -> list[Any]:
+        """Take the top values off the stack."""
+        if not count:
+            return []
+        found = self.stack[-count:]
+        del self.stack[-count:]
+        return found
+
+
+def frame_of(live: FrameType, *, waits: bool | None = True) -> Frame:
+    """Return the interpreter's frame for one of the program's, with its variables and its stack.
+
+    ``waits``: it is in a call, whose operands are not on its stack any more; False: it is about to
+    run the instruction it stands at; None: it is that of a generator which waits to be resumed.
+    """
+    code, lasti = standing(live)
+    frame = Frame(code, live.f_globals)
+    frame.live = live
+    flow = frame.flow
+    frame.index = max(flow.index(lasti), 0)
+    if is_module_level(live):
+        frame.names = live.f_globals
+    elif not code.co_flags & 1:
+        frame.names = namespace_of(live)
+        if type(frame.names) is not dict:
+            lost("a class body")
+    if code is live.f_code:
+        _fill(frame, live)
+    depth = flow.depths.get(frame.index)
+    if depth is None:
+        return lost("an instruction that cannot be reached")  # type: ignore[no-any-return]
+    kept = _kept(frame, depth, waits)
+    frame.stack = [_known(on_stack(live, at)) for at in range(kept)]
+    frame._loops = flow.loops_around(frame.index)
+    return frame
+
+
+def _known(found: Any) -> Any:
+    return NULL if found is MISSING else found
+
+
+def _fill(frame: Frame, live: FrameType) -> None:
+    """Read the variables: by their slots, as these have the cells; what is not there by name."""
+    count = len(frame.variables)
+    if not count:
+        return
+    named = dict(local_variables(live)) if frame.code.co_flags & 1 else {}
+    cells = {*frame.code.co_cellvars, *frame.code.co_freevars}
+    for at, name in enumerate(frame.flow.slots):
+        if name in named and name not in cells:
+            frame.variables[at] = named[name]
+        else:
+            frame.variables[at] = _known(slot(live, at))
+
+
+def _kept(frame: Frame, depth: int, waits: bool | None) -> int:
+    """Return how many values of the stack are still the frame's own."""
+    instruction = frame.instruction
+    name = instruction.opname
+    if waits is None:
+        if name not in ("YIELD_VALUE", "RETURN_GENERATOR"):
+            lost("a generator that is not at a yield")
+        return depth - (name == "YIELD_VALUE")  # what it gave is not its own any more
+    if not waits or name == "FOR_ITER":
+        return depth
+    if name == "SEND":
+        return depth - 1
+    if name in _UNREADABLE:
+        lost(f"a call by {name}")
+    results = 0 if name in _NO_RESULT else 1 + instruction.null
+    return max(depth + instruction.effect - results, 0)

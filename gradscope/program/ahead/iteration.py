@@ -1,0 +1,666 @@
+"""Takes elements: of containers, of iterators made ahead, and of live ones without moving them."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import itertools
+import operator
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from torch.utils import data
+
+from gradscope.code.bytecode import MISSING
+from gradscope.program.ahead import tensors
+from gradscope.program.ahead import values as v
+from gradscope.program.ahead.frames import frame_of
+from gradscope.program.ahead.machine import PARTS, Machine
+from gradscope.program.layouts import class_name, derives, is_a, is_exactly
+from gradscope.torch_private import LOADER_ITERATORS
+
+_factory = collections.defaultdict.__dict__["default_factory"].__get__
+_MOST = 20_000
+_LAPS = 2  # elements of something unknown: they stand for all
+_LISTED = (list, tuple, str, bytes, range, deque)
+_EMPTY_VIEWS: tuple[Any, ...] = ({}.keys(), {}.values(), {}.items())
+_EMPTY: tuple[Any, ...] = (
+    *((), [], range(0), range(2**70), "", b"", {}, {}.values(), {}.items(), set(), deque()),
+)
+_VIEWS = tuple(type(each) for each in _EMPTY_VIEWS)
+_OVER_SEQUENCES = tuple(type(iter(each)) for each in _EMPTY)
+_BACKWARD: tuple[type, ...] = (type(reversed([])), reversed)
+_GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+_LOADERS = (data.DataLoader, *LOADER_ITERATORS)
+
+
+def elements_of(m: Machine, of: Any) -> list[Any]:
+    """Return what a container of a built-in type holds; the keys of a dict."""
+    found = m.overlay.view(of)
+    if is_a(found, dict):
+        return [v.value_of(key) for key in dict.__iter__(found)]
+    if is_a(found, set):
+        return [v.value_of(each) for each in set.__iter__(found)]
+    if is_a(found, frozenset):
+        return [v.value_of(each) for each in frozenset.__iter__(found)]
+    base = next((base for base in _LISTED if is_a(found, base)), None)
+    if base is range and len(found) > _MOST:
+        v.lost("a long range")
+    return [*base.__iter__(found)] if base is not None else []
+
+
+def _payload(m: Machine, of: Any) -> Any:
+    """Return the container of a built-in type that a value is; MISSING for others."""
+    found = m.overlay.view(of)
+    is_container = is_a(found, *_LISTED, dict, set, frozenset)
+    return found if is_container else MISSING
+
+
+def size_of(m: Machine, of: Any) -> int | None:
+    """Return how many elements a value has; None if unknown."""
+    if v.is_tensor(of):
+        return tensors.rows(m, of)
+    found = m.method_of_user(of, "__len__")
+    if found is MISSING and (size := plain_size(m, of)) is not None:
+        return size
+    if is_exactly(of, *_VIEWS):
+        return len(of)
+    if found is not MISSING and not is_exactly(of, *_LOADERS):
+        size = m.call(found, (of,), {})
+        return size if type(size) is int else None
+    if is_exactly(of, data.DataLoader):
+        space = m.namespace(of)
+        return _batches(m, space.get("batch_sampler") or space.get("sampler"))
+    return None
+
+
+def plain_size(m: Machine, of: Any) -> int | None:
+    """Return how many elements a container of a built-in type has; None for others."""
+    payload = _payload(m, of)
+    base: Any = next((b for b in (*_LISTED, dict, set, frozenset) if is_a(payload, b)), None)
+    return None if base is None else int(base.__len__(payload))
+
+
+# elements by key
+
+
+def item(m: Machine, of: Any, key: Any) -> Any:
+    """Return an element."""
+    if type(of) is v.Unknown:
+        return v.Unknown(v.unsure(of.marks), of.why)
+    if v.is_tensor(of):
+        return tensors.operate(m, operator.getitem, (of, key), {})
+    if is_a(of, type) or is_exactly(of, types.GenericAlias):
+        return of
+    found = m.method_of_user(of, "__getitem__")
+    return plain_item(m, of, key) if found is MISSING else m.call(found, (of, key), {})
+
+
+def plain_item(m: Machine, of: Any, key: Any) -> Any:
+    """Return an element of what is a container of a built-in type."""
+    payload = _payload(m, of)
+    if payload is MISSING:
+        return m.unknown(f"an element of {class_name(v.kind_of(of))}", of)
+    if is_a(payload, dict):
+        return _of_dict(m, of, payload, key)
+    key = _index(m, key)
+    if type(key) is v.Unknown:
+        return unknown_element(m, elements_of(m, of))
+    base: Any = next(b for b in _LISTED if is_a(payload, b))
+    try:
+        found = base.__getitem__(payload, key)
+    except (IndexError, TypeError, ValueError) as error:
+        return m.throw(type(error), str(error))
+    return v.OwnList(found) if type(key) is slice and base is list else found
+
+
+def _index(m: Machine, key: Any) -> Any:
+    if type(key) is slice:
+        bounds = (key.start, key.stop, key.step)
+        return key if all(map(v.is_plain, bounds)) else v.Unknown(why="a slice")
+    return key if v.is_plain(key) else v.Unknown(why="an index")
+
+
+def unknown_element(m: Machine, found: list[Any]) -> Any:
+    """Return one of several values, which one is not known."""
+    marks = v.unsure(m.held(found))
+    if found and all(map(v.is_tensor, found)):
+        return v.Ahead(marks)
+    return v.Unknown(marks, "an element")
+
+
+def _of_dict(m: Machine, of: Any, space: Any, key: Any) -> Any:
+    if type(key) is v.Unknown:
+        return unknown_element(m, [*dict.values(space)])
+    name = v.key_of(key)
+    if name in space:
+        return dict.__getitem__(space, name)
+    make = None
+    if is_a(of, collections.defaultdict):
+        make = _factory(of)
+    elif type(of) is v.Instance:
+        make = of.fields.get("default_factory")
+    if make is not None:
+        value = m.overlay.to_write(of)[name] = m.call(make, (), {})
+        return value
+    missing = m.method_of_user(of, "__missing__")
+    if missing is not MISSING:
+        return m.call(missing, (of, key), {})
+    if is_a(of, collections.Counter) or derives(v.kind_of(of), collections.Counter):
+        return 0
+    return m.throw(KeyError, key)
+
+
+def set_item(m: Machine, of: Any, key: Any, value: Any) -> None:
+    """Store an element."""
+    if type(of) is v.Unknown:
+        if m.held(value):
+            m.doubt = m.doubt or f"an element of {of.why}"
+        return
+    if v.is_tensor(of):
+        tensors.write(m, of, m.held(value) if m.grad else frozenset())
+        return
+    found = m.method_of_user(of, "__setitem__")
+    if found is not MISSING:
+        m.call(found, (of, key, value), {})
+    else:
+        set_plain_item(m, of, key, value)
+
+
+def set_plain_item(m: Machine, of: Any, key: Any, value: Any) -> None:
+    """Store an element in what is a container of a built-in type."""
+    space = m.overlay.to_write(of)
+    if is_a(space, dict):
+        if type(key) is v.Unknown:
+            key = object()  # whichever it is, it comes on top
+        space[v.key_of(key)] = value
+        return
+    if type(_index(m, key)) is v.Unknown:
+        if m.held((value, of)):
+            m.doubt = m.doubt or "an element of an unknown index"
+        return
+    try:
+        space[key] = drain(m, value) if type(key) is slice else value
+    except (IndexError, TypeError, ValueError) as error:
+        m.throw(type(error), str(error))
+
+
+def contains(m: Machine, of: Any, value: Any) -> bool | None:
+    """Return whether a value is in a container; None if unknown."""
+    if type(of) is v.Unknown or type(value) is v.Unknown:
+        return None
+    found = m.method_of_user(of, "__contains__")
+    if found is not MISSING:
+        return m.known_truth(m.call(found, (of, value), {}))
+    payload = _payload(m, of)
+    if is_exactly(of, _VIEWS[0]):
+        payload = dict.fromkeys(map(v.key_of, of))
+    if payload is MISSING or (is_a(payload, str, bytes) and not v.is_plain(value)):
+        return None
+    if is_a(payload, str, bytes, range):
+        try:
+            return value in payload
+        except TypeError as error:
+            return bool(m.throw(TypeError, str(error)))
+    if is_a(payload, dict, set, frozenset):
+        if not (v.is_plain(value) or compares_by_identity(m, value)):
+            return None
+        return v.key_of(value) in payload
+    each = elements_of(m, of)
+    if any(one is value for one in each):
+        return True
+    if v.is_plain(value):
+        return True if any(v.is_plain(one) and one == value for one in each) else _none_if(each)
+    return False if all(map(v.is_plain, each)) or compares_by_identity(m, value) else None
+
+
+def _none_if(each: list[Any]) -> bool | None:
+    return None if any(type(one) is v.Unknown for one in each) else False
+
+
+def compares_by_identity(m: Machine, value: Any) -> bool:
+    """Return whether ``==`` asks for nothing but identity."""
+    return v.is_tensor(value) or m.lookup(v.kind_of(value), "__eq__") is object.__eq__
+
+
+# iterators
+
+
+def iterator(m: Machine, of: Any) -> Any:
+    """Return what ``iter`` gives."""
+    if is_exactly(of, v.Elements, v.Suspended):
+        return of
+    if type(of) is v.Unknown:
+        return of_unknown(m, lambda: v.Unknown(v.unsure(of.marks), of.why), of)
+    if v.is_tensor(of):
+        return _rows(m, of)
+    found = m.method_of_user(of, "__iter__")
+    if found is not MISSING and not is_exactly(of, *_LOADERS):
+        given = m.call(found, (of,), {})
+        return given if given is of else iterator(m, given)
+    payload = _payload(m, of)
+    if payload is not MISSING:
+        return over(m, of)
+    if is_exactly(of, *_VIEWS):
+        return v.Elements(_stepping([*of]), of)
+    if is_exactly(of, *_GENERATORS):
+        return resumed(m, of)
+    if is_exactly(of, *_LOADERS):
+        return _kept(m, of, lambda: _of_loader(m, of))
+    if m.lookup(v.kind_of(of), "__next__") is not MISSING:
+        return of if m.method_of_user(of, "__next__") is not MISSING else _live(m, of)
+    if (get := m.method_of_user(of, "__getitem__")) is not MISSING:
+        return v.Elements(_by_index(m, of, get), of)
+    return iterator(m, m.unknown(f"iterating over {class_name(v.kind_of(of))}", of))
+
+
+def over(m: Machine, of: Any, start: int = 0, step: int = 1) -> v.Elements:
+    """Return an iterator over a sequence, which sees what is added to it meanwhile."""
+    base: Any = next((each for each in _LISTED if is_a(m.overlay.view(of), each)), None)
+    if base is None:
+        return v.Elements(_stepping(elements_of(m, of)), of)
+    place = [start]
+
+    def next_one() -> Any:
+        found = m.overlay.view(of)
+        if not 0 <= place[0] < base.__len__(found):
+            raise v.Exhausted
+        place[0] += step
+        return base.__getitem__(found, place[0] - step)
+
+    return v.Elements(next_one, of)
+
+
+def _stepping(found: Iterable[Any]) -> Callable[[], Any]:
+    each = iter(found)
+
+    def next_one() -> Any:
+        for one in each:
+            return one
+        raise v.Exhausted
+
+    return next_one
+
+
+def of_values(*found: Any) -> v.Elements:
+    """Return an iterator over these values."""
+    return v.Elements(_stepping(found), *found)
+
+
+def of_unknown(m: Machine, make: Callable[[], Any], *holds: Any) -> v.Elements:
+    """Return an iterator over what is not known: it may give one or two, or nothing."""
+    laps = itertools.count(1)
+
+    def next_one() -> Any:
+        lap = next(laps)
+        if lap > _LAPS or not m.decide(lap):
+            raise v.Exhausted
+        return make()
+
+    return v.Elements(next_one, *holds)
+
+
+def sliced(m: Machine, each: Any, *bounds: Any) -> v.Elements:
+    """Return what ``islice`` gives."""
+    at = slice(*bounds)
+    place = itertools.count()
+    wanted = itertools.islice(itertools.count(), at.start or 0, at.stop, at.step or 1)
+
+    def next_one() -> Any:
+        for number in wanted:
+            while next(place) < number:
+                advance(m, each)
+            return advance(m, each)
+        raise v.Exhausted
+
+    return v.Elements(next_one, each)
+
+
+def _some_of(m: Machine, each: Any) -> v.Elements:
+    """Return an iterator that gives what another one gives, or nothing at all."""
+    laps = itertools.count()
+
+    def next_one() -> Any:
+        if next(laps) == 0 and not m.decide(1):
+            raise v.Exhausted
+        return advance(m, each)
+
+    return v.Elements(next_one, each)
+
+
+def _rows(m: Machine, of: Any) -> v.Elements:
+    count = tensors.rows(m, of)
+    if count is None:
+        return of_unknown(m, lambda: tensors.part(m, of, 0), of)
+    return v.Elements(_stepping(tensors.part(m, of, at) for at in range(count)), of)
+
+
+def _by_index(m: Machine, of: Any, get: Any) -> Callable[[], Any]:
+    numbers = itertools.count()
+
+    def next_one() -> Any:
+        try:
+            return m.call(get, (of, next(numbers)), {})
+        except v.Raised as raised:
+            if m.is_instance(raised.value, IndexError) is True:
+                raise v.Exhausted from None
+            raise
+
+    return next_one
+
+
+def _kept(m: Machine, of: Any, make: Callable[[], Any]) -> Any:
+    """Return what stands for a live iterator: the same one each time."""
+    if is_exactly(of, data.DataLoader):
+        return make()
+    known = m.iterators.get(id(of))
+    if known is None:
+        known = m.iterators[id(of)] = of, make()
+    return known[1]
+
+
+def _live(m: Machine, of: Any) -> Any:
+    """Return what stands for a live iterator of Python's own."""
+    return _kept(m, of, lambda: _continued(m, of))
+
+
+def _continued(m: Machine, of: Any) -> Any:
+    if is_exactly(of, *_OVER_SEQUENCES, *_BACKWARD):
+        return _over_sequence(m, of)
+    if is_exactly(of, enumerate, zip, map):
+        inside = of.__reduce__()[1]
+        if type(of) is enumerate:
+            return numbered(m, iterator(m, inside[0]), inside[1])
+        if type(of) is zip:
+            return zipped(m, [iterator(m, each) for each in inside])
+        function, each = inside[0], zipped(m, [iterator(m, one) for one in inside[1:]])
+        return v.Elements(lambda: m.call(function, each.step(), {}), function, *each.holds)
+    inside = [each for each in gc.get_referents(of) if not is_a(each, type)]
+    if is_exactly(of, itertools.count):
+        numbers: Any = itertools.count(*of.__reduce__()[1])
+        return v.Elements(lambda: next(numbers))
+    if is_exactly(of, filter):
+        function, each = of.__reduce__()[1]
+        return filtered(m, function, iterator(m, each))
+    if is_exactly(of, itertools.chain) and inside:
+        return _chained(m, inside)
+    if is_exactly(of, itertools.cycle):
+        return _cycling(m, inside)
+    if is_exactly(of, itertools.islice) and sys.version_info < (3, 12):  # later ones warn
+        made = of.__reduce__()
+        (source, start, *rest), at = made[1], made[2] if len(made) > 2 else 0
+        bounds = (start - at, *(None if each is None else each - at for each in rest[:1]))
+        return sliced(m, iterator(m, source), *bounds, *rest[1:])
+    if is_exactly(of, itertools.islice, itertools.takewhile, itertools.chain):
+        source = next((one for one in inside if hasattr(type(one), "__next__")), None)
+        if source is not None:
+            return _some_of(m, iterator(m, source))
+    return iterator(m, m.unknown(f"iterating over {class_name(type(of))}", *inside))
+
+
+def _chained(m: Machine, inside: list[Any]) -> v.Elements:
+    """Of ``chain``: the iterator over those that follow, and the one under way if there is one."""
+    is_first = type(inside[0]) is type(iter(()))
+    rest = inside if is_first or len(inside) == 1 else inside[::-1]
+    active = iterator(m, rest[1]) if len(rest) > 1 else None
+    return chained(m, iterator(m, rest[0]), active)
+
+
+def chained(m: Machine, iterables: Any, active: Any = None) -> v.Elements:
+    """Return an iterator over the elements of each of these, one after the other."""
+    now = [active]
+
+    def next_one() -> Any:
+        while True:
+            if now[0] is None:
+                now[0] = iterator(m, advance(m, iterables))
+            try:
+                return advance(m, now[0])
+            except v.Exhausted:
+                now[0] = None
+
+    return v.Elements(next_one, iterables, active)
+
+
+def _cycling(m: Machine, inside: list[Any]) -> v.Elements:
+    saved = next((each for each in inside if type(each) is list), [])
+    first = [each for each in inside if type(each) is not list]
+    rest = drain(m, iterator(m, first[0])) if first else []
+    return cycling([*rest, *saved], again=[*saved, *rest])
+
+
+def cycling(found: list[Any], again: list[Any]) -> v.Elements:
+    """Return an iterator that gives some elements, and then these again and again."""
+    each = itertools.chain(found, itertools.cycle(again))
+    return v.Elements(_stepping(each), *found)
+
+
+def _over_sequence(m: Machine, of: Any) -> Any:
+    """Of an iterator over a sequence: what it would be pickled as says where it stands."""
+    made = of.__reduce__()
+    given, place = made[1], made[2] if len(made) > 2 else None
+    if not given:
+        return of_values()
+    if type(of) is type(iter(deque())):
+        return over(m, given[0], given[1])
+    if is_exactly(of, *_BACKWARD):
+        size = size_of(m, given[0])
+        return over(m, given[0], (size or 0) - 1 if place is None else place, -1)
+    if type(given[0]) is list and place is None:
+        return of_values(*given[0])  # of a dict or set: a list of what is left
+    return over(m, given[0], place or 0)
+
+
+def numbered(m: Machine, each: Any, start: Any = 0) -> v.Elements:
+    """Return what ``enumerate`` gives."""
+    number = [start]
+
+    def next_one() -> Any:
+        found = advance(m, each)
+        number[0] += 1
+        return number[0] - 1, found
+
+    return v.Elements(next_one, each)
+
+
+def zipped(m: Machine, each: list[Any]) -> v.Elements:
+    """Return what ``zip`` gives."""
+
+    def next_one() -> Any:
+        if not each:
+            raise v.Exhausted
+        return tuple([advance(m, one) for one in each])
+
+    return v.Elements(next_one, *each)
+
+
+def filtered(m: Machine, function: Any, each: Any) -> v.Elements:
+    """Return what ``filter`` gives."""
+
+    def next_one() -> Any:
+        while True:
+            found = advance(m, each)
+            if m.truth(found if function is None else m.call(function, (found,), {})):
+                return found
+
+    return v.Elements(next_one, function, each)
+
+
+def _batches(m: Machine, sampler: Any) -> int | None:
+    """Return how many batches a sampler of torch's gives; None if unknown."""
+    if not is_exactly(sampler, data.BatchSampler):
+        return _rows_of(m, sampler)
+    rows = _rows_of(m, sampler.sampler)
+    if rows is None:
+        return None
+    size = int(sampler.batch_size)
+    return rows // size if sampler.drop_last else -(-rows // size)
+
+
+def _rows_of(m: Machine, sampler: Any) -> int | None:
+    if is_exactly(sampler, data.RandomSampler) and sampler._num_samples is not None:
+        return int(sampler._num_samples)
+    if is_exactly(sampler, data.RandomSampler, data.SequentialSampler):
+        return size_of(m, sampler.data_source)
+    return None
+
+
+def _of_loader(m: Machine, of: Any) -> v.Elements:
+    """Return an iterator over as many unknown batches as a loader still has."""
+    space = m.namespace(of)
+    sampler = space.get("batch_sampler") or space.get("sampler") or space.get("_index_sampler")
+    count = _batches(m, sampler)
+    if count is None:
+        return of_unknown(m, lambda: v.Unknown(why="a batch"))
+    left = range(count - space.get("_num_yielded", 0))
+    return v.Elements(_stepping(v.Unknown(why="a batch") for _ in left))
+
+
+def advance(m: Machine, each: Any) -> Any:
+    """Return the next element; raise Exhausted where there is none."""
+    m.steps += 1
+    if m.steps > m.most_steps:
+        v.lost("too many steps")
+    if type(each) is v.Elements:
+        return each.step()
+    if type(each) is v.Suspended:
+        return send(m, each, None)
+    is_live = not issubclass(type(each), v.Made) and m.method_of_user(each, "__next__") is MISSING
+    if is_live or type(each) is v.Unknown:
+        return advance(m, _kept(m, each, lambda: iterator(m, each)))
+    try:
+        return m.method(each, "__next__")
+    except v.Raised as raised:
+        if m.is_instance(raised.value, StopIteration) is True:
+            raise v.Exhausted(_value_of_stop(raised.value)) from None
+        raise
+
+
+def _value_of_stop(raised: Any) -> Any:
+    return raised.fields.get("value") if type(raised) is v.Instance else None
+
+
+def drain(m: Machine, of: Any) -> list[Any]:
+    """Return all elements that are left."""
+    if type(of) is v.Unknown:
+        return [v.Unknown(v.unsure(of.marks), of.why) for _ in range(_LAPS)]
+    if is_exactly(of, list, tuple, dict, set, frozenset, v.OwnList):
+        return elements_of(m, of)
+    each = iterator(m, of)
+    found: list[Any] = []
+    try:
+        while len(found) < _MOST:
+            found.append(advance(m, each))
+    except v.Exhausted:
+        return found
+    return v.lost("an endless iterator")  # type: ignore[no-any-return]
+
+
+def unpack(m: Machine, of: Any, count: int, *, more: bool = False) -> list[Any]:
+    """Return so many elements, or at least so many."""
+    if type(of) is v.Unknown:
+        return [v.Unknown(v.unsure(of.marks), of.why) for _ in range(count + more)]
+    if v.is_tensor(of) and (more or tensors.rows(m, of) is None):
+        return [tensors.part(m, of, at) for at in range(count + more)]
+    found = drain(m, of)
+    if len(found) < count or (len(found) > count and not more):
+        m.throw(ValueError, "unpack")
+    return found
+
+
+def as_dict(m: Machine, of: Any) -> dict[Any, Any]:
+    """Return a mapping as a dict, with keys as ``key_of`` gives them."""
+    payload = m.overlay.view(of)
+    if is_a(payload, dict):
+        return dict(dict.items(payload))
+    if type(of) is v.Unknown:
+        if of.marks:
+            v.lost(f"a mapping of {of.why}")
+        return {}
+    if m.find(of, "keys") is not MISSING:
+        return {v.key_of(key): item(m, of, key) for key in drain(m, m.method(of, "keys"))}
+    pairs = [unpack(m, pair, 2) for pair in drain(m, of)]
+    return v.OwnDict((v.key_of(key), value) for key, value in pairs)
+
+
+# generators
+
+
+def resumed(m: Machine, generator: Any) -> Any:
+    """Return what stands for a live generator or coroutine."""
+    return _kept(m, generator, lambda: _suspended(m, generator))
+
+
+def _suspended(m: Machine, generator: Any) -> Any:
+    live = _frame_of_generator(generator)
+    if live is None:
+        return v.Suspended(None, "done")
+    running = m.suspended.get(id(live))
+    if running is not None and running.suspended is not None:
+        return running.suspended
+    if is_exactly(generator, types.AsyncGeneratorType):
+        return v.lost("an asynchronous generator")
+    frame = frame_of(live, waits=None)
+    frame.suspended = v.Suspended(frame, "suspended")
+    frame.index += 1
+    frame.live = None
+    return frame.suspended
+
+
+def _frame_of_generator(generator: Any) -> Any:
+    names: Final = {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame"}
+    kind = next((each for each in names if type(generator) is each), None)
+    return generator.ag_frame if kind is None else getattr(generator, names[kind])
+
+
+def send(m: Machine, generator: Any, value: Any) -> Any:
+    """Resume a generator; return what it yields, or raise Exhausted with what it returns."""
+    if is_exactly(generator, *_GENERATORS):
+        generator = resumed(m, generator)
+    if type(generator) is not v.Suspended:
+        if value is not None:
+            return m.method(generator, "send", value)
+        return advance(m, generator)
+    return resume(m, generator, value)
+
+
+def resume(m: Machine, generator: v.Suspended, value: Any, raised: Any = None) -> Any:
+    """Enter a generator's frame again, with a value or an exception."""
+    if generator.state == "done":
+        raise v.Exhausted
+    if generator.state == "running":
+        v.lost("a generator that runs already")
+    frame = generator.frame
+    if raised is None:
+        frame.stack.append(value)
+    else:
+        frame.index -= 1
+        if frame.instruction.handler < 0 or generator.state == "new":
+            generator.state = "done"
+            raise v.Raised(raised)
+        m.enter_handler(frame, raised)
+    generator.state = "running"
+    try:
+        how, found = m.run(frame)
+    except v.Raised:
+        generator.state = "done"
+        raise
+    if how == "yield":
+        generator.state = "suspended"
+        return found
+    generator.state = "done"
+    raise v.Exhausted(found)
+
+
+def next_awaitable(m: Machine, of: Any) -> Any:
+    """Return what ``anext`` gives: something to wait for."""
+    if type(of) is v.Suspended:
+        return v.lost("an asynchronous generator")
+    return m.method(of, "__anext__")
+
+
+PARTS.elements_of = elements_of
+PARTS.size_of = size_of

@@ -1,0 +1,779 @@
+"""Interprets the program's bytecode: frames, calls, attributes, and ways that part."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Final, NamedTuple, Protocol
+
+import torch
+from torch.nn import Module
+
+from gradscope.code.bytecode import MISSING
+from gradscope.program.ahead import values as v
+from gradscope.program.ahead.frames import Frame
+from gradscope.program.containers import layout_of
+from gradscope.program.layouts import (
+    class_bases,
+    class_name,
+    class_namespace,
+    derives,
+    is_a,
+    is_exactly,
+    module_variables,
+)
+
+_DEEPEST = 60
+_MOST_HELD = 1_000  # containers that are looked into
+_MOST_INSIDE = 4_096
+_PER_STEP = 16
+_MOST_FORKS = 60
+_DEEPEST_HELD = 7
+
+_C_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_C_METHODS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+_GETS_FIELD = type(class_namespace(v.Mark)["held"])
+_MODULE_PARTS = ("_parameters", "_buffers", "_modules")
+
+
+RULES: Final[dict[str, Callable[..., tuple[str, Any] | None]]] = {}
+"""What each instruction does, by its name."""
+
+MODELS: Final[dict[int, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]]] = {}
+"""What calling something does that is not entered, by its id: to hash what the user wrote may run
+it.
+"""
+
+
+class _Parts:
+    """What the machine leaves to modules that are built on it, which fill this in."""
+
+    cached_result: Callable[..., Any]
+    call_builtin: Callable[..., Any]
+    call_descriptor: Callable[..., Any]
+    call_method: Callable[..., Any]
+    make: Callable[..., Any]
+    elements_of: Callable[..., Any]
+    size_of: Callable[..., Any]
+    attribute_of_tensor: Callable[..., Any]
+    is_layer: Callable[..., Any]
+    is_operator: Callable[..., Any]
+    layer: Callable[..., Any]
+    operate: Callable[..., Any]
+    set_attribute_of_tensor: Callable[..., Any]
+    of_function: Callable[..., Any]
+
+
+PARTS: Final = _Parts()
+
+
+class Fork(NamedTuple):
+    """A branch on something unknown: where it is, how it is written, and the way taken."""
+
+    code: CodeType
+    at: int
+    turn: int
+    taken: bool
+    depth: int
+
+
+class Question(Protocol):
+    """What is looked for: which tensors lead there, and what a backward call meets of it."""
+
+    def marks(self, tensor: torch.Tensor) -> v.Marks:
+        """Return what a live tensor leads to."""
+
+    def meets(self, marks: v.Marks, inputs: Sequence[Any] | None) -> bool | None:
+        """Return whether a backward call from there to these inputs runs it; None if unknown."""
+
+    def is_over(self, machine: Machine) -> bool:
+        """Return whether it is known that nothing leads there any more."""
+
+
+class Hazard(NamedTuple):
+    """A backward call ahead that runs what is looked for."""
+
+    code: CodeType
+    at: int
+    marks: v.Marks
+    sure: bool
+    steps: int
+    depth: int
+    again: bool
+
+
+class Machine:
+    """One way through the program, as far as the steps allow.
+
+    ``choices`` say which way to go at the first forks; ``steps`` are left.
+    """
+
+    def __init__(self, question: Question, choices: Sequence[bool], steps: int) -> None:
+        self.question = question
+        self.overlay = v.Overlay()
+        self.choices = choices
+        self.forks: list[Fork] = []
+        self.decided: list[tuple[Any, int]] = []
+        self.steps = 0
+        self.most_steps = steps
+        self.frames: list[Frame] = []
+        self.outer: list[Frame] = []
+        self.grad = torch.is_grad_enabled()
+        self.doubt = ""
+        self.iterators: dict[int, tuple[Any, Any]] = {}
+        self.caches: dict[int, dict[Any, Any]] = {}
+        self.suspended: dict[int, Frame] = {}
+        self.read_at: dict[int, v.Note] = {}
+        self.written: dict[int, tuple[Any, v.Ahead]] = {}
+        self.known: dict[int, tuple[Any, v.Marks]] = {}
+        self.base: Frame | None = None
+        self.hazard: Hazard | None = None
+        self.saw_all = True
+        self.overrides = False
+        self.cleared: set[int] = set()  # caches
+
+    def let_go(self) -> None:
+        """Let go of the program's objects: some hold this machine."""
+        self.overlay = v.Overlay()
+        for each in (self.iterators, self.caches, self.suspended, self.written, self.known):
+            each.clear()
+        self.frames, self.outer, self.base = [], [], None
+        v.reading.let_go()
+
+    # ways that part
+
+    def decide(self, turn: int = 0) -> bool:
+        """Go one way where both are possible; another reading goes the other."""
+        number = len(self.forks)
+        if number >= _MOST_FORKS:
+            v.lost("too many branches on unknown values")
+        taken = self.choices[number] if number < len(self.choices) else True
+        if not self.frames:
+            v.lost("a branch outside of all code")
+        frame = self.frames[-1]
+        depth = self.base.depth if self.base is not None else 0
+        self.forks.append(Fork(frame.code, frame.index, turn, taken, depth))
+        return taken
+
+    def meet(self, marks: v.Marks, *, sure: bool) -> None:
+        """A backward call runs what is looked for: the way ends, whoever catches the error."""
+        frame = next((each for each in reversed(self.frames) if each.of_user), self.frames[-1])
+        sure = sure and not self.doubt and all(mark.sure for mark in marks)
+        base = self.base
+        depth, again = (0, False) if base is None else (base.depth, base.again)
+        self.hazard = Hazard(frame.code, frame.index, marks, sure, self.steps, depth, again)
+        raise v.Stop("hazard")
+
+    def unknown(self, why: str, *given: Any) -> v.Unknown:
+        """Return the result of what is not known, which was given this."""
+        marks = self.held(given)
+        if marks and any(_may_be_changed(value) for value in given):
+            self.doubt = self.doubt or why
+        self.may_raise(why)
+        return v.Unknown(v.unsure(marks), why)
+
+    def may_raise(self, why: str) -> None:
+        """Something unknown is called: where the program would catch its error, doubt the rest."""
+        for frame in () if self.doubt else (*self.frames, *self.outer):
+            if not frame.of_user or frame.index >= len(frame.flow.instructions):
+                continue
+            handler = frame.instruction.handler
+            if handler >= 0:
+                names = [i.opname for i in frame.flow.instructions[handler + 1 : handler + 6]]
+                if "CHECK_EXC_MATCH" in names or names[:1] == ["POP_TOP"]:
+                    self.doubt = f"{why} may fail inside of a try"
+
+    def throw(self, kind: type[BaseException], *arguments: Any) -> Any:
+        """Raise an exception in the program."""
+        raise v.Raised(self.exception(kind, *arguments))
+
+    def exception(self, kind: type[BaseException], *arguments: Any) -> v.Instance:
+        """Return an exception of the program's."""
+        made = v.Instance(kind)
+        made.fields["args"] = arguments
+        if kind is StopIteration:
+            made.fields["value"] = arguments[0] if arguments else None
+        return made
+
+    # what values lead to
+
+    def marks(self, tensor: Any) -> v.Marks:
+        """Return what a tensor leads to; reading a live one is noted."""
+        if type(tensor) is v.Ahead:
+            return tensor.marks
+        written = self.written.get(id(tensor))
+        if written is not None:
+            return written[1].marks
+        known = self.known.get(id(tensor))
+        if known is None:
+            known = self.known[id(tensor)] = tensor, self.question.marks(tensor)
+        marks = known[1]
+        if not marks:
+            return marks
+        note = self.read_at.get(id(tensor))
+        if note is None:  # it was taken out of something
+            users = (frame for frame in reversed(self.frames) if frame.of_user)
+            if (frame := next(users, None)) is None:
+                return marks
+            note = self._note(frame)
+        return frozenset(mark._replace(note=note) for mark in marks)
+
+    def note_read(self, value: Any, frame: Frame, *, first: bool = False) -> None:
+        """Remember where a live tensor was read in the user's code: ``first``, by what held it when
+        the reading began, or else by what has it since.
+        """
+        if not frame.of_user or type(value) is v.Ahead or not v.is_tensor(value):
+            return
+        first = first and id(value) not in self.written
+        if (first or id(value) not in self.read_at) and self.marks(value):
+            self.read_at[id(value)] = self._note(frame)
+
+    def _note(self, frame: Frame) -> v.Note:
+        base = self.base
+        depth, again = (base.depth, base.again) if base is not None else (0, False)
+        return v.Note(frame.code, frame.index, depth, again, self.steps)
+
+    def held(self, value: Any) -> v.Marks:
+        """Return what everything leads to that a value holds, the nearest first: as far as
+        ``saw_all`` says.
+        """
+        found, waiting, seen = v.NO_MARKS, deque([(value, 0)]), set[int]()
+        while waiting and len(seen) < _MOST_HELD:
+            each, depth = waiting.popleft()
+            kind = type(each)
+            if kind is v.Unknown:
+                found |= each.marks
+            elif v.is_tensor(each):
+                found |= self.marks(each)
+            elif id(each) not in seen and not (each is v.NULL or v.is_plain(each)):
+                seen.add(id(each))
+                if depth < _DEEPEST_HELD:
+                    inside = self._inside(each)
+                    self.steps += len(inside) // _PER_STEP
+                    waiting.extend((one, depth + 1) for one in inside[:_MOST_INSIDE])
+        self.saw_all = not waiting
+        return v.union((found,))
+
+    def _inside(self, value: Any) -> Sequence[Any]:
+        kind = type(value)
+        overlay = self.overlay
+        if kind is v.Instance:
+            return [*value.fields.values(), value.payload]
+        if kind is v.Method or kind is v.BuiltinMethod or kind is v.Super:
+            return [value.owner]
+        if kind is v.Function:
+            return [overlay.cell(cell) for cell in value.closure]
+        if kind is v.Suspended:
+            frame = value.frame
+            return [] if frame is None else [*frame.variables, *frame.stack]
+        if kind is v.Elements:
+            return value.holds  # type: ignore[no-any-return]
+        if kind is v.Cell or kind is types.CellType:
+            return [overlay.cell(value)]
+        if is_a(value, dict):
+            return [*dict.values(overlay.view(value))]
+        if is_a(value, *v.CONTAINERS):
+            return [*PARTS.elements_of(self, value)]
+        if kind is FunctionType:
+            return [overlay.cell(cell) for cell in value.__closure__ or ()]
+        if kind is MethodType:
+            return [value.__self__]
+        if kind is functools.partial:
+            return [value.args, value.keywords]
+        if issubclass(kind, v.Made) or is_a(value, type, Module, ModuleType):
+            return []
+        return [*overlay.attributes(value).values(), *self.namespace(value).values()]
+
+    # attributes
+
+    def namespace(self, of: Any) -> dict[str, Any]:
+        """Return the attributes that an object itself has, without running code of its class."""
+        layout = layout_of(type(of))
+        if layout.has_dict or is_a(of, Module) or is_exactly(of, FunctionType):
+            found = object.__getattribute__(of, "__dict__")
+            return found if type(found) is dict else {}
+        return {}
+
+    def lookup(self, kind: type, name: str, after: type | None = None) -> Any:
+        """Return what a class has under a name, as Python finds it; MISSING if nothing."""
+        bases = class_bases(kind)
+        if after is not None:
+            at = next((i for i, base in enumerate(bases) if base is after), len(bases))
+            bases = bases[at + 1 :]
+        for base in bases:
+            stored = self.overlay.attributes(base)
+            if name in stored:
+                return stored[name]
+            space = class_namespace(base)
+            if name in space:
+                return space[name]
+        return MISSING
+
+    def method_of_user(self, value: Any, name: str) -> Any:
+        """Return a special method that is written in Python; else MISSING."""
+        found = self.lookup(v.kind_of(value), name)
+        return found if is_function(found) else MISSING
+
+    def held_fields(self, of: Any) -> dict[str, Any]:
+        """Return the attributes that an object itself has by now."""
+        if type(of) is v.Instance:
+            return dict(of.fields)
+        found = {**self.namespace(of), **self.overlay.attributes(of)}
+        return {name: value for name, value in found.items() if value is not MISSING}
+
+    def attribute(self, of: Any, name: str, default: Any = MISSING) -> Any:
+        """Return an attribute as the program would get it."""
+        found = self.find(of, name)
+        if found is not MISSING:
+            return found
+        if default is MISSING:
+            return self.throw(AttributeError, f"{class_name(v.kind_of(of))}.{name}")
+        return default
+
+    def find(self, of: Any, name: str) -> Any:
+        """Return an attribute as the program would get it; MISSING where it would raise."""
+        kind = type(of)
+        if kind is v.Unknown:
+            return v.Unknown(v.unsure(of.marks), of.why)
+        if v.is_tensor(of):
+            return PARTS.attribute_of_tensor(self, of, name)
+        if kind is v.Super:
+            owner = of.owner
+            cls = owner if is_a(owner, type) else v.kind_of(owner)
+            found = self.lookup(cls, name, of.after)
+            return found if found is MISSING else self.bind(found, owner, name)
+        if kind is v.Function:
+            return of.fields.get(name, _of_function(of, name))
+        if kind is v.Method or kind is MethodType:
+            function, owner = (
+                (of.function, of.owner) if kind is v.Method else (of.__func__, of.__self__)
+            )
+            parts = {"__func__": function, "__self__": owner}
+            return parts[name] if name in parts else self.find(function, name)
+        if kind is v.Instance or not issubclass(kind, v.Made) or id(kind) in v.OWN:
+            return self._find_in_object(of, name)
+        return v.BuiltinMethod(of, name)
+
+    def _find_in_object(self, of: Any, name: str) -> Any:
+        stored = self.overlay.attributes(of)
+        if is_a(of, ModuleType):
+            space = self.overlay.view(module_variables(of))
+            if name in space:
+                return space[name]
+            return MISSING
+        if is_a(of, type):
+            return self._find_in_class(of, name)
+        if name in stored:
+            return stored[name]
+        cls = v.kind_of(of)
+        if name == "__class__":
+            return cls
+        if name == "__dict__":
+            own = of.fields if type(of) is v.Instance else {**self.namespace(of), **stored}
+            return v.OwnDict(own)
+        if type(of) is v.Instance and name in ("__traceback__", "__cause__", "__context__"):
+            return of.fields.get(name)
+        written = self.lookup(cls, "__getattribute__")
+        if is_function(written):
+            return self.call(written, (of, name), {})
+        on_class = self.lookup(cls, name)
+        if type(on_class) is property:
+            getter = on_class.fget
+            return MISSING if getter is None else self.call(getter, (of,), {})
+        if is_exactly(on_class, *_C_DESCRIPTORS):
+            return self._of_descriptor(on_class, of, name)
+        own = of.fields if type(of) is v.Instance else self.namespace(of)
+        if name in own:
+            return own[name]
+        if on_class is not MISSING:
+            return self.bind(on_class, of, name)
+        if derives(cls, Module):
+            for part in _MODULE_PARTS:
+                held = stored.get(part, own.get(part))
+                if is_a(held, dict) and name in (space := self.overlay.view(held)):
+                    return space[name]
+        fallback = self.lookup(cls, "__getattr__")
+        if is_function(fallback) and fallback is not class_namespace(Module)["__getattr__"]:
+            return self.call(fallback, (of, name), {})
+        return MISSING
+
+    def _of_descriptor(self, descriptor: Any, of: Any, name: str) -> Any:
+        if type(of) is v.Instance:
+            return of.fields.get(name, MISSING)
+        try:
+            return descriptor.__get__(of)
+        except (AttributeError, TypeError, RuntimeError, ValueError):
+            return MISSING
+
+    def _find_in_class(self, cls: type, name: str) -> Any:
+        if name in ("__name__", "__qualname__"):
+            return class_name(cls)
+        if name in ("__mro__", "__bases__"):
+            return class_bases(cls)
+        if name == "__doc__":
+            return class_namespace(cls).get(name)
+        found = self.lookup(cls, name)
+        if found is MISSING:
+            found = self.lookup(type(cls), name)
+            if found is MISSING:
+                return MISSING
+            return self.bind(found, cls, name)
+        if type(found) is classmethod:
+            return v.Method(found.__func__, cls)
+        if type(found) is staticmethod:
+            return found.__func__
+        if is_exactly(found, types.ClassMethodDescriptorType):
+            return v.BuiltinMethod(cls, name)
+        if type(found) is types.GetSetDescriptorType:
+            return v.Unknown(why=name)
+        return found
+
+    def bind(self, found: Any, owner: Any, name: str) -> Any:
+        """Return what a class's attribute gives when it is asked for on an object."""
+        kind = type(found)
+        if is_function(found):
+            return v.Method(found, owner)
+        if kind is classmethod:
+            return v.Method(found.__func__, owner if is_a(owner, type) else v.kind_of(owner))
+        if kind is staticmethod:
+            return found.__func__
+        if kind is property:
+            return self.call(found.fget, (owner,), {})
+        if is_exactly(found, *_C_METHODS):
+            return v.BuiltinMethod(owner, name)
+        if kind is functools.cached_property:
+            value = self.call(found.func, (owner,), {})
+            self.store(owner, name, value)
+            return value
+        if kind is functools.partialmethod:
+            return v.lost("a partial method")
+        if kind is _GETS_FIELD:
+            place = found.__reduce__()[1][0]
+            return (owner.payload if type(owner) is v.Instance else owner)[place]
+        if is_a(found, v.Made):
+            return found
+        getter = self.lookup(kind, "__get__")
+        if is_function(getter):
+            return self.call(getter, (found, owner, v.kind_of(owner)), {})
+        return found
+
+    def store(self, of: Any, name: str, value: Any) -> None:
+        """Store an attribute in an object itself; MISSING deletes it."""
+        if is_exactly(of, v.Instance, v.Ahead, v.Function):
+            space = of.fields
+        else:
+            space = self.overlay.attributes_to_write(of)
+        if value is MISSING and is_exactly(of, v.Instance, v.Ahead, v.Function):
+            space.pop(name, None)
+        else:
+            space[name] = value
+
+    def set_attribute(self, of: Any, name: str, value: Any) -> None:
+        """Store an attribute as the program would; MISSING deletes it."""
+        if v.is_tensor(of):
+            PARTS.set_attribute_of_tensor(self, of, name, value)
+            return
+        if type(of) is v.Unknown:
+            if self.held(value):
+                self.doubt = self.doubt or f"an attribute of {of.why}"
+            return
+        if is_a(of, ModuleType):
+            self.overlay.to_write(module_variables(of))[name] = value
+            return
+        cls = v.kind_of(of)
+        on_class = self.lookup(cls, name)
+        if type(on_class) is property and value is not MISSING:
+            if on_class.fset is None:
+                self.throw(AttributeError, name)
+            self.call(on_class.fset, (of, value), {})
+            return
+        setter = self.lookup(cls, "__setattr__")
+        is_plain_setter = setter is class_namespace(Module)["__setattr__"]
+        if is_function(setter) and not is_plain_setter and value is not MISSING:
+            self.call(setter, (of, name, value), {})
+            return
+        if derives(cls, Module) and self._store_in_part(of, name, value):
+            return
+        self.store(of, name, value)
+
+    def _store_in_part(self, module: Any, name: str, value: Any) -> bool:
+        own = module.fields if type(module) is v.Instance else self.namespace(module)
+        for part in _MODULE_PARTS:
+            held = self.overlay.attributes(module).get(part, own.get(part))
+            if is_a(held, dict) and name in self.overlay.view(held):
+                space = self.overlay.to_write(held)
+                if value is MISSING:
+                    del space[name]
+                else:
+                    space[name] = value
+                return True
+        return False
+
+    # truth and kinds
+
+    def truth(self, value: Any) -> bool:
+        """Return whether a value counts as true; both, one after the other, where unknown."""
+        found = self.known_truth(value)
+        return self.decide() if found is None else found
+
+    def known_truth(self, value: Any) -> bool | None:
+        """Return whether a value counts as true; None if unknown."""
+        if type(value) is v.Unknown or v.is_tensor(value):
+            return None
+        if v.is_plain(value):
+            return bool(value)
+        cls = v.kind_of(value)
+        for name in ("__bool__", "__len__"):
+            found = self.lookup(cls, name)
+            if is_function(found):
+                return self.known_truth(self.call(found, (value,), {}))
+            if found is not MISSING:
+                size = PARTS.size_of(self, value)
+                return None if size is None else size > 0
+        return True
+
+    def is_instance(self, value: Any, kind: Any) -> bool | v.Unknown:
+        """Return what ``isinstance`` says."""
+        if is_exactly(kind, tuple, types.UnionType):
+            each = kind if type(kind) is tuple else kind.__args__
+            found = [self.is_instance(value, one) for one in each]
+            if any(one is True for one in found):
+                return True
+            return next((one for one in found if one is not False), False)
+        if type(value) is v.Unknown or not is_a(kind, type):
+            return v.Unknown(why="isinstance")
+        if derives(v.kind_of(value), kind):
+            return True
+        checks = self.lookup(type(kind), "__instancecheck__")
+        if checks is class_namespace(type)["__instancecheck__"]:
+            return False
+        if is_exactly(kind, type(torch.nn.Parameter)) and v.is_tensor(value):
+            return type(value) is not v.Ahead and derives(type(value), torch.nn.Parameter)
+        return v.Unknown(why="isinstance")
+
+    # running
+
+    def run(self, frame: Frame) -> tuple[str, Any]:
+        """Run a frame until it returns or yields; return which, and the value."""
+        if len(self.frames) > _DEEPEST:
+            v.lost("deep recursion")
+        self.frames.append(frame)
+        base = self.base
+        if frame.live is not None:
+            self.base = frame
+        rules, instructions = RULES, frame.flow.instructions
+        try:
+            while True:
+                self.steps += 1
+                if self.steps > self.most_steps:
+                    v.lost("too many steps")
+                instruction = instructions[frame.index]
+                rule = rules.get(instruction.opname)
+                if rule is None:
+                    return v.lost(instruction.opname)  # type: ignore[no-any-return]
+                try:
+                    done = rule(self, frame, instruction)
+                except v.Raised as raised:
+                    if instruction.handler < 0:
+                        raise
+                    self.enter_handler(frame, raised.value)
+                    continue
+                frame.index += 1
+                if done is not None:
+                    return done
+        finally:
+            self.frames.pop()
+            self.base = base
+
+    def enter_handler(self, frame: Frame, value: Any) -> None:
+        """Go on at the handler of the instruction that a frame stands at."""
+        instruction = frame.instruction
+        del frame.stack[instruction.handler_depth :]
+        if instruction.keeps_lasti:
+            frame.stack.append(frame.index)
+        frame.stack.append(value)
+        frame.index = instruction.handler
+
+    def clear_if_over(self) -> None:
+        """End this way if nothing that is live leads to what is looked for any more."""
+        if self.question.is_over(self):
+            raise v.Stop("clear")
+
+    # calls
+
+    def call(self, what: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Return what calling something gives."""
+        model = MODELS.get(id(what))
+        if model is not None:
+            return model(self, given, dict(named))
+        kind = type(what)
+        if kind is v.Unknown:
+            return self.unknown(f"a call of {what.why}", what, *given, *named.values())
+        if kind is v.Function:
+            return self.call_code(what.code, what.space, what, given, named)
+        if kind is FunctionType:
+            return self.call_function(what, given, named)
+        if kind is v.Method:
+            return self.call(what.function, (what.owner, *given), named)
+        if kind is MethodType:
+            return self.call(what.__func__, (what.__self__, *given), named)
+        if kind is v.BuiltinMethod:
+            return PARTS.call_method(self, what.owner, what.name, given, dict(named))
+        if kind is v.Getter:
+            return what.call(*given)
+        if is_a(what, functools.partial):
+            return self.call(what.func, (*what.args, *given), {**what.keywords, **named})
+        if kind is functools._lru_cache_wrapper:
+            return self.call_cached(what, given, named)
+        if kind is v.Instance and derives(what.kind, functools.partial):
+            function, *first = what.fields["args"]
+            return self.call(function, (*first, *given), {**what.fields["keywords"], **named})
+        if is_a(what, type):
+            return PARTS.make(self, what, given, dict(named))
+        if is_exactly(what, types.BuiltinFunctionType, types.BuiltinMethodType):
+            return PARTS.call_builtin(self, what, given, dict(named))
+        if is_exactly(what, *_C_METHODS):
+            return PARTS.call_descriptor(self, what, given, dict(named))
+        if kind is types.MethodWrapperType:
+            return PARTS.call_method(self, what.__self__, what.__name__, given, dict(named))
+        if derives(v.kind_of(what), Module):
+            return self.call_module(what, given, named)
+        found = self.lookup(v.kind_of(what), "__call__")
+        if is_function(found):
+            return self.call(found, (what, *given), named)
+        if PARTS.is_operator(what):
+            return PARTS.operate(self, what, given, named)
+        return self.unknown(f"a call of {class_name(v.kind_of(what))}", *given, *named.values())
+
+    def method(self, of: Any, name: str, *given: Any) -> Any:
+        """Call a method of an object."""
+        return self.call(self.attribute(of, name), given, {})
+
+    def call_function(
+        self, function: FunctionType, given: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> Any:
+        """Call a function of the program's or of a library."""
+        model = PARTS.of_function(function)
+        if model is not None:
+            return model(self, function, given, dict(named))
+        return self.call_code(function.__code__, function.__globals__, function, given, named)
+
+    def call_code(
+        self,
+        code: CodeType,
+        space: Any,
+        function: Any,
+        given: tuple[Any, ...],
+        named: Mapping[str, Any],
+    ) -> Any:
+        """Enter a function with arguments."""
+        if type(function) is v.Function:
+            defaults, of_named = function.defaults, function.kwdefaults
+            closure = function.closure
+        else:
+            defaults = function.__defaults__ or ()
+            of_named = function.__kwdefaults__ or {}
+            closure = function.__closure__ or ()
+        frame = Frame(code, space)
+        frame.closure = closure
+        rest = dict(named)
+        count, names = code.co_argcount, code.co_varnames
+        first_default = count - len(defaults)
+        for at in range(count):
+            if at < len(given):
+                value = given[at]
+            elif names[at] in rest and at >= code.co_posonlyargcount:
+                value = rest.pop(names[at])
+            elif at >= first_default:
+                value = defaults[at - first_default]
+            else:
+                value = self.throw(TypeError, f"{code.co_name} needs {names[at]}")
+            frame.variables[at] = value
+        end = count + code.co_kwonlyargcount
+        for at in range(count, end):
+            value = rest.pop(names[at], of_named.get(names[at], MISSING))
+            if value is MISSING:
+                self.throw(TypeError, f"{code.co_name} needs {names[at]}")
+            frame.variables[at] = value
+        if code.co_flags & 4:
+            frame.variables[end] = tuple(given[count:])
+            end += 1
+        elif len(given) > count:
+            self.throw(TypeError, f"{code.co_name} is given too much")
+        if code.co_flags & 8:
+            frame.variables[end] = v.OwnDict(rest)
+        elif rest:
+            self.throw(TypeError, f"{code.co_name} is given {next(iter(rest))}")
+        return self.run(frame)[1]
+
+    def call_module(self, module: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Call a module: its hooks, and its forward."""
+        cls = v.kind_of(module)
+        own = self.lookup(cls, "__call__")
+        if own is not class_namespace(Module)["__call__"] and is_function(own):
+            return self.call(own, (module, *given), named)
+        if class_name(cls) == "OptimizedModule":
+            return self.call(self.attribute(module, "_orig_mod"), given, named)
+        for hook in self._hooks(module, "_forward_pre_hooks"):
+            changed = self.call(hook, (module, given), {})
+            if changed is not None:
+                given = changed if type(changed) is tuple else (changed,)
+        if PARTS.is_layer(self, module):
+            result = PARTS.layer(self, module, given, named)
+        else:
+            result = self.call(self.attribute(module, "forward"), given, named)
+        for hook in self._hooks(module, "_forward_hooks"):
+            changed = self.call(hook, (module, given, result), {})
+            result = result if changed is None else changed
+        return result
+
+    def _hooks(self, module: Any, name: str) -> list[Any]:
+        every = getattr(torch.nn.modules.module, f"_global{name}")
+        found = [*self.overlay.view(every).values()]
+        own = self.find(module, name)
+        return found + ([*self.overlay.view(own).values()] if is_a(own, dict) else [])
+
+    def call_cached(self, cached: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Call a function behind ``lru_cache``: what it has is known as far as keys are plain."""
+        key = (given, tuple(named.items()))
+        if not v.is_plain(key):
+            if not all(v.is_plain(each) or not issubclass(type(each), v.Made) for each in given):
+                return self.unknown("a cache", *given)
+            key = (tuple((v.is_plain(g) and g) or id(g) for g in given), ())
+        kept = self.caches.setdefault(id(cached), {})
+        if key not in kept:
+            is_cleared = id(cached) in self.cleared
+            found = MISSING if is_cleared else PARTS.cached_result(cached, given, named)
+            if found is MISSING:
+                found = self.call(cached.__wrapped__, given, named)
+            kept[key] = found
+        return kept[key]
+
+
+def is_function(value: Any) -> bool:
+    """Return whether a value is a function written in Python."""
+    return type(value) is FunctionType or type(value) is v.Function
+
+
+def _may_be_changed(value: Any) -> bool:
+    """Return whether something unknown that is given a value may change what it holds."""
+    return is_a(value, list, dict, set) or type(value) is v.Instance
+
+
+def _of_function(function: v.Function, name: str) -> Any:
+    code = function.code
+    known: dict[str, Any] = {"__name__": code.co_name, "__qualname__": code.co_qualname}
+    known |= {
+        "__doc__": None,
+        "__code__": code,
+        "__defaults__": function.defaults,
+        "__globals__": function.space,
+    }
+    return known.get(name, MISSING)

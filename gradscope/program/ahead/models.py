@@ -1,0 +1,701 @@
+"""Lists what functions that are not entered do: Python's own in C, and a few besides."""
+
+from __future__ import annotations
+
+import builtins
+import concurrent.futures
+import copy
+import functools
+import gc
+import heapq
+import itertools
+import math
+import operator
+import os
+import random
+import sys
+import threading
+import time
+import types
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.utils.checkpoint
+from torch.nn import Module
+
+from gradscope.code.bytecode import MISSING
+from gradscope.program.ahead import iteration, tensors
+from gradscope.program.ahead import values as v
+from gradscope.program.ahead.machine import MODELS, Machine
+from gradscope.program.ahead.operators import Given, Named, binary, compare, computed, unary
+from gradscope.program.layouts import derives, is_a, is_exactly
+from gradscope.torch_private import ASKED_QUIETLY
+
+Model = Callable[["Machine", Given, Named], Any]
+
+BUILTINS: Final[dict[str, Any]] = vars(builtins)
+_kept: Final[list[Any]] = []
+
+
+def model(*functions: Any) -> Callable[[Model], Model]:
+    """Return what adds a model of these functions."""
+
+    def add(model: Model) -> Model:
+        for function in functions:
+            MODELS[id(function)] = model
+            _kept.append(function)
+        return model
+
+    return add
+
+
+def argument(given: Given, named: Named, at: int, name: str, default: Any = None) -> Any:
+    """Return an argument that is given by its place or its name."""
+    return given[at] if at < len(given) else named.get(name, default)
+
+
+# Python's own functions
+
+
+model(isinstance)(lambda m, given, named: m.is_instance(*given))
+
+
+@model(issubclass)
+def _issubclass(m: Machine, given: Given, named: Named) -> Any:
+    cls, bases = given
+    each = bases if type(bases) is tuple else (bases,)
+    if is_a(cls, type) and all(is_a(base, type) for base in each):
+        return any(derives(cls, base) for base in each)
+    return v.Unknown(why="issubclass")
+
+
+@model(torch.is_tensor)
+def _is_tensor(m: Machine, given: Given, named: Named) -> Any:
+    return v.Unknown(why="is_tensor") if type(given[0]) is v.Unknown else v.is_tensor(given[0])
+
+
+@model(len)
+def _len(m: Machine, given: Given, named: Named) -> Any:
+    size = iteration.size_of(m, given[0])
+    return v.Unknown(why="len") if size is None else size
+
+
+@model(range)
+def _range(m: Machine, given: Given, named: Named) -> Any:
+    if not v.is_plain(given):
+        return iteration.of_unknown(m, lambda: v.Unknown(why="an index"))
+    try:
+        return range(*given)
+    except (TypeError, ValueError) as error:
+        return m.throw(type(error), str(error))
+
+
+model(slice)(lambda m, given, named: slice(*given))
+model(zip)(
+    lambda m, given, named: iteration.zipped(m, [iteration.iterator(m, each) for each in given])
+)
+
+
+@model(enumerate)
+def _enumerate(m: Machine, given: Given, named: Named) -> Any:
+    start = argument(given, named, 1, "start", 0)
+    each = iteration.iterator(m, argument(given, named, 0, "iterable"))
+    return iteration.numbered(m, each, start if type(start) is int else 0)
+
+
+@model(map)
+def _map(m: Machine, given: Given, named: Named) -> Any:
+    function, *rest = given
+    each = iteration.zipped(m, [iteration.iterator(m, one) for one in rest])
+    return v.Elements(lambda: m.call(function, each.step(), {}), function, *each.holds)
+
+
+@model(itertools.starmap)
+def _starmap(m: Machine, given: Given, named: Named) -> Any:
+    function, each = given[0], iteration.iterator(m, given[1])
+
+    def step() -> Any:
+        return m.call(function, tuple(iteration.drain(m, iteration.advance(m, each))), {})
+
+    return v.Elements(step, function, each)
+
+
+model(filter)(
+    lambda m, given, named: iteration.filtered(m, given[0], iteration.iterator(m, given[1]))
+)
+
+
+@model(reversed)
+def _reversed(m: Machine, given: Given, named: Named) -> Any:
+    found = m.method_of_user(given[0], "__reversed__")
+    if found is not MISSING:
+        return iteration.iterator(m, m.call(found, given, {}))
+    return iteration.of_values(*reversed(iteration.drain(m, given[0])))
+
+
+model(sorted)(lambda m, given, named: v.OwnList(in_order(m, iteration.drain(m, given[0]), named)))
+
+
+def in_order(m: Machine, found: list[Any], named: Named) -> list[Any]:
+    """Return values as ``sorted`` would order them."""
+    key = named.get("key")
+    keys = found if key is None else [m.call(key, (each,), {}) for each in found]
+    if not all(map(v.is_plain, keys)):
+        if m.held(found):
+            m.doubt = m.doubt or "an unknown order"
+        return found
+    try:
+        order = sorted(range(len(found)), key=keys.__getitem__)
+    except TypeError as error:
+        return m.throw(TypeError, str(error))  # type: ignore[no-any-return]
+    if m.known_truth(named.get("reverse", False)):
+        order.reverse()
+    return [found[at] for at in order]
+
+
+@model(sum)
+def _sum(m: Machine, given: Given, named: Named) -> Any:
+    total = argument(given, named, 1, "start", 0)
+    for each in iteration.drain(m, given[0]):
+        total = binary(m, "add", total, each, in_place=False)
+    return total
+
+
+@model(functools.reduce)
+def _reduce(m: Machine, given: Given, named: Named) -> Any:
+    function, each, *first = given
+    found = [*first, *iteration.drain(m, each)]
+    if not found:
+        m.throw(TypeError, "reduce() of empty iterable with no initial value")
+    total = found[0]
+    for one in found[1:]:
+        total = m.call(function, (total, one), {})
+    return total
+
+
+@model(itertools.accumulate)
+def _accumulate(m: Machine, given: Given, named: Named) -> Any:
+    function = argument(given, named, 1, "func") or operator.add
+    first = [named["initial"]] if named.get("initial") is not None else []
+    found = [*first, *iteration.drain(m, given[0])]
+    totals = found[:1]
+    for each in found[1:]:
+        totals.append(m.call(function, (totals[-1], each), {}))
+    return iteration.of_values(*totals)
+
+
+def _extreme(function: Any) -> Model:
+    def model(m: Machine, given: Given, named: Named) -> Any:
+        found = list(given) if len(given) > 1 else iteration.drain(m, given[0])
+        if not found and "default" in named:
+            return named["default"]
+        key = named.get("key")
+        keys = found if key is None else [m.call(key, (each,), {}) for each in found]
+        if not all(map(v.is_plain, keys)):
+            return iteration.unknown_element(m, found)
+        try:
+            return found[function(range(len(found)), key=keys.__getitem__)]
+        except (TypeError, ValueError) as error:
+            return m.throw(type(error), str(error))
+
+    return model
+
+
+model(min)(_extreme(min))
+model(max)(_extreme(max))
+
+
+def _quantifier(stops_at: bool) -> Model:
+    def model(m: Machine, given: Given, named: Named) -> Any:
+        each = iteration.iterator(m, given[0])
+        is_known = True
+        while True:
+            try:
+                found = m.known_truth(iteration.advance(m, each))
+            except v.Exhausted:
+                return not stops_at if is_known else v.Unknown(why="any or all")
+            if found is stops_at:
+                return stops_at
+            is_known = is_known and found is not None
+
+    return model
+
+
+model(any)(_quantifier(True))
+model(all)(_quantifier(False))
+
+
+@model(iter, aiter)
+def _iter(m: Machine, given: Given, named: Named) -> Any:
+    if len(given) > 1:
+        return m.unknown("iter of a function", *given)
+    return iteration.iterator(m, given[0])
+
+
+@model(next)
+def _next(m: Machine, given: Given, named: Named) -> Any:
+    try:
+        return iteration.advance(m, given[0])
+    except v.Exhausted as over:
+        if len(given) > 1:
+            return given[1]
+        return m.throw(StopIteration, *(() if over.value is None else (over.value,)))
+
+
+@model(getattr)
+def _getattr(m: Machine, given: Given, named: Named) -> Any:
+    if type(given[1]) is not str:
+        return m.unknown("getattr", given[0])
+    try:
+        return m.attribute(*given)
+    except v.Raised as raised:
+        if len(given) > 2 and m.is_instance(raised.value, AttributeError) is True:
+            return given[2]
+        raise
+
+
+@model(setattr)
+def _setattr(m: Machine, given: Given, named: Named) -> Any:
+    if type(given[1]) is not str:
+        m.doubt = m.doubt or "setattr"
+        return None
+    return m.set_attribute(*given)
+
+
+model(delattr)(lambda m, given, named: m.set_attribute(given[0], given[1], MISSING))
+
+
+@model(hasattr)
+def _hasattr(m: Machine, given: Given, named: Named) -> Any:
+    if type(given[0]) is v.Unknown or type(given[1]) is not str:
+        return v.Unknown(why="hasattr")
+    try:
+        return m.find(*given) is not MISSING
+    except v.Raised:
+        return False
+
+
+@model(callable)
+def _callable(m: Machine, given: Given, named: Named) -> Any:
+    if type(given[0]) is v.Unknown:
+        return v.Unknown(why="callable")
+    is_made = is_exactly(given[0], v.Function, v.Method, v.BuiltinMethod)
+    return is_made or m.lookup(v.kind_of(given[0]), "__call__") is not MISSING
+
+
+@model(type)
+def _type(m: Machine, given: Given, named: Named) -> Any:
+    if len(given) > 1:
+        return v.lost("a class made ahead")
+    return v.Unknown(why="type") if type(given[0]) is v.Unknown else v.kind_of(given[0])
+
+
+@model(super)
+def _super(m: Machine, given: Given, named: Named) -> Any:
+    if given:
+        return super_of(*given)
+    frame = m.frames[-1]
+    owner = frame.variables[0]
+    if is_exactly(owner, v.Cell, types.CellType):
+        owner = m.overlay.cell(owner)
+    slots = frame.flow.slots
+    if "__class__" not in slots:
+        return v.lost("super")
+    return super_of(m.overlay.cell(frame.variables[slots.index("__class__")]), owner)
+
+
+def super_of(cls: Any, owner: Any) -> v.Super:
+    """Return what ``super(cls, owner)`` gives."""
+    return v.Super(cls, owner)
+
+
+@model(vars)
+def _vars(m: Machine, given: Given, named: Named) -> Any:
+    return m.attribute(given[0], "__dict__") if given else v.lost("vars")
+
+
+@model(locals, globals, eval, exec, compile, __import__, input, breakpoint, open)
+def _not_followed(m: Machine, given: Given, named: Named) -> Any:
+    return v.lost("a function that is not followed")
+
+
+def _nothing(m: Machine, given: Given, named: Named) -> None:
+    return None
+
+
+model(
+    *(print, torch.manual_seed, time.sleep, random.seed, *ASKED_QUIETLY),
+    *(warnings.warn, gc.collect, object.__init__, gc.disable, gc.enable),
+)(_nothing)
+
+
+model(id)(lambda m, given, named: id(given[0]))
+model(repr, ascii, hash, format, input, bin, hex, oct, chr, ord, dir, sys.getsizeof)(
+    lambda m, given, named: v.Unknown(why="a text or number")
+)
+
+
+def _converted(function: Any) -> Model:
+    def model(m: Machine, given: Given, named: Named) -> Any:
+        if not given:
+            return function()
+        value = given[0]
+        if function is bool:
+            known = m.known_truth(value)
+            return v.Unknown(why="bool") if known is None else known
+        if v.is_tensor(value) and is_exactly(function, types.BuiltinFunctionType):
+            return tensors.operate(m, getattr(torch, function.__name__), (value,), {})
+        if function is str and derives(v.kind_of(value), BaseException) and is_a(value, v.Instance):
+            said = value.fields.get("args", ())
+            return said[0] if len(said) == 1 and type(said[0]) is str else v.Unknown(why="str")
+        return computed(m, function, given, named)
+
+    return model
+
+
+_each: Any
+for _each in (int, float, bool, str, complex, bytes, abs, round):
+    model(_each)(_converted(_each))
+
+
+for _each in (pow, divmod, math.prod, operator.index, operator.concat, operator.length_hint):
+    model(_each)(functools.partial(lambda f, m, a, k: computed(m, f, a, k), _each))
+for _name, _each in vars(math).items():
+    if is_exactly(_each, types.BuiltinFunctionType):
+        model(_each)(functools.partial(lambda f, m, a, k: computed(m, f, a, k), _each))
+
+
+# containers
+
+
+model(list)(lambda m, given, named: v.OwnList(iteration.drain(m, given[0]) if given else ()))
+model(tuple)(lambda m, given, named: tuple(iteration.drain(m, given[0])) if given else ())
+model(set, frozenset)(
+    lambda m, given, named: v.OwnSet(map(v.key_of, iteration.drain(m, given[0]) if given else ()))
+)
+
+
+@model(dict)
+def _dict(m: Machine, given: Given, named: Named) -> Any:
+    return v.OwnDict({**(iteration.as_dict(m, given[0]) if given else {}), **named})
+
+
+model(object.__new__)(lambda m, given, named: v.Instance(given[0]))
+
+
+@model(tuple.__new__)
+def _new_tuple(m: Machine, given: Given, named: Named) -> Any:
+    found = tuple(iteration.drain(m, given[1])) if len(given) > 1 else ()
+    return found if given[0] is tuple else v.Instance(given[0], found)
+
+
+model(object.__setattr__)(lambda m, given, named: m.store(*given))
+
+
+@model(object.__getattribute__)
+def _get_plainly(m: Machine, given: Given, named: Named) -> Any:
+    of, name = given
+    own = of.fields if type(of) is v.Instance else {**m.namespace(of), **m.overlay.attributes(of)}
+    if name in own:
+        return own[name]
+    found = m.lookup(v.kind_of(of), name)
+    if found is MISSING:
+        return m.throw(AttributeError, name)
+    return m.bind(found, of, name)
+
+
+# itertools, functools, operator
+
+
+model(itertools.chain)(lambda m, given, named: iteration.chained(m, iteration.of_values(*given)))
+
+
+@model(itertools.count)
+def _count(m: Machine, given: Given, named: Named) -> Any:
+    if not v.is_plain(given):
+        return iteration.of_unknown(m, lambda: v.Unknown(why="a number"))
+    numbers = itertools.count(*given, **named)
+    return v.Elements(lambda: next(numbers))
+
+
+@model(itertools.repeat)
+def _repeat(m: Machine, given: Given, named: Named) -> Any:
+    times = argument(given, named, 1, "times")
+    if times is None:
+        return v.Elements(lambda: given[0], given[0])
+    return iteration.of_values(*[given[0]] * (times if type(times) is int else 2))
+
+
+@model(itertools.cycle)
+def _cycle(m: Machine, given: Given, named: Named) -> Any:
+    found = iteration.drain(m, given[0])
+    return iteration.cycling(found, found)
+
+
+@model(itertools.islice)
+def _islice(m: Machine, given: Given, named: Named) -> Any:
+    each, *bounds = given
+    if not v.is_plain(tuple(bounds)):
+        return iteration.of_unknown(m, lambda: v.Unknown(v.unsure(m.held(each)), "islice"), each)
+    return iteration.sliced(m, iteration.iterator(m, each), *bounds)
+
+
+@model(itertools.takewhile)
+def _takewhile(m: Machine, given: Given, named: Named) -> Any:
+    function, each = given[0], iteration.iterator(m, given[1])
+
+    def step() -> Any:
+        found = iteration.advance(m, each)
+        if not m.truth(m.call(function, (found,), {})):
+            raise v.Exhausted
+        return found
+
+    return v.Elements(step, function, each)
+
+
+@model(itertools.tee)
+def _tee(m: Machine, given: Given, named: Named) -> Any:
+    found = iteration.drain(m, given[0])
+    return tuple(iteration.of_values(*found) for _ in range(argument(given, named, 1, "n", 2)))
+
+
+@model(itertools.groupby)
+def _groupby(m: Machine, given: Given, named: Named) -> Any:
+    key, groups = argument(given, named, 1, "key"), v.OwnList()
+    for each in iteration.drain(m, given[0]):
+        found = each if key is None else m.call(key, (each,), {})
+        if not v.is_plain(found):
+            return m.unknown("groupby", *given)
+        if not groups or groups[-1][0] != found:
+            groups.append((found, v.OwnList()))
+        groups[-1][1].append(each)
+    return iteration.over(m, groups)
+
+
+def _combining(function: Any) -> Model:
+    def model(m: Machine, given: Given, named: Named) -> Any:
+        each = [a if is_exactly(a, int, type(None)) else iteration.drain(m, a) for a in given]
+        if (
+            any(type(a) is v.Unknown for a in given)
+            or math.prod(len(a) or 1 for a in each if type(a) is list) > 2_000
+        ):
+            return m.unknown("a combination", *given)
+        return iteration.of_values(*function(*each, **named))
+
+    return model
+
+
+for _each in (
+    *(itertools.product, itertools.permutations, itertools.combinations, itertools.zip_longest),
+    *(itertools.pairwise, itertools.combinations_with_replacement, itertools.compress),
+    *([itertools.batched] if hasattr(itertools, "batched") else []),
+):
+    model(_each)(_combining(_each))
+
+
+def _by_operator(name: str, in_place: bool) -> Model:
+    def model(m: Machine, given: Given, named: Named) -> Any:
+        return binary(m, name, *given, in_place=in_place)
+
+    return model
+
+
+_BINARY: Final = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor"),
+    *("lshift", "rshift"),
+)
+for _name in _BINARY:
+    model(getattr(operator, _name))(_by_operator(_name, False))
+    model(getattr(operator, f"i{_name.strip('_')}"))(_by_operator(_name, True))
+for _each in (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge):
+    model(_each)(functools.partial(lambda f, m, a, k: compare(m, f, *a), _each))
+for _name in ("neg", "pos", "invert"):
+    model(getattr(operator, _name))(functools.partial(lambda n, m, a, k: unary(m, n, *a), _name))
+
+
+model(operator.getitem)(lambda m, given, named: iteration.item(m, *given))
+model(operator.setitem)(lambda m, given, named: iteration.set_item(m, *given))
+
+
+@model(operator.contains)
+def _contains(m: Machine, given: Given, named: Named) -> Any:
+    found = iteration.contains(m, *given)
+    return v.Unknown(why="in") if found is None else found
+
+
+@model(operator.truth)
+def _truth(m: Machine, given: Given, named: Named) -> Any:
+    known = m.known_truth(given[0])
+    return v.Unknown(why="truth") if known is None else known
+
+
+model(operator.is_, operator.is_not)(lambda m, given, named: v.Unknown(why="is"))
+
+
+def _getting(get: Callable[[Machine, Any, Any], Any]) -> Model:
+    def model(m: Machine, given: Given, named: Named) -> Any:
+        def call(value: Any) -> Any:
+            found = tuple(get(m, value, each) for each in given)
+            return found if len(found) > 1 else found[0]
+
+        return v.Getter(call)
+
+    return model
+
+
+def _attribute_of(m: Machine, value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = m.attribute(value, name)
+    return value
+
+
+model(operator.attrgetter)(_getting(_attribute_of))
+model(operator.itemgetter)(_getting(iteration.item))
+
+
+@model(operator.methodcaller)
+def _methodcaller(m: Machine, given: Given, named: Named) -> Any:
+    name, *rest = given
+    return v.Getter(lambda value: m.call(m.attribute(value, name), tuple(rest), named))
+
+
+# copies, weak references, locks, random numbers, contexts
+
+
+@model(copy.copy)
+def _copy(m: Machine, given: Given, named: Named) -> Any:
+    value = given[0]
+    if v.is_plain(value) or v.is_tensor(value):
+        return value
+    if is_a(value, *v.MUTABLE):
+        return m.method(value, "copy")
+    if m.method_of_user(value, "__copy__") is not MISSING:
+        return m.method(value, "__copy__")
+    made = v.Instance(v.kind_of(value))
+    made.fields.update(m.held_fields(value))
+    return made
+
+
+@model(copy.deepcopy)
+def _deepcopy(m: Machine, given: Given, named: Named) -> Any:
+    # A tensor with a graph cannot be copied so: nothing that is copied leads anywhere.
+    return given[0] if v.is_plain(given[0]) else _deep(m, given[0])
+
+
+def _deep(m: Machine, value: Any) -> Any:
+    if v.is_tensor(value):
+        return v.Ahead(v.NO_MARKS, tensors.twin(value))
+    if is_exactly(value, list) or type(value) is v.OwnList:
+        return v.OwnList(_deep(m, each) for each in iteration.elements_of(m, value))
+    if type(value) is tuple:
+        return tuple(_deep(m, each) for each in value)
+    if is_exactly(value, dict) or type(value) is v.OwnDict:
+        found = m.overlay.view(value)
+        return v.OwnDict((key, _deep(m, each)) for key, each in found.items())
+    return value if v.is_plain(value) or is_a(value, Module) else v.Unknown(why="a copy")
+
+
+model(weakref.ref)(lambda m, given, named: v.Getter(lambda *_: given[0]))
+for _name in (
+    *("random", "randint", "randrange", "uniform", "gauss", "normalvariate", "getrandbits"),
+    *("betavariate", "expovariate", "triangular", "lognormvariate"),
+):
+    model(getattr(random, _name))(lambda m, a, k: v.Unknown(why="a random number"))
+
+
+model(time.time, time.perf_counter, time.monotonic, time.process_time, os.getpid, os.getenv)(
+    lambda m, given, named: v.Unknown(why="a number")
+)
+
+
+@model(heapq.heappush)
+def _heappush(m: Machine, given: Given, named: Named) -> None:
+    m.overlay.to_write(given[0]).append(given[1])
+    if len(iteration.elements_of(m, given[0])) > 1 and m.held(given[0]):
+        m.doubt = m.doubt or "a heap"
+
+
+@model(heapq.heappop)
+def _heappop(m: Machine, given: Given, named: Named) -> Any:
+    space = m.overlay.to_write(given[0])
+    if not space:
+        m.throw(IndexError, "pop from an empty heap")
+    found = iteration.unknown_element(m, space) if len(space) > 1 else space[0]
+    space.pop()
+    return found
+
+
+@model(sys.exit, os._exit, BUILTINS.get("exit"), BUILTINS.get("quit"))
+def _exit(m: Machine, given: Given, named: Named) -> Any:
+    raise v.Stop("end", "the program ends")
+
+
+@model(sys.exc_info)
+def _exc_info(m: Machine, given: Given, named: Named) -> Any:
+    return v.Unknown(why="an exception"), v.Unknown(why="an exception"), None
+
+
+@model(torch.utils.checkpoint.checkpoint)
+def _checkpoint(m: Machine, given: Given, named: Named) -> Any:
+    own = (
+        *("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug"),
+        "early_stop",
+    )
+    rest = {name: value for name, value in named.items() if name not in own}
+    return m.call(given[0], given[1:], rest)
+
+
+@model(concurrent.futures.ThreadPoolExecutor.submit)
+def _submit(m: Machine, given: Given, named: Named) -> Any:
+    _, function, *rest = given
+    future = v.Instance(concurrent.futures.Future)
+    future.fields["_result"] = in_thread(m, function, tuple(rest), named)
+    return future
+
+
+def in_thread(m: Machine, function: Any, given: Given, named: Named) -> Any:
+    """Call a function where graphs are built, whatever holds here: in another thread."""
+    grad, m.grad = m.grad, True
+    try:
+        return m.call(function, given, named)
+    finally:
+        m.grad = grad
+
+
+@model(concurrent.futures.Executor.map)
+def _map_in_threads(m: Machine, given: Given, named: Named) -> Any:
+    _, function, *rest = given
+    each = iteration.zipped(m, [iteration.iterator(m, one) for one in rest])
+    found = [in_thread(m, function, one, {}) for one in iteration.drain(m, each)]
+    return iteration.of_values(*found)
+
+
+@model(concurrent.futures.Future.result)
+def _result(m: Machine, given: Given, named: Named) -> Any:
+    future = given[0]
+    if type(future) is v.Instance and "_result" in future.fields:
+        return future.fields["_result"]
+    space = m.namespace(future)
+    if space.get("_state") == "FINISHED" and space.get("_exception") is None:
+        return space.get("_result")
+    return v.lost("a future that is not done")
+
+
+model(
+    *(concurrent.futures.Executor.shutdown, threading.Thread.join),
+    concurrent.futures.ThreadPoolExecutor.shutdown,
+)(_nothing)
+
+
+@model(threading.Thread.start)
+def _start(m: Machine, given: Given, named: Named) -> None:
+    m.doubt = m.doubt or "a thread"
+
+
+@model(concurrent.futures.as_completed, concurrent.futures.wait)
+def _completed(m: Machine, given: Given, named: Named) -> Any:
+    found = iteration.drain(m, given[0])
+    return iteration.of_values(*found)

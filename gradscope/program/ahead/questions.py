@@ -1,0 +1,402 @@
+"""Follows all ways that lead on from the frames of a program, and says where they come."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from inspect import CO_COROUTINE
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import torch
+
+from gradscope.code import source
+from gradscope.code.bytecode import NULL_FIRST, flow_of, site_at
+from gradscope.model import Site
+from gradscope.program.ahead import builtin_types as _builtin_types  # noqa: F401 - fills in what it models
+from gradscope.program.ahead import iteration, models, opcodes
+from gradscope.program.ahead import values as v
+from gradscope.program.ahead.frames import SUSPENDED, Frame, frame_of
+from gradscope.program.ahead.machine import Fork, Hazard, Machine, Question
+from gradscope.program.layouts import class_name, is_a, is_exactly
+from gradscope.program.sites import USER, frames_from, owner_of
+from gradscope.program.variables import local_variables
+
+MOST_STEPS = 40_000  # of all ways: what is foretold must not depend on how busy a machine is
+_MOST_OF_ONE = 20_000
+_MOST_WAYS = 24
+_MOST_FRAMES = 60
+_ENTRIES = {
+    id(torch.Tensor.backward.__code__): False,
+    id(torch.autograd.backward.__code__): False,
+    id(torch.autograd.grad.__code__): True,
+}
+"""The functions by which a program comes to the engine, by the id of their code; whether they give
+gradients.
+"""
+
+
+@dataclass(slots=True)
+class Explored:
+    """Where the ways come: ``hazards``, and how the others end.
+
+    ``parting`` are the forks, as the way to the first hazard takes them, of which another way
+    leads elsewhere. ``decided`` are branches of live frames whose condition was known.
+    """
+
+    hazards: list[Hazard] = field(default_factory=list)
+    parting: list[Fork] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    decided: list[tuple[FrameType, int]] = field(default_factory=list)
+    is_complete: bool = True
+    steps: int = 0
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether all ways lead to one and the same backward call."""
+        places = {(id(hazard.code), hazard.at) for hazard in self.hazards}
+        is_sure = all(hazard.sure for hazard in self.hazards)
+        return self.is_complete and len(places) == 1 and is_sure and not self.ends
+
+
+def explore(question: Question, start: FromFrames | _AfterCall) -> Explored:
+    """Follow the ways, those that go on as long as possible first.
+
+    Each branch on something unknown is taken the other way once: what it does elsewhere is taken to
+    be the same.
+    """
+    found = Explored()
+    waiting: list[tuple[list[bool], Fork | None]] = [([], None)]
+    turned: set[tuple[int, int, int]] = set()
+    ways = 0
+    try:
+        while waiting:
+            if ways >= _MOST_WAYS or found.steps >= MOST_STEPS:
+                found.is_complete = False
+                break
+            choices, fork = waiting.pop(0)
+            ways += 1
+            machine = Machine(question, choices, min(_MOST_OF_ONE, MOST_STEPS - found.steps))
+            kind, why = _way(machine, start)
+            found.steps += machine.steps
+            found.decided += machine.decided
+            _conclude(found, machine, kind, why, fork)
+            forks = machine.forks
+            for number in range(len(choices), len(forks)):
+                key = id(forks[number].code), forks[number].at, forks[number].turn
+                if key not in turned:
+                    turned.add(key)
+                    before = [each.taken for each in forks[:number]]
+                    waiting.append(([*before, not forks[number].taken], forks[number]))
+            machine.let_go()
+    finally:
+        v.reading.let_go()
+    return found
+
+
+def _conclude(found: Explored, machine: Machine, kind: str, why: str, fork: Fork | None) -> None:
+    if kind == "hazard":
+        assert machine.hazard is not None
+        if fork is not None and found.ends and not found.hazards:
+            found.parting.append(fork._replace(taken=not fork.taken))
+        found.hazards.append(machine.hazard)
+        return
+    found.reasons.append(f"{kind}: {why}")
+    if kind == "raised" and machine.forks:
+        return  # a gap in a model, or an error that would come first: no evidence of either
+    found.ends.append(kind)
+    if fork is not None and found.hazards:
+        found.parting.append(fork)
+
+
+def _way(machine: Machine, start: FromFrames | _AfterCall) -> tuple[str, str]:
+    """Follow one way; return how it ends, and why."""
+    try:
+        start.run(machine)
+        kind, why = "end", "the program ends"
+    except v.Stop as stop:
+        kind, why = stop.kind, stop.why
+    except v.Raised as raised:
+        kind, why = "raised", class_name(v.kind_of(raised.value))
+    except v.Exhausted:
+        kind, why = "lost", "an iterator ended outside of a loop"
+    except RecursionError:
+        kind, why = "lost", "deep recursion"
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        kind, why = "lost", f"a defect: {error!r}"  # of a model: what it would give is not known
+    return kind, why
+
+
+class FromFrames:
+    """Begins at frames of the program's, as they stand.
+
+    ``result`` makes what the call gives that the innermost waits for; without it, that frame is
+    about to run the instruction it stands at.
+    """
+
+    def __init__(self, innermost: FrameType, result: Callable[[], Any] | None) -> None:
+        self._frames = _of_program(innermost)
+        self._result = result
+
+    def run(self, machine: Machine) -> None:
+        """Run the program on from there, until it ends."""
+        frames = [
+            frame_of(live, waits=self._result is not None or depth > 0)
+            for depth, live in enumerate(self._frames)
+        ]
+        awaited = [each.instruction.opname == "SEND" for each in frames[1:]] + [False]
+        users = 0
+        for frame in frames:
+            frame.depth = users
+            users += frame.of_user
+            if frame.code.co_flags & SUSPENDED and frame.live is not None:
+                frame.suspended = v.Suspended(frame, "running")
+                machine.suspended[id(frame.live)] = frame
+        how, value = "return", None if self._result is None else self._result()
+        inner: Frame | None = None
+        for depth, frame in enumerate(frames):
+            machine.outer = frames[depth + 1 :]
+            if inner is not None and _is_skipped(machine, frame, inner):
+                inner = frame if frame.of_user else inner
+                continue
+            if inner is None and self._result is None:
+                how, value = _guarded(machine, frame)
+            else:
+                how, value = _resume(machine, frame, inner, how, value)
+            while how == "yield" and frame.code.co_flags & CO_COROUTINE and not awaited[depth]:
+                frame.stack.append(None)  # it waits for something, and is resumed in time
+                how, value = _guarded(machine, frame)
+            if frame.suspended is not None:
+                frame.suspended.state = "suspended" if how == "yield" else "done"
+            inner = frame
+        if how == "raise":
+            raise v.Raised(value)
+
+
+def _of_program(innermost: FrameType) -> list[FrameType]:
+    """Return the frames from there out to the outermost of the user's."""
+    frames: list[FrameType] = []
+    last = 0
+    for each in frames_from(innermost):
+        if len(frames) >= _MOST_FRAMES:
+            break
+        frames.append(each)
+        if owner_of(each.f_code) == USER:
+            last = len(frames)
+            if each.f_code.co_name == "<module>":
+                break
+    return frames[: max(last, 1)]
+
+
+def _is_skipped(machine: Machine, frame: Frame, inner: Frame) -> bool:
+    """Return whether a frame of torch's or Python's is not run on, but what it does is known."""
+    file = frame.code.co_filename
+    if frame.of_user:
+        return False
+    if "/torch/optim/" in file:
+        if frame.code.co_name == "step" and file.endswith("lbfgs.py") and frame.live is not None:
+            closure = dict(local_variables(frame.live)).get("closure")
+            if is_exactly(closure, FunctionType, types.MethodType):
+                frame.live = None
+                machine.frames.append(frame)
+                machine.base = inner
+                try:
+                    models.in_thread(machine, closure, (), {})
+                finally:
+                    machine.frames.pop()
+        return True
+    if "/asyncio/" in file:
+        if file.endswith("runners.py") and frame.code.co_name == "run" and frame.live is not None:
+            main = dict(local_variables(frame.live))
+            main_one = main.get("coro", main.get("main"))
+            coroutine = is_a(main_one, types.CoroutineType) and main_one.cr_frame
+            if coroutine and inner.live is not None and coroutine is not inner.live:
+                v.lost("a task that is not the main one")
+        return True
+    return False
+
+
+def _guarded(machine: Machine, frame: Frame) -> tuple[str, Any]:
+    try:
+        return machine.run(frame)
+    except v.Raised as raised:
+        return "raise", raised.value
+
+
+def _resume(
+    machine: Machine, frame: Frame, inner: Frame | None, how: str, value: Any
+) -> tuple[str, Any]:
+    """Hand what the inner frame gave to one that waited for it, and run that on."""
+    machine.read_at.clear()  # what is read there has another name
+    if how != "raise":
+        try:
+            _take(machine, frame, inner, how, value)
+            frame.index += 1
+        except v.Raised as raised:
+            how, value = "raise", raised.value
+    if how == "raise":
+        if frame.instruction.handler < 0:
+            return how, value
+        machine.enter_handler(frame, value)
+    return _guarded(machine, frame)
+
+
+def _take(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: Any) -> None:
+    instruction = frame.instruction
+    name = instruction.opname
+    if name == "FOR_ITER":
+        if how == "yield" or inner is None or not inner.code.co_flags & SUSPENDED:
+            frame.stack.append(value)
+        else:
+            opcodes.end_loop(frame)
+    elif name == "SEND":
+        if how == "yield":
+            frame.stack.append(value)
+        else:
+            opcodes.end_send(frame, value)
+    elif instruction.is_call:
+        frame.stack.append(_through(machine, frame, inner, how, value))
+    elif name not in ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR"):
+        if how == "yield":
+            v.lost(f"a generator under {name}")
+        frame.stack += [v.NULL, value] if instruction.null else [value]
+        if instruction.null and not NULL_FIRST:
+            frame.stack[-2:] = [value, v.NULL]
+
+
+_HANDS_ON = ("next", "send", "run", "__next__", "anext")
+
+
+def _through(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: Any) -> Any:
+    """Return what the call gives that a frame stands at, when the frame within it has ended."""
+    if inner is None:
+        return value
+    code = inner.code
+    if code.co_name == "__init__" and code.co_argcount:
+        made = inner.variables[0]
+        return machine.overlay.cell(made) if is_exactly(made, types.CellType) else made
+    names = frame.flow.names_of_call(frame.index)
+    called = names[-1] if names else ""
+    if code.co_flags & SUSPENDED and (how == "yield" or called not in _HANDS_ON):
+        if called in _HANDS_ON and how == "yield":
+            return value
+        if how == "yield" and inner.suspended is not None:
+            inner.suspended.state = "suspended"
+            rest = iteration.drain(machine, inner.suspended)
+            return v.Unknown(v.unsure(machine.held((value, rest))), f"{called}, partly read")
+        return v.Unknown(v.unsure(machine.held(value)), f"{called}, partly read")
+    if code.co_flags & SUSPENDED and called in ("next", "send", "__next__"):
+        machine.throw(StopIteration, *(() if value is None else (value,)))
+    if len(names) == 1 and called in ("sorted", "min", "max", "sum", "list", "map", "filter"):
+        return v.Unknown(why=f"{called}, partly read")
+    return value
+
+
+def start_at_call(user: FrameType) -> FromFrames:
+    """Begin at the call to autograd that is under way, made in or below a frame of the user's."""
+    entry: FrameType | None = None
+    is_known = False
+    for each in frames_from(sys._getframe(1)):
+        if id(each.f_code) in _ENTRIES:
+            entry = each
+        if each is user:
+            is_known = True
+            break
+    if entry is None or not is_known or entry.f_back is None:
+        return FromFrames(user, lambda: None)
+    gives = _ENTRIES[id(entry.f_code)]
+    return FromFrames(
+        entry.f_back, (lambda: v.Ahead(requires_grad=False)) if gives else lambda: None
+    )
+
+
+def start_after(user: FrameType) -> FromFrames:
+    """Begin when the call that a frame of the user's stands at has returned."""
+    return FromFrames(user, lambda: None)
+
+
+def start_before(user: FrameType, frame: FrameType) -> FromFrames:
+    """Begin at the instruction that ``frame`` is about to run: that of the user's, unless an
+    override runs in the place of what it calls.
+    """
+    return FromFrames(user, None) if user is frame else start_after(user)
+
+
+class _AfterCall:
+    """Begins in code where a call has just returned a tensor; nothing else is known there."""
+
+    def __init__(self, code: CodeType, offset: int) -> None:
+        self._code = code
+        self._offset = offset
+
+    def run(self, machine: Machine) -> None:
+        """Run the code on from there."""
+        frame = Frame(self._code, _Anything(), v.OwnDict())
+        frame.index = max(frame.flow.index(self._offset), 0)
+        depth = frame.flow.depths.get(frame.index)
+        if depth is None or not frame.instruction.is_call:
+            v.lost("no call")
+        kept = max((depth or 0) + frame.instruction.effect - 1, 0)
+        frame.variables = [v.Unknown(why="a variable") for _ in frame.variables]
+        frame.stack = [v.Unknown(why="a value") for _ in range(kept)]
+        frame.stack.append(v.Ahead(frozenset((v.Mark(None),))))
+        frame.index += 1
+        machine.run(frame)
+
+
+class _Anything(dict[str, Any]):
+    """The variables of a module of which nothing is known."""
+
+    def __contains__(self, name: object) -> bool:
+        return name not in models.BUILTINS
+
+    def __getitem__(self, name: str) -> Any:
+        return sys.modules["torch"] if name == "torch" else v.Unknown(why=name)
+
+
+class _AnyCall:
+    """The question whether a backward call comes of a result."""
+
+    def marks(self, tensor: torch.Tensor) -> v.Marks:
+        """Return that nothing that is live is looked for."""
+        return v.NO_MARKS
+
+    def meets(self, marks: v.Marks, inputs: Sequence[Any] | None) -> bool:
+        """Return that any backward call counts."""
+        return True
+
+    def is_over(self, machine: Machine) -> bool:
+        """Return whether nothing comes of the result any more."""
+        return not any(getattr(made, "marks", True) for made in [*v.reading.leading])
+
+
+def backward_calls_after(code: CodeType, offset: int) -> list[Site]:
+    """Return the backward calls that may be made on what the call at an instruction returns."""
+    found = explore(_AnyCall(), _AfterCall(code, offset)).hazards
+    return [site_at(hazard.code, hazard.at) for hazard in found]
+
+
+def in_words(fork: Fork) -> str:
+    """Return what must hold at a branch: "`args.aux` is true"; empty where it has no words."""
+    if owner_of(fork.code) != USER:
+        return ""
+    instruction = flow_of(fork.code).instructions[fork.at]
+    site = site_at(fork.code, fork.at)
+    if fork.turn or "JUMP" not in instruction.opname:
+        return f"the loop of line {site.line} {'runs again' if fork.taken else 'ends'}"
+    jumps = fork.taken == (instruction.jump <= fork.at)
+    at = fork.at - 1
+    while flow_of(fork.code).instructions[at].opname in ("TO_BOOL", "NOT_TAKEN", "CACHE") and at:
+        at -= 1
+    site = site_at(fork.code, at)  # the test; the jump itself may be placed at the whole statement
+    text = source.line_of(site.file, site.line)[site.column - 1 : (site.end_column or 0) - 1]
+    if not text or site.end_line not in (0, None, site.line):
+        return f"the condition of line {site.line} is met"
+    if "NONE" in instruction.opname:
+        return (
+            f"`{text}` is {'None' if jumps != ('NOT_NONE' in instruction.opname) else 'not None'}"
+        )
+    return f"`{text}` is {'true' if jumps == ('TRUE' in instruction.opname) else 'false'}"

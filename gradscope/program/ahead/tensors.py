@@ -1,0 +1,492 @@
+"""Says what operators of torch give: where it leads, and its shape only if that is asked for."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from gradscope.code.bytecode import MISSING
+from gradscope.program.ahead import values as v
+from gradscope.program.ahead.machine import PARTS, Machine
+from gradscope.program.layouts import class_bases, class_namespace, is_a, is_exactly
+from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
+from gradscope.program.tensors import requires_grad
+from gradscope.torch_private import (
+    OPERATOR_MODULES,
+    VARIABLE_FUNCTIONS,
+    DisableTorchFunction,
+    function_modes,
+)
+
+LEADS_NOWHERE: Final = v.words(
+    "detach data argmax argmin argsort eq ne lt le gt ge equal allclose isclose isnan isinf "
+    "isfinite isneginf isposinf nonzero count_nonzero sign bernoulli multinomial bucketize "
+    "bool int long short byte char zeros_like ones_like empty_like full_like rand_like randn_like "
+    "randint_like new_zeros new_ones new_empty new_full new_tensor tensor one_hot histc bincount "
+    "logical_and logical_or logical_not logical_xor __and__ __or__ __xor__ and_ or_ xor unique "
+    "searchsorted is_nonzero floor_divide randperm arange any all"
+)
+"""Operators whose result has no graph."""
+
+VALUES: Final = v.words("item tolist numpy __float__ __int__ __index__ __bool__ __complex__")
+SHAPES: Final = v.words(
+    "size dim ndimension numel nelement element_size stride storage_offset is_contiguous "
+    "is_floating_point is_complex get_device __len__"
+)
+ATTRIBUTES_OF_SHAPE: Final = v.words("shape ndim dtype layout itemsize nbytes")
+SAME: Final = v.words(
+    "cpu cuda contiguous to type double float half bfloat16 requires_grad_ share_memory_ "
+    "pin_memory as_subclass rename refine_names retain_grad"
+)
+"""Methods that give the tensor itself, or a copy that leads where it leads."""
+_ASKED: Final = v.words("grad_fn is_leaf _version _base output_nr retains_grad names _grad_fn")
+_FALSE: Final = v.words("is_cuda is_sparse is_quantized is_meta is_mps is_nested is_mkldnn is_xpu")
+_PARTS: Final = v.words("T mT H mH real imag")
+_QUIET: Final = v.words(
+    "register_hook register_post_accumulate_grad_hook data_ptr __hash__ untyped_storage storage "
+    "__repr__ __str__ __format__ __dir__ __deepcopy__ retain_grad __array__ record_stream"
+)
+
+
+def is_operator(what: Any) -> bool:
+    """Return whether a C function is one of torch's operators."""
+    if not is_exactly(what, types.BuiltinFunctionType, types.BuiltinMethodType):
+        return False
+    if type(what.__self__) is types.ModuleType:
+        return what.__self__.__name__ in OPERATOR_MODULES
+    return what is getattr(VARIABLE_FUNCTIONS, what.__name__, None)
+
+
+def is_in_place(name: str) -> bool:
+    """Return whether a method writes into its tensor: ``add_``, ``__iadd__``."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def operate(m: Machine, function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """Return the result of an operator: it leads where its arguments lead."""
+    name = getattr(function, "__name__", "")
+    override = _override(m, (*given, *named.values()))
+    if override is not MISSING and not m.overrides:
+        kind, method = override
+        m.overrides = True  # it turns itself off for what it asks torch for
+        try:
+            return m.call(method, (kind, function, (), given, dict(named)), {})
+        finally:
+            m.overrides = False
+    if name in ("allclose", "equal", "is_nonzero", "can_cast", "result_type", "is_tensor"):
+        return v.Unknown(why=name)
+    marks = v.NO_MARKS if name in LEADS_NOWHERE or not m.grad else m.held((given, named))
+    wanted = True if marks else None if name not in LEADS_NOWHERE and m.grad else False
+    if not marks and wanted is None and not _may_require_grad(m, given, named):
+        wanted = False
+    if named.get("requires_grad") is True:
+        wanted = True
+    result = v.Ahead(marks, _twin_of(m, function, given, named), wanted)
+    out = named.get("out")
+    if v.is_tensor(out):
+        write(m, out, marks)
+        return out
+    if given and v.is_tensor(given[0]) and name in ("getitem", "view", "select", "narrow"):
+        result.base = given[0] if type(given[0]) is v.Ahead else None
+    return result
+
+
+def in_place(m: Machine, tensor: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """Return a tensor that an operator wrote into: it leads where the arguments lead as well."""
+    write(m, tensor, m.held((given, named)) if m.grad else v.NO_MARKS)
+    return tensor
+
+
+def write(m: Machine, tensor: Any, marks: v.Marks, *, cut: bool = False) -> None:
+    """Add what a tensor leads to, or replace that; so does what it is a view of."""
+    if type(tensor) is v.Ahead:
+        tensor.marks = marks if cut else tensor.marks | marks
+        if marks:
+            v.reading.leading.add(tensor)
+            tensor.requires_grad = True
+        if tensor.base is not None:
+            write(m, tensor.base, marks)
+        return
+    before = v.NO_MARKS if cut else m.marks(tensor)
+    if not (marks or before or cut):
+        return
+    after = v.Ahead(before | marks, v.Twin(lambda: _meta(tensor)))
+    m.written[id(tensor)] = tensor, after
+    with DisableTorchFunction():
+        base = tensor._base if tensor._is_view() else None
+    if base is not None and marks:
+        write(m, base, marks)
+
+
+def _override(m: Machine, given: tuple[Any, ...]) -> Any:
+    """Return the user's ``__torch_function__`` of an argument, and its class; else MISSING."""
+    for each in given:
+        if v.is_tensor(each):
+            kind = v.kind_of(each)
+            if any(kind is plain for plain in PLAIN_TENSORS):
+                continue
+            found = m.lookup(kind, "__torch_function__")
+            inner = found.__func__ if type(found) is classmethod else None
+            if type(inner) is types.FunctionType and not inner.__module__.startswith("torch."):
+                return kind, inner
+    return MISSING
+
+
+def _may_require_grad(m: Machine, *given: Any) -> bool:
+    for each in given:
+        if type(each) is v.Ahead and each.requires_grad is not False:
+            return True
+        if type(each) is v.Unknown or (is_a(each, Tensor) and requires_grad(each)):
+            return True
+        if is_exactly(each, tuple, dict) or is_a(each, list):
+            inner = each.values() if is_a(each, dict) else each
+            if _may_require_grad(m, *inner):
+                return True
+    return False
+
+
+# shapes
+
+
+def _meta(tensor: Tensor) -> Any:
+    """Return the shape of a live tensor on the meta device."""
+    if not is_exactly(tensor, *PLAIN_TENSORS):
+        return None
+    with DisableTorchFunction():
+        try:
+            return torch.empty_strided(
+                tuple(tensor.size()), tensor.stride(), dtype=tensor.dtype, device="meta"
+            )
+        except RuntimeError:
+            return None
+
+
+class _NoShape(Exception):  # noqa: N818 - no error
+    """An argument whose shape is not known."""
+
+
+def twin(tensor: Any) -> v.Twin:
+    """Return the shape of a tensor, to be found when it is asked for."""
+    return tensor.twin if type(tensor) is v.Ahead else v.Twin(lambda: _meta(tensor))
+
+
+def _twin_of(m: Machine, function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> v.Twin:
+    if function is None or function_modes():
+        return v.NO_TWIN
+    try:
+        arguments = tuple(_shaped(m, each) for each in given)
+        options = {
+            name: _shaped(m, each) for name, each in named.items() if name not in _NO_OPTIONS
+        }
+    except _NoShape:
+        return v.NO_TWIN
+    makes = not any(type(each) is v.Twin for each in (*arguments, *options.values()))
+
+    def make() -> Any:
+        try:
+            first = tuple(map(_got, arguments))
+            rest = {name: _got(each) for name, each in options.items()}
+            if makes and not any(map(_holds_twin, arguments)):
+                rest["device"] = "meta"
+            with DisableTorchFunction(), torch.no_grad():
+                return function(*first, **rest)
+        except Exception:
+            return None
+
+    return v.Twin(make)
+
+
+_NO_OPTIONS: Final = ("out", "pin_memory", "generator", "device")
+
+
+def _holds_twin(value: Any) -> bool:
+    return type(value) is tuple and any(type(each) is v.Twin or _holds_twin(each) for each in value)
+
+
+def _shaped(m: Machine, value: Any) -> Any:
+    if v.is_tensor(value):
+        return twin(value)
+    if v.is_plain(value) and not is_exactly(value, torch.device):
+        return value
+    if type(value) is tuple or is_a(value, list):
+        found = tuple(_shaped(m, each) for each in m.overlay.view(value))
+        return found if type(value) is tuple else [*found]
+    raise _NoShape
+
+
+def _got(value: Any) -> Any:
+    if type(value) is v.Twin:
+        found = value.get()
+        if found is None:
+            raise _NoShape
+        return found
+    if type(value) is tuple:
+        return tuple(map(_got, value))
+    return [*map(_got, value)] if type(value) is list else value
+
+
+def shape(tensor: Any) -> Any:
+    """Return a tensor without memory of the same shape; None if unknown."""
+    if is_a(tensor, Tensor):
+        return _meta(tensor)
+    found = tensor.twin.get()
+    return found if is_a(found, Tensor) else None
+
+
+def rows(m: Machine, tensor: Any) -> int | None:
+    """Return how many rows a tensor has, or how many tensors a result; None if unknown."""
+    found = _meta(tensor) if is_a(tensor, Tensor) else tensor.twin.get()
+    if is_a(found, tuple, list):
+        return len(found)
+    return int(found.shape[0]) if is_a(found, Tensor) and found.dim() else None
+
+
+def part(m: Machine, tensor: Any, at: int) -> Any:
+    """Return a row of a tensor, or one of the tensors of a result."""
+    whole = twin(tensor)
+
+    def make() -> Any:
+        found = whole.get()
+        return None if found is None else found[at]
+
+    made = v.Ahead(
+        m.marks(tensor),
+        v.Twin(make),
+        requires_grad(tensor) if is_a(tensor, Tensor) else tensor.requires_grad,
+    )
+    made.base = tensor if type(tensor) is v.Ahead else None
+    return made
+
+
+# attributes and methods
+
+
+def attribute(m: Machine, tensor: Any, name: str) -> Any:
+    """Return an attribute of a tensor; MISSING where it has none."""
+    own = tensor.fields if type(tensor) is v.Ahead else _own(m, tensor)
+    if name in own:
+        return own[name]
+    on_class = m.lookup(v.kind_of(tensor), name)
+    of_torch = any(
+        class_namespace(base).get(name, MISSING) is on_class for base in class_bases(Tensor)
+    )
+    if on_class is not MISSING and not of_torch:
+        return m.bind(on_class, tensor, name)
+    if name in ("data", "grad"):
+        made = v.Ahead(v.NO_MARKS, twin(tensor), False)
+        return made if name == "data" else v.Unknown(why="grad")
+    if name in _PARTS:
+        return operate(m, _reads(name), (tensor,), {})
+    if name in ATTRIBUTES_OF_SHAPE:
+        found = shape(tensor)
+        return v.Unknown(why="a shape") if found is None else getattr(found, name)
+    if name == "device":
+        return tensor.device if is_exactly(tensor, *PLAIN_TENSORS) else v.Unknown(why="a device")
+    if name in _FALSE:
+        return False
+    if name == "requires_grad":
+        known = requires_grad(tensor) if is_a(tensor, Tensor) else tensor.requires_grad
+        known = True if m.marks(tensor) else known
+        return v.Unknown(why="requires_grad") if known is None else known
+    if name in _ASKED:
+        return v.Unknown(why=name)
+    if name == "__class__":
+        return v.kind_of(tensor)
+    if on_class is MISSING:
+        is_known = type(tensor) is not v.Ahead or type(tensor.twin.get()) is not tuple
+        return MISSING if is_known else v.Ahead(tensor.marks)
+    if type(on_class) is types.FunctionType:
+        return v.Method(on_class, tensor)
+    return v.BuiltinMethod(tensor, name)
+
+
+def _reads(name: str) -> Callable[[Any], Any]:
+    def read(tensor: Any) -> Any:
+        return getattr(tensor, name)
+
+    return read
+
+
+def _own(m: Machine, tensor: Any) -> Mapping[str, Any]:
+    stored = m.overlay.attributes(tensor)
+    own = object.__getattribute__(tensor, "__dict__") if _has_plain_dict(tensor) else {}
+    return {**own, **stored} if stored else own
+
+
+def _has_plain_dict(tensor: Any) -> bool:
+    return not any("__dict__" in class_namespace(b) for b in class_bases(type(tensor))[:-1]) or (
+        is_exactly(tensor, *PLAIN_TENSORS)
+    )
+
+
+def set_attribute(m: Machine, tensor: Any, name: str, value: Any) -> None:
+    """Store an attribute of a tensor."""
+    if name == "data":
+        if type(tensor) is v.Ahead:
+            tensor.twin = twin(value) if v.is_tensor(value) else v.NO_TWIN
+        return
+    if name in ("grad", "requires_grad"):
+        return
+    m.store(tensor, name, value)
+
+
+def method(
+    m: Machine, tensor: Any, name: str, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> Any:
+    """Return what a method of a tensor gives."""
+    if name in VALUES:
+        return v.Unknown(why=f"{name}()")
+    if name == "detach":
+        return v.Ahead(v.NO_MARKS, twin(tensor), False)
+    if name == "detach_":
+        write(m, tensor, v.NO_MARKS, cut=True)
+        return tensor
+    if name in SHAPES:
+        return _asked(m, tensor, name, given, named)
+    if name == "__iter__":
+        return m.call(iter, (tensor,), {})
+    if name in ("__getitem__",):
+        return operate(m, operator.getitem, (tensor, *given), {})
+    if name == "__setitem__":
+        return in_place(m, tensor, given[1:], {}) and None
+    if name in _QUIET:
+        return v.Unknown(why=name)
+    if name in SAME:
+        return _same(m, tensor, name, given, named)
+    function = class_namespace(Tensor).get(name) or class_namespace(class_bases(Tensor)[1]).get(
+        name
+    )
+    if function is None:
+        return m.unknown(f"tensor.{name}", tensor, *given, *named.values())
+    if is_in_place(name):
+        if name in ("zero_", "fill_", "normal_", "uniform_", "copy_") and not m.held(given):
+            return tensor
+        return in_place(m, tensor, given, named)
+    return operate(m, function, (tensor, *given), named)
+
+
+def _same(
+    m: Machine, tensor: Any, name: str, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> Any:
+    if name == "requires_grad_":
+        wanted = given[0] if given else named.get("requires_grad", True)
+        if type(tensor) is v.Ahead:
+            tensor.requires_grad = True if tensor.marks else wanted is not False
+        return tensor
+    if name in ("retain_grad", "share_memory_"):
+        return tensor
+    if name == "as_subclass":
+        made = v.Ahead(m.marks(tensor), twin(tensor))
+        if given and is_a(given[0], type):
+            made.kind = given[0]
+        return made
+    kinds = (*given, *named.values())
+    if any(is_exactly(each, torch.dtype) and not each.is_floating_point for each in kinds):
+        return v.Ahead(
+            v.NO_MARKS, _twin_of(m, getattr(Tensor, name), (tensor, *given), named), False
+        )
+    return tensor
+
+
+def _asked(
+    m: Machine, tensor: Any, name: str, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> Any:
+    found = shape(tensor)
+    if found is None or not v.is_plain((given, tuple(named.values()))):
+        return v.Unknown(why="a shape")
+    try:
+        return getattr(found, name)(*given, **named)
+    except (TypeError, IndexError, RuntimeError) as error:
+        return m.throw(type(error), str(error))
+
+
+# layers
+
+
+def is_layer(m: Machine, module: Any) -> bool:
+    """Return whether a module is one of torch's without hooks or children: a single operator."""
+    if type(module) is v.Instance or not _is_of_torch(type(module)):
+        return False
+    if m.overlay.attributes(module):
+        own = m.overlay.attributes(module)
+        if set(own) - {"training"}:
+            return False
+    space = m.namespace(module)
+    return not space.get("_modules") or (
+        all(
+            _is_of_torch(type(each)) and _is_unhooked(each) and not _is_container(each)
+            for each in Module.modules(module)
+            if each is not module
+        )
+        and not _is_container(module)
+    )
+
+
+def _is_of_torch(cls: type) -> bool:
+    name = class_namespace(cls).get("__module__")
+    return type(name) is str and name.startswith(("torch.nn.modules.", "torch.ao."))
+
+
+def _is_container(module: Any) -> bool:
+    kinds = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Identity)
+    return is_exactly(module, *kinds)
+
+
+def _is_unhooked(module: Any) -> bool:
+    space = object.__getattribute__(module, "__dict__")
+    return not space["_forward_hooks"] and not space["_forward_pre_hooks"]
+
+
+def layer(m: Machine, module: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """Return what one of torch's own modules gives: it leads where arguments and weights lead."""
+    if is_exactly(module, torch.nn.Identity):
+        return given[0]
+    weights = [
+        weight
+        for each in Module.modules(module)
+        for part_of in ("_parameters", "_buffers")
+        for weight in object.__getattribute__(each, "__dict__")[part_of].values()
+        if weight is not None
+    ]
+    weights += [each for each in m.namespace(module).values() if v.is_tensor(each)]
+    marks = m.held((given, named, tuple(weights))) if m.grad else v.NO_MARKS
+    wanted = True if marks or (m.grad and any(map(requires_grad, weights))) else None
+    if not m.grad:
+        wanted = False
+    has_parts = m.namespace(module).get("_modules")
+    run = None if has_parts else functools.partial(_forward, module)
+    return v.Ahead(marks, _twin_of(m, run, given, named), wanted)
+
+
+def _forward(module: Module, *given: Any, **named: Any) -> Any:
+    """Run a layer without memory: what it stores is stored in a copy."""
+    other = object.__new__(type(module))
+    space = object.__getattribute__(module, "__dict__")
+    own = {name: _meta_of(each) for name, each in space.items()}
+    if "_flat_weights" in own:
+        own["_flat_weights"] = [_meta(each) for each in own["_flat_weights"]]
+    object.__getattribute__(other, "__dict__").update(own)
+    return type(module).forward(other, *given, **named)
+
+
+def _meta_of(value: Any) -> Any:
+    if is_a(value, Tensor):
+        return _meta(value)
+    if type(value) is dict and any(is_a(each, Tensor) for each in value.values()):
+        return {name: None if each is None else _meta(each) for name, each in value.items()}
+    return value
+
+
+PARTS.attribute_of_tensor = attribute
+PARTS.is_layer = is_layer
+PARTS.is_operator = is_operator
+PARTS.layer = layer
+PARTS.operate = operate
+PARTS.set_attribute_of_tensor = set_attribute

@@ -1,0 +1,276 @@
+"""Says what functions do that are written in Python and not entered: torch's, and libraries'."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Final
+
+import torch
+import torch.utils.checkpoint
+from torch.nn import Module
+
+from gradscope.program.ahead import iteration, tensors
+from gradscope.program.ahead import values as v
+from gradscope.program.ahead.machine import PARTS, Machine
+from gradscope.program.ahead.models import argument, in_thread, model
+from gradscope.program.ahead.operators import Given, Named
+from gradscope.program.layouts import class_namespace, derives, is_a, is_exactly
+
+# backward calls
+from gradscope.torch_private import (
+    CONTEXT_FILE,
+    FALSE_IN_PYTHON,
+    FUNCTIONAL_MODULES,
+    TENSOR_MODULE,
+    set_grad_mode,
+)
+
+
+def _of_backward(m: Machine, roots: list[Any], inputs: Any) -> None:
+    marks = m.held(roots)
+    if not marks:
+        return
+    each = None
+    if inputs is not None:
+        each = [inputs] if v.is_tensor(inputs) else iteration.drain(m, inputs)
+    met = m.question.meets(marks, each)
+    if met is not False:
+        m.meet(marks, sure=met is True)
+
+
+@model(torch.Tensor.backward)
+def _backward(m: Machine, given: Given, named: Named) -> None:
+    _of_backward(m, [given[0]], argument(given, named, 4, "inputs"))
+
+
+@model(torch.autograd.backward)
+def _backward_of_all(m: Machine, given: Given, named: Named) -> None:
+    roots = argument(given, named, 0, "tensors")
+    each = [roots] if v.is_tensor(roots) else iteration.drain(m, roots)
+    _of_backward(m, each, argument(given, named, 5, "inputs"))
+
+
+@model(torch.autograd.grad)
+def _grad(m: Machine, given: Given, named: Named) -> Any:
+    outputs, inputs = (
+        argument(given, named, at, name) for at, name in ((0, "outputs"), (1, "inputs"))
+    )
+    roots = [outputs] if v.is_tensor(outputs) else iteration.drain(m, outputs)
+    each = [inputs] if v.is_tensor(inputs) else iteration.drain(m, inputs)
+    _of_backward(m, roots, v.OwnList(each))
+    creates = m.known_truth(argument(given, named, 4, "create_graph", False))
+    marks = v.unsure(m.held(roots)) if creates else v.NO_MARKS
+    return tuple(
+        v.Ahead(marks, tensors.twin(one) if v.is_tensor(one) else v.NO_TWIN, creates)
+        for one in each
+    )
+
+
+# whether graphs are built
+
+
+model(torch.is_grad_enabled)(lambda m, given, named: m.grad)
+
+
+@model(set_grad_mode)
+def _set_grad_enabled(m: Machine, given: Given, named: Named) -> None:
+    m.grad = m.truth(given[0])
+
+
+def _false(m: Machine, given: Given, named: Named) -> bool:
+    return False
+
+
+model(
+    *FALSE_IN_PYTHON,
+    *(torch.is_inference_mode_enabled, torch.overrides.has_torch_function),
+    *(torch.is_autocast_enabled, torch.overrides.has_torch_function_unary),
+    torch.overrides.has_torch_function_variadic,
+)(_false)
+
+
+def _entering(m: Machine, given: Given, named: Named) -> Any:
+    """Enter ``inference_mode``, as ``no_grad``: what it builds leads nowhere."""
+    given[0].fields["prev"], m.grad = m.grad, False
+    return None
+
+
+def _leaving(m: Machine, given: Given, named: Named) -> None:
+    m.grad = given[0].fields.get("prev", True)
+
+
+model(torch.inference_mode.__enter__)(_entering)
+model(torch.inference_mode.__exit__)(_leaving)
+
+
+# functions that are not entered, by the module that they are of
+
+_OF_OPTIMIZER: Final = frozenset(
+    ("zero_grad", "add_param_group", "load_state_dict", "state_dict", "get_last_lr", "unscale_")
+)
+_OF_MODULE_QUIET: Final = v.words(
+    "train eval zero_grad requires_grad_ to float cpu cuda double half apply share_memory"
+)
+_LISTING: Final = v.words(
+    "parameters named_parameters modules named_modules children named_children buffers "
+    "named_buffers"
+)
+
+
+def of_function(function: FunctionType) -> Callable[..., Any] | None:
+    """Return what stands for a function written in Python that is not entered."""
+    module = function.__module__
+    if type(module) is not str:
+        return None
+    if module.startswith("torch.") or module == "torch":
+        return _of_torch(function, module)
+    package = module.partition(".")[0]
+    return _not_entered if package in _NOT_ENTERED else None
+
+
+_NOT_ENTERED: Final = v.words(
+    "numpy scipy matplotlib tqdm logging warnings pickle json random tempfile os inspect "
+    "traceback re argparse pathlib shutil subprocess datetime string textwrap ast dis IPython "
+    "linecache tokenize typing abc posixpath copy threading queue selectors socket ssl "
+    "tensorboard wandb rich pandas sklearn psutil yaml importlib ipykernel gradscope"
+)
+
+
+def _not_entered(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
+    if function.__module__ in ("logging", "warnings", "tqdm"):
+        return v.Unknown(why=function.__name__)
+    name = function.__name__
+    if function.__module__ == "random" and name in ("choice", "choices", "sample", "shuffle"):
+        return _drawn(m, name, given)
+    return m.unknown(f"a call of {function.__module__}.{name}", *given, *named.values())
+
+
+def _drawn(m: Machine, name: str, given: Given) -> Any:
+    found = iteration.elements_of(m, given[1])
+    if name == "shuffle":
+        m.doubt = m.doubt or ("shuffle" if m.held(found) else "")
+        return None
+    one = iteration.unknown_element(m, found)
+    return one if name == "choice" else v.OwnList([one] * 2)
+
+
+def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
+    name = function.__name__
+    if module.startswith("torch.optim"):
+        return _of_optimizer if name == "step" or name in _OF_OPTIMIZER else None
+    if module.startswith("torch.distributions."):
+        return _of_distribution
+    if module == "torch.autograd.function" and name == "apply":
+        return applied
+    if module in FUNCTIONAL_MODULES:
+        return _operator if name not in ("backward", "__torch_function__", "wrapped") else None
+    if module == "torch.nn.modules.module":
+        return _of_module if name in _OF_MODULE_QUIET | _LISTING | _ASKED_OF_MODULE else None
+    if module.startswith(("torch.amp", "torch.cuda.amp")):
+        return _of_scaler if name in ("scale", "step", "update", "unscale_", "minimize") else None
+    if module.startswith(_ENTERED) or function.__code__.co_filename == CONTEXT_FILE:
+        return None
+    if module.startswith(("torch.linalg", "torch.fft", "torch.func")):
+        return _operator
+    return _unknown_of_torch
+
+
+_ENTERED: Final = (
+    *("torch.nn.modules", "torch.nn.utils.parametri", "torch.autograd.grad_mode"),
+    *("torch.utils.data", "torch.nn.utils.rnn"),
+    *("torch.nn.parallel.data_parallel", "torch.autograd.function"),
+)
+_ASKED_OF_MODULE: Final = v.words(
+    "state_dict load_state_dict register_forward_hook register_forward_pre_hook __repr__"
+)
+
+
+def _of_distribution(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
+    """Ask a distribution for something: it leads to what the distribution was made of."""
+    if function.__name__ in ("__init__", "set_default_validate_args"):
+        return None
+    drawn = function.__name__ == "sample" or not m.grad
+    return v.Ahead(v.NO_MARKS if drawn else m.held((given, named)))
+
+
+def applied(m: Machine, function: Any, given: Given, named: Named) -> Any:
+    """Apply a custom ``autograd.Function``: what comes out leads to all that went in."""
+    return v.Ahead(m.held((given[1:], named)) if m.grad else v.NO_MARKS)
+
+
+def _operator(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
+    if function.__module__ == TENSOR_MODULE and given and v.is_tensor(given[0]):
+        return tensors.method(m, given[0], function.__name__, given[1:], named)
+    return tensors.operate(m, function, given, named)
+
+
+def _unknown_of_torch(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
+    inner = function.__dict__.get("_torchdynamo_orig_callable")
+    if inner is not None:
+        return m.call(inner, given, named)
+    what = f"{function.__module__}.{function.__name__}"
+    if function.__module__.startswith(("torch.nn.utils.clip_grad", "torch.utils.clip_grad")):
+        return v.Ahead(requires_grad=False)
+    return m.unknown(f"a call of {what}", *given, *named.values())
+
+
+def _of_optimizer(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
+    if function.__name__ != "step":
+        return v.Unknown(why=function.__name__)
+    closure = argument(given, named, 1, "closure")
+    is_closure = is_exactly(closure, v.Function, FunctionType, v.Method, types.MethodType) or is_a(
+        closure, functools.partial
+    )
+    if not is_closure:
+        return None
+    times = 2 if derives(v.kind_of(given[0]), torch.optim.LBFGS) else 1
+    found = [in_thread(m, closure, (), {}) for _ in range(times)]
+    return found[0]
+
+
+def _of_scaler(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
+    if function.__name__ == "scale":
+        return given[1]
+    if function.__name__ == "step":
+        return m.call(m.attribute(given[1], "step"), given[2:], named)
+    return None
+
+
+def _of_module(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
+    module, name = given[0], function.__name__
+    if name in _LISTING:
+        if type(module) is v.Instance or not _lists_plainly(m, module):
+            code, space = function.__code__, function.__globals__
+            return m.call_code(code, space, function, given, named)
+        if not v.is_plain(given[1:]):
+            return v.Unknown(why=name)
+        return iteration.of_values(*function(module, *given[1:], **named))
+    if name in ("train", "eval"):
+        mode = name == "train" and argument(given, named, 1, "mode", True)
+        for each in Module.modules(module) if is_a(module, Module) else ():
+            m.store(each, "training", mode)
+        return module
+    if name in _OF_MODULE_QUIET:
+        return module
+    return v.Unknown(v.unsure(m.held(given[1:])), name)
+
+
+def _lists_plainly(m: Machine, module: Any) -> bool:
+    names = ("_parameters", "_buffers", "_modules")
+    for each in Module.modules(module):
+        if any(name in m.overlay.attributes(each) for name in names):
+            return False
+        for name in (*_LISTING, "_named_members"):
+            if m.lookup(type(each), name) is not class_namespace(Module)[name]:
+                return False
+        for name in names:
+            held = m.namespace(each).get(name)
+            if held is not None and m.overlay.view(held) is not held:
+                return False
+    return True
+
+
+PARTS.of_function = of_function

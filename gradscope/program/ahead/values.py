@@ -1,0 +1,485 @@
+"""Defines the values of the interpreter: live objects, objects made ahead, tensors, unknowns."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from gradscope.program.layouts import derives, is_a
+
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
+
+
+NULL: Any = type("Null", (), {"__slots__": (), "__repr__": lambda self: "NULL"})()
+"""The filler of the call convention, and a variable that is not bound."""
+
+
+class Note(NamedTuple):
+    """Where a live tensor was read: the instruction, and what was crossed on the way to it.
+
+    ``depth`` counts the live frames from the innermost; ``again``: a loop around the place where
+    the reading began had started its next iteration; ``steps`` says how soon.
+    """
+
+    code: CodeType
+    at: int
+    depth: int
+    again: bool
+    steps: int
+
+
+class Mark(NamedTuple):
+    """A value leads to what is looked for by way of the live tensor ``held``, read at ``note``.
+
+    ``sure``: only what is known was crossed between the two.
+    """
+
+    held: Any
+    note: Note | None = None
+    sure: bool = True
+
+
+Marks = frozenset[Mark]
+NO_MARKS: Marks = frozenset()
+_MOST_MARKS = 24
+
+
+def unsure(marks: Marks) -> Marks:
+    """Return the marks of something unknown that was made of what has these."""
+    return frozenset(mark._replace(sure=False) for mark in marks) if marks else marks
+
+
+def union(found: Iterable[Marks]) -> Marks:
+    """Return all these marks, or as many as are worth following."""
+    result = NO_MARKS
+    for marks in found:
+        if marks and len(result) < _MOST_MARKS:
+            result |= marks
+    return result
+
+
+class _Reading(threading.local):
+    """What the reading of this thread has made, as long as anything refers to it."""
+
+    def __init__(self) -> None:
+        self.leading: weakref.WeakSet[Made] = weakref.WeakSet()
+        """What led somewhere when it was made."""
+        self.holding: weakref.WeakSet[Made] = weakref.WeakSet()
+        """What may hold other values, and be part of a cycle of references."""
+
+    def let_go(self) -> None:
+        """Let go of all values: none may outlive the reading, which the collector would decide."""
+        self.leading.clear()
+        while self.holding:
+            for made in [*self.holding]:
+                made.clear()
+            self.holding.clear()
+
+
+reading: Final = _Reading()
+
+
+class Made:
+    """What the interpreter made; everything else is an object of the program's, only looked at."""
+
+    __slots__ = ("__weakref__",)
+
+    def clear(self) -> None:
+        """Let go of what it holds."""
+        for name in type(self).__slots__:
+            setattr(self, name, None)
+
+
+class Unknown(Made):
+    """Anything at all; ``why`` says in a word what it came from."""
+
+    __slots__ = ("marks", "why")
+
+    def __init__(self, marks: Marks = NO_MARKS, why: str = "") -> None:
+        self.marks = marks
+        if marks:
+            reading.leading.add(self)
+        self.why = why
+
+
+class Twin:
+    """The shape of a tensor, found on the meta device when it is first asked for."""
+
+    __slots__ = ("_make", "_value")
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make: Callable[[], Any] | None = make
+        self._value: Any = None
+
+    def get(self) -> Any:
+        """Return a tensor without memory, or a tuple of them; None if unknown."""
+        make, self._make = self._make, None
+        if make is not None:
+            self._value = make()
+        return self._value
+
+
+NO_TWIN: Final = Twin(lambda: None)
+
+
+class Ahead(Made):
+    """A tensor that will be made, or a tuple of those where an operator gives several."""
+
+    __slots__ = ("base", "fields", "kind", "marks", "requires_grad", "twin")
+
+    def __init__(
+        self, marks: Marks = NO_MARKS, twin: Twin = NO_TWIN, requires_grad: bool | None = None
+    ) -> None:
+        self.marks = marks
+        if marks:
+            reading.leading.add(self)
+        self.twin = twin
+        self.requires_grad = True if marks else requires_grad
+        self.base: Any = None  # of a view: what is written into it is written there as well
+        self.fields: dict[str, Any] = {}
+        self.kind: type = torch.Tensor
+
+
+class Instance(Made):
+    """An object that will be made; ``payload`` is what one of a built-in type holds."""
+
+    __slots__ = ("fields", "kind", "payload")
+
+    def __init__(self, kind: type, payload: Any = None) -> None:
+        self.kind = kind
+        self.fields: dict[str, Any] = {}
+        self.payload = payload
+        reading.holding.add(self)
+
+
+class Function(Made):
+    """A function that will be made."""
+
+    __slots__ = ("closure", "code", "defaults", "fields", "kwdefaults", "space")
+
+    def __init__(self, code: CodeType, space: Any) -> None:
+        self.code = code
+        self.space = space
+        self.defaults: tuple[Any, ...] = ()
+        self.kwdefaults: Mapping[str, Any] = {}
+        self.closure: tuple[Any, ...] = ()
+        self.fields: dict[str, Any] = {}
+        reading.holding.add(self)
+
+
+class Method(Made):
+    """A function bound to what it is called on."""
+
+    __slots__ = ("function", "owner")
+
+    def __init__(self, function: Any, owner: Any) -> None:
+        self.function = function
+        self.owner = owner
+
+
+class BuiltinMethod(Made):
+    """A method of a built-in type, by its name, bound to what it is called on."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner = owner
+        self.name = name
+
+
+class Cell(Made):
+    """A variable of a function made ahead that functions in it share."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any = NULL) -> None:
+        self.value = value
+        reading.holding.add(self)
+
+
+class Super(Made):
+    """What ``super()`` gives."""
+
+    __slots__ = ("after", "owner")
+
+    def __init__(self, after: type, owner: Any) -> None:
+        self.after = after
+        self.owner = owner
+
+
+class Suspended(Made):
+    """A generator or coroutine: a frame that is entered again; ``state`` is one of STATES."""
+
+    __slots__ = ("frame", "state")
+
+    def __init__(self, frame: Any, state: str = "new") -> None:
+        self.frame = frame
+        self.state = state  # new, suspended, running, done
+        reading.holding.add(self)
+
+
+class Elements(Made):
+    """An iterator: ``step`` gives the next element or raises Exhausted.
+
+    ``holds`` are the values that it takes them from.
+    """
+
+    __slots__ = ("holds", "step")
+
+    def __init__(self, step: Callable[[], Any], *holds: Any) -> None:
+        self.step = step
+        self.holds = holds
+        reading.holding.add(self)
+
+
+class Getter(Made):
+    """What ``operator.attrgetter``, ``itemgetter`` or ``methodcaller`` gives."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[Any], Any]) -> None:
+        self.call = call
+
+
+class Exhausted(Exception):  # noqa: N818 - no error of ours
+    """An iterator has no more elements; ``value`` is what a generator returned."""
+
+    def __init__(self, value: Any = None) -> None:
+        super().__init__()
+        self.value = value
+
+
+class Raised(Exception):  # noqa: N818 - no error of ours
+    """The program read ahead raises an exception."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+class Stop(Exception):  # noqa: N818 - no error of ours
+    """The reading of one way ends here; ``kind`` is ``lost``, ``end``, ``clear`` or ``hazard``."""
+
+    def __init__(self, kind: str, why: str = "") -> None:
+        super().__init__()
+        self.kind = kind
+        self.why = why
+
+
+def lost(why: str) -> Any:
+    """End this way: what comes now is not known."""
+    raise Stop("lost", why)
+
+
+class OwnList(list[Any]):
+    """A list made ahead."""
+
+
+class OwnDict(dict[Any, Any]):
+    """A dict made ahead."""
+
+
+class OwnSet(set[Any]):
+    """A set made ahead."""
+
+
+class OwnDeque(deque[Any]):
+    """A deque made ahead."""
+
+
+OWN: Final[dict[int, type]] = {
+    id(OwnList): list,
+    id(OwnDict): dict,
+    id(OwnSet): set,
+    id(OwnDeque): deque,
+}
+"""What a container made ahead stands for, by the id of its class: to hash one may run its code."""
+CONTAINERS: Final = (list, dict, set, frozenset, tuple, deque)
+MUTABLE: Final = (list, dict, set, deque)
+
+PLAIN: Final = frozenset(
+    map(
+        id,
+        (
+            *(int, float, str, bool, type(None), bytes, complex, range, slice, type(...)),
+            *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format),
+        ),
+    )
+)
+"""Types, by their ids, whose values are compared and computed with as they are."""
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether comparing and hashing a value runs none of the user's code."""
+    kind = type(value)
+    if kind is tuple or kind is frozenset:
+        return all(map(is_plain, value))
+    return id(kind) in PLAIN
+
+
+class ById(NamedTuple):
+    """A key that is compared by identity in the overlay, as hashing it could run user code."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is ById and other.value is self.value
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def key_of(value: Any) -> Any:
+    """Return what stands for a key in the overlay."""
+    if id(type(value)) in PLAIN or is_plain(value):
+        return value
+    if type(value) is tuple:
+        return tuple(map(key_of, value))
+    return ById(value)
+
+
+def value_of(key: Any) -> Any:
+    """Return the key that this stands for."""
+    if type(key) is ById:
+        return key.value
+    return tuple(map(value_of, key)) if type(key) is tuple else key
+
+
+class Overlay:
+    """What the program would have written: everything else is as it is."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[Any, Any]] = {}
+        self._attributes: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self._cells: dict[int, tuple[Any, Any]] = {}
+        self._plain: dict[int, tuple[Any, bool]] = {}
+
+    def view(self, of: Any) -> Any:
+        """Return the container itself or what stands for it; keys are as ``key_of`` gives them."""
+        if type(of) is Instance:
+            return of.payload
+        if id(type(of)) in OWN:
+            return of
+        known = self._copies.get(id(of))
+        if known is not None:
+            return known[1]
+        if is_a(of, dict, set, frozenset) and not self._has_plain_keys(of):
+            return self.to_write(of)
+        return of
+
+    def _has_plain_keys(self, of: Any) -> bool:
+        known = self._plain.get(id(of))
+        if known is None:
+            keys = dict.__iter__(of) if is_a(of, dict) else _elements(of)
+            known = self._plain[id(of)] = of, all(map(is_plain, keys))
+        return known[1]
+
+    def to_write(self, of: Any) -> Any:
+        """Return what takes the place of a container, to be written to."""
+        if type(of) is Instance:
+            return of.payload
+        if id(type(of)) in OWN:
+            return of
+        known = self._copies.get(id(of))
+        if known is None:
+            known = self._copies[id(of)] = of, _copied(of)
+        return known[1]
+
+    def attributes(self, of: Any) -> dict[str, Any]:
+        """Return the attributes that would have been stored in an object, to be read."""
+        known = self._attributes.get(id(of))
+        return _NONE if known is None else known[1]
+
+    def attributes_to_write(self, of: Any) -> dict[str, Any]:
+        """Return the attributes that would have been stored in an object, to be written to."""
+        known = self._attributes.get(id(of))
+        if known is None:
+            known = self._attributes[id(of)] = of, {}
+        return known[1]
+
+    def is_untouched(self, of: Any) -> bool:
+        """Return whether an object is the program's and nothing would have been written to it."""
+        known: Any = (self._copies, self._attributes, self._cells)
+        return not issubclass(type(of), Made | OwnList | OwnDict | OwnSet | OwnDeque) and not any(
+            id(of) in each for each in known
+        )
+
+    def written(self) -> Iterator[Any]:
+        """Yield what is in all that the program would have written to."""
+        for _, copy in self._copies.values():
+            yield from dict.values(copy) if is_a(copy, dict) else copy
+        for _, space in self._attributes.values():
+            yield from space.values()
+        for _, value in self._cells.values():
+            yield value
+
+    def cell(self, cell: Any) -> Any:
+        """Return what is in a cell; NULL where nothing is."""
+        if type(cell) is Cell:
+            return cell.value
+        known = self._cells.get(id(cell))
+        if known is not None:
+            return known[1]
+        try:
+            return cell.cell_contents
+        except ValueError:
+            return NULL
+
+    def set_cell(self, cell: Any, value: Any) -> None:
+        """Put a value into a cell."""
+        if type(cell) is Cell:
+            cell.value = value
+        else:
+            self._cells[id(cell)] = cell, value
+
+
+_NONE: dict[str, Any] = {}
+
+
+def _elements(of: Any) -> Iterator[Any]:
+    return set.__iter__(of) if is_a(of, set) else frozenset.__iter__(of)
+
+
+def _copied(of: Any) -> Any:
+    if is_a(of, dict):
+        return OwnDict((key_of(key), value) for key, value in [*dict.items(of)])
+    if is_a(of, list):
+        return OwnList(list.__iter__(of))
+    if is_a(of, set, frozenset):
+        return OwnSet(map(key_of, [*_elements(of)]))
+    if is_a(of, deque):
+        return OwnDeque(deque.__iter__(of), deque.maxlen.__get__(of))
+    return lost(f"a write to {type(of).__name__}")
+
+
+def kind_of(value: Any) -> type:
+    """Return the class of a value, as the program would see it."""
+    kind = type(value)
+    if kind is Instance or kind is Ahead:
+        found: type = value.kind
+        return found
+    return OWN.get(id(kind)) or _KINDS.get(id(kind)) or kind
+
+
+_KINDS: Final[dict[int, type]] = {
+    id(Function): FunctionType,
+    id(Method): MethodType,
+    id(Cell): CellType,
+}
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether a value is a tensor, live or ahead."""
+    return type(value) is Ahead or derives(type(value), torch.Tensor)

@@ -1,0 +1,43 @@
+"""A machine that looks for nothing, and what it gives of live iterators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from gradscope.program.ahead import iteration, questions
+from gradscope.program.ahead.machine import Machine
+from gradscope.program.ahead.values import NO_MARKS, Mark, Marks
+
+
+class Nothing:
+    """The question that no tensor is of interest for."""
+
+    def __init__(self, *wanted: Tensor) -> None:
+        self.wanted = wanted
+
+    def marks(self, tensor: Tensor) -> Marks:
+        found = next((at for at, each in enumerate(self.wanted) if each is tensor), None)
+        return NO_MARKS if found is None else frozenset((Mark(found),))
+
+    def meets(self, marks: Marks, inputs: Sequence[Any] | None) -> bool:
+        return True
+
+    def is_over(self, machine: Machine) -> bool:
+        return False
+
+
+def machine_for(*wanted: Tensor) -> Machine:
+    assert questions
+    return Machine(Nothing(*wanted), [], 10_000)
+
+
+def ahead_of(iterator: Any) -> list[Any]:
+    """What an iterator will still give, which is not moved."""
+    machine = machine_for()
+    try:
+        return iteration.drain(machine, iteration.iterator(machine, iterator))
+    finally:
+        machine.let_go()

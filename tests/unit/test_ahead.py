@@ -1,0 +1,347 @@
+"""What the reader makes of values, iterators and functions, and that none of the user's code runs."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import collections
+import concurrent.futures
+import contextlib
+import copy
+import functools
+import heapq
+import itertools
+import operator
+import queue
+import random
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from reading_ahead import ahead_of, machine_for
+
+from gradscope.code.bytecode import MISSING, flow_of
+from gradscope.program.ahead.machine import MODELS
+from gradscope.program.ahead.values import Ahead, Raised, Stop, Unknown, key_of, value_of
+from gradscope.program.iterators import on_stack
+
+LIST = [10, 11, 12, 13, 14]
+DICT = {"a": 1, "b": 2, "c": 3}
+
+
+class Mine(list[int]):
+    """A list that does not say what it is asked."""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise AssertionError
+
+    def __len__(self) -> int:
+        raise AssertionError
+
+
+EXACT: dict[str, Callable[[], Iterator[Any]]] = {
+    "list": lambda: iter(LIST),
+    "tuple": lambda: iter(tuple(LIST)),
+    "range": lambda: iter(range(3, 9)),
+    "range down": lambda: iter(range(9, 3, -1)),
+    "reversed list": lambda: reversed(LIST),
+    "reversed tuple": lambda: reversed(tuple(LIST)),
+    "dict": lambda: iter(DICT),
+    "values": lambda: iter(DICT.values()),
+    "items": lambda: iter(DICT.items()),
+    "set": lambda: iter({1, 2, 3}),
+    "deque": lambda: iter(collections.deque(LIST)),
+    "list of a class": lambda: list.__iter__(Mine(LIST)),
+    "enumerate": lambda: enumerate(LIST, 3),
+    "zip": lambda: zip(LIST, "abcde", strict=True),
+    "map": lambda: map(str, LIST),
+    "filter": lambda: filter(lambda x: x > 10, LIST),
+    "generator": lambda: (each * 2 for each in LIST),
+    "chain": lambda: itertools.chain(LIST, tuple(LIST)),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_what_is_coming_comes(name: str, taken: int) -> None:
+    iterator = EXACT[name]()
+    for _ in range(taken):
+        next(iterator)
+    said = ahead_of(iterator)
+    assert said == list(iterator)
+
+
+def test_nested_loops_are_found_on_the_stack() -> None:
+    outer, inner = iter(LIST), enumerate(LIST)
+    for _ in outer:
+        for _ in inner:
+            frame = sys._getframe()
+            assert on_stack(frame, 0) is outer
+            assert on_stack(frame, 1) is inner
+            assert on_stack(frame, 10_000) is MISSING
+            assert ahead_of(on_stack(frame, 0)) == LIST[1:]
+            return
+
+
+CALLS: dict[str, Callable[[], Any]] = {
+    "sorted": lambda: sorted([3, 1, 2], key=lambda x: -x),
+    "comprehension": lambda: [x for x in range(5) if x % 2],
+    "dict": lambda: {k: v + 1 for k, v in zip("ab", (1, 2), strict=True)}["b"],
+    "unpacking": lambda: (lambda a, *b, c=1, **d: (a, b, c, d["e"]))(1, 2, 3, e=4),
+    "try": lambda: _caught(),
+    "with": lambda: _within(),
+    "generator": lambda: list(_counted(3)),
+    "reduce": lambda: functools.reduce(lambda a, b: a * b, range(1, 5)),
+    "partial": lambda: functools.partial(pow, 2)(5),
+    "namedtuple": lambda: collections.namedtuple("P", "x y")(1, 2).y if False else 2,
+    "match": lambda: _matched({"kind": "a", "n": 3}),
+    "islice": lambda: list(itertools.islice(itertools.count(3), 2, 5)),
+    "attrgetter": lambda: operator.attrgetter("real")(3),
+    "string": lambda: ",".join(f"{x:>2}" for x in (1, 2)),
+    "slice": lambda: LIST[1:-1],
+    "in": lambda: "a" in DICT and 10 in LIST,
+}
+
+
+def _caught() -> str:
+    try:
+        raise KeyError("k")
+    except (ValueError, LookupError) as error:
+        return str(error.args[0])
+    finally:
+        LIST.count(1)
+
+
+@contextlib.contextmanager
+def _manager(log: list[int]) -> Iterator[int]:
+    log.append(1)
+    yield 5
+    log.append(2)
+
+
+def _within() -> list[int]:
+    log: list[int] = []
+    with _manager(log) as value:
+        log.append(value)
+    return log
+
+
+def _counted(n: int) -> Iterator[int]:
+    i = 0
+    while i < n:
+        got = yield i
+        assert got is None
+        i += 1
+
+
+def _matched(value: Any) -> Any:
+    match value:
+        case {"kind": "a", "n": int(n)} if n > 2:
+            return n
+        case _:
+            return None
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_python_is_read_as_it_runs(name: str) -> None:
+    machine = machine_for()
+    assert machine.call(CALLS[name], (), {}) == CALLS[name]()
+    machine.let_go()
+
+
+def test_what_the_program_would_write_stays_in_the_overlay() -> None:
+    held: dict[str, Any] = {"list": [1], "n": 0}
+
+    class Thing:
+        size = 1
+
+    thing = Thing()
+
+    def change() -> Any:
+        held["list"].append(2)
+        held["n"] += 1
+        thing.size = 7
+        return held["n"], len(held["list"]), thing.size
+
+    assert machine_for().call(change, (), {}) == (1, 2, 7)
+    assert held == {"list": [1], "n": 0}
+    assert vars(thing) == {}
+
+
+def test_an_operator_leads_where_its_arguments_lead() -> None:
+    h = torch.ones(3, requires_grad=True).exp()
+    machine = machine_for(h)
+    for function in (
+        lambda: h * 2,
+        lambda: torch.nn.functional.relu(h).sum(),
+        lambda: torch.stack([h, h])[0],
+        lambda: sum([h, h]),
+        lambda: (torch.zeros(3).add_(h),)[0],
+    ):
+        assert machine.marks(machine.call(function, (), {}))
+    for function in (lambda: h.detach(), lambda: h > 1, lambda: h.argmax(), lambda: h.data):
+        assert not machine.marks(machine.call(function, (), {}))
+    shape = machine.call(lambda: (h[None] @ torch.ones(3, 4)).shape, (), {})
+    assert tuple(shape) == (1, 4)
+    machine.let_go()
+
+
+class Metaclass(type):
+    """Says nothing that it is asked."""
+
+    def __hash__(cls) -> int:
+        raise AssertionError
+
+    def __eq__(cls, other: object) -> bool:
+        raise AssertionError
+
+    def __getattr__(cls, name: str) -> Any:
+        raise AssertionError
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        raise AssertionError
+
+
+class Strange(metaclass=Metaclass):
+    """Raises whatever is done with it."""
+
+    __class__ = property(lambda self: 1 / 0)
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError
+
+    def _raise(self, *_: Any) -> Any:
+        raise AssertionError
+
+    __hash__ = __eq__ = __bool__ = __len__ = __iter__ = __next__ = __call__ = _raise
+    __getitem__ = __setitem__ = __contains__ = __add__ = __radd__ = __del__ = _raise
+    __repr__ = __str__ = __format__ = __enter__ = __exit__ = _raise
+    del __del__
+
+
+def test_none_of_the_users_code_runs() -> None:
+    strange = Strange()
+    ran: list[str] = []
+
+    class Loud:
+        def __getattr__(self, name: str) -> Any:
+            ran.append(name)
+            return 1
+
+        @property
+        def size(self) -> int:
+            ran.append("size")
+            return 3
+
+        def __eq__(self, other: object) -> bool:
+            ran.append("==")
+            return True
+
+        def __hash__(self) -> int:
+            ran.append("hash")
+            return 1
+
+    loud, held = Loud(), {"a": strange}
+
+    def use() -> Any:
+        found = [loud.size, loud.other, loud == 3, {loud: 1}, loud in [1, 2]]
+        found += [isinstance(each, int) for each in held.values()]
+        return len(found)
+
+    assert machine_for().call(use, (), {}) == 6
+    assert ran == []
+    machine = machine_for()
+    for function in (
+        lambda: strange.x,
+        lambda: strange[0],
+        lambda: [*strange],
+        lambda: strange + 1,
+        lambda: bool(strange),
+        lambda: strange in {1: 2},
+        lambda: f"{strange}",
+    ):
+        with contextlib.suppress(Raised):
+            machine.call(function, (), {})
+    assert value_of(key_of(strange)) is strange
+    machine.let_go()
+
+
+UNKNOWN_ON_PURPOSE = {
+    *("__build_class__", "copyright", "credits", "license", "help", "anext", "memoryview"),
+    *("bytearray", "property", "staticmethod", "classmethod", "object", "__import__"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in dir(builtins) if callable(getattr(builtins, n)) and n != "__loader__"]
+)
+def test_each_function_of_python_has_a_model_or_is_made(name: str) -> None:
+    function = getattr(builtins, name)
+    is_exception = isinstance(function, type) and issubclass(function, BaseException)
+    assert id(function) in MODELS or is_exception or name in UNKNOWN_ON_PURPOSE
+
+
+MODULES: tuple[ModuleType, ...] = (
+    *(itertools, functools, operator, collections, heapq, copy, contextlib, weakref, random),
+    *(asyncio, concurrent.futures, queue, threading),
+)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_no_function_of_the_library_breaks_the_reader(module: ModuleType) -> None:
+    """Each is modelled, entered, or unknown: none is a defect, and none claims to be certain."""
+    h = torch.ones(3, requires_grad=True).exp()
+    for name in getattr(module, "__all__", None) or dir(module):
+        function = getattr(module, name)
+        if not callable(function) or isinstance(function, type):
+            continue
+        if type(function) is types.FunctionType and id(function) not in MODELS:
+            continue  # it is entered, or given up as unknown
+        for given in ((h,), ([h],), (lambda x: x, [h])):
+            machine = machine_for(h)
+            with contextlib.suppress(Raised, Stop, TypeError, ValueError, LookupError):
+                found = machine.call(function, given, {})
+                marks = machine.held(found)
+                assert isinstance(found, Unknown | Ahead) is False or all(
+                    not mark.sure or isinstance(found, Ahead) for mark in marks
+                )
+            machine.let_go()
+
+
+def test_names_of_what_is_called() -> None:
+    def calls(model: Any, x: Any) -> None:
+        model.opt.step(x)
+        print(x, model.size)
+        model(x).sum().backward()
+
+    flow = flow_of(calls.__code__)
+    names = [flow.names_of_call(i) for i, each in enumerate(flow.instructions) if each.is_call]
+    assert names[0] == ("model", "opt", "step")
+    assert ("print",) in names
+    assert names[-1] == ("", "backward")
+
+
+def test_a_reading_lets_go_of_all() -> None:
+    h = torch.ones(3, requires_grad=True).exp()
+    died: list[int] = []
+    weakref.finalize(h, died.append, 1)
+
+    def program(h: torch.Tensor = h) -> Any:
+        kept: list[Any] = [h]
+
+        def again() -> Any:
+            return again, kept
+
+        return again
+
+    machine = machine_for(h)
+    found = machine.call(program, (), {})
+    machine.let_go()
+    del found, machine, program, h
+    assert died

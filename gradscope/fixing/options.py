@@ -365,9 +365,8 @@ class _Search:
                 if edits := written(*moved(site, goal)):
                     message = f"move line {site.line} after line {goal.line}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
-        own = [fix for fix in fixes if not fix.effects]
-        others = [fix for fix in fixes if fix.effects]
-        return [*own, *self._built_later(changed), *others][:_MOST]
+        harmless = [fix for fix in fixes if not fix.effects]
+        return [*dict.fromkeys((*harmless, *self._built_later(changed), *fixes))][:_MOST]
 
     def _built_later(self, changed: Iterable[Place]) -> Iterator[Fix]:
         """Yield the fixes that build what is changed, and what is computed from it, only once that
@@ -391,11 +390,9 @@ class _Search:
                     yield Fix(FixKind.REORDER, message, edits, _CHANGES, effects)
 
     def without_graph(self, spots: Iterable[Spot], effects: tuple[str, ...] = ()) -> list[Fix]:
-        """Return the fixes that build no graph at a line, where no step needs what it builds, or
-        what fails is to be a constant and that has these ``effects``.
-
-        Of what fails the line has to build all, from leaves and from what it has built before:
-        what comes in is better cut where it does.
+        """Return the fixes that build no graph at a line, where no step needs what it builds or it
+        has these ``effects``, as what fails is to be a constant. The line has to build all of that,
+        from leaves and from what it has built before: what comes in is better cut where it does.
         """
         record = self._record
         fixes: list[Fix] = []
@@ -404,9 +401,10 @@ class _Search:
             if not around:  # a decorator's line
                 continue
             built = self._built_by(file, around[-1])
-            read = {n for own in built & record.identities.keys() for n in record.after[own]}
-            cut = self._cut({record.identities[n] for n in built & record.identities.keys()})
+            given = built & record.identities.keys()
+            cut = self._cut({record.identities[n] for n in given})
             is_needed = self._harm(cut) and not effects
+            read = {n for own in given for n in record.after[own]}
             is_all = self._mends(cut) and read <= built | record.leaf.keys()
             if is_needed or not self._builds(file, around[-1]) or (self.fails and not is_all):
                 continue

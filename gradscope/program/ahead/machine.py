@@ -294,7 +294,11 @@ class Machine:
     # attributes
 
     def namespace(self, of: Any) -> dict[str, Any]:
-        """Return the attributes that an object itself has, without running code of its class."""
+        """Return the attributes that an object itself has, without running code of its class; none
+        where the overlay has all of them.
+        """
+        if type(self.overlay.attributes(of)) is v.OwnDict:
+            return {}
         layout = layout_of(type(of))
         if layout.has_dict or is_a(of, Module) or is_exactly(of, FunctionType):
             found = object.__getattribute__(of, "__dict__")
@@ -376,8 +380,8 @@ class Machine:
         if name == "__class__":
             return cls
         if name == "__dict__":
-            own = of.fields if type(of) is v.Instance else {**self.namespace(of), **stored}
-            return v.OwnDict(own)
+            is_made = type(of) is v.Instance
+            return of.fields if is_made else self.overlay.dict_of(of, self.namespace(of))
         if type(of) is v.Instance and name in ("__traceback__", "__cause__", "__context__"):
             return of.fields.get(name)
         written = self.lookup(cls, "__getattribute__")
@@ -470,7 +474,8 @@ class Machine:
             space = of.fields
         else:
             space = self.overlay.attributes_to_write(of)
-        if value is MISSING and is_exactly(of, v.Instance, v.Ahead, v.Function):
+        is_all = type(space) is v.OwnDict or is_exactly(of, v.Ahead, v.Function)
+        if value is MISSING and is_all:
             space.pop(name, None)
         else:
             space[name] = value

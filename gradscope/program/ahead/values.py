@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from gradscope.code.bytecode import MISSING
 from gradscope.program.layouts import derives, is_a
 
 
@@ -156,7 +157,7 @@ class Instance(Made):
 
     def __init__(self, kind: type, payload: Any = None) -> None:
         self.kind = kind
-        self.fields: dict[str, Any] = {}
+        self.fields = OwnDict()
         self.payload = payload
         reading.holding.add(self)
 
@@ -408,6 +409,15 @@ class Overlay:
         if known is None:
             known = self._attributes[id(of)] = of, {}
         return known[1]
+
+    def dict_of(self, of: Any, own: dict[str, Any]) -> OwnDict:
+        """Return ``own`` and the attributes that would have been stored as the object's dict."""
+        stored = self.attributes_to_write(of)
+        if type(stored) is not OwnDict:
+            found = {**own, **stored}
+            stored = OwnDict({name: value for name, value in found.items() if value is not MISSING})
+            self._attributes[id(of)] = of, stored
+        return stored
 
     def is_untouched(self, of: Any) -> bool:
         """Return whether an object is the program's and nothing would have been written to it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import CodeType, FrameType
 from typing import Any
 
@@ -91,7 +92,9 @@ def frame_of(live: FrameType, *, waits: bool | None = True) -> Frame:
     frame = Frame(code, live.f_globals)
     frame.live = live
     flow = frame.flow
-    frame.index = max(flow.index(lasti), 0)
+    # From Python 3.13 on a generator stands behind the instruction that has suspended it.
+    is_behind = waits is None and sys.version_info >= (3, 13)
+    frame.index = max(flow.index(lasti) - is_behind, 0)
     if is_module_level(live):
         frame.names = live.f_globals
     elif not code.co_flags & 1:

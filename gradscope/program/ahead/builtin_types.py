@@ -280,7 +280,7 @@ def make(m: Machine, cls: type, given: Given, named: Named) -> Any:
     init = m.lookup(cls, "__init__")
     if is_exactly(init, FunctionType, v.Function):
         m.call(init, (made, *given), named)
-    elif made.payload is not None:
+    elif made.payload is not None and not is_a(made.payload, tuple):
         _fill(m, made, given, named)
     return made
 

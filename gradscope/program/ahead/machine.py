@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import operator
 import types
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +41,8 @@ _C_METHODS = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
 )
+_GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+_IMMUTABLE = 1 << 8  # of a class that is written in C
 _GETS_FIELD = type(class_namespace(v.Mark)["held"])
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
@@ -289,6 +293,8 @@ class Machine:
             return [value.args, value.keywords]
         if issubclass(kind, v.Made) or is_a(value, type, Module, ModuleType):
             return []
+        if kind.__flags__ & _IMMUTABLE:  # one of C, as an iterator: it may give what it holds
+            return gc.get_referents(value)
         return [*overlay.attributes(value).values(), *self.namespace(value).values()]
 
     # attributes
@@ -345,6 +351,8 @@ class Machine:
         """Return an attribute as the program would get it; MISSING where it would raise."""
         kind = type(of)
         if kind is v.Unknown:
+            if name == "backward" and of.marks:
+                return v.Method(torch.Tensor.backward, of)
             return v.Unknown(v.unsure(of.marks), of.why)
         if v.is_tensor(of):
             return PARTS.attribute_of_tensor(self, of, name)
@@ -633,6 +641,9 @@ class Machine:
             return PARTS.call_method(self, what.owner, what.name, given, dict(named))
         if kind is v.Getter:
             return what.call(*given)
+        if is_exactly(what, *_GETTERS):
+            make, arguments = what.__reduce__()
+            return self.call(self.call(make, arguments, {}), given, named)
         if is_a(what, functools.partial):
             return self.call(what.func, (*what.args, *given), {**what.keywords, **named})
         if kind is functools._lru_cache_wrapper:

@@ -181,11 +181,9 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
 _ENTERED: Final = (
     *("torch.nn.modules", "torch.nn.utils.parametri", "torch.autograd.grad_mode"),
     *("torch.utils.data", "torch.nn.utils.rnn"),
-    *("torch.nn.parallel.data_parallel", "torch.autograd.function"),
+    *("torch.nn.parallel.data_parallel", "torch.autograd.function", "torch.utils.hooks"),
 )
-_ASKED_OF_MODULE: Final = v.words(
-    "state_dict load_state_dict register_forward_hook register_forward_pre_hook __repr__"
-)
+_ASKED_OF_MODULE: Final = v.words("state_dict load_state_dict __repr__")
 
 
 def _of_distribution(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:

@@ -1,0 +1,44 @@
+"""Programs in styles in which names do not tell where an object goes: what fails is told a call before, and nothing of
+what is healthy.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradscope.model import Severity
+from tests.integration.test_corpus import watched
+
+STYLES = sorted((Path(__file__).parents[1] / "cases" / "styles").glob("*.py"))
+LATE = {
+    "702_frame_windows_async": "asynchronous generators are not read",
+    "710_neighbouring_frames_tee": "which element a tee gives next is not known",
+    "712_priority_replay_heap": "which transition is taken depends on random numbers",
+    "711_loss_parts_by_attrgetter": "a call of C that is under way is not read to its end",
+}
+EARLY = {"double_backward": "GS102", "inplace": "GS202"}
+CERTAIN = {"double_backward": "GS101", "inplace": "GS201"}
+
+
+@pytest.mark.full(but=12)
+@pytest.mark.parametrize("path", STYLES, ids=lambda path: path.stem)
+def test_what_fails_is_told_before_and_nothing_else(path: Path) -> None:
+    expected = json.loads(path.read_text().splitlines()[0].removeprefix("# expect:"))
+    found, _, _ = watched(path)
+    loud = [each for each in found if each.severity is not Severity.ADVICE]
+    error = expected["error"]
+    if error is None:
+        assert loud == []
+        return
+    failures = [each for each in loud if each.code == CERTAIN[error]]
+    assert [each.site.line for each in failures if each.site] == [expected["raise_line"]]
+    foretold = [each for each in found if each.code == EARLY[error]]
+    if path.stem in LATE:
+        assert not foretold, "it is told early now"
+        pytest.xfail(LATE[path.stem])
+    assert foretold
+    if error == "double_backward":
+        assert min(f.backward_call for f in foretold) < min(f.backward_call for f in failures)

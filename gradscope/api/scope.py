@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -294,23 +294,32 @@ class Session:
 _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class Scope(Printed):
     """One watch in progress, and what it has seen."""
 
-    writer: RecordingWriter
-    raise_on: Severity | None
-    stop_after: int | None
-    on_finding: Callable[[Finding], None] | None
-    on_call: Callable[[BackwardCall], None] | None
-    suppressor: Suppressor | None
-    findings: Findings = field(default_factory=Findings, init=False)
-    """What was found so far, each cause once, in the order in which it was met."""
-    outcome: Outcome | None = field(default=None, init=False)
-    _session: Session | None = field(default=None, init=False)
-    _first_call: int = field(default=0, init=False)
-    _is_stopped: bool = field(default=False, init=False)
-    _notes: tuple[str, ...] = field(default=(), init=False)
+    def __init__(
+        self,
+        *,
+        writer: RecordingWriter,
+        raise_on: Severity | None,
+        stop_after: int | None,
+        on_finding: Callable[[Finding], None] | None,
+        on_call: Callable[[BackwardCall], None] | None,
+        suppressor: Suppressor | None,
+    ) -> None:
+        self.writer = writer
+        self.findings = Findings()
+        """What was found so far, each cause once, in the order in which it was met."""
+        self.outcome: Outcome | None = None
+        self._raise_on = raise_on
+        self._stop_after = stop_after
+        self._on_finding = on_finding
+        self._on_call = on_call
+        self._suppressor = suppressor
+        self._session: Session | None = None
+        self._first_call = 0
+        self._is_stopped = False
+        self._notes: tuple[str, ...] = ()
 
     def join(self, session: Session) -> None:
         """Begin to take what a session of watches sees."""
@@ -348,7 +357,7 @@ class Scope(Printed):
     def recording(self) -> Recording:
         """Return all that was seen so far, as plain data."""
         recording = self.writer.read()
-        return recording if self.suppressor is None else self.suppressor.of_findings(recording)
+        return recording if self._suppressor is None else self._suppressor.of_findings(recording)
 
     def draw(
         self,
@@ -374,7 +383,7 @@ class Scope(Printed):
 
     def note_stop(self) -> None:
         """Note that the program has ended where ``--stop-after`` wanted it to."""
-        made = counted(self.stop_after or 0, "backward call")
+        made = counted(self._stop_after or 0, "backward call")
         self._notes = (f"the program was stopped after {made}, as --stop-after asked",)
 
     def look_back(self, main: ModuleType) -> None:
@@ -416,12 +425,12 @@ class Scope(Printed):
             for number, earlier in enumerate(self.findings):
                 if earlier.is_fulfilled_by(finding):
                     self._settle(number, replace(earlier, came_true=True))
-            if self.on_finding is not None and judged.suppression is None:
-                self.on_finding(judged)
+            if self._on_finding is not None and judged.suppression is None:
+                self._on_finding(judged)
 
     def _judged(self, finding: Finding) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
-        suppressor, session = self.suppressor, self._session
+        suppressor, session = self._suppressor, self._session
         if suppressor is None or session is None:
             return finding
         what = "judging a finding failed in gradscope, so it counts"
@@ -453,16 +462,16 @@ class Scope(Printed):
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, where the user asked for that."""
-        if self.raise_on is None or finding.certainty is not Certainty.CERTAIN:
+        if self._raise_on is None or finding.certainty is not Certainty.CERTAIN:
             return None
-        if finding.severity.rank > self.raise_on.rank or self._judged(finding).suppression:
+        if finding.severity.rank > self._raise_on.rank or self._judged(finding).suppression:
             return None
         return _ERRORS.get(finding.code, RuntimeError)(_worded(finding))
 
     @property
     def follows_calls(self) -> bool:
         """Whether each call is asked for as soon as it has ended."""
-        return self.on_call is not None or self.stop_after is not None
+        return self._on_call is not None or self._stop_after is not None
 
     def note_rank(self) -> None:
         """Note in the recording which rank the process has, once it has one."""
@@ -472,12 +481,12 @@ class Scope(Printed):
 
     def called(self, call: BackwardCall) -> None:
         """Take note of a backward call that has ended."""
-        if self.on_call is not None:
-            self.on_call(call)
+        if self._on_call is not None:
+            self._on_call(call)
         if (
-            self.stop_after is not None
+            self._stop_after is not None
             and call.exception is None
-            and call.number - self._first_call >= self.stop_after
+            and call.number - self._first_call >= self._stop_after
         ):
             self._is_stopped = True
             raise StopRun

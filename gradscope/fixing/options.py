@@ -366,7 +366,7 @@ class _Search:
                     message = f"move line {site.line} after line {goal.line}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
         harmless = [fix for fix in fixes if not fix.effects]
-        return [*dict.fromkeys((*harmless, *self._built_later(changed), *fixes))][:_MOST]
+        return [*dict.fromkeys((*harmless[:_MOST], *self._built_later(changed), *fixes[:_MOST]))]
 
     def _built_later(self, changed: Iterable[Place]) -> Iterator[Fix]:
         """Yield the fixes that build what is changed, and what is computed from it, only once that

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 29758
-FILES = 213
+CODE = 29562
+FILES = 207
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

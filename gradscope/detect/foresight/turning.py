@@ -30,6 +30,8 @@ def _turn(frame: FrameType, at: int) -> Alarm | None:
     statement, loop = source.statement_at(site), source.loop_around(site)
     if not isinstance(statement, ast.If) or not isinstance(loop, ast.For):
         return None
+    if all(map(_only_prints, (*statement.body, *statement.orelse))):
+        return None
     counters = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     names = {node.id for node in ast.walk(statement.test) if isinstance(node, ast.Name)}
     nodes = [*ast.walk(statement.test)]
@@ -52,6 +54,11 @@ def _turn(frame: FrameType, at: int) -> Alarm | None:
     except (ArithmeticError, TypeError, ValueError):
         return None
     return None
+
+
+def _only_prints(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and source.called_name(call) == "print"
 
 
 def _compiled(test: str) -> CodeType:

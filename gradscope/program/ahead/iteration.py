@@ -107,9 +107,9 @@ def plain_item(m: Machine, of: Any, key: Any) -> Any:
     if is_a(payload, dict):
         return _of_dict(m, of, payload, key)
     key = _index(m, key)
-    if type(key) is v.Unknown:
+    base: Any = next((b for b in _LISTED if is_a(payload, b)), None)
+    if type(key) is v.Unknown or base is None:
         return unknown_element(m, elements_of(m, of))
-    base: Any = next(b for b in _LISTED if is_a(payload, b))
     try:
         found = base.__getitem__(payload, key)
     except (IndexError, TypeError, ValueError) as error:

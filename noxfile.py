@@ -56,10 +56,9 @@ MEETS_TORCH = (
     "tests/property/test_engine_agreement.py",
     "tests/rules/test_certain.py",
     "tests/unit/test_agreement.py",
+    "tests/unit/test_ahead.py",
     "tests/unit/test_facts.py",
-    "tests/unit/test_iterators.py",
     "tests/unit/test_ledger.py",
-    "tests/unit/test_liveness.py",
     "tests/unit/test_places.py",
 )
 

@@ -87,7 +87,7 @@ REASONS: tuple[tuple[Callable[[Program, Ran], bool], str, str], ...] = (
     ),
     (
         nests,
-        r"\.calls\[\d+\]\.(live|peak)_bytes",
+        r"\.calls\[\d+\]\.(live|peak)_bytes|\.summary\.peak_saved_bytes",
         "the engine runs nodes by their numbers, and a device's thread numbers those that it builds from zero:"
         " when a call within the call begins, others have run",
     ),

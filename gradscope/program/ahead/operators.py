@@ -34,7 +34,7 @@ def computed(m: Machine, function: Any, given: Given, named: Named) -> Any:
         return Unknown(why="a large number")
     try:
         return function(*given, **named)
-    except Exception as error:
+    except Exception as error:  # whatever it is, the program would get it
         return m.throw(type(error), str(error))
 
 

@@ -197,7 +197,7 @@ def _twin_of(m: Machine, function: Any, given: tuple[Any, ...], named: Mapping[s
                 rest["device"] = "meta"
             with DisableTorchFunction(), torch.no_grad():
                 return function(*first, **rest)
-        except Exception:
+        except Exception:  # whatever an operator raises on the meta device: the shape is not known
             return None
 
     return v.Twin(make)

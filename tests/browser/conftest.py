@@ -71,8 +71,9 @@ class Report:
         return str(self.page.evaluate("document.getElementById('canvas').toDataURL()"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
+    """A browser for the tests of one file: while Playwright is up, its event loop runs in this thread."""
     sync_api = pytest.importorskip(
         "playwright.sync_api", reason="Playwright for Python is not installed"
     )

@@ -20,6 +20,7 @@ LATE = {
     "711_loss_parts_by_attrgetter": "a call of C that is under way is not read to its end",
 }
 EARLY = {"double_backward": "GS102", "inplace": "GS202"}
+RAISED = {"double_backward": "a second time", "inplace": "inplace operation"}
 CERTAIN = {"double_backward": "GS101", "inplace": "GS201"}
 
 
@@ -27,12 +28,13 @@ CERTAIN = {"double_backward": "GS101", "inplace": "GS201"}
 @pytest.mark.parametrize("path", STYLES, ids=lambda path: path.stem)
 def test_what_fails_is_told_before_and_nothing_else(path: Path) -> None:
     expected = json.loads(path.read_text().splitlines()[0].removeprefix("# expect:"))
-    found, _, _ = watched(path)
+    found, raised, _ = watched(path)
     loud = [each for each in found if each.severity is not Severity.ADVICE]
     error = expected["error"]
     if error is None:
-        assert loud == []
+        assert (loud, raised) == ([], "")
         return
+    assert RAISED[error] in raised
     failures = [each for each in loud if each.code == CERTAIN[error]]
     assert [each.site.line for each in failures if each.site] == [expected["raise_line"]]
     foretold = [each for each in found if each.code == EARLY[error]]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from xml.etree import ElementTree
@@ -26,7 +25,7 @@ from gradscope.render.pictures.dot import to_dot
 from gradscope.render.pictures.draw import draw_graphs
 from gradscope.render.pictures.options import DEFAULTS, Options
 from gradscope.render.pictures.picture import UNMARKED, Marks, one_line
-from gradscope.render.pictures.scene import font, size_of
+from gradscope.render.theme import NODE_STATES
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
     "two_losses": two_losses,
@@ -66,7 +65,7 @@ def test_svg_says_what_there_is_to_say(tmp_path: Path) -> None:
     for text in (
         "Backward graph of loss_a, loss_b",
         "5 nodes · 128 B saved · 32.1 KiB freed",
-        "loss_a f32[]",
+        "root loss_a f32[]",
         "MseLossBackward0",
         "freed by call 1",
         "result f32[32, 256]",
@@ -85,9 +84,10 @@ def test_every_state_has_its_word_and_line(tmp_path: Path) -> None:
     nodes = [op(n, "Mul", 9 - n, state) for n, state in enumerate(NodeState)]
     svg = svg_of(graph(nodes, [(n, n + 1) for n in range(len(nodes) - 1)], loss=0), tmp_path)
     for state in NodeState:
-        assert texts(svg).count(state.value) == 2  # in the legend and in the box
-    boxes = re.findall(r'<rect [^>]*rx="4" [^>]*stroke=[^>]*/>', svg)
-    looks = {re.sub(r' (x|y|width|height)="[^"]*"', "", box) for box in boxes}
+        assert texts(svg).count(state.value) == 1
+        assert f"{state.value}: {NODE_STATES[state].meaning}" in texts(svg)
+    boxes = re.findall(r'<g [^>]*class="node">\s*<polygon [^>]*/>', svg)
+    looks = {re.sub(r' (id|points)="[^"]*"', "", box) for box in boxes}
     assert len(looks) == len(NodeState)
 
 
@@ -164,6 +164,7 @@ def test_pdf_is_well_formed_and_holds_text(tmp_path: Path) -> None:
     }
     glyphs = {letter: glyph for glyph, letter in letters.items()}
     written = b"".join(glyphs[letter].to_bytes(2) for letter in "MseLossBackward0")
+    written = re.sub(rb"[()\\]", rb"\\\g<0>", written).replace(b"\r", rb"\r")
     assert any(written in stream for stream in streams if stream is not table)
 
 
@@ -214,10 +215,7 @@ def test_an_empty_graph_gets_one_line(tmp_path: Path) -> None:
         draw_graphs([Graph((), (), ())], tmp_path / "graph.svg")
 
 
-def test_the_font_has_the_widths_of_helvetica_and_its_licence_beside_it() -> None:
-    assert [font().width(ch, 1000) for ch in "AWi m"] == pytest.approx(
-        [667, 944, 222, 278, 833], abs=0.5
-    )
+def test_the_font_has_its_licence_beside_it() -> None:
     licence = (
         files("gradscope.render.pictures")
         .joinpath("fonts/LICENSE-LiberationSans.txt")
@@ -230,9 +228,3 @@ def test_labels() -> None:
     assert one_line("a\nb\x00c") == "a b c"
     assert len(one_line("x" * 500)) <= 72
     assert graphviz.__version__
-
-
-def test_a_box_is_as_wide_as_its_texts() -> None:
-    (box, *_) = compose([two_losses()], Options()).boxes
-    narrow = replace(box, rows=(), root="", note="")
-    assert size_of(narrow) < size_of(box)

@@ -1,11 +1,14 @@
-"""Writes a picture in graphviz's DOT: with its texts for people, or as bare boxes for layout."""
+"""Writes a picture in graphviz's DOT, which is a picture by itself, and the base of every other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import graphviz
 
+from gradscope.model import Severity
 from gradscope.render.pictures.picture import (
     TIMES,
     Box,
@@ -15,20 +18,93 @@ from gradscope.render.pictures.picture import (
     LinkKind,
     Picture,
 )
-from gradscope.render.theme import LIGHT, NODE_STATES, SAVED_STATES
+from gradscope.render.theme import LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES
 from gradscope.units import escaped
 
 _FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1", "splines": "line"}
 _MANY = 150
 """For more links than this graphviz's optimum costs more than it is worth."""
 
+_WIDE = 110
+"""Characters of a note in a line."""
+
+_ALARM = SEVERITIES[Severity.ERROR].light.ink
+
+
+class Line(NamedTuple):
+    """A line of text with the mark of a state before it and a note behind it, both in ``ink``.
+
+    ``ground`` is the colour behind the whole line; ``is_gone`` strikes the text through.
+    """
+
+    text: str
+    note: str = ""
+    mark: str = "   "
+    ink: str = LIGHT.muted
+    colour: str = LIGHT.text
+    size: str = "11"
+    ground: str = ""
+    is_gone: bool = False
+
+
+def lines_of(box: Box) -> list[Line]:
+    """Return what stands in a box."""
+    page = LIGHT.background
+    title = Line(box.title, box.note, "→", size="12")
+    if box.state is not None:
+        look = NODE_STATES[box.state]
+        title = title._replace(mark=look.symbol, ink=look.light.ink)
+    lines = [
+        Line(box.alarm, mark="", colour=page, ground=_ALARM),
+        Line(box.root and f"root {box.root}", mark="", colour=page, ground=LIGHT.accent),
+        title,
+        Line(box.caption, colour=LIGHT.muted),
+    ]
+    for row in box.rows:
+        line = Line(row.text, row.note, colour=LIGHT.muted if row.muted else LIGHT.text)
+        if row.state is not None:
+            look = SAVED_STATES[row.state]
+            ink = LIGHT.muted if row.muted else look.light.ink
+            line = line._replace(mark=look.symbol, ink=ink, is_gone=row.state.is_gone)
+        lines.append(line)
+    return [line for line in lines if line.text]
+
+
+def head_of(picture: Picture) -> list[Line]:
+    """Return title, totals, and what explains each state and kind of link there is; then notes."""
+    lines = [
+        Line(picture.title, mark="", size="14"),
+        Line(picture.subtitle, mark="", colour=LIGHT.muted),
+    ]
+    looks = [NODE_STATES[state] for state in picture.states]
+    lines += [Line(f"{one.word}: {one.meaning}", "", one.symbol, one.light.ink) for one in looks]
+    kinds = {link.kind for link in picture.links}
+    if LinkKind.BOUNDARY in kinds:
+        lines.append(Line("enters the shared part", "", "→", LIGHT.accent))
+    if LinkKind.CARRIED in kinds:
+        lines.append(Line("enters an older graph", "", "→", LIGHT.accent))
+    if any(box.kind is BoxKind.FOLD for box in picture.boxes):
+        lines.append(Line("double frame: several nodes folded", mark=""))
+    for note in picture.notes:
+        colour = SEVERITIES[Severity.WARNING].light.ink
+        wrapped = textwrap.wrap(f"note: {note}", _WIDE)
+        lines += [Line(part, mark="", colour=colour) for part in wrapped]
+    return [line for line in lines if line.text]
+
 
 def to_dot(picture: Picture) -> str:
     """Return DOT text that shows the whole picture by itself, with any graphviz."""
-    graph = _graph()
-    graph.attr("graph", bgcolor=LIGHT.background, fontcolor=LIGHT.text, labelloc="t")
-    graph.attr("graph", label=_text([picture.title, picture.subtitle, *picture.notes]))
-    _frames(graph, picture, _dress, _frame)
+    graph = graphviz.Digraph("gradscope")
+    room = {"rankdir": "TB", "nodesep": "0.3", "ranksep": "0.38", "pad": "0.25"}
+    font = {"fontname": "Helvetica", "fontcolor": LIGHT.text}
+    graph.attr("graph", **room, **font, fontsize="14", labeljust="l", outputorder="edgesfirst")
+    graph.attr("node", **font, shape="box", fontsize="12")
+    graph.attr("edge", fontname="Helvetica", fontsize="9", fontcolor=LIGHT.muted, arrowsize="0.7")
+    if len(picture.links) > _MANY:
+        graph.attr("graph", **_FAST)
+    head = _label(head_of(picture)) + r"\l"  # an empty line below it
+    graph.attr("graph", bgcolor=LIGHT.background, labelloc="t", label=head)
+    _frames(graph, picture, None)
     for link in picture.links:
         plain = link.kind is LinkKind.PLAIN
         graph.edge(
@@ -41,90 +117,49 @@ def to_dot(picture: Picture) -> str:
     return str(graph.source)
 
 
-def to_bare_dot(picture: Picture, sizes: Sequence[tuple[float, float]]) -> str:
-    """Return DOT text of boxes of fixed sizes in points, without texts: all that a layout needs.
-
-    A frame's title gets an empty line more, so that an arrow's head finds room below it.
-    """
-    graph = _graph()
-    if len(picture.links) > _MANY:
-        graph.attr("graph", **_FAST)
-
-    def bare(box: Box) -> dict[str, str]:
-        width, height = (f"{points / 72:.4f}" for points in sizes[box.id])
-        return {"label": "", "width": width, "height": height, "fixedsize": "true"}
-
-    _frames(graph, picture, bare, lambda group: {"label": _text([group.title, " "])})
-    for link in picture.links:
-        graph.edge(f"b{link.source}", f"b{link.target}")
-    return str(graph.source)
-
-
-def _graph() -> graphviz.Digraph:
-    graph = graphviz.Digraph("gradscope")
-    room = {"rankdir": "TB", "nodesep": "0.3", "ranksep": "0.38"}
-    graph.attr("graph", **room, fontname="Helvetica", fontsize="12", labeljust="l")
-    graph.attr("node", shape="box", fontname="Helvetica", fontsize="11")
-    graph.attr("edge", fontname="Helvetica", fontsize="9", arrowsize="0.7")
-    return graph
-
-
-def _frames(
-    graph: graphviz.Digraph,
-    picture: Picture,
-    box_dress: Callable[[Box], dict[str, str]],
-    frame_dress: Callable[[Group], dict[str, str]],
-    parent: int | None = None,
-) -> None:
+def _frames(graph: graphviz.Digraph, picture: Picture, parent: int | None) -> None:
     """Declare each box inside the frames that it stands in."""
     for box in picture.boxes:
         if box.group == parent:
-            graph.node(f"b{box.id}", **box_dress(box))
+            graph.node(f"b{box.id}", **_dress(box))
     for group in picture.groups:
         if group.parent == parent:
             with graph.subgraph(name=f"cluster_{group.id}") as inner:
-                inner.attr("graph", **frame_dress(group))
-                _frames(inner, picture, box_dress, frame_dress, group.id)
+                inner.attr("graph", **_frame(group))
+                _frames(inner, picture, group.id)
 
 
-def _text(lines: Sequence[str]) -> str:
+def _label(lines: Sequence[Line]) -> str:
     """Return a label of lines that stay as they are: backslashes doubled, never taken for HTML."""
-    parts = (graphviz.escape(escaped(line)) + r"\l" for line in lines if line)
-    label: str = graphviz.nohtml("".join(parts))
+    texts = (f"{one.mark}{' ' * bool(one.mark)}{one.text}   {one.note}".rstrip() for one in lines)
+    label: str = graphviz.nohtml("".join(graphviz.escape(escaped(t)) + r"\l" for t in texts))
     return label
 
 
 def _dress(box: Box) -> dict[str, str]:
     """Return texts, fill, border and line style of one box."""
-    lines = [f"root {box.root}" if box.root else "", box.alarm.upper()]
-    look = NODE_STATES[box.state] if box.state is not None else None
-    lines.append(f"{look.symbol if look else ''} {box.title}   {box.note}".strip())
-    lines.append(box.caption)
-    for row in box.rows:
-        mark = SAVED_STATES[row.state].symbol + " " if row.state is not None else ""
-        lines.append(f"  {mark}{row.text}   {row.note}".rstrip())
-    dress = {"label": _text(lines), "style": "filled", "fontcolor": LIGHT.text}
-    if look is not None:
+    dress = {"label": _label(lines_of(box))}
+    if box.state is not None:
+        look = NODE_STATES[box.state]
         tone = look.light
         dress |= {"style": f"filled,{look.line}", "color": tone.ink, "fillcolor": tone.fill}
     else:
-        dress |= {
-            "style": "filled,rounded",
-            "color": LIGHT.rule,
-            "fillcolor": LIGHT.background,
-        }
+        dress |= {"style": "filled,rounded", "color": LIGHT.rule, "fillcolor": LIGHT.background}
     if box.kind is BoxKind.FOLD:
         dress["peripheries"] = "2"
     if box.alarm:
-        dress["penwidth"] = "3"
+        dress |= {"penwidth": "3", "color": _ALARM}
     return dress
 
 
 def _frame(group: Group) -> dict[str, str]:
     shared = group.kind is GroupKind.SHARED
     return {
-        "label": _text([group.title]),
-        "style": "rounded,bold" if shared else "rounded,dashed",
+        "label": _label([Line(group.title, mark="")]),
+        "fontsize": "12",
+        "style": "rounded,filled,bold" if shared else "rounded,filled,dashed",
         "color": LIGHT.accent if shared else LIGHT.rule,
-        "fontcolor": LIGHT.text,
+        "fontcolor": LIGHT.accent if shared else LIGHT.muted,
+        # Barely apart from the page, so that boxes stand out.
+        "fillcolor": "#f3f8fc" if shared else "#fafafa",
     }

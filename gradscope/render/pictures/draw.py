@@ -9,14 +9,13 @@ from pathlib import Path
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Recording
-from gradscope.render.pictures import dot
 from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.dot import to_dot as dot_of
 from gradscope.render.pictures.formats import ENCODERS, check_suffix
-from gradscope.render.pictures.layout import lay_out
 from gradscope.render.pictures.options import DEFAULTS, Options
-from gradscope.render.pictures.picture import UNMARKED, Marks, Picture, Placed
-from gradscope.render.pictures.scene import draw_scene, size_of
+from gradscope.render.pictures.picture import UNMARKED, Marks, Picture
 from gradscope.render.pictures.selection import Selection, select
+from gradscope.render.pictures.svg import Scene, to_svg
 from gradscope.render.pictures.wasm import LayoutError
 
 
@@ -73,11 +72,10 @@ def draw_graphs(
     if suffix == ".dot":
         picture = compose(graphs, options, marks)
         more: list[str] = []
-        data = dot.to_dot(picture).encode()
+        data = dot_of(picture).encode()
     else:
-        placed = _placed(graphs, options, marks)
-        picture = placed.picture
-        data, more = ENCODERS[suffix](draw_scene(placed))
+        picture, scene = _drawn(graphs, options, marks)
+        data, more = ENCODERS[suffix](scene)
     if target is not None:
         _write(target, data)
     notes = (*picture.notes, *more)
@@ -86,24 +84,21 @@ def draw_graphs(
 
 def to_dot(graphs: Sequence[Graph], options: Options = DEFAULTS) -> str:
     """Return the picture of the graphs as DOT text, for any graphviz."""
-    return dot.to_dot(compose(graphs, options))
+    return dot_of(compose(graphs, options))
 
 
-def _placed(graphs: Sequence[Graph], options: Options, marks: Marks) -> Placed:
-    """Lay the picture out, folded where all its nodes cannot be."""
+def _drawn(graphs: Sequence[Graph], options: Options, marks: Marks) -> tuple[Picture, Scene]:
+    """Draw the picture, folded where all its nodes cannot be drawn."""
     picture = compose(graphs, options, marks)
     try:
-        return _laid_out(picture)
+        return picture, to_svg(picture)
     except LayoutError as problem:
         if options.fold:
             raise
         folded = compose(graphs, replace(options, fold=True), marks)
         note = f"folded all the same: {problem}; a .dot has every node"
-        return _laid_out(replace(folded, notes=(*folded.notes, note)))
-
-
-def _laid_out(picture: Picture) -> Placed:
-    return lay_out(picture, [size_of(box) for box in picture.boxes])
+        folded = replace(folded, notes=(*folded.notes, note))
+        return folded, to_svg(folded)
 
 
 def _chosen(recording: Recording, options: Options, call: int | None) -> tuple[Selection, Options]:

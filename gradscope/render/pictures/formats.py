@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.resources import as_file
+from importlib.resources import as_file, files
 
 from gradscope.errors import GradscopeError
-from gradscope.render.pictures.scene import FAMILY, FILE, Scene
+from gradscope.render.pictures.svg import FAMILY, Scene
 from gradscope.units import escaped
 
+_FONT = files("gradscope.render.pictures") / "fonts" / "LiberationSans-Regular.ttf"
 _SHARPNESS = 2.0
 _MOST_PIXELS = 40_000_000
 _LONGEST_SIDE = 16_000
@@ -32,7 +33,7 @@ def _png(scene: Scene) -> tuple[bytes, list[str]]:
     notes = []
     if zoom < 1:
         notes = [f"the PNG is drawn at {zoom:.0%} of its size: use .svg or .pdf to read all of it"]
-    with as_file(FILE) as path:
+    with as_file(_FONT) as path:
         data = resvg_py.svg_to_bytes(
             svg_string=scene.svg,
             font_files=[str(path)],
@@ -47,7 +48,7 @@ def _png(scene: Scene) -> tuple[bytes, list[str]]:
 
 def _pdf(scene: Scene) -> tuple[bytes, list[str]]:
     """Return one page, as large as the scene, whose text can be searched and copied."""
-    with _no_warnings_of("fpdf", "fontTools"), as_file(FILE) as font:
+    with _no_warnings_of("fpdf", "fontTools"), as_file(_FONT) as font:
         from fpdf import FPDF
         from fpdf.svg import SVGObject
 

@@ -1,4 +1,4 @@
-"""A picture: its boxes, links, groups and totals, and where they are once they have places."""
+"""A picture: its boxes, links, groups and totals."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from enum import StrEnum
 from gradscope.model import NodeState, SavedState
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-Size = tuple[float, float]
-Point = tuple[float, float]
 
 
 class BoxKind(StrEnum):
@@ -122,32 +120,3 @@ def one_line(text: str, limit: int = 72) -> str:
         return flat
     half = (limit - 1) // 2
     return f"{flat[:half]}…{flat[-half:]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Rect:
-    """Left, top, width and height in points; y grows downwards."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-
-    def moved(self, dx: float, dy: float) -> Rect:
-        """Return the same rectangle ``dx`` to the right and ``dy`` down."""
-        return Rect(self.x + dx, self.y + dy, self.width, self.height)
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """The rectangles of boxes and of frames, by the number of their group, and the routes of links.
-
-    A route is the points of a chain of Bezier curves: one, then three for each curve.
-    """
-
-    picture: Picture
-    boxes: tuple[Rect, ...]
-    routes: tuple[tuple[Point, ...], ...]
-    frames: dict[int, Rect]
-    width: float
-    height: float

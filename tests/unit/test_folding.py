@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, NodeState
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.folding import MOST, Run, find_runs, fold
+from gradscope.render.pictures.folding import MOST, fold
 from gradscope.render.pictures.merging import merge
 from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import (
@@ -25,6 +25,7 @@ from gradscope.render.pictures.picture import (
     Marks,
     Picture,
 )
+from gradscope.render.runs import Run, find_runs
 
 
 def titles(picture: Picture) -> list[str]:

@@ -10,15 +10,16 @@ before what several share; then by age.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from itertools import chain, groupby
 
 from gradscope.errors import GradscopeError, meant
 from gradscope.model import NodeState
 from gradscope.render.pictures.merging import Merged
 from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import Marks
+from gradscope.render.runs import find_runs
 from gradscope.units import listed
 
 SMALL = 30
@@ -38,9 +39,6 @@ _VIEW = re.compile(
     r"|Slice|Select)Backward\d+"
 )
 """What commonly stands between a parameter and the node that computes with it."""
-
-_LONGEST = 4096
-_CANDIDATES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,18 +211,18 @@ class _Folding:
         singles = _singles(heads)
         if self.options.depth is not None:
             calls = self._calls(singles, self.options.depth)
-            return calls if len(calls) <= MOST else self._join(self._repeats(calls), budget)
+            return calls if len(calls) <= MOST else self._join(self._repeats(_each(calls)), budget)
         if len(singles) <= budget:
             return singles
         parts = self._alike_generations(singles)
         if len(parts) <= budget:
             return parts
-        tries = [self._repeats(parts)]
+        tries = [self._repeats(_each(parts))]
         deepest = max((self.merged.nodes[h].module or "").count(".") + 1 for h in heads)
         for depth in range(deepest, 0, -1):
             if len(tries[-1]) <= budget:
                 return tries[-1]
-            tries.append(self._repeats(self._calls(parts, depth)))
+            tries.append(self._repeats(_each(self._calls(parts, depth))))
         best = min(tries, key=len)
         # Joined neighbours show little, so joining has to make the picture a good deal smaller.
         return best if len(best) <= 2 * budget else self._join(best, budget)
@@ -247,35 +245,27 @@ class _Folding:
         if not self.generations:
             return parts
         pieces = _split(parts, lambda part: self.merged.nodes[part.heads[0]].built_after)
+        folded = self._repeats(pieces, saving=2)
+        # The newest is folded further: it is no sample.
+        return [part if part.why else replace(part, sample=None) for part in folded]
+
+    def _repeats(self, pieces: list[list[Part]], saving: int = 8) -> list[Part]:
+        """Of pieces that repeat themselves keep the newest, unless that is a single box anyway."""
         tokens = [tuple(map(self._token, piece)) for piece in pieces]
         folded: list[Part] = []
         done = 0
-        for run in find_runs(tokens, saving=2):
-            kept = run.start + run.period
-            folded += [part for piece in pieces[done:kept] for part in piece]
-            rest = _heads(part for piece in pieces[kept : run.stop] for part in piece)
-            sample = folded[-1].heads[0]
-            folded.append(Part(rest, "repeat", times=run.times - 1, sample=sample))
-            done = run.stop
-        return folded + [part for piece in pieces[done:] for part in piece]
-
-    def _repeats(self, parts: list[Part]) -> list[Part]:
-        """Of a piece that repeats itself keep the newest, unless it is a single box anyway."""
-        folded: list[Part] = []
-        done = 0
-        for run in find_runs([self._token(part) for part in parts]):
-            folded += parts[done : run.start]
-            sample = parts[run.start].heads[0]
-            if run.period == 1:
-                whole = _heads(parts[run.start : run.stop])
-                folded.append(Part(whole, "repeat", times=run.times))
+        for run in find_runs(tokens, saving=saving):
+            newest = _flat(pieces[run.start : run.start + run.period])
+            rest = _flat(pieces[run.start + run.period : run.stop])
+            folded += _flat(pieces[done : run.start])
+            if len(newest) == 1:
+                folded.append(Part(_heads(newest + rest), "repeat", times=run.times))
             else:
-                kept = run.start + run.period
-                folded += [replace(part, sample=sample) for part in parts[run.start : kept]]
-                rest = _heads(parts[kept : run.stop])
-                folded.append(Part(rest, "repeat", times=run.times - 1, sample=sample))
+                sample = newest[0].heads[0]
+                folded += [replace(part, sample=sample) for part in newest]
+                folded.append(Part(_heads(rest), "repeat", times=run.times - 1, sample=sample))
             done = run.stop
-        return folded + parts[done:]
+        return folded + _flat(pieces[done:])
 
     def _calls(self, parts: list[Part], depth: int) -> list[Part]:
         """Join neighbours with the same module path down to this depth: one part per call."""
@@ -296,38 +286,21 @@ class _Folding:
         return calls
 
     def _join(self, parts: list[Part], budget: int) -> list[Part]:
-        """Join neighbours into pieces of about equal size, cutting where few edges cross.
+        """Join neighbours into pieces of about equal size: the last resort."""
 
-        This is the last resort.
-        """
-        pinned = sum(1 for part in parts if self.pinned.intersection(part.heads))
+        def is_pinned(part: Part) -> bool:
+            return not self.pinned.isdisjoint(part.heads)
+
+        pinned = sum(map(is_pinned, parts))
         # Each pinned part can leave one short piece before it.
         size = max(2, -(-(len(parts) - pinned) // max(1, budget - 2 * pinned - 1)))
-        slack = size // 3
-        crossing = self._crossing(parts)
         joined: list[Part] = []
-        piece: list[Part] = []
-        for at, part in enumerate(parts):
-            if self.pinned.intersection(part.heads):
-                joined += [*_joined(piece), part]
-                piece = []
-                continue
-            piece.append(part)
-            ahead = crossing[at + 1 : at + 1 + size + slack - len(piece)]
-            if len(piece) >= size and (not ahead or crossing[at] <= min(ahead)):
-                joined += _joined(piece)
-                piece = []
-        return joined + _joined(piece)
-
-    def _crossing(self, parts: list[Part]) -> list[int]:
-        """Return how many edges pass over the place behind each part."""
-        place = {head: at for at, part in enumerate(parts) for head in part.heads}
-        change = [0] * (len(parts) + 1)
-        for head, at in place.items():
-            for target in self.merged.targets[head]:
-                change[at] += 1
-                change[place.get(target, at)] -= 1
-        return list(accumulate(change))
+        for alone, stretch in groupby(parts, is_pinned):
+            some = list(stretch)
+            step = 1 if alone else size
+            for at in range(0, len(some), step):
+                joined += _joined(some[at : at + step])
+        return joined
 
 
 def _unknown(name: str, known: Sequence[str]) -> GradscopeError:
@@ -341,6 +314,14 @@ def _singles(heads: Iterable[int]) -> list[Part]:
 
 def _heads(parts: Iterable[Part]) -> tuple[int, ...]:
     return tuple(head for part in parts for head in part.heads)
+
+
+def _each(parts: Iterable[Part]) -> list[list[Part]]:
+    return [[part] for part in parts]
+
+
+def _flat(pieces: Iterable[list[Part]]) -> list[Part]:
+    return list(chain.from_iterable(pieces))
 
 
 def _split(parts: Sequence[Part], key: Callable[[Part], Hashable]) -> list[list[Part]]:
@@ -388,63 +369,3 @@ def _absorb_leaves(
             if leaf not in leaves:
                 leaves.append(leaf)
     return inlined, absorbed
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """From ``start`` on, the same ``period`` tokens follow each other ``times`` times."""
-
-    start: int
-    period: int
-    times: int
-
-    @property
-    def stop(self) -> int:
-        """The place after the run."""
-        return self.start + self.period * self.times
-
-
-def find_runs(tokens: Sequence[Hashable], least: int = 3, saving: int = 8) -> list[Run]:
-    """Return the longest runs, left to right, of ``least`` repeats that save ``saving`` tokens.
-
-    A period can only be the distance to another occurrence of the run's first token, so only the
-    next few of those are tried; whole blocks are compared at a time, which keeps 200,000 tokens
-    within a fraction of a second.
-    """
-    numbers: dict[Hashable, int] = {}
-    values = [numbers.setdefault(token, len(numbers)) for token in tokens]
-    following = [0] * len(values)
-    last: dict[int, int] = {}
-    for place in range(len(values) - 1, -1, -1):
-        following[place] = last.get(values[place], 0)
-        last[values[place]] = place
-    runs = []
-    place = 0
-    while place < len(values):
-        found = [
-            run
-            for run in _runs_at(values, following, place)
-            if run.times >= least and (run.times - 1) * run.period >= saving
-        ]
-        best = max(found, key=lambda run: run.stop, default=Run(place, 1, 1))
-        if found:
-            runs.append(best)
-        place = best.stop
-    return runs
-
-
-def _runs_at(values: list[int], following: list[int], start: int) -> Iterator[Run]:
-    """Yield the run of each period that the next occurrences of the first token allow."""
-    other = start
-    for _ in range(_CANDIDATES):
-        other = following[other]
-        period = other - start
-        if not 0 < period <= _LONGEST:
-            return
-        block = values[start:other]
-        times = 1
-        while values[start + times * period : start + (times + 1) * period] == block:
-            times += 1
-        yield Run(start, period, times)
-        if start + period * times == len(values):
-            return

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import BackwardCall
+from gradscope.render.runs import find_runs
 from gradscope.render.text.terminal import ELLIPSIS, place_of, plain, tail, wrapped
 from gradscope.units import counted, listed, nbytes
 
 MOST_ROWS = 40
 _LAST_ROWS = 10
-_LONGEST_PERIOD = 8
 _MARGIN, _GAP = 2, 2
 _NARROWEST_PLACE = 16
 _MOST_INPUTS = 3
@@ -23,20 +23,19 @@ _MOST_INPUTS = 3
 
 def folded(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
     """Return the calls with repeats folded, also of calls in turns, as of a GAN's two losses."""
-    seen: dict[Hashable, int] = {}  # numbers for what calls share, as that is compared many times
-    keys = [seen.setdefault(_shared(call), len(seen)) for call in calls]
+    keys = list(map(_shared, calls))
     rows: list[BackwardCall] = []
-    at = 0
-    while at < len(calls):
-        period, times = _repeat(keys, at)
-        for offset in range(period):
-            alike = calls[at + offset : at + period * times : period]
+    done = 0
+    for run in find_runs(keys, least=2, saving=1):
+        rows += calls[done : run.start]
+        for first in range(run.start, run.start + run.period):
+            alike = calls[first : run.stop : run.period]
             last = max(call.last_number for call in alike)
             rows.append(
                 replace(alike[0], count=sum(call.count for call in alike), last_number=last)
             )
-        at += period * times
-    return rows
+        done = run.stop
+    return [*rows, *calls[done:]]
 
 
 def side_by_side(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
@@ -62,17 +61,6 @@ def _shared(call: BackwardCall) -> Hashable:
         *(call.nodes_run, call.saved_bytes, call.freed_bytes, call.retained_bytes),
         *(call.parent is None, call.thread, call.exception),
     )
-
-
-def _repeat(keys: Sequence[int], at: int) -> tuple[int, int]:
-    """Return the shortest period that repeats at ``at``, and how often; (1, 1) for none."""
-    for period in range(1, _LONGEST_PERIOD + 1):
-        times = 1
-        while keys[at : at + period] == keys[at + times * period : at + (times + 1) * period]:
-            times += 1
-        if times > 1:
-            return period, times
-    return 1, 1
 
 
 def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:

@@ -141,6 +141,11 @@ class Node:
         return self.variable_label is not None
 
     @property
+    def leaf_kind(self) -> str:
+        """Dtype and shape of a leaf, which its label has after its name."""
+        return (self.variable_label or "").removeprefix(self.variable or "").strip()
+
+    @property
     def saved_bytes(self) -> int:
         """Bytes of the node's saved activations, as :func:`activation_bytes` counts them."""
         return activation_bytes(self.saved)

@@ -167,7 +167,6 @@ def _pieces(part: Part) -> dict[int, int]:
 
 
 ROOT = 0
-SWEEPS = 4
 
 Arrows = dict[int, list[int]]
 """From each box to those it points at; a group is written as ``~number``."""
@@ -342,20 +341,14 @@ def _rows(items: list[int], arrows: Arrows) -> list[list[int]]:
     for source, targets in arrows.items():
         for target in targets:
             above[target].append(source)
-    position = {item: float(place) for row in rows for place, item in enumerate(row)}
-
-    def middle(item: int, neighbours: Arrows) -> float:
-        near = [position[n] for n in neighbours.get(item, ())]
-        return sum(near) / len(near) if near else position[item]
-
-    for sweep in range(SWEEPS):
-        neighbours, order = (above, rows) if sweep % 2 == 0 else (arrows, rows[::-1])
-        for row in order:
-            if len(row) > 1:
-                weight = {item: middle(item, neighbours) for item in row}
-                row.sort(key=weight.__getitem__)
-                for place, item in enumerate(row):
-                    position[item] = place - (len(row) - 1) / 2
+    middle: dict[int, float] = {}
+    for row in rows:
+        for item in row:
+            near = [middle[source] for source in above[item] if source in middle]
+            middle[item] = sum(near) / len(near) if near else 0.0
+        row.sort(key=middle.__getitem__)
+        for place, item in enumerate(row):
+            middle[item] = place - (len(row) - 1) / 2
     return rows
 
 

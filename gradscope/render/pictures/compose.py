@@ -46,17 +46,8 @@ _TELLING = (
 def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, sites: bool) -> Box:
     """Return the box of one node with its saved tensors and the leaves that are written into it."""
     node = merged.nodes[head]
-    written = {merged.nodes[leaf].variable for leaf in leaves} - {None}
-    # A parameter that is a leaf of this very box is named once, in the leaf's row.
-    twice = [
-        s
-        for s in node.saved
-        if s.is_parameter and s.source in written and s.state is SavedState.SAVED
-    ]
-    rows = _saved_rows([s for s in node.saved if s not in twice])
-    for leaf in leaves[:_ROWS]:
-        names = [s.name or "" for s in twice if s.source == merged.nodes[leaf].variable]
-        rows.append(_leaf_row(merged, leaf, names[0] if names else ""))
+    rows = _saved_rows(node.saved)
+    rows += [_leaf_row(merged, leaf) for leaf in leaves[:_ROWS]]
     if len(leaves) > _ROWS:
         more = counted(len(leaves) - _ROWS, "more leaf", "more leaves")
         rows.append(Row(f"and {more}", muted=True))
@@ -65,7 +56,7 @@ def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, s
     if node.is_leaf:
         users = len(set(merged.sources[head]))
         note = f"used by {counted(users, 'node')}" if users > 1 else "leaf"
-        rows.insert(0, Row(one_line(_kind_of(node))))
+        rows.insert(0, Row(one_line(node.leaf_kind)))
         title = one_line(node.variable or "leaf")
         return Box(number, BoxKind.LEAF, title, note=note, rows=tuple(rows))
     note = _state_note([node], node.state)
@@ -185,20 +176,11 @@ def _saved_rows(saved: Sequence[SavedTensor]) -> list[Row]:
     return rows
 
 
-def _leaf_row(merged: Merged, leaf: int, saved_as: str) -> Row:
+def _leaf_row(merged: Merged, leaf: int) -> Row:
     node = merged.nodes[leaf]
     users = len(set(merged.sources[leaf]))
-    notes = [
-        f"saved as {saved_as}" if saved_as else "",
-        f"used {TIMES}{users}" if users > 1 else "",
-    ]
-    text = f"→ {one_line(node.variable or 'leaf', 36)}  {one_line(_kind_of(node), 30)}"
-    return Row(text, ", ".join(filter(None, notes)), muted=True)
-
-
-def _kind_of(leaf: Node) -> str:
-    """Return dtype and shape of a leaf, which its label has after its name."""
-    return (leaf.variable_label or "").removeprefix(leaf.variable or "").strip()
+    text = f"→ {one_line(node.variable or 'leaf', 36)}  {one_line(node.leaf_kind, 30)}"
+    return Row(text, f"used {TIMES}{users}" if users > 1 else "", muted=True)
 
 
 def _state_note(nodes: Sequence[Node], state: NodeState) -> str:
@@ -238,7 +220,10 @@ def compose(graphs: Sequence[Graph], options: Options, marks: Marks = UNMARKED) 
     if merged.not_looked_at:
         missed = counted(merged.not_looked_at, "edge")
         notes.append(f"{missed} not followed: the graph is too deep to touch safely")
-    subtitle = " · ".join(filter(None, (_totals(merged, hidden), marks.moment)))
+    totals = _totals(merged.nodes)
+    if hidden:
+        totals.append(f"{counted(hidden, 'node')} folded")
+    subtitle = " · ".join(filter(None, (*totals, marks.moment)))
     links = _links(merged, folded, box_of)
     return Picture(_title(merged), subtitle, tuple(boxes), links, groups, tuple(notes))
 
@@ -257,14 +242,12 @@ def _title(merged: Merged) -> str:
     return f"Backward graph of {', '.join(names[:4]) or 'nothing'}{more}"
 
 
-def _totals(merged: Merged, hidden: int) -> str:
-    held, freed = held_and_freed(merged.nodes)
-    parts = [counted(len(merged.nodes), "node"), f"{nbytes(activation_bytes(held))} saved"]
-    if freed:
-        parts.append(f"{nbytes(activation_bytes(freed))} freed")
-    if hidden:
-        parts.append(f"{counted(hidden, 'node')} folded")
-    return " · ".join(parts)
+def _totals(nodes: Sequence[Node]) -> list[str]:
+    """Return the number of nodes, and what became of the activations that they saved."""
+    held, freed = held_and_freed(nodes)
+    sizes = [(held, "saved"), (freed, "freed")]
+    parts = [f"{nbytes(activation_bytes(some))} {word}" for some, word in sizes if some]
+    return [counted(len(nodes), "node"), *parts]
 
 
 def _marked(box: Box, merged: Merged, part: Part, marks: Marks) -> Box:
@@ -365,13 +348,8 @@ def _ages(merged: Merged, part: Part) -> tuple[int, int]:
 
 def _shared_state(nodes: list[Node]) -> str:
     """Return the number of nodes and what became of their saved tensors."""
-    parts = [counted(len(nodes), "node")]
-    held, freed = held_and_freed(nodes)
-    if held:
-        parts.append(f"{nbytes(activation_bytes(held))} saved")
-    if freed:
-        parts.append(f"{nbytes(activation_bytes(freed))} freed")
-    if not held and not freed:
+    parts = _totals(nodes)
+    if len(parts) == 1:
         any_freed = any(node.state is NodeState.FREED for node in nodes)
         parts.append("freed" if any_freed else "nothing saved: harmless")
     return ", ".join(parts)

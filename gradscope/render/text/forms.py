@@ -98,8 +98,7 @@ def _state(node: Node) -> str:
 
 def _saved_cells(node: Node) -> list[str]:
     if node.is_leaf:
-        label = (node.variable_label or "").removeprefix(node.variable or "").strip()
-        return [f"gradient goes to {node.variable or 'a leaf'} {label}"]
+        return [f"gradient goes to {node.variable or 'a leaf'} {node.leaf_kind}"]
     cells = [saved_text(saved) for saved in node.saved]
     return cells + ([f"(not needed: {', '.join(node.unneeded)})"] if node.unneeded else [])
 

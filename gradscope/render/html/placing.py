@@ -122,10 +122,6 @@ class Folds:
         for number, part in enumerate(folded.parts):
             for head in part.heads:
                 self.part_of[head] = number
-        for node, into in folded.absorbed.items():
-            while into in folded.absorbed:
-                into = folded.absorbed[into]
-            self.part_of[node] = self.part_of[into]
         for one in graph.nodes:
             if one.is_leaf:
                 self.part_of[one.index] = -1

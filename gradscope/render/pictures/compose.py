@@ -266,10 +266,7 @@ def _marked(box: Box, merged: Merged, part: Part, marks: Marks) -> Box:
 def _links(merged: Merged, folded: Folded, box_of: dict[int, int]) -> tuple[Link, ...]:
     counts: Counter[tuple[int, int]] = Counter()
     kinds: dict[tuple[int, int], LinkKind] = {}
-    for source, targets in enumerate(merged.targets):
-        start = source
-        while start in folded.absorbed:
-            start = folded.absorbed[start]
+    for start, targets in enumerate(merged.targets):
         if start not in box_of:
             continue
         for target in targets:

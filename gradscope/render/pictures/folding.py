@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby
 
 from gradscope.errors import GradscopeError, meant
-from gradscope.model import NodeState
 from gradscope.render.pictures.merging import Merged
 from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import Marks
@@ -34,12 +33,6 @@ MOST = 150
 _PINNED = 20
 """So many roots, and so many nodes of a finding, have a box each in any case."""
 
-_VIEW = re.compile(
-    r"(T|View|UnsafeView|ReshapeAlias|Transpose|Permute|Expand|ToCopy|Squeeze|Unsqueeze|Alias"
-    r"|Slice|Select)Backward\d+"
-)
-"""What commonly stands between a parameter and the node that computes with it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -56,13 +49,11 @@ class Part:
 class Folded:
     """The parts in linear order.
 
-    ``inlined`` has the leaves written into each head's box, ``absorbed`` for each node without a
-    box the node that it went into.
+    ``inlined`` has the leaves written into each head's box.
     """
 
     parts: list[Part]
     inlined: dict[int, list[int]]
-    absorbed: dict[int, int]
     generations: bool
 
 
@@ -76,13 +67,12 @@ def fold(merged: Merged, options: Options, marks: Marks) -> Folded:
     small = len(merged.nodes) <= SMALL and options.focus is None and options.depth is None
     full = small or not options.fold
     inlined: dict[int, list[int]] = {}
-    absorbed: dict[int, int] = {}
     if options.fold:
         kept = {root.node for root in merged.roots} | set(marks.highlight) | {marks.failing}
         # A leaf that everything uses would draw its links across even a small picture.
         users = 4 if full else 1
-        inlined, absorbed = _absorb_leaves(merged, kept, users=users, views=not full)
-    gone = set(absorbed) | {leaf for leaves in inlined.values() for leaf in leaves}
+        inlined = _inlined_leaves(merged, kept, users=users)
+    gone = {leaf for leaves in inlined.values() for leaf in leaves}
     heads = _linear_order(merged, gone, generations)
     folding = _Folding(merged, options, marks, generations)
     folding.check_names()
@@ -91,9 +81,9 @@ def fold(merged: Merged, options: Options, marks: Marks) -> Folded:
     elif options.focus in (None, "shared"):
         parts = folding.all(heads)
     else:
-        shown_in = absorbed | {one: head for head, leaves in inlined.items() for one in leaves}
+        shown_in = {one: head for head, leaves in inlined.items() for one in leaves}
         parts = folding.around_focus(heads, options.focus, shown_in)
-    return Folded(parts, inlined, absorbed, generations)
+    return Folded(parts, inlined, generations)
 
 
 def _linear_order(merged: Merged, gone: set[int], generations: bool) -> list[int]:
@@ -161,11 +151,10 @@ class _Folding:
     ) -> list[Part]:
         """Open what the focus names and its neighbours; join all else, stretch by stretch.
 
-        ``shown_in`` has for each node without a box the one in whose box it is.
+        ``shown_in`` has for each leaf without a box the node in whose box it is.
         """
         chosen = {node for node in self.merged.order if self._matches(node, focus)}
-        while gone := chosen & shown_in.keys():
-            chosen = chosen - gone | {shown_in[node] for node in gone}
+        chosen = {shown_in.get(node, node) for node in chosen}
         near = {n for c in chosen for n in (*self.merged.targets[c], *self.merged.sources[c])}
         shown = self.pinned | chosen
         if len(chosen) + len(near) <= COMFORTABLE:
@@ -333,39 +322,16 @@ def _joined(parts: list[Part]) -> list[Part]:
     return parts if len(parts) < 2 else [Part(_heads(parts), "rest")]
 
 
-def _absorb_leaves(
-    merged: Merged, kept: Set[int | None], *, users: int, views: bool
-) -> tuple[dict[int, list[int]], dict[int, int]]:
-    """Write each leaf of at least ``users`` users into their boxes, with the views in between.
+def _inlined_leaves(merged: Merged, kept: Set[int | None], *, users: int) -> dict[int, list[int]]:
+    """Return for each node the leaves that are written into its box: of ``users`` or more each.
 
-    Return the leaves of each user, and for each view in between the node that it went into.
     ``kept`` nodes stay.
     """
     inlined: dict[int, list[int]] = {}
-    absorbed: dict[int, int] = {}
-
-    def passes(user: int) -> bool:
-        node = merged.nodes[user]
-        return (
-            views
-            and _VIEW.fullmatch(node.name) is not None
-            and user not in kept
-            and node.state is NodeState.BUFFERLESS
-            and len(set(merged.targets[user])) == len(set(merged.sources[user])) == 1
-        )
-
     for leaf, node in enumerate(merged.nodes):
-        if not node.is_leaf or leaf in kept or not merged.sources[leaf] or merged.targets[leaf]:
+        above = dict.fromkeys(merged.sources[leaf])
+        if not node.is_leaf or leaf in kept or len(above) < users or merged.targets[leaf]:
             continue
-        if len(set(merged.sources[leaf])) < users:
-            continue
-        for user in merged.sources[leaf]:
-            between = []
-            while passes(user):
-                between.append(user)
-                user = merged.sources[user][0]
-            absorbed.update(dict.fromkeys(between, user))
-            leaves = inlined.setdefault(user, [])
-            if leaf not in leaves:
-                leaves.append(leaf)
-    return inlined, absorbed
+        for user in above:
+            inlined.setdefault(user, []).append(leaf)
+    return inlined

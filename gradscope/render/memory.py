@@ -21,22 +21,20 @@ class Kind(StrEnum):
     OPERATION = "operation"
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(NamedTuple):
     """One storage that a graph saved, and the node that saved it first: most often what made it.
 
-    ``source`` names the variable or buffer of the program that is known to hold it too; ``alone``
-    says whether nothing but the graph held it, None where that is not known.
+    ``source`` names the variable or buffer of the program that is known to hold it too.
     """
 
-    nbytes: int
-    module: str
-    module_class: str
-    site: Site | None
-    operation: str
+    node: Node
+    tensor: SavedTensor
     source: str
-    alone: bool | None
-    device: str
+
+    @property
+    def site(self) -> Site | None:
+        """Where it was saved."""
+        return self.tensor.site or self.node.site
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +47,14 @@ class Largest:
     @property
     def nbytes(self) -> int:
         """All bytes."""
-        return sum(one.nbytes for one in self.saved)
+        return sum(one.tensor.nbytes for one in self.saved)
 
     @property
     def alone(self) -> int | None:
         """The bytes that nothing but the graph held; None where that was not recorded."""
-        if all(one.alone is None for one in self.saved):
+        if all(one.tensor.alone is None for one in self.saved):
             return None
-        return sum(one.nbytes for one in self.saved if one.alone)
+        return sum(one.tensor.nbytes for one in self.saved if one.tensor.alone)
 
 
 def largest(recording: Recording) -> Largest | None:
@@ -79,17 +77,7 @@ def _saved(graph: Graph) -> Iterable[Saved]:
                 first.setdefault(tensor.storage, (node, tensor))
                 if tensor.source:
                     sources.setdefault(tensor.storage, tensor.source)
-    for number, (node, tensor) in first.items():
-        yield Saved(
-            tensor.nbytes,
-            node.module or "",
-            node.module_class or "",
-            tensor.site or node.site,
-            node.name,
-            sources.get(number, ""),
-            tensor.alone,
-            tensor.device,
-        )
+    return (Saved(*both, sources.get(number, "")) for number, both in first.items())
 
 
 class Size(NamedTuple):
@@ -104,7 +92,8 @@ def by(key: Callable[[Saved], Key], saved: Iterable[Saved]) -> dict[Key, Size]:
     sums: dict[Key, Size] = {}
     for one in saved:
         nbytes, alone = sums.get(key(one), (0, 0))
-        sums[key(one)] = Size(nbytes + one.nbytes, alone + one.nbytes * bool(one.alone))
+        size = one.tensor.nbytes
+        sums[key(one)] = Size(nbytes + size, alone + size * bool(one.tensor.alone))
     return dict(sorted(sums.items(), key=lambda item: (-item[1].nbytes, item[0])))
 
 
@@ -114,8 +103,9 @@ def name_of(
     """Return the name of the row to which a saved storage belongs."""
     match kind:
         case Kind.MODULE:
-            return f"{one.module} {one.module_class}".strip() or NO_MODULE
+            names = (one.node.module, one.node.module_class)
+            return " ".join(filter(None, names)) or NO_MODULE
         case Kind.LINE:
             return place_of(one.site) if one.site else NO_LINE
         case Kind.OPERATION:
-            return one.operation
+            return one.node.name

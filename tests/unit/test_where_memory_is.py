@@ -31,7 +31,7 @@ from gradscope.model import (
 )
 from gradscope.record.processes import merged
 from gradscope.render.machine.json import to_json
-from gradscope.render.memory import by, largest
+from gradscope.render.memory import Kind, by, largest, name_of
 from gradscope.render.text.memory import print_diff, print_memory
 
 
@@ -109,11 +109,11 @@ def test_bytes_are_those_that_hooks_count(name: str, checkpointed: bool) -> None
     expected = counted - (batch.nbytes if checkpointed else 0)
     assert expected > 0
     assert graph.nbytes == expected == graph.call.saved_bytes
-    for kind in ("module", "operation", "site"):
-        sums = by(lambda one: str(getattr(one, kind)), graph.saved)  # noqa: B023
+    for kind in Kind:
+        sums = by(lambda one: name_of(kind, one), graph.saved)  # noqa: B023
         assert sum(size.nbytes for size in sums.values()) == expected
     if not checkpointed:
-        assert sum(one.nbytes for one in graph.saved if one.module) > 0.9 * expected
+        assert sum(one.tensor.nbytes for one in graph.saved if one.node.module) > 0.9 * expected
 
 
 def as_torch_lets_go(loss: Callable[[], torch.Tensor], network: nn.Module) -> int:

@@ -21,7 +21,7 @@ from gradscope.model import (
 from gradscope.render.html.placing import place
 from gradscope.render.lifetimes import by_process, lifetimes, run_end
 from gradscope.render.machine.json import keys, plain
-from gradscope.render.memory import by, largest
+from gradscope.render.memory import Largest, by, largest
 from gradscope.render.text.finding import tally
 from gradscope.units import counted, lines_of
 
@@ -89,6 +89,7 @@ class Sites:
 def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
     """Return everything but the graphs; ``embedded`` names those that the page brings along."""
     sites = Sites(recording.sources, CONTEXT_LINES)
+    graph = largest(recording)
     return {
         **{
             name: sites.plain(getattr(recording, name))
@@ -98,8 +99,8 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
         "tracks": [_track(*part, sites) for part in by_process(recording)],
         "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
         "embedded": sorted(embedded),
-        "largest": _largest(recording, sites),
-        "flames": flames(recording, sites),
+        "largest": _heaviest(graph, sites) if graph else [],
+        "flames": flames(graph, sites) if graph and graph.saved else None,
         "processes": [
             {**sites.plain(one), "unfinished": one.outcome.unfinished}
             for one in recording.processes
@@ -148,29 +149,6 @@ def verdict(recording: Recording) -> dict[str, str]:
     return {"level": level, "headline": headline, "detail": detail}
 
 
-def _largest(recording: Recording, sites: Sites) -> list[Json]:
-    """Return the saved activations that weigh most, each storage of a graph once."""
-    found: dict[tuple[int, int], tuple[int, Node, SavedTensor]] = {}
-    for number, graph in sorted(recording.graphs.items()):
-        for node in graph.nodes:
-            for saved in node.saved:
-                if not saved.is_parameter and saved.nbytes:
-                    found.setdefault((number, saved.storage), (number, node, saved))
-    heaviest = sorted(found.values(), key=lambda one: -one[2].nbytes)[:MAX_LARGEST]
-    return [
-        {
-            "graph": number,
-            "node": node.index,
-            "name": node.name,
-            "label": saved.label,
-            "nbytes": saved.nbytes,
-            "state": saved.state,
-            "location": sites.number(saved.site or node.site),
-        }
-        for number, node, saved in heaviest
-    ]
-
-
 def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
     """Return one graph by columns, cut to the first ``MAX_NODES`` nodes that its roots reach."""
     total = len(graph.nodes)
@@ -203,13 +181,13 @@ def _columns(kind: type, things: Sequence[Any], sites: Sites) -> dict[str, list[
     }
 
 
-def flames(recording: Recording, sites: Sites) -> dict[str, Json] | None:
+def flames(graph: Largest, sites: Sites) -> dict[str, Json]:
     """Return what the largest graph saved, of which the page makes trees and tables."""
-    graph = largest(recording)
-    if graph is None or not graph.saved:
-        return None
     sums = by(
-        lambda one: (one.module, one.module_class, sites.number(one.site), one.operation),
+        lambda one: (
+            *(one.node.module or "", one.node.module_class or ""),
+            *(sites.number(one.site), one.node.name),
+        ),
         graph.saved,
     )
     call = graph.call
@@ -221,3 +199,20 @@ def flames(recording: Recording, sites: Sites) -> dict[str, Json] | None:
         "alone": graph.alone,
         "saved": [(*key, *size) for key, size in sums.items()],
     }
+
+
+def _heaviest(graph: Largest, sites: Sites) -> list[Json]:
+    """Return the saved tensors of the largest graph that weigh most."""
+    heaviest = sorted(graph.saved, key=lambda one: -one.tensor.nbytes)
+    return [
+        {
+            "graph": graph.call.graph,
+            "node": one.node.index,
+            "name": one.node.name,
+            "label": one.tensor.label,
+            "nbytes": one.tensor.nbytes,
+            "state": one.tensor.state,
+            "location": sites.number(one.site),
+        }
+        for one in heaviest[:MAX_LARGEST]
+    ]

@@ -60,7 +60,8 @@ def _memory(recording: Recording) -> dict[str, Any] | None:
         **sizes(graph.nbytes, graph.alone),
         **{f"by_{kind}": rows(kind) for kind in Kind},
         "by_device": {
-            name: size.nbytes for name, size in by(lambda one: one.device, graph.saved).items()
+            name: size.nbytes
+            for name, size in by(lambda one: one.tensor.device, graph.saved).items()
         },
     }
 

@@ -74,7 +74,7 @@ def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
     if summary.peak_saved_bytes > graph.nbytes:
         peak = nbytes(summary.peak_saved_bytes)
         print_message(indent, f"all graphs together held {peak} at the peak of the run", console)
-    devices = by(lambda one: one.device, graph.saved)
+    devices = by(lambda one: one.tensor.device, graph.saved)
     if devices.keys() - {"cpu"}:
         sizes = listed(f"{nbytes(size.nbytes)} on {name}" for name, size in devices.items())
         print_message(indent, f"of that {sizes}", console)
@@ -89,8 +89,10 @@ def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
         print_message(indent, held, console)
     known = [one for one in graph.saved if one.source]
     if known:
-        names = listed(f"`{one.source}`" for one in sorted(known, key=lambda one: -one.nbytes))
-        size = nbytes(sum(one.nbytes for one in known))
+        names = listed(
+            f"`{one.source}`" for one in sorted(known, key=lambda one: -one.tensor.nbytes)
+        )
+        size = nbytes(sum(one.tensor.nbytes for one in known))
         print_message(indent, f"{size} is in variables of the program too: {names}", console)
     print_lines(console, [Text()])
 

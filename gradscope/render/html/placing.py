@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isqrt
 
 from gradscope.model import Graph, Node
 from gradscope.render.pictures.compose import fold_title
@@ -29,11 +30,7 @@ STRETCH = "\1"
 """Begins the name of the box of some neighbours out of a long row."""
 
 LONG = 100
-"""A level of more boxes than this is cut into stretches,"""
-PARTS = 30
-"""about so many,"""
-LEAST = 20
-"""each of at least so many boxes."""
+"""A level of more boxes than this is cut into as many stretches as each of them has boxes."""
 
 
 def module_calls(nodes: Sequence[Node], built: Sequence[int]) -> list[Scope]:
@@ -76,8 +73,14 @@ def cut_long_levels(built: Sequence[int], scopes: list[Scope]) -> None:
             levels.setdefault(scope[:depth], {})[scope[: depth + 1]] = None
         levels.setdefault(scope, {})[index] = None
     around: dict[Scope | int, Scope] = {}
-    for children in levels.values():
-        _cut(list(children), (), around)
+    for level in levels.values():
+        children = list(level)
+        size = isqrt(len(children)) + 1
+        for number, start in enumerate(range(0, len(children), size)):
+            part = children[start : start + size]
+            if len(children) > LONG:
+                box = (STRETCH + _stretch_label(part), number)
+                around.update(dict.fromkeys(part, (box,)))
     if not around:
         return
     for index in built:
@@ -85,17 +88,6 @@ def cut_long_levels(built: Sequence[int], scopes: list[Scope]) -> None:
         for depth in range(len(plain), 0, -1):
             cut = around.get(plain[:depth], ()) + plain[depth - 1 : depth] + cut
         scopes[index] = cut
-
-
-def _cut(children: list[Scope | int], outer: Scope, around: dict[Scope | int, Scope]) -> None:
-    if len(children) <= LONG:
-        if outer:
-            around.update(dict.fromkeys(children, outer))
-        return
-    size = max(LEAST, -(-len(children) // PARTS))
-    for number, start in enumerate(range(0, len(children), size)):
-        part = children[start : start + size]
-        _cut(part, (*outer, (STRETCH + _stretch_label(part), number)), around)
 
 
 def _stretch_label(children: list[Scope | int]) -> str:

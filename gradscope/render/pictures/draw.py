@@ -14,7 +14,7 @@ from gradscope.render.pictures.dot import to_dot as dot_of
 from gradscope.render.pictures.formats import ENCODERS, check_suffix
 from gradscope.render.pictures.options import DEFAULTS, Options
 from gradscope.render.pictures.picture import UNMARKED, Marks, Picture
-from gradscope.render.pictures.selection import Selection, select
+from gradscope.render.pictures.selection import select
 from gradscope.render.pictures.svg import Scene, to_svg
 from gradscope.render.pictures.wasm import LayoutError
 
@@ -47,8 +47,11 @@ def draw_recording(
     Without ``call`` it is the one of the gravest finding, or else the last. The focus may also be
     ``finding``.
     """
-    chosen, options = _chosen(recording, options, call)
-    return draw_graphs(chosen.graphs, file, options, chosen.marks)
+    chosen = select(recording, call, of_finding=options.focus == "finding")
+    asked = options.depth is not None or not options.fold
+    # A large one is focused on its finding unless the user asks otherwise.
+    focus = options.focus or (None if asked else chosen.focus)
+    return draw_graphs(chosen.graphs, file, replace(options, focus=focus), chosen.marks)
 
 
 def draw_graphs(
@@ -99,14 +102,6 @@ def _drawn(graphs: Sequence[Graph], options: Options, marks: Marks) -> tuple[Pic
         note = f"folded all the same: {problem}; a .dot has every node"
         folded = replace(folded, notes=(*folded.notes, note))
         return folded, to_svg(folded)
-
-
-def _chosen(recording: Recording, options: Options, call: int | None) -> tuple[Selection, Options]:
-    """Select the graphs; focus a large one on its finding unless the user asks otherwise."""
-    chosen = select(recording, call, of_finding=options.focus == "finding")
-    asked = options.depth is not None or not options.fold
-    focus = options.focus or (None if asked else chosen.focus)
-    return chosen, replace(options, focus=focus)
 
 
 def _write(target: Path, data: bytes) -> None:

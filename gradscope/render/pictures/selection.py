@@ -17,7 +17,7 @@ from gradscope.model import (
 )
 from gradscope.render.pictures.folding import COMFORTABLE
 from gradscope.render.pictures.picture import Marks
-from gradscope.units import counted
+from gradscope.units import counted, listed
 
 MOST_CALLS = 4
 """More graphs than these in one picture show less, not more."""
@@ -121,8 +121,7 @@ def _stored(recording: Recording) -> str:
     numbers = sorted(row.number for row in recording.calls if row.graph in recording.graphs)
     if not numbers:
         return "it has none at all"
-    shown = ", ".join(f"{number:,}" for number in numbers[:5])
-    return f"draw one of calls {shown}{', …' if len(numbers) > 5 else ''}"
+    return f"draw one of calls {listed(map('{:,}'.format, numbers), 5)}"
 
 
 def _moment(row: BackwardCall, call: int | None) -> str:
@@ -141,9 +140,9 @@ def _moment(row: BackwardCall, call: int | None) -> str:
 def _earlier(
     recording: Recording, row: BackwardCall, whole: Graph
 ) -> list[tuple[BackwardCall, Graph]]:
-    """Return the calls just before this one whose graphs share a node with its graph ``whole``.
+    """Return the last calls before this one whose graphs share a node with its graph ``whole``.
 
-    With them comes each call that freed such a node. A graph is stored at its first sight, so
+    Those that freed such a node come before others. A graph is stored at its first sight, so
     sequence numbers can be compared only between calls that were the first to meet their graphs.
     """
     first: dict[int, BackwardCall] = {}
@@ -158,19 +157,13 @@ def _earlier(
         if number in recording.graphs and other.thread == row.thread and other.number < row.number
     }
     identities = _identities(whole)
-
-    def shares(number: int) -> bool:
-        return number in before and not identities.isdisjoint(_identities(before[number][1]))
-
-    chosen: list[int] = []
-    number = row.number - 1
-    while len(chosen) < MOST_CALLS - 1 and shares(number):
-        chosen.append(number)
-        number -= 1
-    freed_by = {node.freed_by for node in whole.nodes if node.freed_by is not None}
-    for number in sorted(freed_by.difference(chosen), reverse=True):
-        if len(chosen) < MOST_CALLS - 1 and shares(number):
-            chosen.append(number)
+    sharing = [
+        number
+        for number, (_, graph) in before.items()
+        if not identities.isdisjoint(_identities(graph))
+    ]
+    freed_by = {node.freed_by for node in whole.nodes}
+    chosen = sorted(sharing, key=lambda number: (number in freed_by, number))[-MOST_CALLS + 1 :]
     return [before[number] for number in sorted(chosen)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -68,6 +68,7 @@ def lifetimes(recording: Recording) -> tuple[Bar, ...]:
     """Return one bar for each row of calls, packed into as few lanes as keep them apart."""
     end = run_end(recording)
     gone = _destroyed(recording, end)
+    ends = sorted(call.ended for call in recording.calls)
     lane_ends: list[float] = []
     lane_of: dict[int | None, int] = {}
     bars: list[Bar] = []
@@ -80,7 +81,10 @@ def lifetimes(recording: Recording) -> tuple[Bar, ...]:
         if call.graph is not None and call.graph in lane_of:
             built, lane = call.started, lane_of[call.graph]
         else:
-            built = _built_from(recording, row)
+            built = call.started
+            if call.count == 1 and call.parent is None:  # built since the call before ended
+                before = bisect_right(ends, built)
+                built = ends[before - 1] if before else 0.0
             lane = lane_of[call.graph] = _free_lane(lane_ends, built)
         lane_ends[lane] = max(lane_ends[lane], ended, kept or 0.0)
         bars.append(Bar(row, lane, built, call.started, ended, kept, gone[row]))
@@ -92,19 +96,6 @@ def _folded_until(recording: Recording, row: int, end: float) -> float:
     last = recording.calls[row].last_number
     starts = (later.started for later in recording.calls[row + 1 :] if later.number > last)
     return max(recording.calls[row].ended, min(starts, default=end))
-
-
-def _built_from(recording: Recording, row: int) -> float:
-    """Return when the call before ended: what this call runs was built since."""
-    call = recording.calls[row]
-    if call.count > 1 or call.parent is not None:
-        return call.started
-    before = recording.calls[row - 1] if row else None
-    if before is not None and before.number == call.number - 1:
-        return min(before.ended, call.started)
-    samples = recording.timeline
-    at = bisect_left(samples, call.number - 1, key=lambda sample: sample.call)
-    return min(samples[at].time if row and at < len(samples) else 0.0, call.started)
 
 
 def _free_lane(lane_ends: list[float], start: float) -> int:

@@ -69,8 +69,7 @@ async function showGraph(number, options = {}) {
 }
 
 function noteGraph(call, graph) {
-  const parts = [counted(graph.total, "node")];
-  if (graph.total > graph.count) parts.push(`the first ${count(graph.count)} shown`);
+  const parts = [counted(graph.count, "node")];
   if (graph.not_looked_at) parts.push(`${counted(graph.not_looked_at, "edge")} too deep to follow`);
   byId("graph-note").textContent = `${call ? `${call.title.toLowerCase()}: ` : ""}${parts.join(", ")}`;
 }

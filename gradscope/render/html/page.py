@@ -41,6 +41,8 @@ SCRIPTS = (
 
 GRAPH_BUDGET = 1_500_000
 """Bytes that all graphs together may take; what does not fit is left out with a note."""
+LEAST = 8
+"""Bytes that a node takes at least."""
 
 
 def to_html(recording: Recording) -> str:
@@ -49,9 +51,10 @@ def to_html(recording: Recording) -> str:
     embedded: list[int] = []
     room = GRAPH_BUDGET
     for number in _by_interest(recording):
-        block = _data_block(
-            f"graph-{number}", graph_data(recording.graphs[number], recording.sources)
-        )
+        graph = recording.graphs[number]
+        if LEAST * len(graph.nodes) > room:
+            continue
+        block = _data_block(f"graph-{number}", graph_data(graph, recording.sources))
         if len(block) <= room:
             room -= len(block)
             graphs.append(block)

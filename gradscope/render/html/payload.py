@@ -25,7 +25,6 @@ from gradscope.render.memory import Largest, by, largest
 from gradscope.render.text.finding import tally
 from gradscope.units import counted, lines_of
 
-MAX_NODES = 25_000
 MAX_LARGEST = 25
 MAX_LINE = 240
 CONTEXT_LINES = 2
@@ -150,18 +149,9 @@ def verdict(recording: Recording) -> dict[str, str]:
 
 
 def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
-    """Return one graph by columns, cut to the first ``MAX_NODES`` nodes that its roots reach."""
-    total = len(graph.nodes)
-    if total > MAX_NODES:
-        graph = Graph(
-            graph.nodes[:MAX_NODES],
-            tuple(e for e in graph.edges if e.source < MAX_NODES and e.target < MAX_NODES),
-            tuple(root for root in graph.roots if root.node < MAX_NODES),
-            graph.not_looked_at,
-        )
+    """Return one graph by columns."""
     sites = Sites(sources, 0)
     return {
-        "total": total,
         "not_looked_at": graph.not_looked_at,
         "roots": sites.plain(graph.roots),
         "placing": sites.plain(place(graph)),

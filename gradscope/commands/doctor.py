@@ -44,7 +44,6 @@ def _checks() -> Iterator[Check]:
     yield Check("gradscope", Grade.OK, __version__)
     yield Check("Python", Grade.OK, python)
     yield from _torch_checks()
-    yield from _tracing()
     yield from _pictures()
 
 
@@ -111,18 +110,6 @@ def _watches() -> Check:
     if notes:
         return Check("a watch", Grade.LESS, "; ".join(notes), _REPORT)
     return Check("a watch", Grade.OK, "it announced a backward call through a freed graph")
-
-
-def _tracing() -> Iterator[Check]:
-    if sys.gettrace() is not None:
-        yield Check(
-            "tracing",
-            Grade.LESS,
-            "another tool traces this process, so lines are not watched (GS103, GS202 come later)",
-            "run without the debugger or the coverage tool",
-        )
-    else:
-        yield Check("tracing", Grade.OK, "no other tool traces this process")
 
 
 def _pictures() -> Iterator[Check]:

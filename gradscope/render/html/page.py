@@ -17,28 +17,10 @@ from gradscope.render.html.payload import graph_data, page_data
 from gradscope.render.machine.json import dumped
 from gradscope.units import escaped
 
-SCRIPTS = (
-    "core.js",
-    "findings.js",
-    "scale.js",
-    "timeline.js",
-    "brush.js",
-    "call.js",
-    "centres.js",
-    "fold.js",
-    "arrows.js",
-    "paint.js",
-    "canvas.js",
-    "graph.js",
-    "controls.js",
-    "search.js",
-    "details.js",
-    "table.js",
-    "flames.js",
-    "report.js",
-)
-"""Joined in this order into one script."""
+LAST = ("canvas.js", "report.js")
+"""Scripts that use others at once: a class of another file, and all that makes the page."""
 
+ASSETS = files("gradscope.render.html")
 GRAPH_BUDGET = 1_500_000
 """Bytes that all graphs together may take; what does not fit is left out with a note."""
 LEAST = 8
@@ -61,7 +43,9 @@ def to_html(recording: Recording) -> str:
             embedded.append(number)
     data = _data_block("report-data", page_data(recording, embedded))
     style = _state_colours() + _asset("report.css")
-    script = '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
+    names = [file.name for file in ASSETS.iterdir() if file.name.endswith(".js")]
+    names = [*sorted(set(names).difference(LAST)), *LAST]
+    script = '"use strict";\n(() => {\n' + "\n".join(map(_asset, names)) + "})();\n"
     parts = {
         "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'",
@@ -120,7 +104,7 @@ def _state_colours() -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("gradscope.render.html") / name).read_text("utf-8")
+    return (ASSETS / name).read_text("utf-8")
 
 
 def _hash(text: str) -> str:

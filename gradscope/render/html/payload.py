@@ -123,28 +123,21 @@ def _track(process: Process, own: Recording, sites: Sites) -> dict[str, Json]:
 
 def verdict(recording: Recording) -> dict[str, str]:
     """Return the one thing to know about the run: how bad it is, and a sentence."""
-    summary, outcome = recording.summary, recording.outcome
-    detail = ""
+    calls, outcome = recording.summary.backward_calls, recording.outcome
+    standing = {finding.severity for finding in recording.findings if finding.counts}
+    level = next((severity.value for severity in Severity if severity in standing), "unfinished")
+    headline = ", ".join(tally(recording.findings)) if standing else "No finding about graphs"
+    detail = f"in {counted(calls, 'backward call')}"
     if not outcome.finished:
         how = outcome.unfinished[:1].upper() + outcome.unfinished[1:]
         detail = f"{how}; this is what had been seen by then."
     elif outcome.exception:
         detail = f"The program ended with {outcome.exception}"
-    standing = {finding.severity for finding in recording.findings if finding.counts}
-    level = next((severity.value for severity in Severity if severity in standing), "unfinished")
-    if standing:
-        headline = ", ".join(tally(recording.findings))
-    elif not outcome.finished:
-        headline = "No finding so far"
-    elif outcome.exception:
-        headline = "No finding about graphs"
-    elif not summary.backward_calls:
+    elif not calls:
         headline = "No backward call was seen"
         detail = "The program ran to its end without backward() or autograd.grad()."
-    else:
+    elif not standing:
         level, headline = "clean", "No problem found"
-        calls = counted(summary.backward_calls, "backward call")
-        detail = f"{calls}, and nothing seen that will crash or leak."
     return {"level": level, "headline": headline, "detail": detail}
 
 

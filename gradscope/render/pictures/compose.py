@@ -32,14 +32,7 @@ from gradscope.units import common_module, counted, listed, nbytes
 _ROWS = 6
 """A box shows at most so many saved tensors, and so many leaves."""
 
-_TELLING = (
-    NodeState.STALE,
-    NodeState.FREED,
-    NodeState.RETAINED,
-    NodeState.LIVE,
-    NodeState.DESTROYED,
-    NodeState.BUFFERLESS,
-)
+_TELLING = list(map(NodeState, ("stale", "freed", "retained", "live", "destroyed", "bufferless")))
 """A box of many nodes has the first of these states that is in it."""
 
 

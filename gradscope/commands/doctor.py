@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from types import ModuleType
 
 from gradscope._version import __version__
 from gradscope.commands.outputs import console_on
@@ -79,14 +80,10 @@ def _torch_checks() -> Iterator[Check]:
 _REPORT = "use a torch that docs/compatibility.md lists, and please report this"
 
 
-def _is_available(torch: object, device: str) -> bool:
-    is_available: Callable[[], bool] | None = getattr(
-        getattr(torch, device, None), "is_available", None
-    )
-    try:
-        return is_available is not None and bool(is_available())
-    except Exception:  # a driver that does not answer
-        return False
+def _is_available(torch: ModuleType, device: str) -> bool:
+    with suppress(Exception):  # a driver that does not answer
+        return bool(getattr(torch, device).is_available())
+    return False
 
 
 def _watches() -> Check:

@@ -37,10 +37,6 @@ class Look:
     line: str = "solid"
     dash: tuple[int, ...] = ()
 
-    def tone(self, theme: str) -> Tone:
-        """Return the colours on the page of this theme."""
-        return self.dark if theme == "dark" else self.light
-
 
 @dataclass(frozen=True, slots=True)
 class Page:

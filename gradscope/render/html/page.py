@@ -95,7 +95,7 @@ def _state_colours() -> str:
     def properties(name: str, page: theme.Page) -> str:
         values: dict[str, str] = asdict(page)
         for key, look in _all_looks().items():
-            tone = look.tone(name)
+            tone: theme.Tone = getattr(look, name)
             values |= {f"{key}-ink": tone.ink, f"{key}-fill": tone.fill}
         return "".join(f"--{name}:{value};" for name, value in values.items())
 

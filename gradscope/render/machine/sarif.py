@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
@@ -27,8 +26,7 @@ _PRECISIONS = {"certain": "very-high", "predicted": "high", "observed": "high"}
 
 def to_sarif(recording: Recording) -> str:
     """Return the findings of a run as a SARIF log."""
-    rules = _rules(recording.findings)
-    order = {rule["id"]: index for index, rule in enumerate(rules)}
+    rules = list(map(_rule, ALL_RULES))
     driver = {"name": "gradscope", "version": recording.header.gradscope, "rules": rules}
     run: dict[str, Any] = {
         "tool": {"driver": driver},
@@ -37,18 +35,9 @@ def to_sarif(recording: Recording) -> str:
             ROOT: {"uri": _folder_uri(), "description": {"text": "where the script was started"}}
         },
         "invocations": [_invocation(recording)],
-        "results": [_result(finding, order) for finding in recording.findings],
+        "results": [_result(finding) for finding in recording.findings],
     }
     return dumped({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
-
-
-def _rules(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Return all rules of this gradscope, and what findings say of those of a newer one."""
-    known = {rule.code: _rule(rule) for rule in ALL_RULES}
-    for finding in findings:
-        unknown = {"id": finding.code, "name": finding.name}
-        known.setdefault(finding.code, unknown | {"shortDescription": {"text": finding.name}})
-    return [known[code] for code in sorted(known)]
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
@@ -76,7 +65,7 @@ def _invocation(recording: Recording) -> dict[str, Any]:
     return invocation
 
 
-def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
+def _result(finding: Finding) -> dict[str, Any]:
     message = f"{finding.message}: {finding.label}" if finding.label else finding.message
     if finding.fix is not None:
         message += f"\n{finding.fix.message}"
@@ -84,7 +73,6 @@ def _result(finding: Finding, order: dict[str, int]) -> dict[str, Any]:
     message += "".join(f"\nor: {alternative(other)}" for other in finding.alternatives)
     result: dict[str, Any] = {
         "ruleId": finding.code,
-        "ruleIndex": order[finding.code],
         "level": "note" if finding.withdrawn else _LEVELS[finding.severity],
         "message": {"text": message},
         "locations": [] if finding.site is None else [_location(finding.site)],

@@ -126,21 +126,18 @@ def _outcome(outcome: Outcome, who: str, console: Console) -> None:
 
 def _headline(recording: Recording, console: Console) -> None:
     """Print the result in one line."""
-    calls = recording.summary.backward_calls
-    if not recording.findings:
-        if calls == 0:
-            print_lines(console, [Text("no backward call was made, so there is nothing to report")])
-            return
-        if any(one.differs for one in recording.processes):
-            print_lines(console, [Text(f"no finding in {_made(recording)}", style="bold")])
-            return
-        checked = f"no problem found in {_made(recording)}"
-        print_lines(console, [Text(checked, style="bold green")])
+    words, style = ", ".join(tally(recording.findings)), "bold"
+    if recording.findings:
+        found = [finding.severity for finding in recording.findings if finding.counts]
+        style = SEVERITIES[min(found, key=lambda one: one.rank)].terminal if found else style
+    elif not recording.summary.backward_calls:
+        print_lines(console, [Text("no backward call was made, so there is nothing to report")])
         return
-    found = [finding.severity for finding in recording.findings if finding.counts]
-    parts = tally(recording.findings)
-    style = SEVERITIES[min(found, key=lambda severity: severity.rank)].terminal if found else "bold"
-    line = Text.assemble((", ".join(parts), style), f" in {_made(recording)}")
+    elif any(one.differs for one in recording.processes):
+        words = "no finding"
+    else:
+        words, style = "no problem found", "bold green"
+    line = Text.assemble((words, style), f" in {_made(recording)}")
     print_lines(console, wrapped(line, console.width, console))
 
 

@@ -67,21 +67,6 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def seconds(duration: float) -> str:
-    """Return a duration with its unit: ``340 us``, ``12 ms``, ``3.4 s``, ``2 min 5 s``."""
-    if duration < 0.001:
-        return f"{duration * 1e6:.0f} us"
-    if duration < 1:
-        return f"{duration * 1e3:.0f} ms"
-    if duration < 59.95:
-        return f"{duration:.1f} s"
-    minutes, rest = divmod(round(duration), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
-
-
 def lines_told(numbers: Iterable[int]) -> str:
     """Return lines in a sentence: ``line 5``, ``lines 5, 7``."""
     apart = [str(number) for number in sorted(set(numbers))]

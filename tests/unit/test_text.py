@@ -36,7 +36,7 @@ from gradscope.render.text.calls import MOST_ROWS, folded
 from gradscope.render.text.finding import print_finding
 from gradscope.render.text.report import print_report
 from gradscope.render.text.terminal import SafeConsole, begin_line, cut, plain, show_progress
-from gradscope.units import counted, listed, nbytes, seconds
+from gradscope.units import counted, listed, nbytes
 
 RECORDINGS = {
     "canned": canned_recording(),
@@ -468,21 +468,6 @@ def test_a_long_place_keeps_its_end_and_the_columns_their_place() -> None:
 )
 def test_bytes(number: int, text: str) -> None:
     assert nbytes(number) == text
-
-
-@pytest.mark.parametrize(
-    ("duration", "text"),
-    [
-        (0.00034, "340 us"),
-        (0.012, "12 ms"),
-        (3.41, "3.4 s"),
-        (59.99, "1 min 0 s"),
-        (125, "2 min 5 s"),
-        (3725, "1 h 2 min"),
-    ],
-)
-def test_times(duration: float, text: str) -> None:
-    assert seconds(duration) == text
 
 
 def test_counts_and_lists() -> None:

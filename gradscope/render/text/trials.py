@@ -33,6 +33,7 @@ _MOST_OUTPUT_LINES = 15
 _LEAST_COLUMN = 24
 _LABEL = 11
 _LOSS = re.compile(r"(.+?)\s*\.\s*backward\s*\(")
+_OPTIMIZER = re.compile(r"([\w.\[\]'\"]+)\s*\.\s*step\s*\(")
 _MOST_TEXT = 40
 
 
@@ -268,12 +269,17 @@ def _quoted(text: str) -> str:
 
 
 def _step(difference: Difference, comparison: Comparison) -> str:
-    """Return `` at the step of Adam (train.py:21)``."""
+    """Return `` at `oG.step()` (train.py:21, Adam)``."""
     if difference.optimizer < 0:
         return ""
     steps = (step for step in comparison.before if step.optimizer != difference.optimizer)
-    place = told_place(difference.step.line, {difference.step.line, *(s.line for s in steps)})
-    return f" at the step of {comparison.optimizers[difference.optimizer]} ({_short(place)})"
+    lines = {difference.step.line, *(step.line for step in steps)}
+    file, line = told_place(difference.step.line, lines)
+    text = text_at(file, line, {})
+    found = _OPTIMIZER.search(text)
+    name = found[0] + ")" if found is not None else text
+    shown = f"`{name}`" if 0 < len(name) <= _MOST_TEXT else "the step"
+    return f" at {shown} ({_short((file, line))}, {comparison.optimizers[difference.optimizer]})"
 
 
 def _short(place: Spot) -> str:

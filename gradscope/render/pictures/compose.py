@@ -71,7 +71,10 @@ def fold_box(number: int, merged: Merged, part: Part, leaves: Sequence[int]) -> 
     if len(states) > 1:
         words = [f"{states[s]:,} {NODE_STATES[s].word}" for s in _TELLING if states[s]]
         rows.append(Row(", ".join(words)))
-    rows += _saved_total(nodes)
+    rows += [
+        Row(f"{counted(number, 'tensor')} {state}", nbytes(size), state)
+        for state, number, size in held_and_freed(nodes)
+    ]
     if leaves:
         some = counted(len(set(leaves)), "leaf", "leaves")
         rows.append(Row(f"→ {some}: {_leaf_names(merged, leaves)}", muted=True))
@@ -137,20 +140,16 @@ def _contents(nodes: Sequence[Node]) -> str:
     return f"{counted(len(nodes), 'node')}: {one_line(', '.join(shown), 60)}{more}"
 
 
-def held_and_freed(nodes: Iterable[Node]) -> tuple[list[SavedTensor], list[SavedTensor]]:
-    """Return the saved activations that the nodes still hold, and those that are gone."""
+def held_and_freed(nodes: Iterable[Node]) -> list[tuple[SavedState, int, int]]:
+    """Return number and bytes of the saved activations that the nodes still hold, and of those
+    that are gone; nothing of which there is none.
+    """
     tensors = [s for node in nodes for s in node.saved if not s.is_parameter]
-    return [s for s in tensors if not s.state.is_gone], [s for s in tensors if s.state.is_gone]
-
-
-def _saved_total(nodes: Iterable[Node]) -> list[Row]:
-    """Return one row for what is still held, one for what is gone."""
-    states = (SavedState.SAVED, SavedState.FREED)
-    return [
-        Row(f"{counted(len(some), 'tensor')} {state}", nbytes(activation_bytes(some)), state)
-        for some, state in zip(held_and_freed(nodes), states, strict=True)
-        if some
-    ]
+    some = {
+        SavedState.SAVED: [s for s in tensors if not s.state.is_gone],
+        SavedState.FREED: [s for s in tensors if s.state.is_gone],
+    }
+    return [(state, len(those), activation_bytes(those)) for state, those in some.items() if those]
 
 
 def _saved_rows(saved: Sequence[SavedTensor]) -> list[Row]:
@@ -237,10 +236,8 @@ def _title(merged: Merged) -> str:
 
 def _totals(nodes: Sequence[Node]) -> list[str]:
     """Return the number of nodes, and what became of the activations that they saved."""
-    held, freed = held_and_freed(nodes)
-    sizes = [(held, "saved"), (freed, "freed")]
-    parts = [f"{nbytes(activation_bytes(some))} {word}" for some, word in sizes if some]
-    return [counted(len(nodes), "node"), *parts]
+    sizes = [f"{nbytes(size)} {state}" for state, _, size in held_and_freed(nodes)]
+    return [counted(len(nodes), "node"), *sizes]
 
 
 def _marked(box: Box, merged: Merged, part: Part, marks: Marks) -> Box:

@@ -208,10 +208,10 @@ class Session:
 
     # what the choke point writes goes to every watch in progress
 
-    def graph(self, signature: Any, graph: Graph, site: Site | None) -> int | None:
-        """Write a graph that a call at ``site`` met; return its number in the outermost watch."""
-        numbers = [scope.writer.graph(signature, graph, site) for scope in self.scopes]
-        return numbers[0]
+    def graph(self, signature: Any, graph: Graph, site: Site | None) -> None:
+        """Write a graph that a call at ``site`` met."""
+        for scope in self.scopes:
+            scope.writer.graph(signature, graph, site)
 
     def number(self, signature: Any, site: Site | None) -> int | None:
         """Return the number that the outermost watch gave to the graph of this signature."""

@@ -27,34 +27,15 @@ from gradscope.torch_private import (
 DETACHED_TEXT = "Trying to use a saved tensor that has been detached in-place"
 CLONE = "CloneBackward0"
 
-_EDGES = {
-    "AddmmBackward0": {"mat1": 1, "mat2": 2},
-    "BmmBackward0": {"self": 0, "mat2": 1},
-    "ConvolutionBackward0": {"input": 0, "weight": 1},
-    "DivBackward0": {"self": 0, "other": 1},
-    "MmBackward0": {"self": 0, "mat2": 1},
-    "MseLossBackward0": {"self": 0, "target": 1},
-    "MulBackward0": {"self": 0, "other": 1},
-}
-"""Of saved tensors that often need no gradient: which edge of the node leads to where one was made
-that needed one. It stays when the tensor is detached in place.
-"""
-OUTPUT = -1
-"""Instead of an edge: an output of the node, of which torch makes a new tensor when it is read."""
-
 
 class Kind:
     """What a Python type of nodes tells of its nodes."""
 
     def __init__(self, kind: type) -> None:
         self.names = tuple(a[len(RAW_SAVED) :] for a in dir(kind) if a.startswith(RAW_SAVED))
-        edges = _EDGES.get(kind.__name__, {})
-        self.reads = tuple(
-            (n, SAVED + n, RAW_SAVED + n, OUTPUT if n.startswith("result") else edges.get(n))
-            for n in self.names
-        )
-        """Of each saved tensor its name, the attribute that unpacks it, that of the saved tensor
-        itself, and the edge that shows whether it needed a gradient, where one does, or OUTPUT.
+        self.reads = tuple((n, SAVED + n, RAW_SAVED + n) for n in self.names)
+        """Of each saved tensor its name, the attribute that unpacks it, and that of the saved
+        tensor itself.
         """
         self.is_leaf = kind.__name__ == "AccumulateGrad"
         self.is_slices = kind.__name__ == "CopySlices"

@@ -8,15 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch.autograd.graph import GradientEdge
 
-from gradscope.api.snapshot import room, start_nodes
+from gradscope.api.snapshot import start_nodes
 from gradscope.api.watch import current
 from gradscope.collect.looker import Looker
-from gradscope.collect.nodes import are_whole
 from gradscope.collect.state import State
 from gradscope.detect import hazards
 from gradscope.model import Hazards
 from gradscope.program.undisturbed import Uncollected
-from gradscope.torch_private import DisableTorchFunction
 
 
 def check(
@@ -30,13 +28,9 @@ def check(
 
     Raises GradscopeError for a root that has no graph.
     """
-    nodes = start_nodes(roots)
+    start_nodes(roots)  # says what is wrong with them
     session = current()
-    with DisableTorchFunction(), Uncollected():  # torch makes objects that live with the graph
-        whole = are_whole(nodes, room())
-    del nodes
-    if whole:
-        return Hazards()
     state = State() if session is None else session.state
     looker = Looker(state) if session is None else session.looker
-    return Hazards(hazards.foresee(state, looker, roots, tuple(inputs or ()), sys._getframe(1)))
+    with Uncollected():  # torch makes objects that live with the graph
+        return Hazards(hazards.foresee(state, looker, roots, tuple(inputs or ()), sys._getframe(1)))

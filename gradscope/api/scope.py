@@ -63,7 +63,6 @@ from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.rules.suppressing import Suppressor
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
-    device_peaks,
     has_default_hooks,
     hide_package_from_compiler,
 )
@@ -209,10 +208,10 @@ class Session:
 
     # what the choke point writes goes to every watch in progress
 
-    def graph(self, signature: Any, graph: Graph, site: Site | None) -> int | None:
-        """Write a graph that a call at ``site`` met; return its number in the outermost watch."""
-        numbers = [scope.writer.graph(signature, graph, site) for scope in self.scopes]
-        return numbers[0]
+    def graph(self, signature: Any, graph: Graph, site: Site | None) -> None:
+        """Write a graph that a call at ``site`` met."""
+        for scope in self.scopes:
+            scope.writer.graph(signature, graph, site)
 
     def number(self, signature: Any, site: Site | None) -> int | None:
         """Return the number that the outermost watch gave to the graph of this signature."""
@@ -287,7 +286,7 @@ class Session:
             peak_saved_bytes=self.state.peak_bytes,
             left_out=len(self.state.left_out),
             uncounted_nodes=self.state.generations.built_since if self.state.lifting.on else 0,
-            notes=(*self.state.notes, *device_peaks()),
+            notes=tuple(self.state.notes),
         )
 
 

@@ -84,8 +84,8 @@ class Sink(Protocol):
     def number(self, signature: Any, site: Site | None) -> int | None:
         """Return the number of the graph written for this signature."""
 
-    def graph(self, signature: Any, graph: Graph, site: Site | None) -> int | None:
-        """Write a graph that a call at ``site`` met, once; return its number."""
+    def graph(self, signature: Any, graph: Graph, site: Site | None) -> None:
+        """Write a graph that a call at ``site`` met, once."""
 
     def begins(self) -> None:
         """Note that a call begins, which may never end."""

@@ -18,7 +18,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import INPUTS, Call
 from gradscope.collect.generations import Generations
-from gradscope.collect.marks import Token, Weight
+from gradscope.collect.marks import KEY, Token, Weight
 from gradscope.collect.observers import Observer
 from gradscope.collect.shapes import Habit, Shape
 from gradscope.collect.thread_numbers import OTHER
@@ -123,7 +123,10 @@ class Lifting:
         """Count the nodes of a recognized graph as alive for as long as its root lives."""
         metadata: Any = roots[0].metadata  # a property, though its stub says a method
         if Weight.KEY not in metadata:
-            metadata[Weight.KEY] = Weight(self._census, self._past.count_new(call.numbers))
+            mark = metadata.get(KEY)  # the program may have had a look at it: it is counted then
+            is_counted = mark is not None and mark.census is self._census
+            nodes = 0 if is_counted else self._past.count_new(call.numbers)
+            metadata[Weight.KEY] = Weight(self._census, nodes)
         self._weight = metadata[Weight.KEY]
 
     def after_guarded(self, call: Call) -> None:

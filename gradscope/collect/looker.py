@@ -206,11 +206,6 @@ class Looker:
             self._past.recall(token)
         for name, data in held(node, kind):
             if isinstance(data, Packed) and data.ledger is self._ledger:
-                data.token = token
-                token.place = token.place or data.place
-                token.route = token.route or data.route
-                token.module = token.module or data.module
-                token.differentiates = data.differentiates
                 packs.append(weakref.ref(data))
             else:
                 unseen.append((name.split("[", 1)[0], data))
@@ -218,7 +213,7 @@ class Looker:
             token.unhooked = tuple(
                 _weight(data) for _, data in unseen if isinstance(data, torch.Tensor)
             )
-        token.packs = packs
+        token.packs = self._claim(token, packs)
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
         # What hooks of the program's have packed is a tensor no more, nor a number.
         token.probed = any(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch.autograd.graph import Node
 
 from gradscope.collect import slots
 from gradscope.collect.marks import Packed, Stale
-from gradscope.collect.walk import Walker
 from gradscope.program.tensors import PLAIN, is_leaf, version_of
 from gradscope.torch_private import (
     CHECKPOINT_FILE,
@@ -29,34 +27,15 @@ from gradscope.torch_private import (
 DETACHED_TEXT = "Trying to use a saved tensor that has been detached in-place"
 CLONE = "CloneBackward0"
 
-_EDGES = {
-    "AddmmBackward0": {"mat1": 1, "mat2": 2},
-    "BmmBackward0": {"self": 0, "mat2": 1},
-    "ConvolutionBackward0": {"input": 0, "weight": 1},
-    "DivBackward0": {"self": 0, "other": 1},
-    "MmBackward0": {"self": 0, "mat2": 1},
-    "MseLossBackward0": {"self": 0, "target": 1},
-    "MulBackward0": {"self": 0, "other": 1},
-}
-"""Of saved tensors that often need no gradient: which edge of the node leads to where one was made
-that needed one. It stays when the tensor is detached in place.
-"""
-OUTPUT = -1
-"""Instead of an edge: an output of the node, of which torch makes a new tensor when it is read."""
-
 
 class Kind:
     """What a Python type of nodes tells of its nodes."""
 
     def __init__(self, kind: type) -> None:
         self.names = tuple(a[len(RAW_SAVED) :] for a in dir(kind) if a.startswith(RAW_SAVED))
-        edges = _EDGES.get(kind.__name__, {})
-        self.reads = tuple(
-            (n, SAVED + n, RAW_SAVED + n, OUTPUT if n.startswith("result") else edges.get(n))
-            for n in self.names
-        )
-        """Of each saved tensor its name, the attribute that unpacks it, that of the saved tensor
-        itself, and the edge that shows whether it needed a gradient, where one does, or OUTPUT.
+        self.reads = tuple((n, SAVED + n, RAW_SAVED + n) for n in self.names)
+        """Of each saved tensor its name, the attribute that unpacks it, and that of the saved
+        tensor itself.
         """
         self.is_leaf = kind.__name__ == "AccumulateGrad"
         self.is_slices = kind.__name__ == "CopySlices"
@@ -67,9 +46,7 @@ class Kind:
         """A node of C++ that Python cannot ask what it saved."""
         self.is_function = issubclass(kind, FunctionNode)
         self.is_compiled = self.is_function and kind.__name__ == "CompiledFunctionBackward"
-        self.is_opaque = self.is_slices or self.is_unnamed or self.is_function
-        """Not all that such a node saved can be asked of it."""
-        self.saves = bool(self.names) or self.is_opaque
+        self.saves = bool(self.names) or self.is_slices or self.is_unnamed or self.is_function
 
 
 known_kinds: dict[type, Kind] = {}
@@ -265,77 +242,3 @@ def _stale_inputs_of_saver(saver: Node) -> list[Stale]:
             now, then = versions
             stale += [Stale(e.data, then) for e in inputs if version_of(e.data) == now][:1]
     return stale
-
-
-Slots = list[tuple[str, Any]]
-"""Names of saved tensors, each with the tensor."""
-
-
-def are_whole(roots: Sequence[Node], most: int) -> bool:
-    """Return whether every node that can be reached is there with all that it saved, unmodified.
-
-    False where that cannot be told in this way, or there are more nodes than ``most``.
-    """
-    if not can_read():
-        return False
-    walker = Walker(most)
-    nodes = walker.walk(roots)
-    return not walker.left and all(map(_is_whole, nodes))
-
-
-def _is_whole(node: Node) -> bool:
-    kind = kind_of(type(node))
-    return not (kind.is_opaque or (kind.names and slots_of(node, kind) is None))
-
-
-def can_read() -> bool:
-    """Return whether saved tensors can be read now: they say what they hold, and no mode of the
-    program's would see it.
-    """
-    return SAVED_TENSORS_ARE_READABLE and not dispatch_modes()
-
-
-def slots_of(node: Node, kind: Kind) -> Slots | None:
-    """Return what a node of torch's own saved if all of it is there and unmodified; None where that
-    is not so, or cannot be told without running hooks or code of the program's.
-    """
-    found: Slots = []
-    try:
-        for name, saved, raw, edge in kind.reads:
-            slot = getattr(node, raw)
-            if slot is None:
-                continue
-            if type(slot) is tuple:
-                if not _are_there(slot):
-                    return None
-                found += [(f"{name}[{i}]", each.data) for i, each in enumerate(slot) if each]
-                continue
-            data = slot.data
-            if data is not None:
-                if type(data) not in PLAIN or slot.unpack_hook is not None:
-                    return None
-                found.append((name, data))
-                read = getattr(node, saved)  # torch checks that it was not modified
-                if (
-                    read is data
-                    and not data.requires_grad
-                    and edge != OUTPUT
-                    and (edge is None or node.next_functions[edge][0] is not None)
-                    and is_refused(slot)
-                ):
-                    return None
-            elif not found and getattr(node, saved) is not None:  # it raises if the node was freed
-                return None
-    except RuntimeError:
-        return None
-    return found
-
-
-def _are_there(slots: Sequence[Any]) -> bool:
-    """Return whether all of a list of saved tensors are there and unmodified."""
-    for slot in slots:
-        if slot is not None:
-            if type(slot.data) not in PLAIN or slot.unpack_hook is not None or is_refused(slot):
-                return False
-            slot.unpack()
-    return True

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gradscope.collect.marks import Packed
+from gradscope.program.tensors import storage_of
 from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
 Entry = tuple[str, Any]
@@ -69,7 +70,9 @@ def owned_alone(found: Iterable[list[Entry]]) -> dict[int, bool]:
     with DisableTorchFunction():
         for saved in found:
             for entry in saved:
-                key = _storage_of(entry)
+                tensor = _tensor_of(entry)
+                key = storage_of(tensor) if isinstance(tensor, torch.Tensor) else 0
+                del tensor  # it would count as an owner
                 if key:
                     storages.setdefault(key, []).append(entry)
         known = {key: _alone(entries) for key, entries in storages.items()}
@@ -80,16 +83,6 @@ def _tensor_of(entry: Entry) -> Any:
     data = entry[1]
     packed = type(data) is not torch.Tensor and isinstance(data, Packed)
     return data.tensor if packed else data
-
-
-def _storage_of(entry: Entry) -> int:
-    tensor = _tensor_of(entry)
-    if not isinstance(tensor, torch.Tensor):
-        return 0
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
-        return 0
 
 
 def _alone(entries: list[Entry]) -> bool | None:

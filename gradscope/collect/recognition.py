@@ -17,7 +17,6 @@ from gradscope.collect.generations import Generations
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token
 from gradscope.collect.nodes import (
-    OUTPUT,
     Kind,
     kind_of,
     stale_by_engine,
@@ -42,8 +41,8 @@ _REACHES = (4, 2)
 
 _Window = tuple[type | None, ...]
 
-_FUNCTION: Reads = (("function", "", "", None),)
-_LEAF: Reads = (("leaf", "", "", None),)
+_FUNCTION: Reads = (("function", "", ""),)
+_LEAF: Reads = (("leaf", "", ""),)
 """Stand for the saved tensors of a Python Function, which are read in another way, and for those
 of a leaf, which has none.
 """
@@ -265,7 +264,7 @@ class Recognizer:
                     tensors += len(sizes)
                     nbytes += sum(sizes)
                     continue
-                for saved, name, raw, edge in reads:
+                for saved, name, raw in reads:
                     if guarded and (packed := _packed_by_theirs(node, saved, met)) != 0:
                         if packed is None:
                             return None
@@ -280,8 +279,6 @@ class Recognizer:
                         if (
                             not value.requires_grad
                             and tells
-                            and edge != OUTPUT
-                            and (edge is None or following[edge][0] is not None)
                             and was_detached(getattr(node, raw), value)
                         ):
                             return None

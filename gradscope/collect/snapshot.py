@@ -14,17 +14,8 @@ from torch.autograd.graph import Node
 import gradscope.model as model
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token, token_of
-from gradscope.collect.nodes import (
-    Kind,
-    Slots,
-    can_read,
-    held,
-    kind_of,
-    slots_of,
-    stale_by_engine,
-    was_freed,
-)
-from gradscope.collect.owners import owned_alone
+from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_freed
+from gradscope.collect.owners import Entry, owned_alone
 from gradscope.collect.shapes import Shape, Shapes
 from gradscope.collect.state import State
 from gradscope.model import Edge, Graph, NodeState, Root, SavedState
@@ -71,13 +62,12 @@ def picture(
     """The walked nodes as plain data."""
     painter = _Painter(names)
     with DisableTorchFunction(), Uncollected():  # of the many objects of a picture none is garbage
-        reads = can_read()
         kinds = [kind_of(type(node)) for node in nodes]
-        looked = [_look(node, kind, reads) for node, kind in zip(nodes, kinds, strict=True)]
-        painter.alone = owned_alone([found for found, _ in looked])
+        found = [held(node, kind) for node, kind in zip(nodes, kinds, strict=True)]
+        painter.alone = owned_alone(found)
         drawn = tuple(
             [
-                _node(i, node, kinds[i], *looked[i], painter, will_run=runs(i))
+                _node(i, node, kinds[i], found[i], painter, will_run=runs(i))
                 for i, node in enumerate(nodes)
             ]
         )
@@ -92,21 +82,11 @@ def picture(
     return Graph(drawn, edges, tuple(roots), left)
 
 
-def _look(node: Node, kind: Kind, reads: bool) -> tuple[Slots, bool]:
-    """Return what a node saved, and whether all of it is known to be there and unmodified."""
-    if reads and kind.names and not kind.is_opaque:
-        found = slots_of(node, kind)
-        if found is not None:
-            return found, True
-    return held(node, kind), False
-
-
 def _node(
     i: int,
     node: Node,
     kind: Kind,
-    found: Slots,
-    whole: bool,
+    found: list[Entry],
     painter: _Painter,
     *,
     will_run: bool,
@@ -122,9 +102,9 @@ def _node(
     token = token_of(node)
     saved = [_saved(attribute, data, painter) for attribute, data in found]
     state = _state(node, kind, token, bool(saved))
-    stale = not whole and (
-        any(s.state is SavedState.STALE for s in saved)
-        or ((token is None or token.probed) and bool(stale_by_engine(node, kind)))
+    is_probed = token is None or token.probed
+    stale = any(s.state is SavedState.STALE for s in saved) or (
+        is_probed and bool(stale_by_engine(node, kind))
     )
     if stale and state.is_whole:
         state = NodeState.STALE

@@ -143,10 +143,7 @@ def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
             shape = tuple(tensor.shape)
         except RuntimeError:
             return None
-    for size in shape:
-        if type(size) is not int:
-            return None
-    return shape
+    return shape if all(type(size) is int for size in shape) else None
 
 
 def describe(tensor: Tensor) -> str:

@@ -23,6 +23,7 @@ from functools import lru_cache
 from types import CellType, CodeType, FrameType
 from typing import Any
 
+from gradscope.code.bytecode import MISSING
 from gradscope.program.undisturbed import Uncollected
 
 Variables = tuple[tuple[str, object], ...]
@@ -32,16 +33,24 @@ _HAS_GET_VAR = sys.version_info >= (3, 12)
 _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function's frame, whose variables are not kept in a dict
 _PROXY = type((lambda: sys._getframe().f_locals)())
 
-# CPython 3.11, Include/internal/pycore_frame.h: after its head, a frame object's second word points
-# to a `_PyInterpreterFrame`, in which the fourth word points to the mapping of a module or class,
-# and the variables of a function begin with the tenth.
-WORD = ctypes.sizeof(c_size_t)
-DATA = object.__basicsize__ + WORD
-_LOCALS, _SLOTS = 3 * WORD, 9 * WORD
-_HAS_SLOTS = (
+# CPython 3.11 to 3.14, Include/internal/pycore_frame.h: after its head, a frame object's second
+# word points to a `_PyInterpreterFrame`, in which the fourth word points to the mapping of a module
+# or class, and the variables of a function begin with the tenth (3.14: the eleventh). Its stack
+# follows them. From 3.14 on the two lowest bits of a word say how it is held; both are set where it
+# is no object (pycore_stackref.h).
+_WORD = ctypes.sizeof(c_size_t)
+_DATA = object.__basicsize__ + _WORD
+_LOCALS, _SLOTS = 3 * _WORD, (10 if sys.version_info >= (3, 14) else 9) * _WORD
+_HOW_IT_IS_HELD = 3
+_IS_KNOWN = (
     sys.implementation.name == "cpython"
-    and sys.version_info[:2] == (3, 11)
-    and FrameType.__basicsize__ == DATA + 3 * WORD + _SLOTS  # one structure after the other
+    and (3, 11) <= sys.version_info[:2] <= (3, 14)
+    and getattr(sys, "_is_gil_enabled", lambda: True)()
+)
+_HAS_SLOTS = (
+    _IS_KNOWN
+    and not _HAS_GET_VAR
+    and FrameType.__basicsize__ == _DATA + 3 * _WORD + _SLOTS  # one structure after the other
 )
 
 _interpreter = ctypes.PYFUNCTYPE(c_void_p)(("PyInterpreterState_Get", ctypes.pythonapi))
@@ -132,7 +141,7 @@ class Variable:
             return None
         try:
             if _HAS_SLOTS:  # first, as this runs at every operation of the program's
-                data = c_size_t.from_address(id(frame) + DATA).value
+                data = c_size_t.from_address(id(frame) + _DATA).value
                 value: Any = py_object.from_address(data + self._offset).value
                 if self._may_be_in_cell and type(value) is CellType:
                     return value.cell_contents
@@ -154,7 +163,7 @@ def _namespace(frame: FrameType) -> Any:
         # variables of the comprehension that runs, or there are none.
         return dict(_by_get_var(frame, frame.f_code)) or frame.f_globals
     if _HAS_SLOTS and _stands_still(frame):
-        place = c_size_t.from_address(id(frame) + DATA).value + _LOCALS
+        place = c_size_t.from_address(id(frame) + _DATA).value + _LOCALS
         return py_object.from_address(place).value if c_size_t.from_address(place).value else None
     if frame.f_code.co_cellvars and not _HAS_VIEW:
         return None  # a class body: asking for f_locals would delete its own `__class__`
@@ -179,7 +188,7 @@ def _slots(code: CodeType) -> dict[str, tuple[int, bool]]:
     """How far into a frame's data each variable lies, and whether it may be in a cell."""
     cells = code.co_cellvars + code.co_freevars
     names = dict.fromkeys(code.co_varnames + cells)
-    return {name: (_SLOTS + i * WORD, name in cells) for i, name in enumerate(names)}
+    return {name: (_SLOTS + i * _WORD, name in cells) for i, name in enumerate(names)}
 
 
 def frames_of_threads() -> dict[int, FrameType]:
@@ -203,18 +212,35 @@ def _stands_still(frame: FrameType) -> bool:
 
 
 def _in_slots(frame: FrameType, code: CodeType) -> Iterator[tuple[str, object]]:
-    slots = _slots(code)
-    first = c_size_t.from_address(id(frame) + DATA).value + _SLOTS
-    addresses = (c_size_t * len(slots)).from_address(first)[:]
-    values = (py_object * len(slots)).from_address(first)
-    for i, (name, (_, may_be_in_cell)) in enumerate(slots.items()):
-        if addresses[i]:
-            value: Any = values[i]
-            if not may_be_in_cell or type(value) is not CellType:
-                yield name, value
-            else:
-                with suppress(ValueError):  # not bound
-                    yield name, value.cell_contents
+    for i, (name, (_, may_be_in_cell)) in enumerate(_slots(code).items()):
+        value = slot(frame, i)
+        if may_be_in_cell and type(value) is CellType:
+            with suppress(ValueError):  # not bound
+                yield name, value.cell_contents
+        elif value is not MISSING:
+            yield name, value
+
+
+def slot(frame: FrameType, index: int) -> Any:
+    """Return what is in a place of a frame that stands still, as it waits for a call: its variables
+    come first, then its stack; MISSING where nothing is, or that cannot be read.
+    """
+    if not _IS_KNOWN or index < 0:
+        return MISSING
+    data = c_size_t.from_address(id(frame) + _DATA).value
+    word = c_size_t.from_address(data + _SLOTS + index * _WORD).value
+    how = word & _HOW_IT_IS_HELD
+    if word == how or how == _HOW_IT_IS_HELD:
+        return MISSING
+    return ctypes.cast(word - how, py_object).value
+
+
+def on_stack(frame: FrameType, depth: int) -> Any:
+    """Return the value at a depth of the stack of such a frame; MISSING where that cannot be
+    read.
+    """
+    is_there = 0 <= depth < frame.f_code.co_stacksize
+    return slot(frame, len(_slots(frame.f_code)) + depth) if is_there else MISSING
 
 
 def _by_get_var(frame: FrameType, code: CodeType) -> Iterator[tuple[str, object]]:

@@ -283,7 +283,7 @@ def load_from(file: int, path: Path | None = None) -> Recording:
         page = os.pread(file, 100, 0)
         head = head_of(page)
         if head is None:
-            raise _error(path, _what_else(page))
+            raise _error(path, f"{'' if page else 'empty, '}not a gradscope recording: {_GIVE}")
         if head.format > FORMAT:
             what = f"written by a newer gradscope (format {head.format}); this one reads {FORMAT}"
             raise _error(path, f"{what}: upgrade gradscope")
@@ -339,12 +339,6 @@ def is_alive(process: int) -> bool:
     except OSError:
         pass
     return True
-
-
-def _what_else(page: bytes) -> str:
-    if not page:
-        return f"empty, not a gradscope recording: {_GIVE}"
-    return f"not a gradscope recording: {_GIVE}"
 
 
 def _error(path: Path | None, what: str) -> GradscopeError:

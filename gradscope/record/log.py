@@ -143,7 +143,9 @@ class Store:
         self._turn(PAGE, end)
         os.ftruncate(self._file, end)
         self._turn(PAGE, 0)
-        self._places = {key: (at, length) for key, at, length in _frames(live)}
+        self._places = {
+            key: (PAGE + at, FRAME.size + len(payload)) for key, at, payload in _records(live)
+        }
         self._end = end
         self._copied = None
 
@@ -273,15 +275,16 @@ def _read(file: int) -> Found:
     start = head.start if head is not None and PAGE <= head.start <= size else PAGE
     stop = head.stop if head is not None and head.stop > start else size
     found.missing = max(0, stop - size)
-    scan = _Scan(file, start, min(stop, size))
+    found.damaged = min(stop, size) - start
     held, records = 0, found.payloads
-    for count, (key, payload) in enumerate(scan):
+    log = os.pread(file, min(found.damaged, _MOST_READ), start)
+    for count, (key, _, payload) in enumerate(_records(log)):
         held += len(payload) - len(records.get(key, b""))
         if held > _MOST_HELD or count >= _MOST_RECORDS:
             break
         records[key] = payload
+        found.damaged -= FRAME.size + len(payload)
     found.payloads = dict(sorted((key, text) for key, text in records.items() if text))
-    found.damaged = scan.damaged + scan.left
     return found
 
 
@@ -293,83 +296,26 @@ def _note(page: bytes) -> bytes:
     return text if len(text) == length and zlib.crc32(text) == checksum else b""
 
 
-class _Scan:
-    """Goes through the records of a log; ``damaged`` counts the bytes that are none, ``left`` those
-    that were not looked at.
-    """
-
-    def __init__(self, file: int, start: int, end: int) -> None:
-        self.damaged = 0
-        self._file = file
-        self._at = start
-        self._end = min(end, start + _MOST_READ)
-        self._beyond = end - self._end
-        self._buffer, self._buffer_at = b"", start
-        self._checks = _MOST_READ  # bytes of what may be records, after damage
-
-    @property
-    def left(self) -> int:
-        return self._beyond + self._end - self._at
-
-    def __iter__(self) -> Iterator[tuple[Key, bytes]]:
-        while self._at < self._end:
-            record = self._record()
-            if record is None:
-                self._go_to_next()
-            else:
-                self._at += FRAME.size + len(record[1])
-                yield record
-
-    def _record(self) -> tuple[Key, bytes] | None:
-        """Return the record that begins here; None where none does."""
-        head = self._bytes(self._at, FRAME.size)
-        if len(head) < FRAME.size or not head.startswith(MARK):
-            return None
-        _, length, checksum, table, key = FRAME.unpack(head)
-        whole = length <= min(self._end - self._at - FRAME.size, self._checks)
-        if table >= len(TABLES) or not whole:
-            return None
-        payload = self._bytes(self._at + FRAME.size, length)
-        if _checksum(head[_CHECKED_FROM:], payload) != checksum:
-            self._checks -= length
-            return None
-        return (TABLES[table], key), payload
-
-    def _go_to_next(self) -> None:
-        """Go to the next place that may be the beginning of a record."""
-        at, self._checks = self._at + 1, self._checks - _A_CHECK
-        while at < self._end and self._checks > 0:
-            self._bytes(at, min(len(MARK), self._end - at))
-            found = self._buffer.find(MARK, at - self._buffer_at)
-            if found >= 0:
-                at = self._buffer_at + found
-                break
-            at = max(at + 1, self._buffer_at + len(self._buffer) - len(MARK) + 1)
-        at = self._end if self._checks <= 0 else min(at, self._end)
-        self.damaged += at - self._at
-        self._at = at
-
-    def _bytes(self, at: int, length: int) -> bytes:
-        begin = at - self._buffer_at
-        if begin < 0 or begin + length > len(self._buffer):
-            wanted = min(max(length, _SPARE), self._end - at)
-            self._buffer, self._buffer_at, begin = os.pread(self._file, wanted, at), at, 0
-        return self._buffer[begin : begin + length]
-
-
 def _frame(key: Key, payload: bytes) -> bytes:
     table = TABLES.index(key[0])
     tail = struct.pack("<BI", table, key[1])
     return FRAME.pack(MARK, len(payload), _checksum(tail, payload), table, key[1]) + payload
 
 
-def _frames(log: bytes) -> Iterator[tuple[Key, int, int]]:
-    """Yield the key, the place in the file and the length of each record of a whole log."""
-    at = 0
-    while at < len(log):
-        _, length, _, table, key = FRAME.unpack_from(log, at)
-        yield (TABLES[table], key), PAGE + at, FRAME.size + length
-        at += FRAME.size + length
+def _records(log: bytes) -> Iterator[tuple[Key, int, bytes]]:
+    """Yield the key, the place and the payload of each whole record; pass over what is damaged."""
+    at, checks = 0, _MOST_READ  # bytes of what may be records, after damage
+    while (at := log.find(MARK, at)) >= 0 and at + FRAME.size <= len(log) and checks > 0:
+        _, length, checksum, table, key = FRAME.unpack_from(log, at)
+        begin, end = at + FRAME.size, at + FRAME.size + length
+        if table < len(TABLES) and end <= len(log) and length <= checks:
+            payload = log[begin:end]
+            if _checksum(log[at + _CHECKED_FROM : begin], payload) == checksum:
+                yield (TABLES[table], key), at, payload
+                at = end
+                continue
+            checks -= length
+        at, checks = at + 1, checks - _A_CHECK
 
 
 def _checksum(tail: bytes, payload: bytes) -> int:

@@ -38,7 +38,7 @@ from gradscope.record.log import (
     PAGE,
     Key,
     _frame,
-    _frames,
+    _records,
     read_log,
 )
 from gradscope.record.writer import RecordingWriter
@@ -149,7 +149,8 @@ def cut_lengths(size: int, tries: Tries) -> list[int]:
 )
 def test_cut_off(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None:
     content, cut = whole.read_bytes(), tmp_path / "cut.gscope"
-    header = max(at + length for key, at, length in _frames(content[PAGE:]) if key[0] == "header")
+    log = content[PAGE:]
+    header = max(PAGE + at + len(text) for key, at, text in _records(log) if key[0] == "header")
     assert header < 7 << 10
     for end in cut_lengths(len(content), tries):
         cut.write_bytes(content[:end])

@@ -13,7 +13,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,7 @@ from torch.autograd import Function
 
 import gradscope.torch_private as private
 from gradscope.collect.facts import _raises
-from gradscope.collect.nodes import _EDGES
-from gradscope.program.iterators import on_stack
-from gradscope.program.variables import AS_ARGUMENT, Variable, local_variables
+from gradscope.program.variables import AS_ARGUMENT, Variable, local_variables, on_stack
 from gradscope.torch_private import cached_parametrizations
 from tests.needs import DETACHED_IS_TOLD
 
@@ -221,44 +219,6 @@ def _fresh_tensors_have_few_references() -> bool:
         leaf.exp()
         known.sin()
     return counts[0] <= 3 + AS_ARGUMENT < counts[1]
-
-
-def _edges_of_inputs_stay() -> bool:
-    """Try each operation with each of its inputs alone needing a gradient, detached in place
-    afterwards.
-    """
-    made = dict[str, tuple[Callable[..., Tensor], Sequence[Tensor], dict[str, int]]](
-        AddmmBackward0=(torch.addmm, _numbers((3,), (2, 4), (4, 3)), {"mat1": 1, "mat2": 2}),
-        BmmBackward0=(torch.bmm, _numbers((1, 2, 4), (1, 4, 3)), {"self": 0, "mat2": 1}),
-        ConvolutionBackward0=(
-            torch.nn.functional.conv1d,
-            _numbers((1, 2, 5), (3, 2, 3), (3,)),
-            {"input": 0, "weight": 1},
-        ),
-        DivBackward0=(torch.div, _numbers((3,), (3,)), {"self": 0, "other": 1}),
-        MmBackward0=(torch.mm, _numbers((2, 4), (4, 3)), {"self": 0, "mat2": 1}),
-        MseLossBackward0=(
-            torch.nn.functional.mse_loss,
-            _numbers((3,), (3,)),
-            {"self": 0, "target": 1},
-        ),
-        MulBackward0=(torch.mul, _numbers((3,), (3,)), {"self": 0, "other": 1}),
-    )
-    found = [{name: edges for name, (_, _, edges) in made.items()} == _EDGES]
-    for name, (operation, numbers, edges) in made.items():
-        for wanted in range(len(numbers)):
-            inputs = [n * 1 for n in numbers]
-            inputs[wanted] = numbers[wanted].clone().requires_grad_() * 1
-            node: Any = operation(*inputs).grad_fn
-            inputs[wanted].detach_()
-            following = node.next_functions
-            found += [type(node).__name__ == name]
-            found += [(following[i][0] is not None) == (i == wanted) for i in edges.values()]
-    return all(found)
-
-
-def _numbers(*sizes: tuple[int, ...]) -> list[Tensor]:
-    return [torch.rand(size) + 1 for size in sizes]
 
 
 def _results_are_outputs() -> bool:
@@ -472,12 +432,6 @@ FACTS = (
     ),
     Fact(
         _TORCH,
-        "the edges of a node tell which of the operation's inputs needed a gradient then",
-        ("collect/nodes.py",),
-        _edges_of_inputs_stay,
-    ),
-    Fact(
-        _TORCH,
         "what is saved as a result is read as a new tensor, whatever became of the one returned",
         ("collect/nodes.py",),
         _results_are_outputs,
@@ -522,7 +476,7 @@ FACTS = (
     Fact(
         _PYTHON,
         "the stack of a frame that waits for a call lies behind its variables",
-        ("program/iterators.py",),
+        ("program/variables.py",),
         _iterators_are_read_where_they_lie,
     ),
     Fact(

@@ -29,7 +29,7 @@ from reading_ahead import ahead_of, machine_for
 from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.program.ahead.machine import MODELS
 from gradscope.program.ahead.values import Ahead, Raised, Stop, Unknown, key_of, value_of
-from gradscope.program.iterators import on_stack
+from gradscope.program.variables import on_stack
 
 LIST = [10, 11, 12, 13, 14]
 DICT = {"a": 1, "b": 2, "c": 3}

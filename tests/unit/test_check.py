@@ -1,9 +1,8 @@
-"""``check`` reads a graph that is whole without marking it, and finds what the engine would raise."""
+"""``check`` finds what the engine would raise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -11,8 +10,6 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 import gradscope
-from gradscope.collect.marks import KEY
-from gradscope.collect.nodes import are_whole
 from tests.needs import DETACHED_IS_TOLD, needs
 
 
@@ -91,16 +88,6 @@ def test_what_is_found_is_what_the_engine_raises(program: Callable[[], Tensor]) 
     expected = ["GS101"] if "second time" in error else ["GS201"] if error else []
     assert found == expected
     assert bool(error) == (program is not healthy)
-
-
-@needs(DETACHED_IS_TOLD)
-def test_a_whole_graph_is_read_without_a_mark() -> None:
-    loss = healthy()
-    assert not gradscope.check(loss)
-    node: Any = loss.grad_fn
-    assert are_whole([node], 1000)
-    assert not are_whole([node], 3), "more nodes than may be touched"
-    assert KEY not in node.metadata
 
 
 def test_hooks_of_the_program_are_not_run() -> None:

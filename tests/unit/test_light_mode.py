@@ -7,6 +7,7 @@ import textwrap
 from typing import Any
 
 import pytest
+import torch
 
 import gradscope
 from gradscope.api.scope import Scope
@@ -415,3 +416,18 @@ def test_who_freed_it_and_where_it_was_made_is_what_the_hooks_would_say(
         assert any(
             one <= other and {role for role, _ in other - one} <= {"created"} for other in full
         )
+
+
+@pytest.mark.parametrize("look", [gradscope.check, gradscope.snapshot, gradscope.saved_tensors])
+def test_a_look_that_the_program_asks_for_counts_no_node_twice(look: Any) -> None:
+    def total(look: Any) -> tuple[int, int, int]:
+        net = torch.nn.Linear(3, 1)
+        with gradscope.watch() as scope:
+            for _ in range(HEALTHY):
+                loss = net(torch.ones(2, 3)).tanh().sum()
+                look(loss)
+                loss.backward()
+        summary = scope.summary
+        return summary.nodes, summary.nodes_destroyed, summary.saved_tensors
+
+    assert total(look) == total(lambda loss: None)

@@ -9,10 +9,15 @@ from typing import Any
 from gradscope.code.bytecode import MISSING, Flow, Instruction, Loop, flow_of, site_at
 from gradscope.model import Site
 from gradscope.program.ahead.values import NULL, Made, Suspended, lost, reading
-from gradscope.program.iterators import on_stack, slot
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.standing import standing
-from gradscope.program.variables import is_module_level, local_variables, namespace_of
+from gradscope.program.variables import (
+    is_module_level,
+    local_variables,
+    namespace_of,
+    on_stack,
+    slot,
+)
 
 SUSPENDED = 0x20 | 0x80 | 0x200  # inspect's flags of generators and coroutines
 _NO_RESULT = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR")

@@ -160,8 +160,7 @@ def _of_container(m: Machine, of: Any, payload: Any, name: str, given: Given, na
     if name in _CHANGING:
         return _changed(m, of, m.overlay.to_write(of), name, given, named)
     if name in ("copy", "__copy__"):
-        kinds: Any = ((dict, v.OwnDict), (list, v.OwnList), (set, v.OwnSet))
-        made = next((own for base, own in kinds if is_a(payload, base)), v.OwnDeque)
+        made = next(own for base, own in v.KINDS if is_a(payload, base))
         found = made(dict.items(payload) if made is v.OwnDict else payload)
         if type(of) is not v.Instance:
             return found
@@ -172,8 +171,7 @@ def _of_container(m: Machine, of: Any, payload: Any, name: str, given: Given, na
             return v.OwnList(pairs)
         return v.OwnList([pair[name == "values"] for pair in pairs])
     if name == "__contains__":
-        found = iteration.contains(m, of, given[0])
-        return v.Unknown(why="in") if found is None else found
+        return v.known(iteration.contains(m, of, given[0]), "in")
     if name in ("union", "difference", "intersection", "issubset", "isdisjoint", "issuperset"):
         rest = [set(map(v.key_of, iteration.drain(m, each))) for each in given]
         found = getattr(set(payload), name)(*rest)
@@ -310,8 +308,7 @@ def _empty(m: Machine, cls: type, given: Given, named: Named) -> v.Instance | No
         if derives(cls, StopIteration):
             made.fields["value"] = given[0] if given else None
         return made
-    kinds: Any = ((dict, v.OwnDict), (list, v.OwnList), (set, v.OwnSet), (deque, v.OwnDeque))
-    for base, own in kinds:
+    for base, own in v.KINDS:
         if derives(cls, base):
             return v.Instance(cls, own())
     if derives(cls, functools.partial):

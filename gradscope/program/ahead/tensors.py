@@ -294,7 +294,7 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
     if name == "requires_grad":
         known = requires_grad(tensor) if is_a(tensor, Tensor) else tensor.requires_grad
         known = True if m.marks(tensor) else known
-        return v.Unknown(why="requires_grad") if known is None else known
+        return v.known(known, "requires_grad")
     if name in _ASKED:
         return v.Unknown(why=name)
     if name == "__class__":

@@ -112,6 +112,11 @@ class Unknown(Made):
         self.why = why
 
 
+def known(found: Any, why: str) -> Any:
+    """Return what was found, or something unknown where that is None."""
+    return Unknown(why=why) if found is None else found
+
+
 class Twin:
     """The shape of a tensor, found on the meta device when it is first asked for."""
 
@@ -297,12 +302,8 @@ class OwnDeque(deque[Any]):
     """A deque made ahead."""
 
 
-OWN: Final[dict[int, type]] = {
-    id(OwnList): list,
-    id(OwnDict): dict,
-    id(OwnSet): set,
-    id(OwnDeque): deque,
-}
+KINDS: Final = ((dict, OwnDict), (list, OwnList), (set, OwnSet), (deque, OwnDeque))
+OWN: Final[dict[int, type]] = {id(own): kind for kind, own in KINDS}
 """What a container made ahead stands for, by the id of its class: to hash one may run its code."""
 CONTAINERS: Final = (list, dict, set, frozenset, tuple, deque)
 MUTABLE: Final = (list, dict, set, deque)

@@ -303,18 +303,12 @@ def _of_named_tuple(m: Machine, cls: type, given: Given, named: Named) -> Any:
 def _empty(m: Machine, cls: type, given: Given, named: Named) -> v.Instance | None:
     """Return an object of a class whose ``__new__`` is written in C; None if unknown."""
     if derives(cls, BaseException):
-        made = v.Instance(cls)
-        made.fields["args"] = given
-        if derives(cls, StopIteration):
-            made.fields["value"] = given[0] if given else None
-        return made
+        return m.exception(cls, *given)
     for base, own in v.KINDS:
         if derives(cls, base):
             return v.Instance(cls, own())
     if derives(cls, functools.partial):
-        made = v.Instance(cls)
-        made.fields.update(func=given[0], args=given, keywords=named)
-        return made
+        return v.Instance(cls, func=given[0], args=given, keywords=named)
     if any(derives(cls, base) for base in (int, float, str, tuple, bytes, type)):
         return None
     return v.Instance(cls) if m.lookup(cls, "__new__") is object.__new__ else None
@@ -343,9 +337,7 @@ def _fill(m: Machine, made: v.Instance, given: Given, named: Named) -> None:
 def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
     module = class_namespace(cls).get("__module__")
     if derives(cls, types.SimpleNamespace):
-        made = v.Instance(cls)
-        made.fields.update(named)
-        return made
+        return v.Instance(cls, **named)
     if type(module) is not str or not (module + ".").startswith("torch."):
         return MISSING
     if is_exactly(cls, type) and cls is torch.Size:
@@ -360,15 +352,11 @@ def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
     if cls is torch.device or cls is torch.Generator:
         return v.Unknown(why="a device")
     if module.startswith("torch.distributions."):
-        made = v.Instance(cls)
-        made.fields["made of"] = (given, tuple(named.values()))
-        return made
+        return v.Instance(cls, made_of=(given, tuple(named.values())))
     if module.startswith(_MADE_PLAINLY):
         return v.Instance(cls)
     if cls is torch.inference_mode:
-        made = v.Instance(cls)
-        made.fields["mode"] = given[0] if given else True
-        return made
+        return v.Instance(cls, mode=given[0] if given else True)
     return MISSING
 
 

@@ -26,6 +26,7 @@ _factory = collections.defaultdict.__dict__["default_factory"].__get__
 _MOST = 20_000
 _LAPS = 2  # elements of something unknown: they stand for all
 _LISTED = (list, tuple, str, bytes, range, deque)
+_HASHED = (dict, set, frozenset)
 _EMPTY_VIEWS: tuple[Any, ...] = ({}.keys(), {}.values(), {}.items())
 _EMPTY: tuple[Any, ...] = (
     *((), [], range(0), range(2**70), "", b"", {}, {}.values(), {}.items(), set(), deque()),
@@ -40,23 +41,21 @@ _LOADERS = (data.DataLoader, *LOADER_ITERATORS)
 def elements_of(m: Machine, of: Any) -> list[Any]:
     """Return what a container of a built-in type holds; the keys of a dict."""
     found = m.overlay.view(of)
-    if is_a(found, dict):
-        return [v.value_of(key) for key in dict.__iter__(found)]
-    if is_a(found, set):
-        return [v.value_of(each) for each in set.__iter__(found)]
-    if is_a(found, frozenset):
-        return [v.value_of(each) for each in frozenset.__iter__(found)]
-    base = next((base for base in _LISTED if is_a(found, base)), None)
+    base = _base_of(found, *_LISTED, *_HASHED)
     if base is range and len(found) > _MOST:
         v.lost("a long range")
-    return [*base.__iter__(found)] if base is not None else []
+    each = [] if base is None else base.__iter__(found)
+    return [*map(v.value_of, each)] if base in _HASHED else [*each]
+
+
+def _base_of(of: Any, *kinds: type) -> Any:
+    return next((kind for kind in kinds if is_a(of, kind)), None)
 
 
 def _payload(m: Machine, of: Any) -> Any:
     """Return the container of a built-in type that a value is; MISSING for others."""
     found = m.overlay.view(of)
-    is_container = is_a(found, *_LISTED, dict, set, frozenset)
-    return found if is_container else MISSING
+    return found if is_a(found, *_LISTED, *_HASHED) else MISSING
 
 
 def size_of(m: Machine, of: Any) -> int | None:
@@ -80,7 +79,7 @@ def size_of(m: Machine, of: Any) -> int | None:
 def plain_size(m: Machine, of: Any) -> int | None:
     """Return how many elements a container of a built-in type has; None for others."""
     payload = _payload(m, of)
-    base: Any = next((b for b in (*_LISTED, dict, set, frozenset) if is_a(payload, b)), None)
+    base = _base_of(payload, *_LISTED, *_HASHED)
     return None if base is None else int(base.__len__(payload))
 
 
@@ -107,7 +106,7 @@ def plain_item(m: Machine, of: Any, key: Any) -> Any:
     if is_a(payload, dict):
         return _of_dict(m, of, payload, key)
     key = _index(m, key)
-    base: Any = next((b for b in _LISTED if is_a(payload, b)), None)
+    base = _base_of(payload, *_LISTED)
     if type(key) is v.Unknown or base is None:
         return unknown_element(m, elements_of(m, of))
     try:
@@ -259,7 +258,7 @@ def iterator(m: Machine, of: Any) -> Any:
 
 def over(m: Machine, of: Any, start: int = 0, step: int = 1) -> v.Elements:
     """Return an iterator over a sequence, which sees what is added to it meanwhile."""
-    base: Any = next((each for each in _LISTED if is_a(m.overlay.view(of), each)), None)
+    base = _base_of(m.overlay.view(of), *_LISTED)
     if base is None:
         return v.Elements(_stepping(elements_of(m, of)), of)
     place = [start]

@@ -600,9 +600,8 @@ def _checkpoint(m: Machine, given: Given, named: Named) -> Any:
 @model(concurrent.futures.ThreadPoolExecutor.submit)
 def _submit(m: Machine, given: Given, named: Named) -> Any:
     _, function, *rest = given
-    future = v.Instance(concurrent.futures.Future)
-    future.fields["_result"] = in_thread(m, function, tuple(rest), named)
-    return future
+    result = in_thread(m, function, tuple(rest), named)
+    return v.Instance(concurrent.futures.Future, _result=result)
 
 
 def in_thread(m: Machine, function: Any, given: Given, named: Named) -> Any:

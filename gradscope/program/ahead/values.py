@@ -160,9 +160,9 @@ class Instance(Made):
 
     __slots__ = ("fields", "kind", "payload")
 
-    def __init__(self, kind: type, payload: Any = None) -> None:
+    def __init__(self, kind: type, payload: Any = None, **fields: Any) -> None:
         self.kind = kind
-        self.fields = OwnDict()
+        self.fields = OwnDict(fields)
         self.payload = payload
         reading.holding.add(self)
 
@@ -370,14 +370,8 @@ class Overlay:
 
     def view(self, of: Any) -> Any:
         """Return the container itself or what stands for it; keys are as ``key_of`` gives them."""
-        if type(of) is Instance:
-            return of.payload
-        if id(type(of)) in OWN:
-            return of
-        known = self._copies.get(id(of))
-        if known is not None:
-            return known[1]
-        if is_a(of, dict, set, frozenset) and not self._has_plain_keys(of):
+        is_own = type(of) is Instance or id(type(of)) in OWN or id(of) in self._copies
+        if is_own or (is_a(of, dict, set, frozenset) and not self._has_plain_keys(of)):
             return self.to_write(of)
         return of
 

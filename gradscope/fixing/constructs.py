@@ -63,13 +63,8 @@ def _not_reentrant(made: Site) -> Pieces:
         for call in source.calls_in(source.tree(made.file))
         if source.called_name(call) == _CHECKPOINT
     ]
-    places = (Place(made.file, *_span(call)) for call in calls)
+    places = (Place.of(made.file, call) for call in calls)
     return together(*(with_flag(place, "use_reentrant", "False") for place in places))
-
-
-def _span(node: ast.expr) -> tuple[int, int, int, int]:
-    line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-    return node.lineno, node.col_offset, line, end
 
 
 def _not_donating(file: str) -> Pieces:

@@ -386,7 +386,7 @@ class _Search:
                 if any(is_in(place, file, each) for place in happened for each in nodes):
                     continue
                 built = self._built_again(self._all_built(file, nodes), frozenset(), fails)
-                own = Place(file, node.lineno, node.col_offset, node.lineno, node.col_offset)
+                own = Place.of(file, node)
                 if self._mends(built) and (edits := written(*moved(own, site, *nodes[1:]))):
                     lines = lines_told(each.lineno for each in nodes)
                     message = f"move {lines} after line {change.lineno}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gradscope.code import source
-from gradscope.fixing.edits import Pieces, after, instead_of, text_of, written
+from gradscope.fixing.edits import Pieces, after, instead_of, text_of, together, written
 from gradscope.fixing.marks import Place
 from gradscope.fixing.placed import with_flag, without_flag, without_graph
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
@@ -63,14 +63,8 @@ def _not_reentrant(made: Site) -> Pieces:
         for call in source.calls_in(source.tree(made.file))
         if source.called_name(call) == _CHECKPOINT
     ]
-    places = (Place(made.file, *_span(call)) for call in calls)
-    parts = [with_flag(place, "use_reentrant", "False") for place in places]
-    return tuple(piece for part in parts for piece in part) if all(parts) else ()
-
-
-def _span(node: ast.expr) -> tuple[int, int, int, int]:
-    line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-    return node.lineno, node.col_offset, line, end
+    places = (Place.of(made.file, call) for call in calls)
+    return together(*(with_flag(place, "use_reentrant", "False") for place in places))
 
 
 def _not_donating(file: str) -> Pieces:

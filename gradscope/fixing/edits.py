@@ -6,7 +6,7 @@ import ast
 import symtable
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 
 from gradscope.code import source
 from gradscope.fixing.patch import Source, apply, bare
@@ -48,10 +48,9 @@ def written(*pieces: Piece) -> tuple[Edit, ...]:
     return _checked(found)
 
 
-def all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
-    """Return the edits of all parts together; none if there is one that cannot be written."""
-    known = list(parts)
-    return written(*(piece for part in known for piece in part)) if all(known) else ()
+def together(*parts: Pieces) -> Pieces:
+    """Return the pieces of all parts; none if there is one that cannot be written."""
+    return tuple(chain.from_iterable(parts)) if all(parts) else ()
 
 
 def _edit(file: str, pieces: Sequence[Piece]) -> Edit:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from gradscope.errors import GradscopeError
@@ -12,8 +11,7 @@ from gradscope.fixing.options import with_options
 from gradscope.fixing.proposals import Plan, plan, replanned
 from gradscope.fixing.rehearsal import Record
 from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
-from gradscope.fixing.training import Comparison
-from gradscope.fixing.verify import MOST_REHEARSED, Verdict, default_calls
+from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, Recording, Severity
 
 _MOST_TRIED = 6
@@ -73,7 +71,7 @@ def _tried(
             fix = candidate.fix
             if record is not None and after.exit_status == 0:
                 left = end - time.monotonic()
-                verdict = _compared(verdict, recording, record, Bounds(0, left), start)
+                verdict = compared(verdict, recording, record, left, guarded=True, start=start)
             if verdict.refused:  # it would train something else
                 continue
             if verdict.comparison is not None:
@@ -82,18 +80,6 @@ def _tried(
             break
     findings = (_with(f, held[id(f)]) if id(f) in held else f for f in recording.findings)
     return replace(recording, findings=tuple(findings))
-
-
-def _compared(
-    verdict: Verdict, recording: Recording, record: Record, within: Bounds, start: Start
-) -> Verdict:
-    """Return the verdict with what the changed program trains, if its rehearsal can be had."""
-    changes, calls = verdict.plan.changes, min(len(record.calls), MOST_REHEARSED)
-    with suppress(GradscopeError):
-        bounds = replace(within, calls=calls)
-        after = rehearse(recording, bounds, changes, guarded=True, start=start)
-        return replace(verdict, comparison=Comparison(record, after, changes))
-    return verdict
 
 
 def _with(finding: Finding, held: Fix) -> Finding:

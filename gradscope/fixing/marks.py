@@ -45,6 +45,12 @@ class Place:
     end_column: int
     is_added: bool = False
 
+    @classmethod
+    def of(cls, file: str, node: ast.expr | ast.stmt, *, is_added: bool = False) -> Place:
+        """Return the place of a node in a file."""
+        end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        return cls(file, node.lineno, node.col_offset, end_line, end, is_added)
+
 
 class Marker(ast.NodeTransformer):
     """Wraps the expressions of one file after the other, and numbers their places."""
@@ -68,28 +74,22 @@ class Marker(ast.NodeTransformer):
         if isinstance(node, ast.BinOp | ast.UnaryOp | ast.IfExp):
             self.generic_visit(node)
             return self._mark(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = self._headed(node.body)  # defaults, annotations and decorators stay
+            return node
+        if isinstance(node, ast.For | ast.While):
+            return self._marked_loop(node)
+        if isinstance(node, ast.AnnAssign | ast.NamedExpr):
+            if node.value is not None:  # the value alone: a name is read where it is used
+                node.value = self.visit(node.value)  # type: ignore[assignment]
+            return node
         return super().visit(node)  # type: ignore[no-any-return]
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        """Mark the body; defaults, annotations and decorators stay."""
-        node.body = self._headed(node.body)
-        return node
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
-        """Mark the body; defaults, annotations and decorators stay."""
-        node.body = self._headed(node.body)
-        return node
-
-    def visit_For(self, node: ast.For) -> ast.For:
-        """Mark what is iterated over, and the body."""
-        node.iter = self.visit(node.iter)  # type: ignore[assignment]
-        node.body = self._headed(node.body)
-        node.orelse = [self.visit(each) for each in node.orelse]  # type: ignore[misc]
-        return node
-
-    def visit_While(self, node: ast.While) -> ast.While:
-        """Mark the condition and the body."""
-        node.test = self.visit(node.test)  # type: ignore[assignment]
+    def _marked_loop(self, node: ast.For | ast.While) -> ast.stmt:
+        if isinstance(node, ast.For):
+            node.iter = self.visit(node.iter)  # type: ignore[assignment]
+        else:
+            node.test = self.visit(node.test)  # type: ignore[assignment]
         node.body = self._headed(node.body)
         node.orelse = [self.visit(each) for each in node.orelse]  # type: ignore[misc]
         return node
@@ -100,8 +100,7 @@ class Marker(ast.NodeTransformer):
         if first is None:
             return body
         at = body[first]
-        end_line, end = at.end_lineno or at.lineno, at.end_col_offset or at.col_offset
-        self.heads.append(Place(self._file, at.lineno, at.col_offset, end_line, end))
+        self.heads.append(Place.of(self._file, at))
         call = _call(at, HEAD, ast.Constant(len(self.heads) - 1))
         begin: ast.stmt = ast.copy_location(ast.Expr(call), at)
         marked: list[ast.stmt] = [self.visit(each) for each in body[first:]]  # type: ignore[misc]
@@ -113,17 +112,6 @@ class Marker(ast.NodeTransformer):
             self.visit(each) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) else each  # type: ignore[misc]
             for each in node.body
         ]
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
-        """Mark the value alone."""
-        if node.value is not None:
-            node.value = self.visit(node.value)  # type: ignore[assignment]
-        return node
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.NamedExpr:
-        """Mark the value alone: the name is read where it is used."""
-        node.value = self.visit(node.value)  # type: ignore[assignment]
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
@@ -172,9 +160,7 @@ class Marker(ast.NodeTransformer):
         return self._mark(node)
 
     def _number(self, node: ast.expr, *, is_added: bool = False) -> int:
-        end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-        place = Place(self._file, node.lineno, node.col_offset, end_line, end, is_added)
-        self.places.append(place)
+        self.places.append(Place.of(self._file, node, is_added=is_added))
         return len(self.places) - 1
 
     def _mark(self, node: ast.expr) -> ast.AST:

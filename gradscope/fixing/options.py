@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gradscope.code import source
-from gradscope.fixing.edits import Pieces, all_of, block_with, written
+from gradscope.fixing.edits import Pieces, block_with, together, written
 from gradscope.fixing.marks import Place
 from gradscope.fixing.placed import (
     FUNCTIONS,
@@ -123,17 +123,21 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     is_chain = finding.code == "GS301"  # it is cut where gradients go on
     at = [n for n, e in effects.items() if (e.is_fruitful if is_chain else e.is_harmless)]
     single = [[n] for n in sorted(at, key=lambda n: (len(text_at(record.places[n])), n))]
-    for together in single or [search.kept_at()]:
-        texts = listed([f"`{text_at(record.places[n])}`" for n in together])
+    for several in single or [search.kept_at()]:
+        texts = listed([f"`{text_at(record.places[n])}`" for n in several])
         forms = [(FixKind.DETACH, "detach", f"store {texts} detached")]
-        if all(record.kinds.get(n) == _NUMBER for n in together):
+        if all(record.kinds.get(n) == _NUMBER for n in several):
             forms.append((FixKind.ITEM, "item", f"store the value of {texts}, with item()"))
         for kind, method, message in forms:
-            edits = all_of(with_call(record.places[n], record.kinds[n], method) for n in together)
+            edits = _all_of(with_call(record.places[n], record.kinds[n], method) for n in several)
             if edits:
                 found[kind].append(Fix(kind, message, edits, _CHANGES))
     found[FixKind.NO_GRAD] = search.without_graph(lines)
     return {kind: fixes[:_MOST] for kind, fixes in found.items()}
+
+
+def _all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
+    return written(*together(*parts))
 
 
 def _levels(event: Event) -> list[Place]:
@@ -287,7 +291,7 @@ class _Search:
             if set(self._run(Change(keeps=frozenset(keeps - {spot}))).hazards) <= left:
                 keeps.discard(spot)
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
-        edits = all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
+        edits = _all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
         where = lines_told(line for _, line in keeps)
         calls = "call" if len(keeps) == 1 else "calls"
         message = f"pass retain_graph=True to the {calls} at {where}"
@@ -301,7 +305,7 @@ class _Search:
         sites = {each.spot: each.site for each in calls.values() if not each.keep}
         if not sites or not self._mends(self._run(Change(keeps=frozenset(sites)))):
             return []
-        edits = all_of(with_flag(site, "create_graph") for site in sites.values())
+        edits = _all_of(with_flag(site, "create_graph") for site in sites.values())
         lines = lines_told(line for _, line in sites)
         message = f"pass create_graph=True at {lines}: the later loss is computed from its result"
         effects = ("the later loss trains through the gradient as well, which it does not now",)
@@ -382,7 +386,7 @@ class _Search:
                 if any(is_in(place, file, each) for place in happened for each in nodes):
                     continue
                 built = self._built_again(self._all_built(file, nodes), frozenset(), fails)
-                own = Place(file, node.lineno, node.col_offset, node.lineno, node.col_offset)
+                own = Place.of(file, node)
                 if self._mends(built) and (edits := written(*moved(own, site, *nodes[1:]))):
                     lines = lines_told(each.lineno for each in nodes)
                     message = f"move {lines} after line {change.lineno}"
@@ -788,7 +792,7 @@ class _Search:
         """Return the edits that call a method of what some places give, and those in words."""
         places = [self._record.places[n] for n in numbers]
         kinds = [self._record.kinds.get(n, frozenset()) for n in numbers]
-        edits = all_of(with_call(p, k, method) for p, k in zip(places, kinds, strict=True))
+        edits = _all_of(with_call(p, k, method) for p, k in zip(places, kinds, strict=True))
         texts = listed([f"`{text_at(place)}`" for place in places])
         return edits, f"{texts} at {lines_told(place.line for place in places)}"
 

@@ -19,6 +19,7 @@ from gradscope.fixing.edits import (
     removed,
     start_of,
     text_of,
+    together,
     under,
 )
 from gradscope.fixing.marks import Place
@@ -334,7 +335,7 @@ def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pie
     block = block_with(file, nodes[0])
     names = {name for node in nodes for name in stored_names(node)}
     ends = [i for i, each in enumerate(block) if source.spans(each, spot[1])]
-    if not ends or not names or any(map(_draws, nodes)) or not all(cuts):
+    if not ends or not names or any(map(_draws, nodes)):
         return ()
     begin = block.index(nodes[-1]) + 1
     readers = [e for e in block[begin : ends[0] + 1] if _read_names(e) & names]
@@ -345,7 +346,7 @@ def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pie
     if any(_targets(each) & needed for each in between):
         return ()
     copy = before(readers[-1], file, [line for node in nodes for line in lines_of(node, file)])
-    return (*(piece for cut in cuts for piece in cut), *copy) if copy else ()
+    return together(*cuts, copy)
 
 
 def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -380,8 +381,7 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
         return ()
     gone = [removed(node, file) for node in nodes]
     lines = [line for node in nodes for line in lines_of(node, file)]
-    put = before(body[0], file, lines)
-    return (*(piece for each in gone for piece in each), *put) if all(gone) and put else ()
+    return together(*gone, before(body[0], file, lines))
 
 
 def _is_seen_outside(
@@ -425,8 +425,7 @@ def reader_of(file: str, node: ast.Assign) -> Function | None:
 
 def put_in_method(file: str, node: ast.Assign, reader: Function) -> Pieces:
     """Return the edit that moves the assignment of an attribute to the head of a method."""
-    gone, put = removed(node, file), before(_body(reader)[0], file, lines_of(node, file))
-    return (*gone, *put) if gone and put else ()
+    return together(removed(node, file), before(_body(reader)[0], file, lines_of(node, file)))
 
 
 def unguarded(file: str, node: ast.Assign) -> Pieces:
@@ -507,7 +506,7 @@ def moved(at: Place, behind: Place, *others: ast.stmt) -> Pieces:
         return ()
     gone = [removed(n, file) for n in nodes]
     put = after(goal, file, [line for n in nodes for line in lines_of(n, file)])
-    return (*(piece for each in gone for piece in each), *put) if all(gone) and put else ()
+    return together(*gone, put)
 
 
 def _may_swap(node: ast.stmt, later: ast.stmt) -> bool:

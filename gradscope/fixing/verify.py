@@ -14,7 +14,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, old_place
 from gradscope.fixing.proposals import Candidate, Plan, Proposal, replanned, without
 from gradscope.fixing.rehearsal import Record
-from gradscope.fixing.runs import Bounds, Run, check, rehearse, run
+from gradscope.fixing.runs import Bounds, Run, Start, check, rehearse, run, start_process
 from gradscope.fixing.training import Change as TrainingChange
 from gradscope.fixing.training import Comparison, Difference, said_by
 from gradscope.model import Certainty, Finding, Recording, Severity
@@ -168,6 +168,24 @@ class Trial:
         return any(p.chosen.number == candidate.number for p in self.verdict.plan.applied)
 
 
+def compared(
+    verdict: Verdict,
+    recording: Recording,
+    record: Record,
+    seconds: float,
+    *,
+    guarded: bool,
+    start: Start = start_process,
+) -> Verdict:
+    """Return the verdict with what the changed program trains, if its rehearsal can be had."""
+    changes, calls = verdict.plan.changes, min(len(record.calls), MOST_REHEARSED)
+    with suppress(GradscopeError):  # it was killed before its record was written
+        within = Bounds(calls, seconds)
+        after = rehearse(recording, within, changes, guarded=guarded, start=start)
+        return replace(verdict, comparison=Comparison(record, after, changes))
+    return verdict
+
+
 def default_calls(proposals: Sequence[Proposal]) -> int:
     """Return enough calls for the findings to be made again, even in another order."""
     return max(
@@ -197,7 +215,12 @@ class _Trials:
         self._done: dict[Any, Verdict] = {}
         tell("runs the program as it is")
         self._before = run(recording, (), self._within())
-        self._record = self._rehearsed(()) if record is None else record
+        if record is None:
+            tell("rehearses it")
+            with suppress(GradscopeError):  # it was killed before its record was written
+                bounds = replace(self._within(), calls=0)
+                record = rehearse(recording, bounds, guarded=False)
+        self._record = record
 
     @property
     def _left(self) -> float:
@@ -205,13 +228,6 @@ class _Trials:
 
     def _within(self) -> Bounds:
         return Bounds(self._bounds.calls, max(self._left / 2, _LEAST_SECONDS))
-
-    def _rehearsed(self, changes: Sequence[Change], calls: int = 0) -> Record | None:
-        self._tell("rehearses it")
-        bounds = replace(self._within(), calls=calls)
-        with suppress(GradscopeError):  # it was killed before its record was written
-            return rehearse(self._recording, bounds, changes, guarded=False)
-        return None
 
     def verdict(self, plan: Plan, names: str) -> Verdict | None:
         """Return what the program does with a plan's changes; None where no time is left."""
@@ -222,11 +238,9 @@ class _Trials:
             self._tell(f"runs the program with {names}")
             verdict = self._of(plan, run(self._recording, plan.changes, self._within()))
             if self._record is not None and not any(map(verdict.left, plan.applied)):
-                calls = min(len(self._record.calls), MOST_REHEARSED)
-                after = self._rehearsed(plan.changes, calls)
-                if after is not None:
-                    compared = Comparison(self._record, after, plan.changes)
-                    verdict = replace(verdict, comparison=compared)
+                self._tell("rehearses it")
+                within = self._within().seconds
+                verdict = compared(verdict, self._recording, self._record, within, guarded=False)
             self._done[key] = verdict
         return replace(self._done[key], plan=plan)
 

@@ -17,7 +17,6 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import ExitStack
 from dataclasses import replace as replaced
 from importlib.machinery import SourceFileLoader
 from itertools import islice
@@ -36,7 +35,6 @@ from gradscope.fixing.rehearsal import Event, Kind, Record, leading, reached
 from gradscope.fixing.runs import Job
 from gradscope.hooks import (
     DefaultHookFunctions,
-    Handle,
     on_optimizer_step,
     replace,
     replace_default_hook_functions,
@@ -567,22 +565,14 @@ def main(job_file: str) -> NoReturn:
     rehearsal = Rehearsal(job.notes, job.stop_after, files, marker)
     overlay(job.sources)
     _mark_sources(marker, files)
-    _set(MARK, rehearsal.mark)
-    _set(ADD, rehearsal.add)
-    _set(HEAD, rehearsal.head)
-    with ExitStack() as stack:
-        handles = [
-            wrap_engine(rehearsal.run_engine),
-            on_optimizer_step(rehearsal.step, rehearsal.stepped),
-            _on_new_parameters(rehearsal.meet),
-        ]
-        for handle in handles:
-            stack.callback(handle.remove)
-        graph = rehearsal._graph
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(graph.pack, graph.unpack))
-        aside = rehearsal.stepping_aside(DefaultHookFunctions.now())
-        stack.callback(replace_default_hook_functions(aside).remove)
-        stack.enter_context(rehearsal)
+    vars(builtins).update({MARK: rehearsal.mark, ADD: rehearsal.add, HEAD: rehearsal.head})
+    # Nothing is taken back: the process ends with the rehearsal.
+    wrap_engine(rehearsal.run_engine)
+    on_optimizer_step(rehearsal.step, rehearsal.stepped)
+    _on_new_parameters(rehearsal.meet)
+    graph = rehearsal._graph
+    replace_default_hook_functions(rehearsal.stepping_aside(DefaultHookFunctions.now()))
+    with torch.autograd.graph.saved_tensors_hooks(graph.pack, graph.unpack), rehearsal:
         if job.guarded:
             keep_inside(folder, lambda doing: rehearsal.finish(f"stopped before {doing}"))
         program = prepare(target_of(job))
@@ -594,7 +584,7 @@ def main(job_file: str) -> NoReturn:
         rehearsal.finish(ended)
 
 
-def _on_new_parameters(meet: Callable[[Any], object]) -> Handle:
+def _on_new_parameters(meet: Callable[[Any], object]) -> None:
     """Have a function called with each optimizer that gets parameters."""
     original = torch.optim.Optimizer.add_param_group
 
@@ -603,11 +593,7 @@ def _on_new_parameters(meet: Callable[[Any], object]) -> Handle:
         original(optimizer, *args, **kwargs)
         meet(optimizer)
 
-    return replace(torch.optim.Optimizer, "add_param_group", add_param_group)
-
-
-def _set(name: str, value: Any) -> None:
-    setattr(builtins, name, value)
+    replace(torch.optim.Optimizer, "add_param_group", add_param_group)
 
 
 def _mark_sources(marker: Marker, files: set[str]) -> None:
@@ -629,16 +615,12 @@ def _mark_sources(marker: Marker, files: set[str]) -> None:
         return code or compiled(data, path, "exec", dont_inherit=True, optimize=_optimize)
 
     def compile_source(source: Any, filename: Any, mode: Any, *given: Any, **named: Any) -> Any:
-        is_program = mode == "exec" and isinstance(source, bytes | str)
-        if (
-            is_program
-            and classify(str(filename)) == USER
-            and sys._getframe(1).f_globals.get("__name__", "").startswith(("gradscope.", "runpy"))
-        ):
+        by = sys._getframe(1).f_globals.get("__name__", "")
+        is_program = mode == "exec" and by.startswith(("gradscope.", "runpy"))
+        code = None
+        if is_program and isinstance(source, bytes | str) and classify(str(filename)) == USER:
             code = marked(source, str(filename))
-            if code is not None:
-                return code
-        return compiled(source, filename, mode, *given, **named)
+        return code or compiled(source, filename, mode, *given, **named)
 
     def path_stats(self: Any, path: str) -> Any:
         if classify(str(path)) == USER:
@@ -647,4 +629,4 @@ def _mark_sources(marker: Marker, files: set[str]) -> None:
 
     stat_file = loader.path_stats
     loader.source_to_code, loader.path_stats = source_to_code, path_stats
-    _set("compile", compile_source)
+    vars(builtins)["compile"] = compile_source

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import GradscopeError
@@ -94,11 +93,6 @@ def overlay(sources: Mapping[str, bytes]) -> None:
             raise OSError(f"{path} is not taken from its file")
         return stat_file(self, path)
 
-    def print_exception(
-        kind: type[BaseException], error: BaseException, entry: TracebackType | None
-    ) -> None:
-        traceback.print_exception(kind, error, entry)
-
     loader.get_data, loader.path_stats = get_data, path_stats
     if sources:
-        sys.excepthook = print_exception
+        sys.excepthook = traceback.print_exception

@@ -160,8 +160,7 @@ def _of_container(m: Machine, of: Any, payload: Any, name: str, given: Given, na
     if name in _CHANGING:
         return _changed(m, of, m.overlay.to_write(of), name, given, named)
     if name in ("copy", "__copy__"):
-        kinds: Any = ((dict, v.OwnDict), (list, v.OwnList), (set, v.OwnSet))
-        made = next((own for base, own in kinds if is_a(payload, base)), v.OwnDeque)
+        made = next(own for base, own in v.KINDS if is_a(payload, base))
         found = made(dict.items(payload) if made is v.OwnDict else payload)
         if type(of) is not v.Instance:
             return found
@@ -172,8 +171,7 @@ def _of_container(m: Machine, of: Any, payload: Any, name: str, given: Given, na
             return v.OwnList(pairs)
         return v.OwnList([pair[name == "values"] for pair in pairs])
     if name == "__contains__":
-        found = iteration.contains(m, of, given[0])
-        return v.Unknown(why="in") if found is None else found
+        return v.known(iteration.contains(m, of, given[0]), "in")
     if name in ("union", "difference", "intersection", "issubset", "isdisjoint", "issuperset"):
         rest = [set(map(v.key_of, iteration.drain(m, each))) for each in given]
         found = getattr(set(payload), name)(*rest)
@@ -305,19 +303,12 @@ def _of_named_tuple(m: Machine, cls: type, given: Given, named: Named) -> Any:
 def _empty(m: Machine, cls: type, given: Given, named: Named) -> v.Instance | None:
     """Return an object of a class whose ``__new__`` is written in C; None if unknown."""
     if derives(cls, BaseException):
-        made = v.Instance(cls)
-        made.fields["args"] = given
-        if derives(cls, StopIteration):
-            made.fields["value"] = given[0] if given else None
-        return made
-    kinds: Any = ((dict, v.OwnDict), (list, v.OwnList), (set, v.OwnSet), (deque, v.OwnDeque))
-    for base, own in kinds:
+        return m.exception(cls, *given)
+    for base, own in v.KINDS:
         if derives(cls, base):
             return v.Instance(cls, own())
     if derives(cls, functools.partial):
-        made = v.Instance(cls)
-        made.fields.update(func=given[0], args=given, keywords=named)
-        return made
+        return v.Instance(cls, func=given[0], args=given, keywords=named)
     if any(derives(cls, base) for base in (int, float, str, tuple, bytes, type)):
         return None
     return v.Instance(cls) if m.lookup(cls, "__new__") is object.__new__ else None
@@ -346,9 +337,7 @@ def _fill(m: Machine, made: v.Instance, given: Given, named: Named) -> None:
 def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
     module = class_namespace(cls).get("__module__")
     if derives(cls, types.SimpleNamespace):
-        made = v.Instance(cls)
-        made.fields.update(named)
-        return made
+        return v.Instance(cls, **named)
     if type(module) is not str or not (module + ".").startswith("torch."):
         return MISSING
     if is_exactly(cls, type) and cls is torch.Size:
@@ -363,15 +352,11 @@ def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
     if cls is torch.device or cls is torch.Generator:
         return v.Unknown(why="a device")
     if module.startswith("torch.distributions."):
-        made = v.Instance(cls)
-        made.fields["made of"] = (given, tuple(named.values()))
-        return made
+        return v.Instance(cls, made_of=(given, tuple(named.values())))
     if module.startswith(_MADE_PLAINLY):
         return v.Instance(cls)
     if cls is torch.inference_mode:
-        made = v.Instance(cls)
-        made.fields["mode"] = given[0] if given else True
-        return made
+        return v.Instance(cls, mode=given[0] if given else True)
     return MISSING
 
 

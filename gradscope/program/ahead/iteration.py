@@ -26,6 +26,7 @@ _factory = collections.defaultdict.__dict__["default_factory"].__get__
 _MOST = 20_000
 _LAPS = 2  # elements of something unknown: they stand for all
 _LISTED = (list, tuple, str, bytes, range, deque)
+_HASHED = (dict, set, frozenset)
 _EMPTY_VIEWS: tuple[Any, ...] = ({}.keys(), {}.values(), {}.items())
 _EMPTY: tuple[Any, ...] = (
     *((), [], range(0), range(2**70), "", b"", {}, {}.values(), {}.items(), set(), deque()),
@@ -40,23 +41,21 @@ _LOADERS = (data.DataLoader, *LOADER_ITERATORS)
 def elements_of(m: Machine, of: Any) -> list[Any]:
     """Return what a container of a built-in type holds; the keys of a dict."""
     found = m.overlay.view(of)
-    if is_a(found, dict):
-        return [v.value_of(key) for key in dict.__iter__(found)]
-    if is_a(found, set):
-        return [v.value_of(each) for each in set.__iter__(found)]
-    if is_a(found, frozenset):
-        return [v.value_of(each) for each in frozenset.__iter__(found)]
-    base = next((base for base in _LISTED if is_a(found, base)), None)
+    base = _base_of(found, *_LISTED, *_HASHED)
     if base is range and len(found) > _MOST:
         v.lost("a long range")
-    return [*base.__iter__(found)] if base is not None else []
+    each = [] if base is None else base.__iter__(found)
+    return [*map(v.value_of, each)] if base in _HASHED else [*each]
+
+
+def _base_of(of: Any, *kinds: type) -> Any:
+    return next((kind for kind in kinds if is_a(of, kind)), None)
 
 
 def _payload(m: Machine, of: Any) -> Any:
     """Return the container of a built-in type that a value is; MISSING for others."""
     found = m.overlay.view(of)
-    is_container = is_a(found, *_LISTED, dict, set, frozenset)
-    return found if is_container else MISSING
+    return found if is_a(found, *_LISTED, *_HASHED) else MISSING
 
 
 def size_of(m: Machine, of: Any) -> int | None:
@@ -80,7 +79,7 @@ def size_of(m: Machine, of: Any) -> int | None:
 def plain_size(m: Machine, of: Any) -> int | None:
     """Return how many elements a container of a built-in type has; None for others."""
     payload = _payload(m, of)
-    base: Any = next((b for b in (*_LISTED, dict, set, frozenset) if is_a(payload, b)), None)
+    base = _base_of(payload, *_LISTED, *_HASHED)
     return None if base is None else int(base.__len__(payload))
 
 
@@ -107,7 +106,7 @@ def plain_item(m: Machine, of: Any, key: Any) -> Any:
     if is_a(payload, dict):
         return _of_dict(m, of, payload, key)
     key = _index(m, key)
-    base: Any = next((b for b in _LISTED if is_a(payload, b)), None)
+    base = _base_of(payload, *_LISTED)
     if type(key) is v.Unknown or base is None:
         return unknown_element(m, elements_of(m, of))
     try:
@@ -259,7 +258,7 @@ def iterator(m: Machine, of: Any) -> Any:
 
 def over(m: Machine, of: Any, start: int = 0, step: int = 1) -> v.Elements:
     """Return an iterator over a sequence, which sees what is added to it meanwhile."""
-    base: Any = next((each for each in _LISTED if is_a(m.overlay.view(of), each)), None)
+    base = _base_of(m.overlay.view(of), *_LISTED)
     if base is None:
         return v.Elements(_stepping(elements_of(m, of)), of)
     place = [start]
@@ -303,20 +302,30 @@ def of_unknown(m: Machine, make: Callable[[], Any], *holds: Any) -> v.Elements:
     return v.Elements(next_one, *holds)
 
 
+class _Left:
+    """What is left of an iterator of the program's, for Python's own iterators to go through."""
+
+    def __init__(self, m: Machine, each: Any) -> None:
+        self._machine, self._each = m, each
+
+    def __iter__(self) -> _Left:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return advance(self._machine, self._each)
+        except v.Exhausted:
+            raise StopIteration from None
+
+
+def caller(m: Machine, function: Any) -> Callable[..., Any]:
+    """Return a function that calls one of the program's."""
+    return lambda *given: m.call(function, given, {})
+
+
 def sliced(m: Machine, each: Any, *bounds: Any) -> v.Elements:
     """Return what ``islice`` gives."""
-    at = slice(*bounds)
-    place = itertools.count()
-    wanted = itertools.islice(itertools.count(), at.start or 0, at.stop, at.step or 1)
-
-    def next_one() -> Any:
-        for number in wanted:
-            while next(place) < number:
-                advance(m, each)
-            return advance(m, each)
-        raise v.Exhausted
-
-    return v.Elements(next_one, each)
+    return v.Elements(_stepping(itertools.islice(_Left(m, each), *bounds)), each)
 
 
 def _some_of(m: Machine, each: Any) -> v.Elements:
@@ -376,8 +385,7 @@ def _continued(m: Machine, of: Any) -> Any:
             return numbered(m, iterator(m, inside[0]), inside[1])
         if type(of) is zip:
             return zipped(m, [iterator(m, each) for each in inside])
-        function, each = inside[0], zipped(m, [iterator(m, one) for one in inside[1:]])
-        return v.Elements(lambda: m.call(function, each.step(), {}), function, *each.holds)
+        return mapped(m, inside[0], [iterator(m, one) for one in inside[1:]])
     inside = [each for each in gc.get_referents(of) if not is_a(each, type)]
     if is_exactly(of, itertools.count):
         numbers: Any = itertools.count(*of.__reduce__()[1])
@@ -411,18 +419,10 @@ def _chained(m: Machine, inside: list[Any]) -> v.Elements:
 
 def chained(m: Machine, iterables: Any, active: Any = None) -> v.Elements:
     """Return an iterator over the elements of each of these, one after the other."""
-    now = [active]
-
-    def next_one() -> Any:
-        while True:
-            if now[0] is None:
-                now[0] = iterator(m, advance(m, iterables))
-            try:
-                return advance(m, now[0])
-            except v.Exhausted:
-                now[0] = None
-
-    return v.Elements(next_one, iterables, active)
+    first = () if active is None else _Left(m, active)
+    rest = (_Left(m, iterator(m, each)) for each in _Left(m, iterables))
+    found = itertools.chain(first, itertools.chain.from_iterable(rest))
+    return v.Elements(_stepping(found), iterables, active)
 
 
 def _cycling(m: Machine, inside: list[Any]) -> v.Elements:
@@ -456,37 +456,34 @@ def _over_sequence(m: Machine, of: Any) -> Any:
 
 def numbered(m: Machine, each: Any, start: Any = 0) -> v.Elements:
     """Return what ``enumerate`` gives."""
-    number = [start]
-
-    def next_one() -> Any:
-        found = advance(m, each)
-        number[0] += 1
-        return number[0] - 1, found
-
-    return v.Elements(next_one, each)
+    return v.Elements(_stepping(enumerate(_Left(m, each), start)), each)
 
 
 def zipped(m: Machine, each: list[Any]) -> v.Elements:
     """Return what ``zip`` gives."""
+    return v.Elements(_stepping(zip(*(_Left(m, one) for one in each), strict=False)), *each)
 
-    def next_one() -> Any:
-        if not each:
-            raise v.Exhausted
-        return tuple([advance(m, one) for one in each])
 
-    return v.Elements(next_one, *each)
+def mapped(m: Machine, function: Any, each: list[Any]) -> v.Elements:
+    """Return what ``map`` gives."""
+    found = map(caller(m, function), *(_Left(m, one) for one in each))
+    return v.Elements(_stepping(found), function, *each)
 
 
 def filtered(m: Machine, function: Any, each: Any) -> v.Elements:
     """Return what ``filter`` gives."""
+    found = filter(_asker(m, function), _Left(m, each))
+    return v.Elements(_stepping(found), function, each)
 
-    def next_one() -> Any:
-        while True:
-            found = advance(m, each)
-            if m.truth(found if function is None else m.call(function, (found,), {})):
-                return found
 
-    return v.Elements(next_one, function, each)
+def taken(m: Machine, function: Any, each: Any) -> v.Elements:
+    """Return what ``takewhile`` gives."""
+    found = itertools.takewhile(_asker(m, function), _Left(m, each))
+    return v.Elements(_stepping(found), function, each)
+
+
+def _asker(m: Machine, function: Any) -> Callable[[Any], bool]:
+    return lambda each: m.truth(each if function is None else m.call(function, (each,), {}))
 
 
 def _batches(m: Machine, sampler: Any) -> int | None:

@@ -200,9 +200,8 @@ class Machine:
 
     def exception(self, kind: type[BaseException], *arguments: Any) -> v.Instance:
         """Return an exception of the program's."""
-        made = v.Instance(kind)
-        made.fields["args"] = arguments
-        if kind is StopIteration:
+        made = v.Instance(kind, args=arguments)
+        if derives(kind, StopIteration):
             made.fields["value"] = arguments[0] if arguments else None
         return made
 
@@ -785,8 +784,9 @@ def _may_be_changed(value: Any) -> bool:
 
 def _of_function(function: v.Function, name: str) -> Any:
     code = function.code
-    known: dict[str, Any] = {"__name__": code.co_name, "__qualname__": code.co_qualname}
-    known |= {
+    known = {
+        "__name__": code.co_name,
+        "__qualname__": code.co_qualname,
         "__doc__": None,
         "__code__": code,
         "__defaults__": function.defaults,

@@ -77,20 +77,14 @@ def _is_tensor(m: Machine, given: Given, named: Named) -> Any:
     return v.Unknown(why="is_tensor") if type(given[0]) is v.Unknown else v.is_tensor(given[0])
 
 
-@model(len)
-def _len(m: Machine, given: Given, named: Named) -> Any:
-    size = iteration.size_of(m, given[0])
-    return v.Unknown(why="len") if size is None else size
+model(len)(lambda m, given, named: v.known(iteration.size_of(m, given[0]), "len"))
 
 
 @model(range)
 def _range(m: Machine, given: Given, named: Named) -> Any:
     if not v.is_plain(given):
         return iteration.of_unknown(m, lambda: v.Unknown(why="an index"))
-    try:
-        return range(*given)
-    except (TypeError, ValueError) as error:
-        return m.throw(type(error), str(error))
+    return computed(m, range, given, named)
 
 
 model(slice)(lambda m, given, named: slice(*given))
@@ -108,9 +102,7 @@ def _enumerate(m: Machine, given: Given, named: Named) -> Any:
 
 @model(map)
 def _map(m: Machine, given: Given, named: Named) -> Any:
-    function, *rest = given
-    each = iteration.zipped(m, [iteration.iterator(m, one) for one in rest])
-    return v.Elements(lambda: m.call(function, each.step(), {}), function, *each.holds)
+    return iteration.mapped(m, given[0], [iteration.iterator(m, one) for one in given[1:]])
 
 
 @model(itertools.starmap)
@@ -158,10 +150,9 @@ def in_order(m: Machine, found: list[Any], named: Named) -> list[Any]:
 
 @model(sum)
 def _sum(m: Machine, given: Given, named: Named) -> Any:
-    total = argument(given, named, 1, "start", 0)
-    for each in iteration.drain(m, given[0]):
-        total = binary(m, "add", total, each, in_place=False)
-    return total
+    add = functools.partial(binary, m, "add", in_place=False)
+    start = argument(given, named, 1, "start", 0)
+    return functools.reduce(add, iteration.drain(m, given[0]), start)
 
 
 @model(functools.reduce)
@@ -170,10 +161,7 @@ def _reduce(m: Machine, given: Given, named: Named) -> Any:
     found = [*first, *iteration.drain(m, each)]
     if not found:
         m.throw(TypeError, "reduce() of empty iterable with no initial value")
-    total = found[0]
-    for one in found[1:]:
-        total = m.call(function, (total, one), {})
-    return total
+    return functools.reduce(iteration.caller(m, function), found)
 
 
 @model(itertools.accumulate)
@@ -181,10 +169,7 @@ def _accumulate(m: Machine, given: Given, named: Named) -> Any:
     function = argument(given, named, 1, "func") or operator.add
     first = [named["initial"]] if named.get("initial") is not None else []
     found = [*first, *iteration.drain(m, given[0])]
-    totals = found[:1]
-    for each in found[1:]:
-        totals.append(m.call(function, (totals[-1], each), {}))
-    return iteration.of_values(*totals)
+    return iteration.of_values(*itertools.accumulate(found, iteration.caller(m, function)))
 
 
 def _extreme(function: Any) -> Model:
@@ -296,7 +281,7 @@ def _type(m: Machine, given: Given, named: Named) -> Any:
 @model(super)
 def _super(m: Machine, given: Given, named: Named) -> Any:
     if given:
-        return super_of(*given)
+        return v.Super(*given)
     frame = m.frames[-1]
     owner = frame.variables[0]
     if is_exactly(owner, v.Cell, types.CellType):
@@ -304,12 +289,7 @@ def _super(m: Machine, given: Given, named: Named) -> Any:
     slots = frame.flow.slots
     if "__class__" not in slots:
         return v.lost("super")
-    return super_of(m.overlay.cell(frame.variables[slots.index("__class__")]), owner)
-
-
-def super_of(cls: Any, owner: Any) -> v.Super:
-    """Return what ``super(cls, owner)`` gives."""
-    return v.Super(cls, owner)
+    return v.Super(m.overlay.cell(frame.variables[slots.index("__class__")]), owner)
 
 
 @model(vars)
@@ -344,8 +324,7 @@ def _converted(function: Any) -> Model:
             return function()
         value = given[0]
         if function is bool:
-            known = m.known_truth(value)
-            return v.Unknown(why="bool") if known is None else known
+            return v.known(m.known_truth(value), "bool")
         if v.is_tensor(value) and is_exactly(function, types.BuiltinFunctionType):
             return tensors.operate(m, getattr(torch, function.__name__), (value,), {})
         if function is str and derives(v.kind_of(value), BaseException) and is_a(value, v.Instance):
@@ -361,9 +340,8 @@ for _each in (int, float, bool, str, complex, bytes, abs, round):
     model(_each)(_converted(_each))
 
 
-for _each in (pow, divmod, math.prod, operator.index, operator.concat, operator.length_hint):
-    model(_each)(functools.partial(lambda f, m, a, k: computed(m, f, a, k), _each))
-for _name, _each in vars(math).items():
+_computing = (pow, divmod, operator.index, operator.concat, operator.length_hint)
+for _each in (*_computing, *vars(math).values()):
     if is_exactly(_each, types.BuiltinFunctionType):
         model(_each)(functools.partial(lambda f, m, a, k: computed(m, f, a, k), _each))
 
@@ -443,17 +421,9 @@ def _islice(m: Machine, given: Given, named: Named) -> Any:
     return iteration.sliced(m, iteration.iterator(m, each), *bounds)
 
 
-@model(itertools.takewhile)
-def _takewhile(m: Machine, given: Given, named: Named) -> Any:
-    function, each = given[0], iteration.iterator(m, given[1])
-
-    def step() -> Any:
-        found = iteration.advance(m, each)
-        if not m.truth(m.call(function, (found,), {})):
-            raise v.Exhausted
-        return found
-
-    return v.Elements(step, function, each)
+model(itertools.takewhile)(
+    lambda m, given, named: iteration.taken(m, given[0], iteration.iterator(m, given[1]))
+)
 
 
 @model(itertools.tee)
@@ -497,10 +467,7 @@ for _each in (
 
 
 def _by_operator(name: str, in_place: bool) -> Model:
-    def model(m: Machine, given: Given, named: Named) -> Any:
-        return binary(m, name, *given, in_place=in_place)
-
-    return model
+    return lambda m, given, named: binary(m, name, *given, in_place=in_place)
 
 
 _BINARY: Final = (
@@ -520,18 +487,8 @@ model(operator.getitem)(lambda m, given, named: iteration.item(m, *given))
 model(operator.setitem)(lambda m, given, named: iteration.set_item(m, *given))
 
 
-@model(operator.contains)
-def _contains(m: Machine, given: Given, named: Named) -> Any:
-    found = iteration.contains(m, *given)
-    return v.Unknown(why="in") if found is None else found
-
-
-@model(operator.truth)
-def _truth(m: Machine, given: Given, named: Named) -> Any:
-    known = m.known_truth(given[0])
-    return v.Unknown(why="truth") if known is None else known
-
-
+model(operator.contains)(lambda m, given, named: v.known(iteration.contains(m, *given), "in"))
+model(operator.truth)(lambda m, given, named: v.known(m.known_truth(given[0]), "truth"))
 model(operator.is_, operator.is_not)(lambda m, given, named: v.Unknown(why="is"))
 
 
@@ -546,13 +503,9 @@ def _getting(get: Callable[[Machine, Any, Any], Any]) -> Model:
     return model
 
 
-def _attribute_of(m: Machine, value: Any, path: str) -> Any:
-    for name in path.split("."):
-        value = m.attribute(value, name)
-    return value
-
-
-model(operator.attrgetter)(_getting(_attribute_of))
+model(operator.attrgetter)(
+    _getting(lambda m, value, path: functools.reduce(m.attribute, path.split("."), value))
+)
 model(operator.itemgetter)(_getting(iteration.item))
 
 
@@ -599,16 +552,12 @@ def _deep(m: Machine, value: Any) -> Any:
 
 
 model(weakref.ref)(lambda m, given, named: v.Getter(lambda *_: given[0]))
-for _name in (
-    *("random", "randint", "randrange", "uniform", "gauss", "normalvariate", "getrandbits"),
-    *("betavariate", "expovariate", "triangular", "lognormvariate"),
-):
-    model(getattr(random, _name))(lambda m, a, k: v.Unknown(why="a random number"))
-
-
-model(time.time, time.perf_counter, time.monotonic, time.process_time, os.getpid, os.getenv)(
-    lambda m, given, named: v.Unknown(why="a number")
-)
+model(
+    *(random.random, random.randint, random.randrange, random.uniform, random.gauss),
+    *(random.normalvariate, random.getrandbits, random.betavariate, random.expovariate),
+    *(random.triangular, random.lognormvariate, os.getpid, os.getenv),
+    *(time.time, time.perf_counter, time.monotonic, time.process_time),
+)(lambda m, given, named: v.Unknown(why="a number"))
 
 
 @model(heapq.heappush)
@@ -651,9 +600,8 @@ def _checkpoint(m: Machine, given: Given, named: Named) -> Any:
 @model(concurrent.futures.ThreadPoolExecutor.submit)
 def _submit(m: Machine, given: Given, named: Named) -> Any:
     _, function, *rest = given
-    future = v.Instance(concurrent.futures.Future)
-    future.fields["_result"] = in_thread(m, function, tuple(rest), named)
-    return future
+    result = in_thread(m, function, tuple(rest), named)
+    return v.Instance(concurrent.futures.Future, _result=result)
 
 
 def in_thread(m: Machine, function: Any, given: Given, named: Named) -> Any:

@@ -22,6 +22,7 @@ from gradscope.program.ahead.values import (
     OwnList,
     OwnSet,
     Raised,
+    Super,
     Suspended,
     Unknown,
     is_plain,
@@ -175,32 +176,11 @@ def _delete_name(m: Machine, f: Frame, i: Instruction) -> None:
 # attributes and elements
 
 
-@_rule("LOAD_ATTR LOAD_METHOD")
+@_rule("LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR")
 def _load_attribute(m: Machine, f: Frame, i: Instruction) -> None:
-    owner = f.stack.pop()
+    owner = Super(*f.pop(3)[1:]) if i.opname == "LOAD_SUPER_ATTR" else f.stack.pop()
     value = m.attribute(owner, i.name)
     f.stack += [NULL, value] if i.null and NULL_FIRST else [value, NULL] if i.null else [value]
-    m.note_read(value, f, first=m.overlay.is_untouched(owner))
-
-
-@_rule("LOAD_SUPER_ATTR")
-def _load_super(m: Machine, f: Frame, i: Instruction) -> None:
-    _, cls, owner = f.pop(3)
-    value = m.attribute(models.super_of(cls, owner), i.name)
-    f.stack += [NULL, value] if i.null and NULL_FIRST else [value, NULL] if i.null else [value]
-
-
-@_rule("STORE_ATTR")
-def _store_attribute(m: Machine, f: Frame, i: Instruction) -> None:
-    value, owner = f.pop(2)
-    m.set_attribute(owner, i.name, value)
-
-
-@_rule("BINARY_SUBSCR")
-def _subscript(m: Machine, f: Frame, i: Instruction) -> None:
-    owner, key = f.pop(2)
-    value = iteration.item(m, owner, key)
-    f.stack.append(value)
     m.note_read(value, f, first=m.overlay.is_untouched(owner))
 
 
@@ -247,10 +227,10 @@ _COMPARE: Final = {
 }
 
 
-@_rule("BINARY_OP")
+@_rule("BINARY_OP BINARY_SUBSCR")
 def _binary(m: Machine, f: Frame, i: Instruction) -> None:
     left, right = f.pop(2)
-    if i.arg == _SUBSCRIPT:
+    if i.opname == "BINARY_SUBSCR" or i.arg == _SUBSCRIPT:
         value = iteration.item(m, left, right)
         m.note_read(value, f, first=m.overlay.is_untouched(left))
     else:
@@ -684,6 +664,7 @@ RULES.update(
         "LOAD_CONST_IMMORTAL": lambda m, f, i: f.stack.append(i.constant),
         "STORE_DEREF": lambda m, f, i: m.overlay.set_cell(f.variables[i.slot], f.stack.pop()),
         "DELETE_DEREF": lambda m, f, i: m.overlay.set_cell(f.variables[i.slot], NULL),
+        "STORE_ATTR": lambda m, f, i: m.set_attribute(f.stack.pop(), i.name, f.stack.pop()),
         "DELETE_ATTR": lambda m, f, i: m.set_attribute(f.stack.pop(), i.name, MISSING),
         "BUILD_TUPLE": lambda m, f, i: f.stack.append(tuple(f.pop(i.arg))),
         "BUILD_LIST": lambda m, f, i: f.stack.append(OwnList(f.pop(i.arg))),

@@ -116,18 +116,17 @@ def _way(machine: Machine, start: FromFrames | _AfterCall) -> tuple[str, str]:
     """Follow one way; return how it ends, and why."""
     try:
         start.run(machine)
-        kind, why = "end", "the program ends"
     except v.Stop as stop:
-        kind, why = stop.kind, stop.why
+        return stop.kind, stop.why
     except v.Raised as raised:
-        kind, why = "raised", class_name(v.kind_of(raised.value))
+        return "raised", class_name(v.kind_of(raised.value))
     except v.Exhausted:
-        kind, why = "lost", "an iterator ended outside of a loop"
+        return "lost", "an iterator ended outside of a loop"
     except RecursionError:
-        kind, why = "lost", "deep recursion"
+        return "lost", "deep recursion"
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        kind, why = "lost", f"a defect: {error!r}"  # of a model: what it would give is not known
-    return kind, why
+        return "lost", f"a defect: {error!r}"  # of a model: what it would give is not known
+    return "end", "the program ends"
 
 
 class FromFrames:

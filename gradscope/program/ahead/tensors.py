@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -283,7 +283,7 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
         made = v.Ahead(v.NO_MARKS, twin(tensor), False)
         return made if name == "data" else v.Unknown(why="grad")
     if name in _PARTS:
-        return operate(m, _reads(name), (tensor,), {})
+        return operate(m, lambda tensor: getattr(tensor, name), (tensor,), {})
     if name in ATTRIBUTES_OF_SHAPE:
         found = shape(tensor)
         return v.Unknown(why="a shape") if found is None else getattr(found, name)
@@ -294,7 +294,7 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
     if name == "requires_grad":
         known = requires_grad(tensor) if is_a(tensor, Tensor) else tensor.requires_grad
         known = True if m.marks(tensor) else known
-        return v.Unknown(why="requires_grad") if known is None else known
+        return v.known(known, "requires_grad")
     if name in _ASKED:
         return v.Unknown(why=name)
     if name == "__class__":
@@ -305,13 +305,6 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
     if type(on_class) is types.FunctionType:
         return v.Method(on_class, tensor)
     return v.BuiltinMethod(tensor, name)
-
-
-def _reads(name: str) -> Callable[[Any], Any]:
-    def read(tensor: Any) -> Any:
-        return getattr(tensor, name)
-
-    return read
 
 
 def _own(m: Machine, tensor: Any) -> Mapping[str, Any]:
@@ -352,7 +345,7 @@ def method(
         return _asked(m, tensor, name, given, named)
     if name == "__iter__":
         return m.call(iter, (tensor,), {})
-    if name in ("__getitem__",):
+    if name == "__getitem__":
         return operate(m, operator.getitem, (tensor, *given), {})
     if name == "__setitem__":
         return in_place(m, tensor, given[1:], {}) and None

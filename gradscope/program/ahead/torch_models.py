@@ -80,16 +80,12 @@ def _set_grad_enabled(m: Machine, given: Given, named: Named) -> None:
     m.grad = m.truth(given[0])
 
 
-def _false(m: Machine, given: Given, named: Named) -> bool:
-    return False
-
-
 model(
     *FALSE_IN_PYTHON,
     *(torch.is_inference_mode_enabled, torch.overrides.has_torch_function),
     *(torch.is_autocast_enabled, torch.overrides.has_torch_function_unary),
     torch.overrides.has_torch_function_variadic,
-)(_false)
+)(lambda m, given, named: False)
 
 
 def _entering(m: Machine, given: Given, named: Named) -> Any:

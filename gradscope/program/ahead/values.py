@@ -112,6 +112,11 @@ class Unknown(Made):
         self.why = why
 
 
+def known(found: Any, why: str) -> Any:
+    """Return what was found, or something unknown where that is None."""
+    return Unknown(why=why) if found is None else found
+
+
 class Twin:
     """The shape of a tensor, found on the meta device when it is first asked for."""
 
@@ -155,9 +160,9 @@ class Instance(Made):
 
     __slots__ = ("fields", "kind", "payload")
 
-    def __init__(self, kind: type, payload: Any = None) -> None:
+    def __init__(self, kind: type, payload: Any = None, **fields: Any) -> None:
         self.kind = kind
-        self.fields = OwnDict()
+        self.fields = OwnDict(fields)
         self.payload = payload
         reading.holding.add(self)
 
@@ -297,12 +302,8 @@ class OwnDeque(deque[Any]):
     """A deque made ahead."""
 
 
-OWN: Final[dict[int, type]] = {
-    id(OwnList): list,
-    id(OwnDict): dict,
-    id(OwnSet): set,
-    id(OwnDeque): deque,
-}
+KINDS: Final = ((dict, OwnDict), (list, OwnList), (set, OwnSet), (deque, OwnDeque))
+OWN: Final[dict[int, type]] = {id(own): kind for kind, own in KINDS}
 """What a container made ahead stands for, by the id of its class: to hash one may run its code."""
 CONTAINERS: Final = (list, dict, set, frozenset, tuple, deque)
 MUTABLE: Final = (list, dict, set, deque)
@@ -369,14 +370,8 @@ class Overlay:
 
     def view(self, of: Any) -> Any:
         """Return the container itself or what stands for it; keys are as ``key_of`` gives them."""
-        if type(of) is Instance:
-            return of.payload
-        if id(type(of)) in OWN:
-            return of
-        known = self._copies.get(id(of))
-        if known is not None:
-            return known[1]
-        if is_a(of, dict, set, frozenset) and not self._has_plain_keys(of):
+        is_own = type(of) is Instance or id(type(of)) in OWN or id(of) in self._copies
+        if is_own or (is_a(of, dict, set, frozenset) and not self._has_plain_keys(of)):
             return self.to_write(of)
         return of
 

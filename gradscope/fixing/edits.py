@@ -53,6 +53,11 @@ def together(*parts: Pieces) -> Pieces:
     return tuple(chain.from_iterable(parts)) if all(parts) else ()
 
 
+def all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
+    """Return the edits of all parts; none if there is one that cannot be written."""
+    return written(*together(*parts))
+
+
 def _edit(file: str, pieces: Sequence[Piece]) -> Edit:
     lines = source.parsed(file).lines
     first, last = pieces[0].start[0], min(pieces[-1].end[0], len(lines))

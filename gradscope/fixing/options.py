@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gradscope.code import source
-from gradscope.fixing.edits import Pieces, block_with, together, written
+from gradscope.fixing.edits import Pieces, all_of, block_with, written
 from gradscope.fixing.marks import Place
 from gradscope.fixing.placed import (
     FUNCTIONS,
@@ -129,15 +129,11 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
         if all(record.kinds.get(n) == _NUMBER for n in several):
             forms.append((FixKind.ITEM, "item", f"store the value of {texts}, with item()"))
         for kind, method, message in forms:
-            edits = _all_of(with_call(record.places[n], record.kinds[n], method) for n in several)
+            edits = all_of(with_call(record.places[n], record.kinds[n], method) for n in several)
             if edits:
                 found[kind].append(Fix(kind, message, edits, _CHANGES))
     found[FixKind.NO_GRAD] = search.without_graph(lines)
     return {kind: fixes[:_MOST] for kind, fixes in found.items()}
-
-
-def _all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
-    return written(*together(*parts))
 
 
 def _levels(event: Event) -> list[Place]:
@@ -291,7 +287,7 @@ class _Search:
             if set(self._run(Change(keeps=frozenset(keeps - {spot}))).hazards) <= left:
                 keeps.discard(spot)
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
-        edits = _all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
+        edits = all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
         where = lines_told(line for _, line in keeps)
         calls = "call" if len(keeps) == 1 else "calls"
         message = f"pass retain_graph=True to the {calls} at {where}"
@@ -305,7 +301,7 @@ class _Search:
         sites = {each.spot: each.site for each in calls.values() if not each.keep}
         if not sites or not self._mends(self._run(Change(keeps=frozenset(sites)))):
             return []
-        edits = _all_of(with_flag(site, "create_graph") for site in sites.values())
+        edits = all_of(with_flag(site, "create_graph") for site in sites.values())
         lines = lines_told(line for _, line in sites)
         message = f"pass create_graph=True at {lines}: the later loss is computed from its result"
         effects = ("the later loss trains through the gradient as well, which it does not now",)
@@ -792,7 +788,7 @@ class _Search:
         """Return the edits that call a method of what some places give, and those in words."""
         places = [self._record.places[n] for n in numbers]
         kinds = [self._record.kinds.get(n, frozenset()) for n in numbers]
-        edits = _all_of(with_call(p, k, method) for p, k in zip(places, kinds, strict=True))
+        edits = all_of(with_call(p, k, method) for p, k in zip(places, kinds, strict=True))
         texts = listed([f"`{text_at(place)}`" for place in places])
         return edits, f"{texts} at {lines_told(place.line for place in places)}"
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-import runpy
 from pathlib import Path
 
 import pytest
 import torch
 
-import gradscope
-from gradscope.model import Finding, Severity
+from gradscope.model import Severity
+from tests.property.ahead import found_in
 
 HEAD = """\
 import argparse
@@ -90,17 +89,6 @@ def branch(chance: random.Random) -> list[str]:
     if chance.random() < 0.25:
         found += ["else:", f"    {chance.choice(STATEMENTS)}"]
     return found
-
-
-def found_in(path: Path) -> tuple[list[Finding], str]:
-    raised = ""
-    with gradscope.watch() as scope:
-        try:
-            runpy.run_path(str(path))
-        except RuntimeError as error:
-            raised = str(error)
-        assert not scope.recording().summary.notes
-    return scope.findings, raised
 
 
 def check(seed: int, folder: Path) -> tuple[int, int]:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 29562
-FILES = 207
+CODE = 28870
+FILES = 206
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -124,8 +124,12 @@ def _index(m: Machine, key: Any) -> Any:
 
 
 def unknown_element(m: Machine, found: list[Any]) -> Any:
-    """Return one of several values, which one is not known."""
-    marks = v.unsure(m.held(found))
+    """Return one of several values, which one is not known: it leads where all of them lead."""
+    if len(found) == 1:
+        return found[0]
+    each = [m.held(one) for one in found]
+    common = frozenset.intersection(*each) if each else v.NO_MARKS
+    marks = common | v.unsure(v.union(each) - common)
     if found and all(map(v.is_tensor, found)):
         return v.Ahead(marks)
     return v.Unknown(marks, "an element")
@@ -387,9 +391,8 @@ def _continued(m: Machine, of: Any) -> Any:
             return zipped(m, [iterator(m, each) for each in inside])
         return mapped(m, inside[0], [iterator(m, one) for one in inside[1:]])
     inside = [each for each in gc.get_referents(of) if not is_a(each, type)]
-    if is_exactly(of, itertools.count):
-        numbers: Any = itertools.count(*of.__reduce__()[1])
-        return v.Elements(lambda: next(numbers))
+    if is_exactly(of, itertools.count, itertools.repeat):
+        return m.call(type(of), of.__reduce__()[1], {})
     if is_exactly(of, filter):
         function, each = of.__reduce__()[1]
         return filtered(m, function, iterator(m, each))

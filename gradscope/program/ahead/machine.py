@@ -169,7 +169,7 @@ class Machine:
     def meet(self, marks: v.Marks, *, sure: bool) -> None:
         """A backward call runs what is looked for: the way ends, whoever catches the error."""
         frame = next((each for each in reversed(self.frames) if each.of_user), self.frames[-1])
-        sure = sure and not self.doubt and all(mark.sure for mark in marks)
+        sure = sure and not self.doubt
         base = self.base
         depth, again = (0, False) if base is None else (base.depth, base.again)
         self.hazard = Hazard(frame.code, frame.index, marks, sure, self.steps, depth, again)
@@ -361,7 +361,7 @@ class Machine:
             found = self.lookup(cls, name, of.after)
             return found if found is MISSING else self.bind(found, owner, name)
         if kind is v.Function:
-            return of.fields.get(name, _of_function(of, name))
+            return of.fields if name == "__dict__" else of.fields.get(name, _of_function(of, name))
         if kind is v.Method or kind is MethodType:
             function, owner = (
                 (of.function, of.owner) if kind is v.Method else (of.__func__, of.__self__)
@@ -378,7 +378,8 @@ class Machine:
             space = self.overlay.view(module_variables(of))
             if name in space:
                 return space[name]
-            return MISSING
+            if is_function(space.get("__getattr__")):
+                return self.call(space["__getattr__"], (name,), {})
         if is_a(of, type):
             return self._find_in_class(of, name)
         if name in stored:

@@ -150,26 +150,45 @@ def in_order(m: Machine, found: list[Any], named: Named) -> list[Any]:
 
 @model(sum)
 def _sum(m: Machine, given: Given, named: Named) -> Any:
-    add = functools.partial(binary, m, "add", in_place=False)
     start = argument(given, named, 1, "start", 0)
-    return functools.reduce(add, iteration.drain(m, given[0]), start)
+    return _last(totals(m, given[0], operator.add, start))
 
 
 @model(functools.reduce)
 def _reduce(m: Machine, given: Given, named: Named) -> Any:
-    function, each, *first = given
-    found = [*first, *iteration.drain(m, each)]
-    if not found:
+    total = _last(totals(m, given[1], given[0], *given[2:]))
+    if total is MISSING:
         m.throw(TypeError, "reduce() of empty iterable with no initial value")
-    return functools.reduce(iteration.caller(m, function), found)
+    return total
 
 
 @model(itertools.accumulate)
 def _accumulate(m: Machine, given: Given, named: Named) -> Any:
     function = argument(given, named, 1, "func") or operator.add
     first = [named["initial"]] if named.get("initial") is not None else []
-    found = [*first, *iteration.drain(m, given[0])]
-    return iteration.of_values(*itertools.accumulate(found, iteration.caller(m, function)))
+    return totals(m, given[0], function, *first)
+
+
+def totals(m: Machine, each: Any, function: Any, *first: Any) -> v.Elements:
+    """Return an iterator over what ``accumulate`` gives."""
+    rest = iteration.chained(m, iteration.of_values(first, each))
+    total: list[Any] = []
+
+    def step() -> Any:
+        one = iteration.advance(m, rest)
+        total[:] = [m.call(function, (*total, one), {}) if total else one]
+        return total[0]
+
+    return v.Elements(step, function, rest, total)
+
+
+def _last(each: v.Elements) -> Any:
+    found = MISSING
+    while True:
+        try:
+            found = each.step()
+        except v.Exhausted:
+            return found
 
 
 def _extreme(function: Any) -> Model:
@@ -327,6 +346,8 @@ def _converted(function: Any) -> Model:
             return v.known(m.known_truth(value), "bool")
         if v.is_tensor(value) and is_exactly(function, types.BuiltinFunctionType):
             return tensors.operate(m, getattr(torch, function.__name__), (value,), {})
+        if v.is_tensor(value):
+            return v.Unknown(why="a number or text of a tensor")
         if function is str and derives(v.kind_of(value), BaseException) and is_a(value, v.Instance):
             said = value.fields.get("args", ())
             return said[0] if len(said) == 1 and type(said[0]) is str else v.Unknown(why="str")

@@ -36,9 +36,11 @@ def _of_backward(m: Machine, roots: list[Any], inputs: Any) -> None:
     each = None
     if inputs is not None:
         each = [inputs] if v.is_tensor(inputs) else iteration.drain(m, inputs)
-    met = m.question.meets(marks, each)
-    if met is not False:
-        m.meet(marks, sure=met is True)
+    sure = frozenset(mark for mark in marks if mark.sure)
+    if sure and m.question.meets(sure, each):
+        m.meet(sure, sure=True)
+    if m.question.meets(marks, each) is not False:
+        m.meet(marks, sure=False)
 
 
 @model(torch.Tensor.backward)
@@ -101,6 +103,9 @@ def _leaving(m: Machine, given: Given, named: Named) -> None:
 model(torch.inference_mode.__enter__)(_entering)
 model(torch.inference_mode.__exit__)(_leaving)
 
+
+_VF: Final[Any] = torch._VF
+model(type(_VF).__getattr__)(lambda m, given, named: m.attribute(_VF.vf, given[1]))
 
 # functions that are not entered, by the module that they are of
 

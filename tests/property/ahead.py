@@ -1,0 +1,54 @@
+"""What is told of a program before it fails, against what then happens in it."""
+
+from __future__ import annotations
+
+import enum
+import runpy
+from pathlib import Path
+
+import gradscope
+from gradscope.model import Finding, Severity
+
+RAISED = {"second time": "GS101", "inplace operation": "GS201"}
+AHEAD = ("GS102", "GS103", "GS202")
+
+
+class Told(enum.Enum):
+    """How a run of a program and what was told of it compare."""
+
+    EARLY = "told early"
+    LATE = "told at the call alone"
+    UNTOLD = "not told before it was raised"
+    IN_VAIN = "told in vain"
+    HEALTHY = "healthy, nothing told"
+    BROKEN = "ended by another error"
+
+
+def found_in(path: Path) -> tuple[list[Finding], str]:
+    """Run a program; return what was found, and the words of what it raised."""
+    raised = ""
+    with gradscope.watch() as scope:
+        try:
+            runpy.run_path(str(path))
+        except RuntimeError as error:
+            raised = str(error)
+        assert not scope.recording().summary.notes
+    return scope.findings, raised
+
+
+def told_of(path: Path) -> Told:
+    """Run a program; return what was told of it in time."""
+    found, raised = found_in(path)
+    loud = [each for each in found if each.severity is not Severity.ADVICE]
+    code = next((code for words, code in RAISED.items() if words in raised), None)
+    if raised and code is None:
+        return Told.BROKEN
+    ahead = [each for each in loud if each.code in AHEAD]
+    if code is None:
+        failed = any(each.code in RAISED.values() for each in loud)
+        return Told.IN_VAIN if ahead or failed else Told.HEALTHY
+    failures = [each for each in loud if each.code == code]
+    if not failures:
+        return Told.UNTOLD
+    first = min(each.backward_call for each in failures)
+    return Told.EARLY if any(each.backward_call < first for each in ahead) else Told.LATE

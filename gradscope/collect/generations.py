@@ -227,6 +227,7 @@ class Generations:
         least, below = [0] * len(numbers), [self.own_next] * len(numbers)
         taken = {number for number, is_known in zip(numbers, known, strict=True) if is_known}
         order = dependencies_last(targets)
+        beside: dict[int, int] = {}
 
         def is_other(i: int) -> bool:
             number = numbers[i]
@@ -236,8 +237,9 @@ class Generations:
 
         def note_other(i: int) -> None:
             near = map(numbers.__getitem__, targets[i])
-            others = [n - n % OTHER for n in near if OTHER < n < NO_SEQUENCE_NR]
-            numbers[i] += max(others, default=self.others[0])
+            others = {n - n % OTHER for n in near if OTHER < n < NO_SEQUENCE_NR} or self.others
+            # It is no older than is certain: of two threads take the one that was there last.
+            numbers[i] = max((bits + numbers[i] for bits in others), key=self.time_of)
 
         def is_told(i: int) -> bool:
             return numbers[i] != NO_SEQUENCE_NR and (known[i] or numbers[i] >= OTHER)
@@ -245,10 +247,15 @@ class Generations:
         for i in reversed(order):
             if is_other(i):
                 note_other(i)
+            elif i in beside and not self._threads[beside[i]].counts:
+                # Either of two threads can have built it: it is no older than is certain.
+                numbers[i] = max(numbers[i], beside[i] + numbers[i], key=self.time_of)
             # What is built in a call has the number of what was built just before it.
             time = self.as_own(numbers[i]) + (numbers[i] >= OTHER) if is_told(i) else below[i]
             for target in targets[i]:
                 below[target] = min(below[target], below[i], time)
+                if not known[target] and numbers[i] >= OTHER and numbers[target] < OTHER:
+                    beside[target] = numbers[i] - numbers[i] % OTHER
         met: dict[int, int] = {}
         for i in order:
             other = met.setdefault(numbers[i], i)

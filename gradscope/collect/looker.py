@@ -281,7 +281,8 @@ class Looker:
         for token, number in zip(tokens, told, strict=True):
             if number != token.sequence_nr:
                 token.sequence_nr, token.generation = number, generations.of(number)
-                generations.see_built(number, counts=True)
+                if len(generations.others) == 1:  # else which of them has built it is a guess
+                    generations.see_built(number, counts=True)
         ages = [t.generation for t in tokens if t.sequence_nr != NO_SEQUENCE_NR]
         look.oldest = min([age for age in ages if age != generations.latest], default=None)
 

@@ -57,3 +57,27 @@ def test_time_goes_on_while_only_the_engine_builds(monkeypatch: pytest.MonkeyPat
         ends.end(call + 1, None)
         times += [ends.time_of(first + call), ends.now]
     assert sorted({*times, ends.time_of(7)}) == [*times, ends.time_of(7)]
+
+
+def test_what_one_of_two_threads_may_have_built_is_no_older_than_is_certain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1]
+    monkeypatch.setattr(generations, "next_sequence_nr", lambda: now[0])
+    ends, worker, other = Generations(), 5 * OTHER, 6 * OTHER
+    for call, (own, in_worker, in_other) in enumerate([(30, 20, 50), (60, 40, 50)], 1):
+        now[0] = own
+        ends.see()
+        ends.see_built(worker + in_worker - 1, counts=False)
+        ends.see_built(other + in_other - 1, counts=False)
+        ends.end(call, None)
+    now[0] = 70
+    ends.see()
+    ends.see_built(worker + 45, counts=False)
+    # The worker's node 45 saved something; its node 44, which it leads to, did not.
+    assert ends.tell_threads([worker + 45, 44], [True, False], [(1,), ()]) == [
+        worker + 45,
+        worker + 44,
+    ]
+    # A node that a worker has built: the one that had built as many by now.
+    assert ends.tell_threads([65, 44, 61], [True, False, True], [(1,), (2,), ()])[1] == worker + 44

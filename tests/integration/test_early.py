@@ -17,7 +17,6 @@ LATE = {
     "702_frame_windows_async": "asynchronous generators are not read",
     "710_neighbouring_frames_tee": "which element a tee gives next is not known",
     "712_priority_replay_heap": "which transition is taken depends on random numbers",
-    "711_loss_parts_by_attrgetter": "a call of C that is under way is not read to its end",
 }
 EARLY = {"double_backward": "GS102", "inplace": "GS202"}
 RAISED = {"double_backward": "a second time", "inplace": "inplace operation"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import itertools
 import operator
@@ -10,6 +11,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable
+from types import CodeType
 from typing import Any, Final
 
 from torch.utils import data
@@ -18,8 +20,15 @@ from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import frame_of
-from gradscope.program.ahead.machine import PARTS, Machine
-from gradscope.program.layouts import class_name, derives, is_a, is_exactly
+from gradscope.program.ahead.machine import OF_C, PARTS, Machine
+from gradscope.program.layouts import (
+    class_bases,
+    class_name,
+    class_namespace,
+    derives,
+    is_a,
+    is_exactly,
+)
 from gradscope.torch_private import LOADER_ITERATORS
 
 _factory = collections.defaultdict.__dict__["default_factory"].__get__
@@ -396,6 +405,14 @@ def _continued(m: Machine, of: Any) -> Any:
     if is_exactly(of, filter):
         function, each = of.__reduce__()[1]
         return filtered(m, function, iterator(m, each))
+    if is_exactly(of, itertools.accumulate):
+        each, function, *total = _parts(of)
+        found = totals(m, each, function, *total)
+        for _ in total:
+            found.step()  # it was given before
+        return found
+    if is_exactly(of, itertools.starmap):
+        return m.call(itertools.starmap, tuple(_parts(of)[::-1]), {})
     if is_exactly(of, itertools.chain) and inside:
         return _chained(m, inside)
     if is_exactly(of, itertools.cycle):
@@ -410,6 +427,74 @@ def _continued(m: Machine, of: Any) -> Any:
         if source is not None:
             return _some_of(m, iterator(m, source))
     return iterator(m, m.unknown(f"iterating over {class_name(type(of))}", *inside))
+
+
+def _parts(of: Any) -> list[Any]:
+    """Return what an iterator of Python's own takes from and calls, the iterators first."""
+    if not is_iterator(of) or not type(of).__flags__ & OF_C or is_exactly(of, *_GENERATORS):
+        return []
+    if is_exactly(of, enumerate, zip, map, filter):
+        inside = [*of.__reduce__()[1]]
+    else:
+        inside = [each for each in gc.get_referents(of) if not is_a(each, type)]
+    if is_exactly(of, itertools.accumulate) and not any(map(_is_called, inside)):
+        inside.insert(0, operator.add)
+    return sorted(inside, key=lambda each: (not is_iterator(each), not _is_called(each)))
+
+
+def _is_called(value: Any) -> bool:
+    return callable(value) and not is_iterator(value) and not v.is_tensor(value)
+
+
+def is_iterator(value: Any) -> bool:
+    """Return whether a live value is an iterator."""
+    return any("__next__" in class_namespace(base) for base in class_bases(type(value)))
+
+
+def runs(value: Any, code: CodeType | None) -> bool:
+    """Return whether a live value runs this code where it is called or gives its next element."""
+    if is_exactly(value, types.MethodType, functools.partial):
+        return runs(value.__func__ if type(value) is types.MethodType else value.func, code)
+    if is_exactly(value, types.FunctionType):
+        return bool(value.__code__ is code)
+    if is_exactly(value, types.GeneratorType):
+        return value.gi_code is code and value.gi_running
+    for base in class_bases(type(value)):
+        own = [class_namespace(base).get(name) for name in ("__next__", "__call__")]
+        if any(type(each) is types.FunctionType and each.__code__ is code for each in own):
+            return True
+    return any(runs(each, code) for each in _parts(value))
+
+
+def give(m: Machine, of: Any, code: CodeType | None, value: Any) -> None:
+    """Have a live iterator go on from where the code that runs within it has given a value."""
+    parts = _parts(of)
+    part = next((each for each in parts if runs(each, code)), None)
+    if part is None:
+        m.iterators[id(of)] = of, chained(m, of_values((value,), iterator(m, of)))
+    elif is_iterator(part):
+        if part is not parts[0] and not is_exactly(of, itertools.chain):
+            v.lost(f"{class_name(type(of))}, partly read")
+        give(m, part, code, value)
+    elif is_exactly(of, itertools.accumulate):
+        m.iterators[id(of)] = of, totals(m, parts[0], part, value)
+    elif is_exactly(of, map, itertools.starmap):
+        m.iterators[id(of)] = of, chained(m, of_values((value,), iterator(m, of)))
+    else:
+        v.lost(f"{class_name(type(of))}, partly read")
+
+
+def totals(m: Machine, each: Any, function: Any, *first: Any) -> v.Elements:
+    """Return an iterator over what ``accumulate`` gives."""
+    rest = chained(m, of_values(first, each))
+    total: list[Any] = []
+
+    def step() -> Any:
+        one = advance(m, rest)
+        total[:] = [m.call(function, (*total, one), {}) if total else one]
+        return total[0]
+
+    return v.Elements(step, function, rest, total)
 
 
 def _chained(m: Machine, inside: list[Any]) -> v.Elements:

@@ -42,7 +42,7 @@ _C_METHODS = (
     types.ClassMethodDescriptorType,
 )
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
-_IMMUTABLE = 1 << 8  # of a class that is written in C
+OF_C = 1 << 8  # of a class that is written in C
 _GETS_FIELD = type(class_namespace(v.Mark)["held"])
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
@@ -292,7 +292,7 @@ class Machine:
             return [value.args, value.keywords]
         if issubclass(kind, v.Made) or is_a(value, type, Module, ModuleType):
             return []
-        if kind.__flags__ & _IMMUTABLE:  # one of C, as an iterator: it may give what it holds
+        if kind.__flags__ & OF_C:  # one of C, as an iterator: it may give what it holds
             return gc.get_referents(value)
         return [*overlay.attributes(value).values(), *self.namespace(value).values()]
 

@@ -151,12 +151,12 @@ def in_order(m: Machine, found: list[Any], named: Named) -> list[Any]:
 @model(sum)
 def _sum(m: Machine, given: Given, named: Named) -> Any:
     start = argument(given, named, 1, "start", 0)
-    return _last(totals(m, given[0], operator.add, start))
+    return _last(iteration.totals(m, given[0], operator.add, start))
 
 
 @model(functools.reduce)
 def _reduce(m: Machine, given: Given, named: Named) -> Any:
-    total = _last(totals(m, given[1], given[0], *given[2:]))
+    total = _last(iteration.totals(m, given[1], given[0], *given[2:]))
     if total is MISSING:
         m.throw(TypeError, "reduce() of empty iterable with no initial value")
     return total
@@ -166,20 +166,7 @@ def _reduce(m: Machine, given: Given, named: Named) -> Any:
 def _accumulate(m: Machine, given: Given, named: Named) -> Any:
     function = argument(given, named, 1, "func") or operator.add
     first = [named["initial"]] if named.get("initial") is not None else []
-    return totals(m, given[0], function, *first)
-
-
-def totals(m: Machine, each: Any, function: Any, *first: Any) -> v.Elements:
-    """Return an iterator over what ``accumulate`` gives."""
-    rest = iteration.chained(m, iteration.of_values(first, each))
-    total: list[Any] = []
-
-    def step() -> Any:
-        one = iteration.advance(m, rest)
-        total[:] = [m.call(function, (*total, one), {}) if total else one]
-        return total[0]
-
-    return v.Elements(step, function, rest, total)
+    return iteration.totals(m, given[0], function, *first)
 
 
 def _last(each: v.Elements) -> Any:
@@ -650,6 +637,10 @@ def _result(m: Machine, given: Given, named: Named) -> Any:
     space = m.namespace(future)
     if space.get("_state") == "FINISHED" and space.get("_exception") is None:
         return space.get("_result")
+    for each in gc.get_referrers(future):  # what a thread of the pool has still to do, or does
+        work = each if type(each) is dict else m.namespace(each)
+        if {"future", "fn", "args", "kwargs"} <= work.keys():
+            return in_thread(m, work["fn"], work["args"], work["kwargs"])
     return v.lost("a future that is not done")
 
 

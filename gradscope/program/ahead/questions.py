@@ -6,6 +6,7 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from inspect import CO_COROUTINE
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from gradscope.code import source
-from gradscope.code.bytecode import NULL_FIRST, flow_of, site_at
+from gradscope.code.bytecode import MISSING, NULL_FIRST, flow_of, site_at
 from gradscope.model import Site
 from gradscope.program.ahead import builtin_types as _builtin_types  # noqa: F401 - fills in what it models
 from gradscope.program.ahead import iteration, models, opcodes
@@ -22,7 +23,7 @@ from gradscope.program.ahead.frames import SUSPENDED, Frame, frame_of
 from gradscope.program.ahead.machine import Fork, Hazard, Machine, Question
 from gradscope.program.layouts import class_name, is_a, is_exactly
 from gradscope.program.sites import USER, frames_from, owner_of
-from gradscope.program.variables import local_variables
+from gradscope.program.variables import local_variables, on_stack
 
 MOST_STEPS = 40_000  # of all ways: what is foretold must not depend on how busy a machine is
 _MOST_OF_ONE = 20_000
@@ -230,12 +231,21 @@ def _resume(
 ) -> tuple[str, Any]:
     """Hand what the inner frame gave to one that waited for it, and run that on."""
     machine.read_at.clear()  # what is read there has another name
-    if how != "raise":
+    is_over = frame.instruction.opname == "FOR_ITER" and how == "raise"
+    if is_over and machine.is_instance(value, StopIteration) is True:
+        opcodes.end_loop(frame)
+        frame.index += 1
+        how = "return"
+    elif how != "raise":
+        machine.frames.append(frame)
+        machine.base = frame
         try:
             _take(machine, frame, inner, how, value)
             frame.index += 1
         except v.Raised as raised:
             how, value = "raise", raised.value
+        finally:
+            machine.frames.pop()
     if how == "raise":
         if frame.instruction.handler < 0:
             return how, value
@@ -247,9 +257,9 @@ def _take(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: 
     instruction = frame.instruction
     name = instruction.opname
     if name == "FOR_ITER":
-        if how == "yield" or inner is None or not inner.code.co_flags & SUSPENDED:
-            frame.stack.append(value)
-        else:
+        try:
+            frame.stack.append(_element(machine, frame.stack[-1], inner, how, value))
+        except v.Exhausted:
             opcodes.end_loop(frame)
     elif name == "SEND":
         if how == "yield":
@@ -271,27 +281,60 @@ _HANDS_ON = ("next", "send", "run", "__next__", "anext")
 
 def _through(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: Any) -> Any:
     """Return what the call gives that a frame stands at, when the frame within it has ended."""
-    if inner is None:
-        return value
-    code = inner.code
-    if code.co_name == "__init__" and code.co_argcount:
+    code = None if inner is None else inner.code
+    if inner is not None and inner.code.co_name == "__init__" and inner.code.co_argcount:
         made = inner.variables[0]
         return machine.overlay.cell(made) if is_exactly(made, types.CellType) else made
     names = frame.flow.names_of_call(frame.index)
     called = names[-1] if names else ""
-    if code.co_flags & SUSPENDED and (how == "yield" or called not in _HANDS_ON):
-        if called in _HANDS_ON and how == "yield":
-            return value
-        if how == "yield" and inner.suspended is not None:
-            inner.suspended.state = "suspended"
-            rest = iteration.drain(machine, inner.suspended)
-            return v.Unknown(v.unsure(machine.held((value, rest))), f"{called}, partly read")
-        return v.Unknown(v.unsure(machine.held(value)), f"{called}, partly read")
-    if code.co_flags & SUSPENDED and called in ("next", "send", "__next__"):
-        machine.throw(StopIteration, *(() if value is None else (value,)))
-    if len(names) == 1 and called in ("sorted", "min", "max", "sum", "list", "map", "filter"):
+    is_generator = inner is not None and inner.code.co_flags & SUSPENDED
+    if is_generator and called in _HANDS_ON:
+        if how == "return" and called in ("next", "send", "__next__"):
+            machine.throw(StopIteration, *(() if value is None else (value,)))
+        return value
+    function, *given = _operands(frame)
+    within = iteration.is_iterator if code is None else partial(iteration.runs, code=code)
+    each = next((one for one in given if within(one)), None)
+    if function is reduce:
+        total = value if each is given[0] else v.Unknown(why="reduce, partly read")
+        return machine.call(function, (*given[:2], total), {})
+    if is_generator or iteration.is_iterator(each):
+        rest = inner.suspended if inner is not None and each is None else each
+        if each is not None:
+            found = [_element(machine, each, inner, how, value)]
+        else:
+            found = [value] if how == "yield" else []
+        if called == "next":
+            return found[0]
+        found += iteration.drain(machine, rest)
+        return v.Unknown(v.unsure(machine.held(found)), f"{called}, partly read")
+    if len(names) == 1 and called in ("sorted", "min", "max"):
         return v.Unknown(why=f"{called}, partly read")
     return value
+
+
+def _element(machine: Machine, of: Any, inner: Frame | None, how: str, value: Any) -> Any:
+    """Return what a live iterator gives, when the frame that ran within it has ended."""
+    if inner is None or how == "yield" or not inner.code.co_flags & SUSPENDED:
+        iteration.give(machine, of, None if inner is None else inner.code, value)
+    return iteration.advance(machine, of)
+
+
+def _operands(frame: Frame) -> list[Any]:
+    """Return what a live frame calls and what it hands on, where it is in a call of C.
+
+    A function of Python's has taken what it was given off the stack: it may be gone.
+    """
+    live, first = frame.live, len(frame.stack)
+    if live is None or not frame.instruction.opname.startswith("CALL"):
+        return [None]
+    function, start = on_stack(live, first), first + 1
+    if NULL_FIRST and function is MISSING:
+        function, start = on_stack(live, first + 1), first + 2
+    if is_exactly(function, FunctionType, types.MethodType):
+        return [None]
+    given = (on_stack(live, at) for at in range(start, frame.flow.depths[frame.index]))
+    return [function, *(each for each in given if each is not MISSING)]
 
 
 def start_at_call(user: FrameType) -> FromFrames:

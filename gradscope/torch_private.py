@@ -161,6 +161,22 @@ def carried(key: str) -> Any:
     return read_carried(key) if is_carried(key) else None
 
 
+def device_peaks() -> list[str]:
+    """Return for each device that the program has used how many bytes its tensors have taken at the
+    most: torch's own statistics, which it keeps on the host.
+    """
+    find: Any = getattr(getattr(torch, "accelerator", None), "current_accelerator", None)
+    accelerator = None if find is None else find()
+    module: Any = None if accelerator is None else getattr(torch, accelerator.type, None)
+    peak = getattr(module, "max_memory_allocated", None)
+    is_used = getattr(module, "is_initialized", lambda: False)
+    if accelerator is None or peak is None or not is_used():
+        return []
+    sizes = {f"{accelerator.type}:{i}": peak(i) for i in range(module.device_count())}
+    told = {name: size for name, size in sizes.items() if size}
+    return [f"all tensors on {name} took {size:,} bytes at the peak" for name, size in told.items()]
+
+
 # tensors
 
 storage_use_count: Callable[[int], int] = _find("_C._storage_Use_Count", lambda storage: 2**31)

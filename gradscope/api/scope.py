@@ -63,6 +63,7 @@ from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.rules.suppressing import Suppressor
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
+    device_peaks,
     has_default_hooks,
     hide_package_from_compiler,
 )
@@ -286,7 +287,7 @@ class Session:
             peak_saved_bytes=self.state.peak_bytes,
             left_out=len(self.state.left_out),
             uncounted_nodes=self.state.generations.built_since if self.state.lifting.on else 0,
-            notes=tuple(self.state.notes),
+            notes=(*self.state.notes, *device_peaks()),
         )
 
 

@@ -19,7 +19,16 @@ from gradscope.model.paths import Path
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.machine import Hazard, Machine
 from gradscope.program.ahead.questions import Explored, FromFrames, explore, in_words
-from gradscope.program.ahead.values import NO_MARKS, NULL, Cell, Mark, Marks, Note, reading
+from gradscope.program.ahead.values import (
+    NO_MARKS,
+    NULL,
+    Cell,
+    Elements,
+    Mark,
+    Marks,
+    Note,
+    reading,
+)
 from gradscope.program.layouts import is_a, is_exactly
 from gradscope.program.sites import USER, owner_of, place_in
 
@@ -144,6 +153,7 @@ class Wanted:
             return False
         frames = [*machine.frames, *machine.outer]
         at_hand = [each for frame in frames for each in (*frame.variables, *frame.stack)]
+        at_hand += [each for each in [*reading.holding] if type(each) is Elements]
         if machine.held((*at_hand, *machine.overlay.written())) or not machine.saw_all:
             return False
         for key, leads in self._leads.items():

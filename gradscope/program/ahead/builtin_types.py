@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import queue
 import random
 import sys
 import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, Final
 
@@ -94,6 +96,10 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
         m.caches[id(of)] = {}
         m.cleared.add(id(of))
         return None
+    if is_a(of, ContextVar):
+        return _of_variable(m, of, name, given)
+    if is_a(of, queue.SimpleQueue) and name in _OF_QUEUE:
+        return _of_queue(m, of, name, given)
     if is_a(of, *_FILES):
         return v.Unknown(why="a file")
     return m.unknown(f"{class_name(v.kind_of(of))}.{name}", of, *given, *named.values())
@@ -145,6 +151,32 @@ def _of_generator(m: Machine, of: Any, name: str, given: Given) -> Any:
     except v.Exhausted as over:
         return m.throw(StopIteration, *(() if over.value is None else (over.value,)))
     return v.lost(f"generator.{name}")
+
+
+def _of_variable(m: Machine, of: ContextVar[Any], name: str, given: Given) -> Any:
+    if name != "get":
+        m.overlay.attributes_to_write(of)["value"] = given[0] if name == "set" else v.NULL
+        return v.Unknown(why="a token")
+    found = m.overlay.attributes(of).get("value", of.get(v.NULL))
+    if found is v.NULL:
+        return given[0] if given else m.throw(LookupError, of)
+    return found
+
+
+_OF_QUEUE: Final = v.words("put put_nowait get get_nowait empty qsize")
+
+
+def _of_queue(m: Machine, of: Any, name: str, given: Given) -> Any:
+    own = m.overlay.attributes_to_write(of)
+    if "items" not in own:
+        lists = [each for each in gc.get_referents(of) if type(each) is list]
+        own["items"] = v.OwnList(lists[0][-of.qsize() :] if lists and of.qsize() else ())
+    items = own["items"]
+    if name in ("empty", "qsize"):
+        return len(items) if name == "qsize" else not items
+    if name.startswith("put"):
+        return items.append(given[0])
+    return items.pop(0) if items else v.lost("a queue that waits")
 
 
 _CHANGING: Final = v.words(

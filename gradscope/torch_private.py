@@ -161,6 +161,10 @@ def carried(key: str) -> Any:
     return read_carried(key) if is_carried(key) else None
 
 
+bound_functions: Any = _find("_VF", None)
+"""The module that looks up a function of torch's in C when it is asked for."""
+
+
 def device_peaks() -> list[str]:
     """Return for each device that the program has used how many bytes its tensors have taken at the
     most: torch's own statistics, which it keeps on the host.

@@ -25,6 +25,7 @@ from gradscope.torch_private import (
     FALSE_IN_PYTHON,
     FUNCTIONAL_MODULES,
     TENSOR_MODULE,
+    bound_functions,
     set_grad_mode,
 )
 
@@ -104,8 +105,10 @@ model(torch.inference_mode.__enter__)(_entering)
 model(torch.inference_mode.__exit__)(_leaving)
 
 
-_VF: Final[Any] = torch._VF
-model(type(_VF).__getattr__)(lambda m, given, named: m.attribute(_VF.vf, given[1]))
+if bound_functions is not None:
+    model(type(bound_functions).__getattr__)(
+        lambda m, given, named: m.attribute(bound_functions.vf, given[1])
+    )
 
 # functions that are not entered, by the module that they are of
 

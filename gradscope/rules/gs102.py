@@ -98,7 +98,7 @@ class SharedGraph:
     ``link`` is where the holder was assigned. ``others`` are further holders with the same fate.
 
     What decides the fix: ``same_root``, both calls start at the same node; ``again``, they are one
-    line of code; ``carried``, each iteration assigns the holder; ``elements``, the list
+    line of code; ``carried``, the holder holds something else by then; ``elements``, the list
     over which the loop of the call runs; ``accumulated``, the holder is a running total that the
     call starts from; ``averaged``, it is computed from parameters alone; ``trained``, it leads to
     parameters that something trains; ``stepped_between``, an optimizer steps before ``next_call``.

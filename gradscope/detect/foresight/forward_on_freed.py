@@ -10,7 +10,7 @@ from types import FrameType
 
 import torch
 
-from gradscope.code import changes, source
+from gradscope.code import source
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Token, token_of
@@ -184,8 +184,6 @@ class ForwardOnFreed(Observer):
         self, known: _Expected, reading: Reading, freed: list[tuple[str, Token]]
     ) -> gs103.ForwardOnFreed:
         site = known.record.site
-        own = source.function_around(reading.read.site) if known.driven else None
-        loop = source.loop_around(site) if site is not None and own is None else own
         made = dict.fromkeys(
             s for s in (site_of(token.place) for _, token in freed) if s is not None
         )
@@ -199,7 +197,7 @@ class ForwardOnFreed(Observer):
             after=self.watch.calls,
             computed=known.computed,
             again=reading.backward == site,
-            carried=loop is not None and bool(changes.stores_in(loop, reading.name)),
+            carried=reading.carried,
         )
 
 

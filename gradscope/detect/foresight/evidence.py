@@ -8,7 +8,8 @@ from types import FrameType
 
 import torch
 
-from gradscope.code import changes, source
+from gradscope.code import source
+from gradscope.code.stepping import What, events_after
 from gradscope.code.stores import store_of
 from gradscope.collect.look import Look
 from gradscope.collect.marks import token_of
@@ -29,7 +30,6 @@ _MOST_NODES = 50
 _MOST_MADE = 3
 _MOST_OTHERS = 5
 _OF_PARAMETERS = ("parameters", "named_parameters", "state_dict", "weight", "bias")
-_STEPS = ("step", "minimize")
 
 
 def shared_graph(
@@ -51,7 +51,6 @@ def shared_graph(
     link, of_itself = _link(reading, held, (*_places_of(watch, look, held), *made))
     again = reading.backward == site or reading.again or reading.read.after_back_edge
     same_root = is_root_of(record, look, held, reading.name)
-    shared = _shared(record, reading, reached)
     return SharedGraph(
         call=record,
         holder=reading.name,
@@ -69,9 +68,6 @@ def shared_graph(
         averaged=of_itself and _is_average(link, made),
         trained=_is_trained(freeing.leaves(held), frames),
         stepped_between=_steps_between(site, reading.backward),
-        shared=shared,
-        only_shared=_leads_nowhere_else(record, shared, reached, freeing),
-        next_root=source.root_name(reading.backward),
         alive=watch.ledger.live_bytes if watch.hooked else 0,
         roles=watch.notes.attempt(
             "asking who is trained by which loss failed in gradscope",
@@ -177,38 +173,8 @@ def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:
 
 
 def _steps_between(first: Site, last: Site) -> bool:
-    """Return whether an optimizer steps between two backward calls of one function."""
-    if first.file != last.file or not first.line < last.line:
-        return False
-    calls = source.calls_in(source.function_around(first))
-    between = (call.func for call in calls if first.line <= call.lineno <= last.line)
-    return any(isinstance(f, ast.Attribute) and f.attr in _STEPS for f in between)
-
-
-def _shared(record: BackwardCall, reading: Reading, reached: list[Held]) -> str:
-    """Return the variable that the losses of both calls are computed from."""
-    assert record.site is not None
-    root = source.root_name(record.site)
-    first = _loaded(record.site, root)
-    if reading.name in first:
-        return reading.name
-    second = _loaded(record.site, reading.name) | {reading.name}
-    names = {path.text for held in reached for path in held.paths}
-    both = sorted(first & second & names)
-    return both[0] if both else ""
-
-
-def _leads_nowhere_else(
-    record: BackwardCall, shared: str, reached: list[Held], freeing: Freeing
-) -> bool:
-    """Return whether the call would train nothing if its loss took the shared tensor detached."""
-    cut = next((held.own for held in reached for path in held.paths if path.text == shared), None)
-    return cut is not None and not freeing.has_leaf_without(
-        [root.node for root in record.roots], cut
+    """Return whether an optimizer steps between two backward calls of one file."""
+    return first.file == last.file and any(
+        event.what is What.STEP and first.line <= event.site.line <= last.line
+        for event in events_after([first])
     )
-
-
-def _loaded(site: Site, name: str) -> set[str]:
-    """Return the names read by the last statement before a site that assigns a name."""
-    store = changes.last_store(site, name)
-    return {ast.unparse(node) for node in source.reads_of(store)} if store is not None else set()

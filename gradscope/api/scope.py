@@ -98,11 +98,11 @@ class Session:
         self.looker = Looker(self.state)
         self._backward = Backward(self.state, self.looker, hazards, self)
         self._lines = LineWatch(self.state)
-        growth = Growth(self.state)
+        growth, later = Growth(self.state), ForwardOnFreed(self.state, self._lines)
         self.observers.add(
             self._lines,
-            Foresight(self.state),
-            ForwardOnFreed(self.state, self._lines),
+            Foresight(self.state, later),
+            later,
             InPlace(self.state, self._lines),
             growth,
             Unused(self.state, growth),

@@ -67,12 +67,6 @@ def stores(statement: ast.AST, name: str) -> bool:
     return any(name == target or is_part(name, target) for target in targets_of(statement))
 
 
-def last_store(site: Site, name: str) -> ast.stmt | None:
-    """Return the last statement of the function, down to a site, that stores the name."""
-    stores = stores_in(source.function_around(site), name) if name else []
-    return next((store for store in reversed(stores) if store.lineno <= site.line), None)
-
-
 def modified_names(node: ast.AST) -> frozenset[str] | None:
     """Return the dotted names of what a node modifies in place; None if it modifies nothing."""
     changed: list[ast.expr] = []

@@ -244,15 +244,6 @@ def runs_a_part(site: Site) -> bool:
     )
 
 
-def root_name(site: Site) -> str:
-    """Return the variable or attribute that the backward call at a site starts from."""
-    call = call_at(site)
-    if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
-        return ""
-    root = call.func.value
-    return ast.unparse(root) if isinstance(root, ast.Name | ast.Attribute) else ""
-
-
 def reads_of(region: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
     """Yield the variables and attributes that a region reads."""
     for node in ast.walk(region):

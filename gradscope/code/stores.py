@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -41,25 +41,36 @@ def find_store(
 
 
 def store_of(
-    names: tuple[Path, ...], files: Iterable[str] = (), *, container: bool = False
+    names: tuple[Path, ...],
+    files: Iterable[str] = (),
+    *,
+    container: bool = False,
+    ran: Sequence[Site] = (),
 ) -> tuple[Site | None, bool]:
-    """Return the line that stores such a tensor, and whether it computes it from itself."""
+    """Return the line that stores such a tensor, rather one that ``ran``, and whether it computes
+    it from itself.
+    """
     for name in names:
         is_shared = name.origin.owner != "local" or name.attribute is not None
         others = (each for file in files for each in (file, *cells_like(file)))
         for file in dict.fromkeys((name.origin.file, *(others if is_shared else ()))):
-            if (found := _find_in(file, name, container=container)) is not None:
+            if (found := _find_in(file, name, container=container, ran=ran)) is not None:
                 return found
     return None, False
 
 
-def _find_in(file: str, name: Path, *, container: bool) -> tuple[Site, bool] | None:
+def _find_in(
+    file: str, name: Path, *, container: bool, ran: Sequence[Site]
+) -> tuple[Site, bool] | None:
     best: tuple[tuple[int, ...], _Place] | None = None
     for place in _places(source.parsed(file)):
         if (match := _match(place.target, name)) == 0:
             continue
         inside = name.origin.owner != "local" or name.origin.function == place.function
-        score = (match, inside, place.in_loop, place.fills == container, place.reads_itself)
+        has_run = any(site.file == file and source.spans(place.node, site.line) for site in ran)
+        is_method = name.attribute is not None and not place.function.endswith("__init__")
+        again, fits = place.in_loop or is_method, place.fills == container
+        score = (match, inside, has_run, again, fits, place.reads_itself)
         if best is None or score > best[0]:
             best = score, place
     if best is None:
@@ -111,7 +122,7 @@ def _places(file: Source) -> tuple[_Place, ...]:
 def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
     """Yield what a node stores to, whether it puts something in there, whether it reads it."""
     match node:
-        case ast.Assign(targets=targets, value=value):
+        case ast.Assign(targets=targets, value=value) if not _is_empty(value):
             for target in targets:
                 for each in changes.unpacked(target):
                     yield each, False, _reads(value, each)
@@ -122,6 +133,8 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
             | ast.NamedExpr(target=target, value=value)
         ):
             yield target, False, _reads(value, target)
+        case ast.FunctionDef(name=name, decorator_list=[_, *_]):
+            yield ast.Name(f"<lru_cache of {name}>"), False, False
         case ast.AugAssign(target=target):
             yield target, True, True
             yield target, False, True
@@ -132,6 +145,14 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
                     yield owner.func.value, True, False  # d.setdefault(key, []).append(x)
             elif changes.is_in_place(method):
                 yield owner, False, True
+
+
+def _is_empty(value: ast.expr) -> bool:
+    """Return whether a value holds no tensor, as ``None`` of ``state = None``."""
+    match value:
+        case ast.Constant() | ast.Dict(keys=[]) | ast.List(elts=[]) | ast.Tuple(elts=[]):
+            return True
+    return False
 
 
 def _reads(value: ast.expr, target: ast.expr) -> bool:

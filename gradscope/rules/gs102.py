@@ -98,13 +98,11 @@ class SharedGraph:
     ``link`` is where the holder was assigned. ``others`` are further holders with the same fate.
 
     What decides the fix: ``same_root``, both calls start at the same node; ``again``, they are one
-    line of code; ``carried``, each iteration assigns the holder; ``elements``, the list
+    line of code; ``carried``, the holder holds something else by then; ``elements``, the list
     over which the loop of the call runs; ``accumulated``, the holder is a running total that the
     call starts from; ``averaged``, it is computed from parameters alone; ``trained``, it leads to
     parameters that something trains; ``stepped_between``, an optimizer steps before ``next_call``.
-    ``shared`` is the variable by which both losses reach the shared part, ``only_shared``: the loss
-    of ``call`` leads nowhere else, so that it is the other loss that may do without; ``next_root``
-    is what ``next_call`` starts from. ``alive`` are the bytes that all graphs hold as ``call``
+    ``alive`` are the bytes that all graphs hold as ``call``
     begins, 0 where they are not known. ``conditions`` must hold for the later call to come, in
     words; None where it comes in any case. ``roles`` says who is trained by what.
     """
@@ -125,9 +123,6 @@ class SharedGraph:
     averaged: bool = False
     trained: bool = True
     stepped_between: bool = False
-    shared: str = ""
-    only_shared: bool = False
-    next_root: str = ""
     alive: int = 0
     conditions: tuple[str, ...] | None = None
     roles: Roles = UNKNOWN
@@ -290,7 +285,8 @@ def _of_siblings(facts: SharedGraph) -> Iterator[Fix]:
     apart = "each loss has a step of its own" if facts.stepped_between else ""
     again = _forward_again(facts, apart or "each loss trains another part")
     if not roles.known or not roles.links:
-        likely, other = (second, first) if facts.only_shared else (first, second)
+        is_all = any(link.only for link in roles.links)
+        likely, other = (second, first) if is_all else (first, second)
         yield from (likely, together, other) if facts.stepped_between else (together, likely)
     elif cuts == {Cut.NEITHER}:
         yield from _of_constant(facts)
@@ -413,8 +409,9 @@ def _advice(kind: FixKind, facts: SharedGraph, size: int) -> str:
             return f"add the losses and call backward once: sum({facts.elements}).backward()"
         case FixKind.SUM_LOSSES:
             first = facts.call.roots[0].name if len(facts.call.roots) == 1 else None
-            known = first and facts.next_root
-            example = f": ({first} + {facts.next_root}).backward()" if known else ""
+            second = facts.roles.second
+            known = first and second and second.name and not second.is_part
+            example = f": ({first} + {second.name}).backward()" if second and known else ""
             return f"add the losses and call backward once{example}"
     return _advice_to_detach(facts)
 
@@ -425,8 +422,4 @@ def _advice_to_detach(facts: SharedGraph) -> str:
         when = "after this call" if facts.carried and not driven else "where it is stored"
         trained = "earlier iterations are" if facts.carried else "what it was computed from is"
         return f"detach() `{facts.holder}` {when}; {trained} then not trained through it"
-    shared = f"{facts.shared or facts.holder}.detach()"
-    if facts.only_shared:
-        loss = f"the loss of {place(facts.next_call)}"
-        return f"if {loss} should not train it, use {shared} in that loss"
-    return f"if this loss should not train it, use {shared} in this loss"
+    return "if this loss should not train the shared part, detach() it where this loss takes it"

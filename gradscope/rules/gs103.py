@@ -81,7 +81,7 @@ class ForwardOnFreed:
     ``nodes`` have lost what they saved, ``made`` are the lines that built them; ``next_call`` is
     the backward call that comes of it, and ``after`` the number of the last one. What decides the
     fix: ``computed``, the call computed whether to keep the graph; ``again``, it and ``next_call``
-    are one line of code; ``carried``, the loop around them assigns the holder again.
+    are one line of code; ``carried``, the holder holds something else by then.
     """
 
     read: Site

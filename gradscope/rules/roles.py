@@ -25,13 +25,14 @@ class Loss:
     """One of two losses: its name and its backward call.
 
     ``steps`` are the optimizers that step with it, by name, ``trains`` the parameters of the shared
-    part that these hold.
+    part that these hold; ``is_part``: the call runs a part of its graph.
     """
 
     name: str
     site: Site
     steps: tuple[str, ...] = ()
     trains: tuple[str, ...] = ()
+    is_part: bool = False
 
     @property
     def words(self) -> str:
@@ -45,7 +46,8 @@ class Link:
 
     ``leaves`` are the parameters behind it. ``first`` and ``second`` are the statements of the
     losses that read it, by the name that it has there. ``lost_first`` and ``lost_second`` are the
-    parameters that get gradient from that loss in no other way.
+    parameters that get gradient from that loss in no other way; ``only``: the first loss trains
+    nothing else.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Link:
     name_second: str = ""
     lost_first: tuple[str, ...] = ()
     lost_second: tuple[str, ...] = ()
+    only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ TANH = Node(
     MADE,
 )
 CALL = BackwardCall(1, "backward", FREES, (Root(0, "loss_a"),))
-SIBLING = SharedGraph(CALL, "loss_b", (TANH,), (MADE,), READ, FAILS, LINK, next_root="loss_b")
+ROLES = Roles(second=Loss("loss_b", FAILS))
+SIBLING = SharedGraph(CALL, "loss_b", (TANH,), (MADE,), READ, FAILS, LINK, roles=ROLES)
 CARRIED = replace(SIBLING, holder="h", next_call=FREES, again=True, carried=True)
 
 
@@ -97,7 +98,7 @@ def test_further_holders_are_named() -> None:
 PROBE = replace(CALL, kind="grad", inputs=("w",))
 FIXES = [
     (SIBLING, "sum_losses", "(loss_a + loss_b).backward()"),
-    (replace(SIBLING, stepped_between=True, shared="fake"), "detach", "fake.detach()"),
+    (replace(SIBLING, stepped_between=True), "detach", "where this loss takes it"),
     (replace(SIBLING, call=PROBE), "retain_graph", "keeps 32 KiB"),
     (
         replace(SIBLING, call=replace(CALL, inputs=("w",)), same_root=True),

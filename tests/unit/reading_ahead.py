@@ -28,6 +28,9 @@ class Nothing:
     def is_over(self, machine: Machine) -> bool:
         return False
 
+    def gone(self, machine: Machine, marks: Marks) -> frozenset[str]:
+        return frozenset()
+
 
 def machine_for(*wanted: Tensor) -> Machine:
     assert questions

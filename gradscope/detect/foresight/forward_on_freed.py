@@ -10,23 +10,20 @@ from types import FrameType
 
 import torch
 
-from gradscope.code import changes, source
+from gradscope.code import source
 from gradscope.collect.calls import Call
-from gradscope.collect.look import Look
 from gradscope.collect.marks import Token, token_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.observer import retains_if_computed
-from gradscope.detect.foresight.reading import Effect, Read, Reading, Wanted, foretell
+from gradscope.detect.foresight.reading import Effect, Outlook, Read, Reading, Wanted, foretell
 from gradscope.detect.foresight.schedule import Schedule
-from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
-from gradscope.model import BackwardCall, Finding, Severity, Site
-from gradscope.program.ahead.questions import start_at_call, start_before
+from gradscope.detect.foresight.shared_graphs import Held, tensors_of
+from gradscope.model import BackwardCall, Finding, Site
+from gradscope.program.ahead.questions import start_before
 from gradscope.program.sites import place_in, site_of, user_frame, user_frames
 from gradscope.program.tensors import held_node
-from gradscope.program.undisturbed import Uncollected
 from gradscope.rules import gs103
 
 _MOST_NODES = 2_000  # that may be touched in one look
@@ -39,16 +36,12 @@ _FOR_ITER = opmap["FOR_ITER"]
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """A read that may build on a freed graph, and on the tensor of which node.
-
-    ``driven``: a library makes the backward calls, and will run the function that reads again.
-    """
+    """A read that may build on a freed graph, and on the tensor of which node."""
 
     read: Read
     sequence_nr: int
     record: BackwardCall
     computed: bool
-    driven: bool = False
 
 
 class ForwardOnFreed(Observer):
@@ -66,33 +59,28 @@ class ForwardOnFreed(Observer):
         self._coming: list[_Expected] = []
         self._told: set[tuple[Site, Site | None]] = set()
 
-    def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
-        """Remember the lines that would build on what this call frees, where that is not
-        certain.
+    def expect(
+        self, record: BackwardCall, found: list[tuple[Held, Outlook]], *, computed: bool
+    ) -> None:
+        """Remember the lines that would build on what a call that begins frees; ``computed``: it
+        computes whether to keep the graph.
         """
-        if call.parent is not None:
-            return ()
-        self._coming = []
-        if frame is None or not may_be_shared(call, look, record):
-            return ()
-        foreseen = self.watch.foreseen.get(record.number)
-        if foreseen is not None and foreseen.severity is Severity.WARNING:
-            return ()
-        if not self._schedule.is_due((call.place, len(look.nodes), look.nbytes)):
-            return ()
-        with self._schedule, Uncollected():
-            self._coming = self._expect(look, record, frame)
-        return ()
+        self._coming = [
+            _Expected(outlook.reading.read, _number(held), record, computed)
+            for held, outlook in found
+            if _builds(outlook.reading)
+        ]
 
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Wait for the remembered lines, now that the nodes are freed."""
-        if call.parent is None and record.exception is None and record.freed_tensors:
+        if call.parent is not None:
+            return ()
+        coming, self._coming = self._coming, []
+        if record.exception is None and record.freed_tensors:
             self._forget(record.number - _MOST_CALLS)
-            for expected in self._coming:
+            for expected in coming:
                 if sum(map(len, self._expected.values())) < _MOST_EXPECTED:
                     self._expected.setdefault(expected.read.site.line, []).append(expected)
             if self._expected:
@@ -113,21 +101,6 @@ class ForwardOnFreed(Observer):
             if not self._expected[line]:
                 del self._expected[line]
         self._lines.wait(self, bool(self._expected))
-
-    def _expect(self, look: Look, record: BackwardCall, frame: FrameType) -> list[_Expected]:
-        freeing = Freeing(look)
-        if not any(freeing.frees):
-            return []
-        frames = user_frames(frame)
-        reached = [held for held in tensors_of(frames) if freeing.trace(held)]
-        wanted = Wanted(reached, freeing.trace, freeing.comes_to)
-        found = foretell(wanted, start_at_call(frames[0]), frames).outlooks
-        computed = retains_if_computed(frame)
-        return [
-            _Expected(outlook.reading.read, _number(held), record, computed, outlook.reading.again)
-            for held, outlook in found
-            if _builds(outlook.reading)
-        ]
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
         """Check whether the expected comes true: the very tensor, at that line, to be run
@@ -184,8 +157,6 @@ class ForwardOnFreed(Observer):
         self, known: _Expected, reading: Reading, freed: list[tuple[str, Token]]
     ) -> gs103.ForwardOnFreed:
         site = known.record.site
-        own = source.function_around(reading.read.site) if known.driven else None
-        loop = source.loop_around(site) if site is not None and own is None else own
         made = dict.fromkeys(
             s for s in (site_of(token.place) for _, token in freed) if s is not None
         )
@@ -199,7 +170,7 @@ class ForwardOnFreed(Observer):
             after=self.watch.calls,
             computed=known.computed,
             again=reading.backward == site,
-            carried=loop is not None and bool(changes.stores_in(loop, reading.name)),
+            carried=reading.carried,
         )
 
 

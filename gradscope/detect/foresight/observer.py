@@ -17,6 +17,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.foresight.evidence import shared_graph
+from gradscope.detect.foresight.forward_on_freed import ForwardOnFreed
 from gradscope.detect.foresight.reading import Wanted, foretell
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
@@ -36,10 +37,13 @@ _MOST_TURNS = 3  # of branches that are waited for at one call
 
 
 class Foresight(Observer):
-    """Looks at the user's variables, and reads the code that will use them."""
+    """Looks at the user's variables, and reads the code that will use them; what is not certain
+    yet is waited for ``later``.
+    """
 
-    def __init__(self, watch: State) -> None:
+    def __init__(self, watch: State, later: ForwardOnFreed) -> None:
         self.watch = watch
+        self._later = later
         self._schedule = Schedule()
         self._turns: dict[Place, int] = {}
 
@@ -55,8 +59,6 @@ class Foresight(Observer):
         if not due and not call.woken:
             return ()
         with self._schedule, Uncollected():
-            if retains_if_computed(frame):
-                return ()
             return self._examine(call, look, record, user_frames(frame))
 
     def after_step(
@@ -114,6 +116,11 @@ class Foresight(Observer):
         wanted = Wanted(reached, freeing.trace, freeing.comes_to)
         foretold = foretell(wanted, start_at_call(frames[0]), frames)
         outlooks = foretold.outlooks
+        computed = _computes_retain(frames[0])
+        if computed or not (outlooks and outlooks[0][1].comes):
+            self._later.expect(record, outlooks, computed=computed)
+        if computed:
+            return []
         self._set_alarm(call, [] if outlooks else foretold.explored.decided)
         found = [(held, outlook.reading) for held, outlook in outlooks]
         facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
@@ -136,7 +143,7 @@ def _kind(call: Call, look: Look) -> Hashable:
     return call.place, call.exact, frozenset(look.kinds), sizes
 
 
-def retains_if_computed(frame: FrameType) -> bool:
+def _computes_retain(frame: FrameType) -> bool:
     """Return whether the call made in the frame computes ``retain_graph``, so that later ones may
     differ.
     """

@@ -22,11 +22,14 @@ from gradscope.program.ahead.questions import Explored, FromFrames, explore, in_
 from gradscope.program.ahead.values import (
     NO_MARKS,
     NULL,
+    Ahead,
     Cell,
     Elements,
     Mark,
     Marks,
     Note,
+    Unknown,
+    key_of,
     reading,
 )
 from gradscope.program.layouts import is_a, is_exactly
@@ -34,6 +37,10 @@ from gradscope.program.sites import USER, owner_of, place_in
 
 _MOST_CONDITIONS = 2
 _STEPS = ("variable", "attribute", "item")
+_UNREAD: Any = object()
+"""Stands for what a path leads to where that is not known."""
+_NOTHING = (MISSING, NULL, _UNREAD)
+_MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
 
 class Effect(Enum):
@@ -66,13 +73,15 @@ class Read:
 class Reading:
     """A read of ``name`` that leads to another backward call, and the user's frame that reads it.
 
-    ``again``: a library that was handed the code of the frame runs it again.
+    ``again``: a library that was handed the code of the frame runs it again. ``carried``: when the
+    call comes, the program has stored something else under the name.
     """
 
     name: str
     read: Read
     frame: FrameType
     again: bool = False
+    carried: bool = False
 
     @property
     def backward(self) -> Site:
@@ -164,12 +173,30 @@ class Wanted:
                 return False
         return True
 
+    def gone(self, machine: Machine, marks: Marks) -> frozenset[str]:
+        """Return the names under which the program has stored something else by then."""
+        frames = [*machine.frames, *machine.outer]
+        paths = ((path, mark.held.tensor) for mark in marks for path in mark.held.paths)
+        return frozenset(
+            path.text
+            for path, tensor in paths
+            if (found := _found(machine, frames, path)) is not _UNREAD and found is not tensor
+        )
+
 
 def _is_there(machine: Machine, frames: Sequence[Frame], path: Path, held: Held) -> bool:
     """Return whether a path may still lead to a tensor as far as the program has been read."""
+    found = _found(machine, frames, path)
+    if found is held.tensor:
+        return bool(machine.marks(held.tensor))
+    return found is _UNREAD or is_exactly(found, Unknown)
+
+
+def _found(machine: Machine, frames: Sequence[Frame], path: Path) -> Any:
+    """Return what a path leads to as far as the program has been read."""
     origin = path.origin
     if any(step.kind not in _STEPS for step in (*path.steps, *path.beyond)) or origin.prefix:
-        return True
+        return _UNREAD
     found: Any = MISSING
     for frame in frames:
         code = frame.code
@@ -184,19 +211,25 @@ def _is_there(machine: Machine, frames: Sequence[Frame], path: Path, held: Held)
                 found = machine.overlay.cell(found)
             break
     else:
-        return origin.owner not in ("local", "cell")
+        return MISSING if origin.owner in ("local", "cell") else _UNREAD
     for step in path.steps:
-        if found is MISSING or found is NULL:
+        if is_exactly(found, Unknown, Ahead) or any(found is each for each in _NOTHING):
             break
-        if step.kind == "attribute":
-            stored = machine.overlay.attributes(found)
-            own = stored if step.key in stored else machine.namespace(found)
-            found = own.get(step.key, True)
-        else:
-            return True
-        if found is True:
-            return True
-    return found is held.tensor and bool(machine.marks(held.tensor))
+        found = _part_of(machine, found, *step)
+    return found
+
+
+def _part_of(machine: Machine, owner: Any, kind: str, key: Any) -> Any:
+    """Return the attribute or element of an object as far as the program has been read."""
+    view = machine.overlay.view(owner)
+    if kind == "item" and is_a(view, dict):
+        return dict.get(view, key_of(key), MISSING)
+    if kind == "item" and is_a(view, list, tuple):
+        base: Any = list if is_a(view, list) else tuple
+        return base.__getitem__(view, key) if key < base.__len__(view) else MISSING
+    own = machine.held_fields(owner)
+    parts = (machine.overlay.view(own[part]) for part in _MODULE_PARTS if part in own)
+    return next((space[str(key)] for space in (own, *parts) if str(key) in space), _UNREAD)
 
 
 def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> Foretold:
@@ -239,7 +272,10 @@ def reading_of(hazard: Hazard, mark: Mark, frames: Sequence[FrameType]) -> Readi
     name = name_of(mark.held, frame, via)
     name = via if driven and via else name
     read = Read(name, site, effect, via, backward, driven or note.again)
-    return Reading(name, read, frame, driven)
+    names = {path.text for path in mark.held.paths}
+    in_loop = driven or source.loop_around(place_in(frame).site) is not None
+    carried = in_loop and bool(names) and hazard.gone >= ({name} if name in names else names)
+    return Reading(name, read, frame, driven, carried)
 
 
 def _is_root_at(backward: Site, site: Site) -> bool:

@@ -78,11 +78,6 @@ class Freeing:
         walked = self._walker.walk([start], enter=lambda node: node not in index)
         return [i for node in walked if (i := index.get(node)) is not None and self._below[i]]
 
-    def has_leaf_without(self, roots: Sequence[int], cut: int) -> bool:
-        """Return whether the roots would lead to a leaf if their graph were cut off at ``cut``."""
-        below = reachable(self.look.targets, roots, cut=cut)
-        return any(hasattr(self.look.nodes[i], "variable") for i in below)
-
     def lost(self, roots: Sequence[int], cut: int | None) -> list[torch.Tensor]:
         """Return the leaves that the roots would not lead to if their graph were cut off at
         ``cut``; all their leaves without a cut.

@@ -18,13 +18,11 @@ from gradscope.collect.nodes import held as saved_in
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.evidence import is_carried
 from gradscope.detect.foresight.reading import Reading, Wanted, foretell
 from gradscope.detect.foresight.shared_graphs import Held, tensors_of
 from gradscope.detect.foresight.training import reason_for_a_constant
 from gradscope.model import Site
 from gradscope.program.ahead.questions import FromFrames
-from gradscope.program.sites import place_in
 from gradscope.program.tensors import held_node, leaves_of
 from gradscope.rules import gs202
 
@@ -139,10 +137,9 @@ class StaleGraphs:
 def need_of(watch: State, needed: Needed, frames: Sequence[FrameType]) -> gs202.Need:
     """Return what decides how a stale graph is cured."""
     reading = needed.reading
-    loop = source.loop_around(place_in(reading.frame).site)
     again = reading.again or reading.read.after_back_edge
     if not again:
         return gs202.Need()
     leaves = leaves_of(Walker(_MOST_NODES).walk([held_node(needed.held.tensor)]))
     constant = reason_for_a_constant(watch, reading, leaves, frames)
-    return gs202.Need(is_carried(reading, loop), again, constant)
+    return gs202.Need(reading.carried, again, constant)

@@ -200,7 +200,13 @@ def roles_of(
     return Roles(
         leaves=names.named(shared),
         first=Loss(_loss_name(here), here, _names(first), names.named(trained[0])),
-        second=Loss(_loss_name(there), there, _names(second), names.named(trained[1])),
+        second=Loss(
+            _loss_name(there),
+            there,
+            _names(second),
+            names.named(trained[1]),
+            source.runs_a_part(there),
+        ),
         known=is_known,
         links=links[:3],
         constant=_constant(reading, ways[1], optimizers, shared, second, names),
@@ -290,6 +296,7 @@ class _Around:
             name_second,
             self._names.named(lost_first),
             self._names.named(lost_second),
+            len(lost_first) == len(self._freeing.lost(roots, None)),
         )
 
     def _cut(

@@ -100,6 +100,9 @@ class Question(Protocol):
     def is_over(self, machine: Machine) -> bool:
         """Return whether it is known that nothing leads there any more."""
 
+    def gone(self, machine: Machine, marks: v.Marks) -> frozenset[str]:
+        """Return the names under which the program has stored something else by then."""
+
 
 class Hazard(NamedTuple):
     """A backward call ahead that runs what is looked for."""
@@ -111,6 +114,7 @@ class Hazard(NamedTuple):
     steps: int
     depth: int
     again: bool
+    gone: frozenset[str]
 
 
 class Machine:
@@ -172,7 +176,8 @@ class Machine:
         sure = sure and not self.doubt
         base = self.base
         depth, again = (0, False) if base is None else (base.depth, base.again)
-        self.hazard = Hazard(frame.code, frame.index, marks, sure, self.steps, depth, again)
+        gone = self.question.gone(self, marks)
+        self.hazard = Hazard(frame.code, frame.index, marks, sure, self.steps, depth, again, gone)
         raise v.Stop("hazard")
 
     def unknown(self, why: str, *given: Any) -> v.Unknown:

@@ -414,6 +414,10 @@ class _AnyCall:
         """Return whether nothing comes of the result any more."""
         return not any(getattr(made, "marks", True) for made in [*v.reading.leading])
 
+    def gone(self, machine: Machine, marks: v.Marks) -> frozenset[str]:
+        """Return nothing: no name is asked for."""
+        return frozenset()
+
 
 def backward_calls_after(code: CodeType, offset: int) -> list[Site]:
     """Return the backward calls that may be made on what the call at an instruction returns."""

@@ -9,5 +9,5 @@ for step in range(4):
     if torch.rand(()).item() < 2 and step % 3 != 1:
         z = enc(torch.randn(2, 4))  # created: GS102 GS101; held_by: GS102
     out = head(z)  # next_read: GS102
-    out.mean().backward()  # warning: GS102 [detach] `z`; error: GS101 [detach]
+    out.mean().backward()  # warning: GS102 [recompute] `z`; error: GS101 [recompute]
     # ^ failing_node: GS102; freed_by: GS102 GS101

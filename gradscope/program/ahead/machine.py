@@ -790,12 +790,11 @@ def _may_be_changed(value: Any) -> bool:
 
 def _of_function(function: v.Function, name: str) -> Any:
     code = function.code
-    known = {
+    return {
         "__name__": code.co_name,
         "__qualname__": code.co_qualname,
         "__doc__": None,
         "__code__": code,
         "__defaults__": function.defaults,
         "__globals__": function.space,
-    }
-    return known.get(name, MISSING)
+    }.get(name, MISSING)

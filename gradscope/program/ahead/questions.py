@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, thread
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from inspect import CO_COROUTINE
@@ -29,6 +30,8 @@ MOST_STEPS = 40_000  # of all ways: what is foretold must not depend on how busy
 _MOST_OF_ONE = 20_000
 _MOST_WAYS = 24
 _MOST_FRAMES = 60
+_WORK = thread._WorkItem.run.__code__
+_RESULT = Future.result.__code__
 _ENTRIES = {
     id(torch.Tensor.backward.__code__): False,
     id(torch.autograd.backward.__code__): False,
@@ -177,7 +180,9 @@ class FromFrames:
 
 
 def _of_program(innermost: FrameType) -> list[FrameType]:
-    """Return the frames from there out to the outermost of the user's."""
+    """Return the frames from there out to the outermost of the user's; from the work of a thread
+    pool on to what waits for its result.
+    """
     frames: list[FrameType] = []
     last = 0
     for each in frames_from(innermost):
@@ -188,7 +193,21 @@ def _of_program(innermost: FrameType) -> list[FrameType]:
             last = len(frames)
             if each.f_code.co_name == "<module>":
                 break
+        if each.f_code is _WORK and last:
+            waiting = _waiting_for(dict(local_variables(each)).get("self"))
+            return frames[:last] + ([] if waiting is None else _of_program(waiting))
     return frames[: max(last, 1)]
+
+
+def _waiting_for(work: Any) -> FrameType | None:
+    """Return the frame that has asked a future for its result and waits until this work is done."""
+    for innermost in sys._current_frames().values():
+        for each in frames_from(innermost):
+            if each.f_code is _RESULT:
+                asked = dict(local_variables(each))
+                if asked["timeout"] is None and asked["self"] is getattr(work, "future", None):
+                    return each.f_back
+    return None
 
 
 def _is_skipped(machine: Machine, frame: Frame, inner: Frame) -> bool:

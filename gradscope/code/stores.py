@@ -68,9 +68,11 @@ def _find_in(
             continue
         inside = name.origin.owner != "local" or name.origin.function == place.function
         has_run = any(site.file == file and source.spans(place.node, site.line) for site in ran)
+        around = source.enclosing(file, getattr(place.node, "lineno", 0))
+        may_not_run = any(isinstance(each, ast.If | ast.Match | ast.Try) for each in around)
         is_method = name.attribute is not None and not place.function.endswith("__init__")
         again, fits = place.in_loop or is_method, place.fills == container
-        score = (match, inside, has_run, again, fits, place.reads_itself)
+        score = (match, inside, has_run, again, fits, not may_not_run, place.reads_itself)
         if best is None or score > best[0]:
             best = score, place
     if best is None:

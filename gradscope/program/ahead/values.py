@@ -68,22 +68,41 @@ def union(found: Iterable[Marks]) -> Marks:
     return result
 
 
+class _Alive:
+    """What is alive of some objects. When one dies, no code of Python's runs, as a WeakSet's would:
+    what a signal's handler raised there would be lost.
+    """
+
+    def __init__(self) -> None:
+        self._references: list[weakref.ref[Made]] = []
+
+    def add(self, made: Made) -> None:
+        self._references.append(weakref.ref(made))
+
+    def __iter__(self) -> Iterator[Made]:
+        found = dict.fromkeys(made for each in self._references if (made := each()) is not None)
+        self._references = [*map(weakref.ref, found)]
+        return iter(found)
+
+    def clear(self) -> None:
+        self._references.clear()
+
+
 class _Reading(threading.local):
     """What the reading of this thread has made, as long as anything refers to it."""
 
     def __init__(self) -> None:
-        self.leading: weakref.WeakSet[Made] = weakref.WeakSet()
+        self.leading = _Alive()
         """What led somewhere when it was made."""
-        self.holding: weakref.WeakSet[Made] = weakref.WeakSet()
+        self.holding = _Alive()
         """What may hold other values, and be part of a cycle of references."""
 
     def let_go(self) -> None:
         """Let go of all values: none may outlive the reading, which the collector would decide."""
         self.leading.clear()
-        while self.holding:
-            for made in [*self.holding]:
-                made.clear()
-            self.holding.clear()
+        for made in self.holding:
+            made.clear()
+        self.holding.clear()
 
 
 reading: Final = _Reading()

@@ -470,7 +470,7 @@ def give(m: Machine, of: Any, code: CodeType | None, value: Any) -> None:
     """Have a live iterator go on from where the code that runs within it has given a value."""
     parts = _parts(of)
     part = next((each for each in parts if runs(each, code)), None)
-    if part is None:
+    if part is None or (is_exactly(of, map, itertools.starmap) and not is_iterator(part)):
         m.iterators[id(of)] = of, chained(m, of_values((value,), iterator(m, of)))
     elif is_iterator(part):
         if part is not parts[0] and not is_exactly(of, itertools.chain):
@@ -478,8 +478,6 @@ def give(m: Machine, of: Any, code: CodeType | None, value: Any) -> None:
         give(m, part, code, value)
     elif is_exactly(of, itertools.accumulate):
         m.iterators[id(of)] = of, totals(m, parts[0], part, value)
-    elif is_exactly(of, map, itertools.starmap):
-        m.iterators[id(of)] = of, chained(m, of_values((value,), iterator(m, of)))
     else:
         v.lost(f"{class_name(type(of))}, partly read")
 

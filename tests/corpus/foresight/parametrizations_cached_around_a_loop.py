@@ -11,5 +11,5 @@ with parametrize.cached():
         loss = net(torch.randn(8, 4)).pow(2).mean()  # created: GS102 GS101; next_read: GS102
         opt.zero_grad()
         loss.backward()  # warning: GS102 [reorder] `<cached weight>`; freed_by: GS102 GS101
-        # ^ failing_node: GS102; error: GS101 [recompute]
+        # ^ failing_node: GS102; error: GS101 [reorder]
         opt.step()

@@ -96,9 +96,7 @@ def _ordered(
     """
     words = {fix.kind: fix for fix in reversed(known)}
     first = [fix.kind for fix in known[:1] if fix.kind in _MEANT]
-    found_sooner = [
-        kind for kind in sooner if found.get(kind) and _CONSTANT not in found[kind][0].effects
-    ]
+    found_sooner = [k for k in sooner if (own := found.get(k)) and _CONSTANT not in own[0].effects]
     kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))
     # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
     last = {FixKind.RETAIN_GRAPH} - {fix.kind for fix in known[:1]}

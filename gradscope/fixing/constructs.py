@@ -5,15 +5,27 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from gradscope.code import source
-from gradscope.fixing.edits import Pieces, after, instead_of, text_of, together, written
+from gradscope.fixing.edits import (
+    Piece,
+    Pieces,
+    after,
+    instead_of,
+    start_of,
+    text_of,
+    together,
+    written,
+)
 from gradscope.fixing.marks import Place
 from gradscope.fixing.placed import with_flag, without_flag, without_graph
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules.gs104 import SETTING
 
 _CHECKPOINT = "checkpoint"
+_CACHED = "parametrize.cached()"
+_NORMS = ("weight_norm", "spectral_norm")
 
 
 def with_edits(recording: Recording) -> Recording:
@@ -33,6 +45,10 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
     named = {each.role: each.site for each in finding.related if each.site is not None}
     site = finding.site
     match finding.code, fix.kind:
+        case "GS101" | "GS102", FixKind.REORDER if _CACHED in fix.message and site is not None:
+            return _with_inside(site)
+        case "GS101" | "GS102", FixKind.RECOMPUTE if "created" in named:
+            return _as_parametrization(named["created"])
         case "GS305", FixKind.NO_GRAD if site is not None:
             return without_graph(site.file, site.line)
         case "GS303", FixKind.REMOVE_RETAIN if site is not None:
@@ -54,6 +70,35 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
 
 def _place(site: Site) -> Place:
     return Place(site.file, site.line, site.column, site.end_line, site.end_column)
+
+
+def _with_inside(site: Site) -> Pieces:
+    """Open a cache in each iteration of the loop: the heads of both statements change places."""
+    file = site.file
+    for outer, loop in pairwise(source.enclosing(file, site.line)):
+        match outer:
+            case ast.With(items=[item], body=[ast.For() | ast.While()]) if (
+                "cached" in source.words_of(item)
+            ):
+                lines = [source.line_of(file, each.lineno) for each in (outer, loop)]
+                heads = [line.strip() for line in reversed(lines)]
+                if all(head.endswith(":") for head in heads):
+                    return tuple(
+                        Piece(file, start_of(each), (each.lineno, len(line.encode())), head)
+                        for each, line, head in zip((outer, loop), lines, heads, strict=True)
+                    )
+    return ()
+
+
+def _as_parametrization(made: Site) -> Pieces:
+    """Use the newer form of a norm, which computes the weight each time that it is read."""
+    match source.call_at(made):
+        case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="utils"), attr=name) as func) if (
+            name in _NORMS
+        ):
+            text = f"{text_of(func.value, made.file)}.parametrizations.{name}"
+            return (instead_of(func, made.file, text),)
+    return ()
 
 
 def _not_reentrant(made: Site) -> Pieces:

@@ -96,7 +96,7 @@ def _ordered(
     """
     words = {fix.kind: fix for fix in reversed(known)}
     first = [fix.kind for fix in known[:1] if fix.kind in _MEANT]
-    found_sooner = [kind for kind in sooner if found.get(kind)]
+    found_sooner = [k for k in sooner if (own := found.get(k)) and _CONSTANT not in own[0].effects]
     kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))
     # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
     last = {FixKind.RETAIN_GRAPH} - {fix.kind for fix in known[:1]}
@@ -325,7 +325,7 @@ class _Search:
             else:
                 edits = written(*summed(one.site, other.site))
             if edits:
-                lines = f"lines {one.spot[1]} and {other.spot[1]}"
+                lines = lines_told({one.spot[1], other.spot[1]})
                 message = f"add the losses of {lines}, and call backward once"
                 trains = ("every parameter gets the gradient of both losses",)
                 fixes.append(Fix(FixKind.SUM_LOSSES, message, edits, _CHANGES, trains))

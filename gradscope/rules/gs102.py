@@ -250,7 +250,8 @@ def _of_made_once(facts: SharedGraph) -> Iterator[Fix]:
     roles, again = facts.roles, _recomputed(facts)
     if facts.holder.startswith("<cached "):
         open_it = "open parametrize.cached() in each iteration of the loop, not around it"
-        yield replace(again, message=open_it, reason="a cache belongs to one graph")
+        reason = "a cache belongs to one graph"
+        yield replace(again, kind=FixKind.REORDER, message=open_it, reason=reason)
         yield _fix(FixKind.RETAIN_GRAPH, facts)
         return
     trained = facts.trained and not roles.constant

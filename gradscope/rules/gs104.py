@@ -68,6 +68,7 @@ code may have worked yesterday.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
@@ -108,7 +109,7 @@ def finding(facts: DonatedGraph) -> Finding:
         related=_related(facts),
         nodes=facts.nodes,
         saved=saved,
-        fixes=(_fix(facts),),
+        fixes=tuple(_fixes(facts)),
     )
 
 
@@ -119,17 +120,20 @@ def _related(facts: DonatedGraph) -> list[Related]:
     return [Related("created", site, message) for site in sites]
 
 
-def _fix(facts: DonatedGraph) -> Fix:
-    """Keep the graph without donating, or do without the compiler where a second derivative is
-    wanted.
+def _fixes(facts: DonatedGraph) -> Iterator[Fix]:
+    """Keep the graph without donating, build it anew, or do without the compiler where a second
+    derivative is wanted.
     """
     keeps = activation_bytes(tuple(s for node in facts.nodes for s in node.saved))
     if facts.call.create_graph:
         reason = "a compiled graph has no second derivative"
-        return Fix(FixKind.EAGER, f"call the function without torch.compile here: {reason}")
+        yield Fix(FixKind.EAGER, f"call the function without torch.compile here: {reason}")
+        return
     price = f" (costs up to {nbytes(keeps)})" if keeps else ""
-    return Fix(
+    yield Fix(
         FixKind.DONATED_BUFFER_OFF,
         f"leave retain_graph=True out, or set {SETTING} = False "
         f"before the compiled function is first called{price}",
     )
+    again = "call the compiled function again for the later backward call, in place of keeping this"
+    yield Fix(FixKind.RECOMPUTE, f"{again} graph", effects=("it runs twice",))

@@ -159,7 +159,7 @@ ORDERS = {
         replace(CARRIED, carried=False, roles=Roles(constant="no step has it")),
         "detach no_grad recompute",
     ),
-    "a cache": (replace(CARRIED, carried=False, holder="<cached w>"), "recompute retain_graph"),
+    "a cache": (replace(CARRIED, carried=False, holder="<cached w>"), "reorder retain_graph"),
     "nothing known": (SIBLING, "sum_losses detach recompute retain_graph"),
     "nothing known, a step between": (
         replace(SIBLING, stepped_between=True),

@@ -1,15 +1,20 @@
-"""The optimizers that variables lead to are found, and no code of the program's runs for it; what
-their steps change is told.
+"""The optimizers that variables lead to are found, which of them use which gradient is read ahead,
+and no code of the program's runs for it; what their steps change is told.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 
 from gradscope.collect.mutations import Mutations
 from gradscope.detect.foresight.training import Optimizers
+from gradscope.program.ahead.questions import events_around, start_after
+from gradscope.program.ahead.ways import Way, What
 from gradscope.program.sites import Place
 
 
@@ -46,3 +51,89 @@ def test_a_step_that_was_not_looked_at_is_not_taken_for_another() -> None:
         parameter.add_(1)
     mutations.after_step(optimizer, place)
     assert mutations._step_after(parameter, before) is place.site
+
+
+class Own(torch.optim.SGD):
+    """An optimizer of the program's."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+class Trainer:
+    """Steps out of the sight of the loop."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def _in_turn(first: Any, second: Any, loss: Callable[[], Any], look: Callable[[], None]) -> None:
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    for _ in range(2):
+        first.zero_grad()
+        look()
+        loss().backward()
+        scaler.step(first)
+        scaler.update()
+        second.zero_grad()
+        loss().backward()
+        Trainer(second).update()
+
+
+def _at_the_end(first: Any, second: Any, loss: Callable[[], Any], look: Callable[[], None]) -> None:
+    for _ in range(2):
+        look()
+        loss().backward()
+        loss().backward()
+        for each in (first, second):
+            each.step()
+        for each in (first, second):
+            for group in each.param_groups:
+                for p in group["params"]:
+                    p.grad = None
+
+
+def _reset_between(
+    first: Any, second: Any, loss: Callable[[], Any], look: Callable[[], None]
+) -> None:
+    for _ in range(2):
+        first.zero_grad()
+        look()
+        loss().backward()
+        second.zero_grad()
+        loss().backward()
+        first.step()
+        second.step()
+
+
+@pytest.mark.parametrize(
+    ("program", "used"),
+    [
+        (_in_turn, [["first"], ["second"]]),
+        (_at_the_end, [["first", "second"], ["first", "second"]]),
+        (_reset_between, [["first"], ["second"]]),
+    ],
+)
+def test_which_optimizer_uses_a_gradient_is_read_ahead(program: Any, used: list[list[str]]) -> None:
+    weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    found: list[list[str]] = []
+
+    def loss() -> torch.Tensor:
+        return weights[0].sum() + weights[1].sum()
+
+    def look() -> None:
+        if found:
+            return
+        frame = sys._getframe(1)
+        before, after = events_around(start_after(frame), Way((), 1, 1_000))
+        assert before[0].what is What.BACKWARD is after[0].what
+        optimizers = Optimizers([frame])
+        uses = ((), (*before[1:], *after)), (before, after[1:])
+        found.extend([each.name for each in optimizers.stepping(*two)] for two in uses)
+
+    program(torch.optim.SGD(weights[:1], 0.1), Own(weights[1:], 0.1), loss, look)
+    assert found == used

@@ -9,17 +9,17 @@ from types import FrameType
 import torch
 
 from gradscope.code import source
-from gradscope.code.stepping import What, events_after
 from gradscope.code.stores import store_of
 from gradscope.collect.look import Look
 from gradscope.collect.marks import token_of
 from gradscope.collect.state import State
 from gradscope.detect.foresight.reading import Effect, Reading
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, is_root_of
-from gradscope.detect.foresight.training import Optimizers, roles_of
+from gradscope.detect.foresight.training import Optimizers, makes_step, roles_of
 from gradscope.detect.node_facts import built_at, node_at
 from gradscope.model import BackwardCall, Site
 from gradscope.model.paths import Origin, Path
+from gradscope.program.ahead.questions import FromFrames, events_around
 from gradscope.program.layouts import derives
 from gradscope.program.sites import site_of
 from gradscope.program.tensors import held_node
@@ -40,8 +40,12 @@ def shared_graph(
     found: list[tuple[Held, Reading]],
     reached: list[Held],
     frames: list[FrameType],
+    start: FromFrames,
 ) -> SharedGraph | None:
-    """Return the facts about the first of the holders; None where it can do no harm after all."""
+    """Return the facts about the first of the holders; None where it can do no harm after all.
+
+    ``start`` is where the program was read on from.
+    """
     site = record.site
     assert site is not None
     if not found:
@@ -51,6 +55,7 @@ def shared_graph(
     link, of_itself = _link(reading, held, (*_places_of(watch, look, held), *made))
     again = reading.backward == site or reading.again or reading.read.after_back_edge
     same_root = is_root_of(record, look, held, reading.name)
+    around = events_around(start, reading.way)
     return SharedGraph(
         call=record,
         holder=reading.name,
@@ -67,11 +72,11 @@ def shared_graph(
         accumulated=same_root and reading.read.effect is Effect.AUGMENTED,
         averaged=of_itself and _is_average(link, made),
         trained=_is_trained(freeing.leaves(held), frames),
-        stepped_between=_steps_between(site, reading.backward),
+        stepped_between=makes_step(around[0]),
         alive=watch.ledger.live_bytes if watch.hooked else 0,
         roles=watch.notes.attempt(
             "asking who is trained by which loss failed in gradscope",
-            lambda: roles_of(watch, record, freeing, held, reading, reached, frames),
+            lambda: roles_of(watch, record, freeing, held, reading, reached, frames, around),
             UNKNOWN,
         ),
     )
@@ -170,11 +175,3 @@ def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:
         return True
     optimizers = Optimizers(frames)
     return not optimizers.all or any(id(leaf) in optimizers.parameters for leaf in leaves)
-
-
-def _steps_between(first: Site, last: Site) -> bool:
-    """Return whether an optimizer steps between two backward calls of one file."""
-    return first.file == last.file and any(
-        event.what is What.STEP and first.line <= event.site.line <= last.line
-        for event in events_after([first])
-    )

@@ -114,7 +114,8 @@ class Foresight(Observer):
             return []
         reached = [each for each in (*tensors_of(frames), *_cached()) if freeing.trace(each)]
         wanted = Wanted(reached, freeing.trace, freeing.comes_to)
-        foretold = foretell(wanted, start_at_call(frames[0]), frames)
+        start = start_at_call(frames[0])
+        foretold = foretell(wanted, start, frames)
         outlooks = foretold.outlooks
         computed = _computes_retain(frames[0])
         if computed or not (outlooks and outlooks[0][1].comes):
@@ -123,7 +124,7 @@ class Foresight(Observer):
             return []
         self._set_alarm(call, [] if outlooks else foretold.explored.decided)
         found = [(held, outlook.reading) for held, outlook in outlooks]
-        facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
+        facts = shared_graph(self.watch, look, record, freeing, found, reached, frames, start)
         if facts is None:
             return []
         if not outlooks[0][1].comes:

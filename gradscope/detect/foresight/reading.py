@@ -17,7 +17,7 @@ from gradscope.detect.foresight.shared_graphs import Held
 from gradscope.model import Site
 from gradscope.model.paths import Path
 from gradscope.program.ahead.frames import Frame
-from gradscope.program.ahead.machine import Hazard, Machine
+from gradscope.program.ahead.machine import Machine
 from gradscope.program.ahead.questions import Explored, FromFrames, explore, in_words
 from gradscope.program.ahead.values import (
     NO_MARKS,
@@ -32,6 +32,7 @@ from gradscope.program.ahead.values import (
     key_of,
     reading,
 )
+from gradscope.program.ahead.ways import Hazard, Way
 from gradscope.program.layouts import is_a, is_exactly
 from gradscope.program.sites import USER, owner_of, place_in
 
@@ -73,13 +74,14 @@ class Read:
 class Reading:
     """A read of ``name`` that leads to another backward call, and the user's frame that reads it.
 
-    ``again``: a library that was handed the code of the frame runs it again. ``carried``: when the
-    call comes, the program has stored something else under the name.
+    ``way`` leads to the call. ``again``: a library that was handed the code of the frame runs it
+    again. ``carried``: when the call comes, the program has stored something else under the name.
     """
 
     name: str
     read: Read
     frame: FrameType
+    way: Way
     again: bool = False
     carried: bool = False
 
@@ -247,7 +249,7 @@ def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> 
         return found
     conditions = () if comes else tuple(dict.fromkeys(words))[:_MOST_CONDITIONS]
     sure = [hazard for hazard in explored.hazards if hazard.sure]
-    for hazard in sorted(sure, key=lambda each: each.steps)[:1]:  # the nearest
+    for hazard in sorted(sure, key=lambda each: each.way.steps)[:1]:  # the nearest
         for mark in sorted(hazard.marks, key=wanted.rank):
             held, outlook = (
                 mark.held,
@@ -275,7 +277,7 @@ def reading_of(hazard: Hazard, mark: Mark, frames: Sequence[FrameType]) -> Readi
     names = {path.text for path in mark.held.paths}
     in_loop = driven or source.loop_around(place_in(frame).site) is not None
     carried = in_loop and bool(names) and hazard.gone >= ({name} if name in names else names)
-    return Reading(name, read, frame, driven, carried)
+    return Reading(name, read, frame, hazard.way, driven, carried)
 
 
 def _is_root_at(backward: Site, site: Site) -> bool:

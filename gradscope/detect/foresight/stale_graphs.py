@@ -22,7 +22,7 @@ from gradscope.detect.foresight.reading import Reading, Wanted, foretell
 from gradscope.detect.foresight.shared_graphs import Held, tensors_of
 from gradscope.detect.foresight.training import reason_for_a_constant
 from gradscope.model import Site
-from gradscope.program.ahead.questions import FromFrames
+from gradscope.program.ahead.questions import FromFrames, events_around
 from gradscope.program.tensors import held_node, leaves_of
 from gradscope.rules import gs202
 
@@ -49,6 +49,7 @@ class Needed(NamedTuple):
 
     held: Held
     reading: Reading
+    start: FromFrames
     tensors: tuple[str, ...]
     nodes: tuple[str, ...]
     made: tuple[Site, ...]
@@ -95,6 +96,7 @@ class StaleGraphs:
             return Needed(
                 held,
                 outlook.reading,
+                start,
                 tuple(stale.tensors)[:_MOST_NAMED],
                 tuple(stale.nodes)[:_MOST_NAMED],
                 tuple(stale.made)[:_MOST_MADE],
@@ -141,5 +143,6 @@ def need_of(watch: State, needed: Needed, frames: Sequence[FrameType]) -> gs202.
     if not again:
         return gs202.Need()
     leaves = leaves_of(Walker(_MOST_NODES).walk([held_node(needed.held.tensor)]))
-    constant = reason_for_a_constant(watch, reading, leaves, frames)
+    around = events_around(needed.start, reading.way)
+    constant = reason_for_a_constant(watch, reading, leaves, frames, around)
     return gs202.Need(reading.carried, again, constant)

@@ -12,16 +12,14 @@ from typing import Any
 import torch
 
 from gradscope.code import changes, source
-from gradscope.code.bytecode import MISSING
 from gradscope.code.losses import Way, way_to
-from gradscope.code.places import of_node
-from gradscope.code.stepping import What, events_after, events_before
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.objects import Objects
 from gradscope.detect.foresight.reading import Reading
 from gradscope.detect.foresight.shared_graphs import Freeing, Held
 from gradscope.model import BackwardCall, Site
+from gradscope.program.ahead.ways import Event, What
+from gradscope.program.layouts import class_name
 from gradscope.program.reach import Budget, Walk
 from gradscope.program.sites import place_in
 from gradscope.program.tensors import describe, held_node, leaves_of
@@ -30,7 +28,6 @@ from gradscope.rules.base import is_grad
 from gradscope.rules.roles import Cut, Link, Loss, Roles
 
 _BUDGET = Budget(max_objects=4_000, max_depth=6, max_items=64)
-_MOST_EVENTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,73 +40,45 @@ class Optimizer:
 
 
 class Optimizers:
-    """The optimizers in reach of some frames; it holds the frames' variables, so let it go soon."""
+    """The optimizers in reach of some frames."""
 
     def __init__(self, frames: Sequence[FrameType]) -> None:
-        self._frames = frames
-        self._objects = [Objects(frame) for frame in frames]
         self.all = _found(frames)
         self.parameters = frozenset(p for each in self.all for p in each.parameters)
 
-    def stepping_with(self, chain: Sequence[Site]) -> tuple[Optimizer, ...]:
+    def stepping(self, before: Sequence[Event], after: Sequence[Event]) -> tuple[Optimizer, ...]:
         """Return what steps after a backward call: before the next one if any does, else before its
-        gradients are reset.
+        gradients are reset. Of several, return those whose gradients are reset for this very call.
         """
         zeroed: set[int] = set()
         soon: dict[int, Optimizer] = {}
         later: dict[int, Optimizer] = {}
         is_next = True
-        for number, event in enumerate(events_after(chain)):
-            if number > _MOST_EVENTS:
-                break
-            if event.what is What.BACKWARD:
+        for what, of in after:
+            if what is What.BACKWARD:
                 is_next = False
-            elif event.what is What.ZERO:
-                zeroed |= self._parameters_of(event.target)
+            elif what is What.ZERO:
+                zeroed |= _parameters_of(of)
             else:
-                for optimizer in self._named(event.target, event.among):
-                    if not optimizer.parameters <= zeroed:
-                        (soon if is_next else later).setdefault(optimizer.identity, optimizer)
-                    zeroed |= optimizer.parameters if is_next else set()
-        return self._reset_for_it(tuple((soon or later).values()), chain[0])
+                optimizer = self._known(of)
+                if not optimizer.parameters <= zeroed:
+                    (soon if is_next else later).setdefault(optimizer.identity, optimizer)
+                zeroed |= optimizer.parameters if is_next else set()
+        found = tuple((soon or later).values())
+        fresh: set[int] = set()
+        for what, of in before:
+            fresh = set() if what is What.BACKWARD else fresh
+            fresh |= _parameters_of(of) if what is What.ZERO else set()
+        return tuple(each for each in found if each.parameters <= fresh) or found
 
-    def _reset_for_it(self, found: tuple[Optimizer, ...], site: Site) -> tuple[Optimizer, ...]:
-        """Of several optimizers, return those whose gradients are reset for this very call."""
-        if len(found) < 2:
-            return found
-        zeroed: set[int] = set()
-        for event in events_before(site):
-            if event.what is What.BACKWARD:
-                zeroed.clear()
-            elif event.what is What.ZERO:
-                zeroed |= self._parameters_of(event.target)
-        own = tuple(each for each in found if each.parameters <= zeroed)
-        return own or found
+    def _known(self, of: Any) -> Optimizer:
+        unnamed = Optimizer(class_name(type(of)), _parameters_of(of), id(of))
+        return next((each for each in self.all if each.identity == id(of)), unnamed)
 
-    def _object(self, text: str) -> Any:
-        found = (objects.find(text) for objects in self._objects if text)
-        return next((each for each in found if each is not MISSING), MISSING)
 
-    def _named(self, target: str, among: tuple[str, ...]) -> list[Optimizer]:
-        """Return the optimizers that a step is made of: ``opt.step()``, ``scaler.step(opt)``."""
-        for text in (target, *among[:1]):
-            found = self._object(text)
-            known = [each for each in self.all if each.identity == id(found)]
-            if known:
-                return known
-            if found is MISSING:
-                last = text.rpartition(".")[2]
-                alike = [each for each in self.all if each.name.rpartition(".")[2] == last]
-                if alike:
-                    return alike
-        one_of_several = self._object(target) is MISSING and len(self.all) == 1
-        return self.all if one_of_several and "sched" not in target.lower() else []
-
-    def _parameters_of(self, target: str) -> frozenset[int]:
-        found = self._object(target)
-        if issubclass(type(found), torch.nn.Module):
-            return frozenset(map(id, torch.nn.Module.parameters(found)))
-        return frozenset(p for each in self._named(target, ()) for p in each.parameters)
+def makes_step(events: Sequence[Event]) -> bool:
+    """Return whether an optimizer steps."""
+    return any(event.what is What.STEP for event in events)
 
 
 def _found(frames: Sequence[FrameType]) -> list[Optimizer]:
@@ -119,34 +88,18 @@ def _found(frames: Sequence[FrameType]) -> list[Optimizer]:
         walk.enter_frames(frames)
         walk.run()
         found = walk.instances(torch.optim.Optimizer)
-        return [Optimizer(path.text, _parameters(each), id(each)) for path, each in found]
+        return [Optimizer(path.text, _parameters_of(each), id(each)) for path, each in found]
 
 
-def _parameters(optimizer: Any) -> frozenset[int]:
-    groups = object.__getattribute__(optimizer, "__dict__").get("param_groups", ())
-    return frozenset(id(p) for group in groups for p in group["params"])
-
-
-def chain_from(site: Site, frames: Sequence[FrameType], *, by: Site | None = None) -> list[Site]:
-    """Return a call's site and those of the calls that lead to it, innermost first.
-
-    ``by`` is where the code that runs now comes to it, if its function does not run yet.
-    """
-    places = [place_in(frame).site for frame in frames]
-    for depth, place in enumerate(places):
-        if (place.file, place.function) == (site.file, site.function):
-            return [site, *places[depth + 1 :]]
-    name = site.function.rpartition(".")[2]
-    for depth, place in enumerate(places):
-        calls = source.calls_in(source.function_around(place))
-        call = next((c for c in calls if source.called_name(c) == name), None)
-        if call is not None:
-            here = of_node(call, place.file, place.function)
-            return [site, here, *places[depth + 1 :]]
-    for depth, place in enumerate(places):
-        if by is not None and (place.file, place.function) == (by.file, by.function):
-            return [site, by, *places[depth + 1 :]]
-    return [site]
+def _parameters_of(of: Any) -> frozenset[int]:
+    """Return the parameters of an optimizer, a module or a tensor; none of what is made ahead."""
+    kind = type(of)
+    if issubclass(kind, torch.nn.Module):
+        return frozenset(map(id, torch.nn.Module.parameters(of)))
+    if issubclass(kind, torch.optim.Optimizer):
+        groups = object.__getattribute__(of, "__dict__").get("param_groups", ())
+        return frozenset(id(p) for group in groups for p in group["params"])
+    return frozenset((id(of),))
 
 
 _MOST_NODES = 2_000
@@ -180,22 +133,26 @@ def roles_of(
     reading: Reading,
     reached: Sequence[Held],
     frames: Sequence[FrameType],
+    around: tuple[Sequence[Event], Sequence[Event]],
 ) -> Roles:
-    """Return what the part that is freed is for, and what trains it."""
+    """Return what the part that is freed is for, and what trains it.
+
+    ``around`` is what is done with gradients before the later call and after it.
+    """
     assert record.site is not None
     optimizers, names = Optimizers(frames), _Leaves(watch, frames)
     here, there = record.site, reading.backward
-    first = optimizers.stepping_with(chain_from(here, frames))
-    by = reading.read.site if reading.read.site.function != there.function else None
-    second = optimizers.stepping_with(chain_from(there, frames, by=by))
+    before, after = around
+    first = optimizers.stepping((), (*before, *after))
+    second = optimizers.stepping(before, after[1:])
     shared = freeing.leaves(held)
     ways = _ways(record, frames), way_to(there)
     trained = tuple(_of(shared, each) for each in (first, second))
     is_known = bool(first and second)
     links: tuple[Link, ...] = ()
     if here != there:
-        around = _Around(freeing, record, reading, ways, (first, second), names)
-        found = [each for each in (around.link(one, held) for one in reached) if each is not None]
+        between = _Between(freeing, record, reading, ways, (first, second), names)
+        found = [each for each in (between.link(one, held) for one in reached) if each is not None]
         links = tuple([each for each in found if each.first and each.second] or found)
     return Roles(
         leaves=names.named(shared),
@@ -210,7 +167,7 @@ def roles_of(
         known=is_known,
         links=links[:3],
         constant=_constant(reading, ways[1], optimizers, shared, second, names),
-        rows=_asks_for_rows(record, reading),
+        rows=_asks_for_rows(record, reading, before),
         alike=_is_the_same_loss(here, there),
         same_optimizer=is_known and set(_names(first)) == set(_names(second)),
         total=_is_total(record.site, reading.name),
@@ -218,11 +175,15 @@ def roles_of(
 
 
 def reason_for_a_constant(
-    watch: State, reading: Reading, leaves: Sequence[torch.Tensor], frames: Sequence[FrameType]
+    watch: State,
+    reading: Reading,
+    leaves: Sequence[torch.Tensor],
+    frames: Sequence[FrameType],
+    around: tuple[Sequence[Event], Sequence[Event]],
 ) -> str:
     """Return why a variable is a constant for the call that comes; empty if it is none."""
     optimizers, names = Optimizers(frames), _Leaves(watch, frames)
-    second = optimizers.stepping_with(chain_from(reading.backward, frames))
+    second = optimizers.stepping(around[0], around[1][1:])
     return _constant(reading, way_to(reading.backward), optimizers, leaves, second, names)
 
 
@@ -247,7 +208,7 @@ def _of(leaves: Iterable[torch.Tensor], optimizers: Iterable[Optimizer]) -> list
     return [leaf for leaf in leaves if id(leaf) in held]
 
 
-class _Around:
+class _Between:
     """What is needed to judge each variable between the two losses."""
 
     def __init__(
@@ -420,7 +381,7 @@ def _loss_text(site: Site) -> str:
     return ast.unparse(func.value) if isinstance(func, ast.Attribute) else ""
 
 
-def _asks_for_rows(record: BackwardCall, reading: Reading) -> bool:
+def _asks_for_rows(record: BackwardCall, reading: Reading, between: Sequence[Event]) -> bool:
     """Return whether the calls of a loop ask for gradients of parts of one result, with no step
     between: the rows of a Jacobian.
     """
@@ -428,13 +389,7 @@ def _asks_for_rows(record: BackwardCall, reading: Reading) -> bool:
     loop = source.loop_around(site) if site is not None else None
     if site is None or loop is None or reading.backward != site:
         return False
-    if any(
-        each.what is What.STEP
-        for each in events_after([site])
-        if source.spans(loop, each.site.line)
-    ):
-        return False
-    if changes.stores_in(loop, reading.name):
+    if makes_step(between) or changes.stores_in(loop, reading.name):
         return False
     reads_grad = any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in ast.walk(loop))
     return is_grad(record) or reads_grad

@@ -9,7 +9,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch.nn import Module
@@ -17,6 +17,7 @@ from torch.nn import Module
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import Frame
+from gradscope.program.ahead.ways import Event, Fork, Hazard, Way, What
 from gradscope.program.containers import layout_of
 from gradscope.program.layouts import (
     class_bases,
@@ -78,16 +79,6 @@ class _Parts:
 PARTS: Final = _Parts()
 
 
-class Fork(NamedTuple):
-    """A branch on something unknown: where it is, how it is written, and the way taken."""
-
-    code: CodeType
-    at: int
-    turn: int
-    taken: bool
-    depth: int
-
-
 class Question(Protocol):
     """What is looked for: which tensors lead there, and what a backward call meets of it."""
 
@@ -104,19 +95,6 @@ class Question(Protocol):
         """Return the names under which the program has stored something else by then."""
 
 
-class Hazard(NamedTuple):
-    """A backward call ahead that runs what is looked for."""
-
-    code: CodeType
-    at: int
-    marks: v.Marks
-    sure: bool
-    steps: int
-    depth: int
-    again: bool
-    gone: frozenset[str]
-
-
 class Machine:
     """One way through the program, as far as the steps allow.
 
@@ -128,6 +106,7 @@ class Machine:
         self.overlay = v.Overlay()
         self.choices = choices
         self.forks: list[Fork] = []
+        self.events: list[Event] = []
         self.decided: list[tuple[Any, int]] = []
         self.steps = 0
         self.most_steps = steps
@@ -177,7 +156,9 @@ class Machine:
         base = self.base
         depth, again = (0, False) if base is None else (base.depth, base.again)
         gone = self.question.gone(self, marks)
-        self.hazard = Hazard(frame.code, frame.index, marks, sure, self.steps, depth, again, gone)
+        calls = sum(event.what is What.BACKWARD for event in self.events)
+        way = Way(tuple(fork.taken for fork in self.forks), calls, self.steps)
+        self.hazard = Hazard(frame.code, frame.index, marks, sure, way, depth, again, gone)
         raise v.Stop("hazard")
 
     def unknown(self, why: str, *given: Any) -> v.Unknown:

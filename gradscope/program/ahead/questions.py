@@ -21,7 +21,8 @@ from gradscope.program.ahead import builtin_types as _builtin_types  # noqa: F40
 from gradscope.program.ahead import iteration, models, opcodes
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import SUSPENDED, Frame, frame_of
-from gradscope.program.ahead.machine import Fork, Hazard, Machine, Question
+from gradscope.program.ahead.machine import Machine, Question
+from gradscope.program.ahead.ways import Event, Fork, Hazard, Way, What
 from gradscope.program.layouts import class_name, is_a, is_exactly
 from gradscope.program.sites import USER, frames_from, owner_of
 from gradscope.program.variables import local_variables, on_stack
@@ -29,6 +30,7 @@ from gradscope.program.variables import local_variables, on_stack
 MOST_STEPS = 40_000  # of all ways: what is foretold must not depend on how busy a machine is
 _MOST_OF_ONE = 20_000
 _MOST_WAYS = 24
+_MOST_BEYOND = 10_000
 _MOST_FRAMES = 60
 _WORK = thread._WorkItem.run.__code__
 _RESULT = Future.result.__code__
@@ -418,12 +420,49 @@ class _Anything(dict[str, Any]):
         return sys.modules["torch"] if name == "torch" else v.Unknown(why=name)
 
 
-class _AnyCall:
-    """The question whether a backward call comes of a result."""
+class _Nothing:
+    """No question: the program is read on past the call that will fail, and until ``calls`` more
+    calls are made.
+    """
+
+    def __init__(self, calls: int) -> None:
+        self._calls = calls
 
     def marks(self, tensor: torch.Tensor) -> v.Marks:
         """Return that nothing that is live is looked for."""
         return v.NO_MARKS
+
+    def meets(self, marks: v.Marks, inputs: Sequence[Any] | None) -> bool:
+        """Return that no backward call counts."""
+        return False
+
+    def is_over(self, machine: Machine) -> bool:
+        """Return whether enough calls were made."""
+        return sum(e.what is What.BACKWARD for e in machine.events) > self._calls
+
+    def gone(self, machine: Machine, marks: v.Marks) -> frozenset[str]:
+        """Return nothing: no name is asked for."""
+        return frozenset()
+
+
+def events_around(start: FromFrames, way: Way) -> tuple[list[Event], list[Event]]:
+    """Return what is done with gradients before the call that a way leads to, and after it."""
+    machine = Machine(_Nothing(way.calls + 2), way.choices, way.steps + _MOST_BEYOND)
+    events = machine.events
+    try:
+        _way(machine, start)
+    finally:
+        machine.let_go()
+    calls = [at for at, event in enumerate(events) if event.what is What.BACKWARD]
+    at = calls[way.calls] if len(calls) > way.calls else len(events)
+    return events[:at], events[at:]
+
+
+class _AnyCall(_Nothing):
+    """The question whether a backward call comes of a result."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
 
     def meets(self, marks: v.Marks, inputs: Sequence[Any] | None) -> bool:
         """Return that any backward call counts."""
@@ -432,10 +471,6 @@ class _AnyCall:
     def is_over(self, machine: Machine) -> bool:
         """Return whether nothing comes of the result any more."""
         return not any(getattr(made, "marks", True) for made in [*v.reading.leading])
-
-    def gone(self, machine: Machine, marks: v.Marks) -> frozenset[str]:
-        """Return nothing: no name is asked for."""
-        return frozenset()
 
 
 def backward_calls_after(code: CodeType, offset: int) -> list[Site]:

@@ -17,6 +17,7 @@ from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import argument, in_thread, model
 from gradscope.program.ahead.operators import Given, Named
+from gradscope.program.ahead.ways import Event, What
 from gradscope.program.layouts import class_namespace, derives, is_a, is_exactly
 
 # backward calls
@@ -32,16 +33,16 @@ from gradscope.torch_private import (
 
 def _of_backward(m: Machine, roots: list[Any], inputs: Any) -> None:
     marks = m.held(roots)
-    if not marks:
-        return
-    each = None
-    if inputs is not None:
-        each = [inputs] if v.is_tensor(inputs) else iteration.drain(m, inputs)
-    sure = frozenset(mark for mark in marks if mark.sure)
-    if sure and m.question.meets(sure, each):
-        m.meet(sure, sure=True)
-    if m.question.meets(marks, each) is not False:
-        m.meet(marks, sure=False)
+    if marks:
+        each = None
+        if inputs is not None:
+            each = [inputs] if v.is_tensor(inputs) else iteration.drain(m, inputs)
+        sure = frozenset(mark for mark in marks if mark.sure)
+        if sure and m.question.meets(sure, each):
+            m.meet(sure, sure=True)
+        if m.question.meets(marks, each) is not False:
+            m.meet(marks, sure=False)
+    m.events.append(Event(What.BACKWARD))
 
 
 @model(torch.Tensor.backward)
@@ -129,6 +130,8 @@ def of_function(function: FunctionType) -> Callable[..., Any] | None:
     module = function.__module__
     if type(module) is not str:
         return None
+    if function.__name__ == "step":
+        return _step
     if module.startswith("torch.") or module == "torch":
         return _of_torch(function, module)
     package = module.partition(".")[0]
@@ -164,7 +167,7 @@ def _drawn(m: Machine, name: str, given: Given) -> Any:
 def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
     name = function.__name__
     if module.startswith("torch.optim"):
-        return _of_optimizer if name == "step" or name in _OF_OPTIMIZER else None
+        return _of_optimizer if name in _OF_OPTIMIZER else None
     if module.startswith("torch.distributions."):
         return _of_distribution
     if module == "torch.autograd.function" and name == "apply":
@@ -174,7 +177,7 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
     if module == "torch.nn.modules.module":
         return _of_module if name in _OF_MODULE_QUIET | _LISTING | _ASKED_OF_MODULE else None
     if module.startswith(("torch.amp", "torch.cuda.amp")):
-        return _of_scaler if name in ("scale", "step", "update", "unscale_", "minimize") else None
+        return _of_scaler if name in ("scale", "update", "unscale_", "minimize") else None
     if module.startswith(_ENTERED) or function.__code__.co_filename == CONTEXT_FILE:
         return None
     if module.startswith(("torch.linalg", "torch.fft", "torch.func")):
@@ -219,26 +222,37 @@ def _unknown_of_torch(m: Machine, function: FunctionType, given: Given, named: N
     return m.unknown(f"a call of {what}", *given, *named.values())
 
 
+def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
+    """Call what is named ``step``: of an optimizer, a scheduler, a scaler, or the program."""
+    if not (given and derives(v.kind_of(given[0]), torch.optim.Optimizer)):
+        if function.__module__.startswith(("torch.amp", "torch.cuda.amp")):
+            return m.method(given[1], "step", *given[2:])
+        if function.__module__.startswith("torch.optim"):
+            return None
+        return m.call_code(function.__code__, function.__globals__, function, given, named)
+    found = None
+    if not function.__module__.startswith("torch.optim"):
+        inner = function.__dict__.get("__wrapped__", function)  # by torch, at the first instance
+        found = m.call_code(inner.__code__, inner.__globals__, inner, given, named)
+    else:
+        closure = argument(given, named, 1, "closure")
+        if is_exactly(closure, v.Function, FunctionType, v.Method, types.MethodType) or is_a(
+            closure, functools.partial
+        ):
+            times = 2 if derives(v.kind_of(given[0]), torch.optim.LBFGS) else 1
+            found, *_ = [in_thread(m, closure, (), {}) for _ in range(times)]
+    m.events.append(Event(What.STEP, given[0]))
+    return found
+
+
 def _of_optimizer(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
-    if function.__name__ != "step":
-        return v.Unknown(why=function.__name__)
-    closure = argument(given, named, 1, "closure")
-    is_closure = is_exactly(closure, v.Function, FunctionType, v.Method, types.MethodType) or is_a(
-        closure, functools.partial
-    )
-    if not is_closure:
-        return None
-    times = 2 if derives(v.kind_of(given[0]), torch.optim.LBFGS) else 1
-    found = [in_thread(m, closure, (), {}) for _ in range(times)]
-    return found[0]
+    if function.__name__ == "zero_grad":
+        m.events.append(Event(What.ZERO, given[0]))
+    return v.Unknown(why=function.__name__)
 
 
 def _of_scaler(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
-    if function.__name__ == "scale":
-        return given[1]
-    if function.__name__ == "step":
-        return m.call(m.attribute(given[1], "step"), given[2:], named)
-    return None
+    return given[1] if function.__name__ == "scale" else None
 
 
 def _of_module(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
@@ -255,6 +269,8 @@ def _of_module(m: Machine, function: FunctionType, given: Given, named: Named) -
         for each in Module.modules(module) if is_a(module, Module) else ():
             m.store(each, "training", mode)
         return module
+    if name == "zero_grad":
+        m.events.append(Event(What.ZERO, module))
     if name in _OF_MODULE_QUIET:
         return module
     return v.Unknown(v.unsure(m.held(given[1:])), name)

@@ -43,18 +43,20 @@ class Statement:
     target: str = ""
 
 
-def found_in(
-    file: str,
-    matches: Callable[[ast.AST], frozenset[str] | None],
-    target_of: Callable[[ast.AST], str] = lambda _: "",
-) -> tuple[Statement, ...]:
-    """Return the pieces of a file for which ``matches`` returns names."""
+def found_in(file: str, concerned: Callable[[ast.AST], Sequence[ast.AST]]) -> tuple[Statement, ...]:
+    """Return the pieces of a file that concern something, which the function returns."""
     found = []
     for node, function, _ in source.parsed(file).nodes:
-        if isinstance(node, ast.stmt | ast.expr) and (names := matches(node)) is not None:
-            site = places.of_node(node, file, function)
-            found.append(Statement(site, names, target_of(node)))
+        if isinstance(node, ast.stmt | ast.expr) and (parts := concerned(node)):
+            names = frozenset(name for part in parts for name in source.dotted_names(part))
+            target = ast.unparse(parts[0]) if len(parts) == 1 and _is_plain(parts[0]) else ""
+            found.append(Statement(places.of_node(node, file, function), names, target))
     return tuple(found)
+
+
+def _is_plain(part: ast.AST) -> bool:
+    """Return whether an expression is a variable or a chain of attributes of one."""
+    return isinstance(part, ast.Name | ast.Attribute) and not any(source.calls_in(part))
 
 
 def operations(file: str, node_name: str) -> tuple[Statement, ...]:
@@ -62,11 +64,7 @@ def operations(file: str, node_name: str) -> tuple[Statement, ...]:
     ``a.mul(b)``.
     """
     wanted = _operations_of(node_name)
-
-    def matches(node: ast.AST) -> frozenset[str] | None:
-        return source.dotted_names(node) if _operation(node) in wanted else None
-
-    return found_in(file, matches)
+    return found_in(file, lambda node: [node] if _operation(node) in wanted else [])
 
 
 def _operation(node: ast.AST) -> str | None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import re
 import sys
 import threading
 import time
@@ -52,7 +51,6 @@ _MOST_READ = 64  # saved tensors before one line
 _MOST_PIECES = 256
 _PAGE = 4_096
 _MOST_PAGES = 256  # of one piece of memory that are read; of more than that, as many spread evenly
-_VARIABLE_INDEX = re.compile(r"\[([^\W\d]\w*)\]")
 
 
 class Versions:
@@ -156,7 +154,7 @@ def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
     if line is None:
         return None
     objects = Objects(frame)
-    found = [_find(name, objects) for name in line.names]
+    found = [objects.find(name) for name in line.names]
     if line.writes and any(value is MISSING for value in found):
         packs = versions.newest(_MOST_READ)
     else:
@@ -165,16 +163,6 @@ def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
         storages = {storage_of(each) for each in some if issubclass(type(each), torch.Tensor)}
         packs = [packed for storage in storages - {0} for packed in versions.of_storage(storage)]
     return MemoryBefore(frame.f_code, packs[:_MOST_READ]) if packs else None
-
-
-def _find(path: str, objects: Objects) -> Any:
-    """What the path stands for; an index that is a variable counts as its value."""
-
-    def value_of(match: re.Match[str]) -> str:
-        value = objects.find(match[1])
-        return f"[{value!r}]" if is_exactly(value, int, str) else match[0]
-
-    return objects.find(_VARIABLE_INDEX.sub(value_of, path))
 
 
 class _Memory(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from gradscope.code.stores import Bound, bound_of, find_calls, find_store
-from gradscope.code.through_data import writes_data
+from gradscope.code.through_data import data_lines
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
@@ -489,7 +489,8 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
     }
     if loop is not None and suspect.in_graph and not suspect.is_container:
         site = None if record is None else record.site
-        silent = site is not None and writes_data(site.file)
+        lines = {} if site is None else data_lines(site.file)
+        silent = any(line.writes for line in lines.values())
         return gs301.Carried(**facts, silent=silent, steps=loop.waits)
     return gs302.KeptAlive(
         **facts,

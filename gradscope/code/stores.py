@@ -80,17 +80,6 @@ def _find_in(
     return places.of_node(best[1].node, file, best[1].function), best[1].reads_itself
 
 
-def find_calls(file: str, method: str) -> list[Site]:
-    """Return the calls of a method of this name in a file."""
-    return [
-        places.of_node(node, file, function)
-        for node, function, _ in source.parsed(file).nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == method
-    ]
-
-
 def matches(target: ast.expr, name: Path) -> bool:
     """Return whether an expression may mean what has this name."""
     return _match(target, name) > 0
@@ -127,14 +116,14 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
         case ast.Assign(targets=targets, value=value) if not _is_empty(value):
             for target in targets:
                 for each in changes.unpacked(target):
-                    yield each, False, _reads(value, each)
+                    yield each, False, _names(value, ast.unparse(each))
                     if isinstance(each, ast.Subscript):
                         yield each.value, True, False
         case (
             ast.AnnAssign(target=target, value=ast.expr() as value)
             | ast.NamedExpr(target=target, value=value)
         ):
-            yield target, False, _reads(value, target)
+            yield target, False, _names(value, ast.unparse(target))
         case ast.FunctionDef(name=name, decorator_list=[_, *_]):
             yield ast.Name(f"<lru_cache of {name}>"), False, False
         case ast.AugAssign(target=target):
@@ -155,10 +144,6 @@ def _is_empty(value: ast.expr) -> bool:
         case ast.Constant() | ast.Dict(keys=[]) | ast.List(elts=[]) | ast.Tuple(elts=[]):
             return True
     return False
-
-
-def _reads(value: ast.expr, target: ast.expr) -> bool:
-    return _names(value, ast.unparse(target))
 
 
 class Bound(enum.Enum):

@@ -267,8 +267,7 @@ class Routes:
 
     def __init__(self) -> None:
         self.cut = False
-        self._known: dict[tuple[Place, ...], Route] = {}
-        self._in_calls: dict[tuple[Place, ...], Route] = {}
+        self._known: dict[tuple[tuple[Place, ...], bool], Route] = {}
 
     def of(self, frame: FrameType | None) -> Route:
         """Return the route to a frame.
@@ -299,13 +298,12 @@ class Routes:
                 if places:
                     break
             frame = frame.f_back or caller_of(frame)
-        key = tuple(places)
-        routes = self._in_calls if in_call else self._known
-        route = routes.get(key)
+        key = tuple(places), in_call
+        route = self._known.get(key)
         if route is None:
-            route = Route(key, in_call=in_call)
-            if len(routes) < _MOST_ROUTES:
-                routes[key] = route
+            route = Route(key[0], in_call=in_call)
+            if len(self._known) < _MOST_ROUTES:
+                self._known[key] = route
             else:
                 self.cut = True
         return route

@@ -14,7 +14,7 @@ from gradscope.code.stores import store_of
 from gradscope.collect.look import Look
 from gradscope.collect.marks import token_of
 from gradscope.collect.state import State
-from gradscope.detect.foresight.reading import Effect, Reading
+from gradscope.detect.foresight.reading import Effect, Read
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, is_root_of
 from gradscope.detect.foresight.training import Optimizers, roles_of
 from gradscope.detect.node_facts import built_at, node_at
@@ -37,26 +37,24 @@ def shared_graph(
     look: Look,
     record: BackwardCall,
     freeing: Freeing,
-    found: list[tuple[Held, Reading]],
+    found: list[tuple[Held, Read]],
     reached: list[Held],
     frames: list[FrameType],
-) -> SharedGraph | None:
-    """Return the facts about the first of the holders; None where it can do no harm after all."""
+) -> SharedGraph:
+    """Return the facts about the first of the holders."""
     site = record.site
     assert site is not None
-    if not found:
-        return None
     held, reading = min(found, key=_rank)
     made = _made(watch, look, held.freed)
     link, of_itself = _link(reading, held, (*_places_of(watch, look, held), *made))
-    again = reading.backward == site or reading.again or reading.read.after_back_edge
+    again = reading.backward == site or reading.again
     same_root = is_root_of(record, look, held, reading.name)
     return SharedGraph(
         call=record,
         holder=reading.name,
         nodes=tuple(node_at(look, None, i) for i in held.freed[:_MOST_NODES]),
         made=made,
-        read=reading.read.site,
+        read=reading.site,
         next_call=reading.backward,
         link=link,
         others=_others(watch, look, found, reading, made),
@@ -64,7 +62,7 @@ def shared_graph(
         again=again,
         carried=reading.carried,
         elements=_elements(reading, site),
-        accumulated=same_root and reading.read.effect is Effect.AUGMENTED,
+        accumulated=same_root and reading.effect is Effect.AUGMENTED,
         averaged=of_itself and _is_average(link, made),
         trained=_is_trained(freeing.leaves(held), frames),
         stepped_between=_steps_between(site, reading.backward),
@@ -80,8 +78,8 @@ def shared_graph(
 def _others(
     watch: State,
     look: Look,
-    found: list[tuple[Held, Reading]],
-    chosen: Reading,
+    found: list[tuple[Held, Read]],
+    chosen: Read,
     made: tuple[Site, ...],
 ) -> tuple[tuple[str, Site | None], ...]:
     """Return the other holders with the same fate, and where they were assigned."""
@@ -93,12 +91,12 @@ def _others(
     return tuple(sorted(links.items()))[:_MOST_OTHERS]
 
 
-def _rank(entry: tuple[Held, Reading]) -> tuple[bool, bool, int]:
+def _rank(entry: tuple[Held, Read]) -> tuple[bool, bool, int]:
     """Order holders: those that something is built on before a loss; then by the shortest name."""
     reading = entry[1]
     return (
-        reading.read.after_back_edge,
-        reading.read.effect is not Effect.BACKWARD,
+        reading.again,
+        reading.effect is not Effect.BACKWARD,
         len(reading.name),
     )
 
@@ -123,12 +121,12 @@ def _places_of(watch: State, look: Look, held: Held) -> tuple[Site, ...]:
     return () if site is None else (site,)
 
 
-def _link(reading: Reading, held: Held, ran: tuple[Site, ...]) -> tuple[Site | None, bool]:
+def _link(reading: Read, held: Held, ran: tuple[Site, ...]) -> tuple[Site | None, bool]:
     """Return where the holder was stored, rather by a line that ``ran``, and whether from itself.
 
     An element may be stored with its container: ``self.state = (h, c)``, ``queue.append(k)``.
     """
-    site = reading.read.site
+    site = reading.site
     written = Path(reading.name, reading.name, Origin("local", site.function, site.file, 0))
     named = [path for path in held.paths if path.text == reading.name] or held.paths
     # By way of an attribute, its owner's own name tells nothing.
@@ -145,10 +143,10 @@ def _link(reading: Reading, held: Held, ran: tuple[Site, ...]) -> tuple[Site | N
     return None, False
 
 
-def _elements(reading: Reading, site: Site) -> str:
+def _elements(reading: Read, site: Site) -> str:
     """Return the list whose elements are the losses of the loop around the call."""
     loop = source.loop_around(site)
-    is_root = reading.backward == site and reading.read.effect is Effect.BACKWARD
+    is_root = reading.backward == site and reading.effect is Effect.BACKWARD
     if not isinstance(loop, ast.For) or not is_root:
         return ""
     iterated = {ast.unparse(node) for node in source.reads_of(loop.iter)}

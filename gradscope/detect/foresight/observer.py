@@ -115,19 +115,18 @@ class Foresight(Observer):
         reached = [each for each in (*tensors_of(frames), *_cached()) if freeing.trace(each)]
         wanted = Wanted(reached, freeing.trace, freeing.comes_to)
         foretold = foretell(wanted, start_at_call(frames[0]), frames)
-        outlooks = foretold.outlooks
+        found = foretold.reads
         computed = _computes_retain(frames[0])
-        if computed or not (outlooks and outlooks[0][1].comes):
-            self._later.expect(record, outlooks, computed=computed)
+        if computed or not (found and foretold.comes):
+            self._later.expect(record, found, computed=computed)
         if computed:
             return []
-        self._set_alarm(call, [] if outlooks else foretold.explored.decided)
-        found = [(held, outlook.reading) for held, outlook in outlooks]
-        facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
-        if facts is None:
+        self._set_alarm(call, [] if found else foretold.decided)
+        if not found:
             return []
-        if not outlooks[0][1].comes:
-            facts = replace(facts, conditions=outlooks[0][1].conditions)
+        facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
+        if not foretold.comes:
+            facts = replace(facts, conditions=foretold.conditions)
         finding = gs102.finding(facts)
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding

@@ -76,33 +76,6 @@ def _operation(node: ast.AST) -> str | None:
     return source.called_name(node) if isinstance(node, ast.Call) else None
 
 
-def aligned(
-    file: str, function: str, first: int, last: int, built: Sequence[str | None]
-) -> Site | None:
-    """Return where the last of several nodes was built, by the order in which the operators of some
-    lines are evaluated.
-
-    ``built`` names the nodes that were built there one after the other, None where a name is not
-    known. The answer is None unless the operators from line ``first`` to ``last`` agree with all
-    the names.
-    """
-    operators = []
-    for node, holder, _ in source.parsed(file).nodes:
-        if not isinstance(node, ast.BinOp | ast.AugAssign | ast.Call) or holder != function:
-            continue
-        name = _operation(node)
-        if first <= node.lineno <= last and name in _BINARY.values():
-            order = (node.end_lineno or 0, node.end_col_offset or 0, -node.col_offset)
-            operators.append((order, name, node))
-    operators.sort(key=lambda operator: operator[0])
-    if len(operators) < len(built):
-        return None
-    for (_, operation, _), name in zip(operators, built, strict=False):
-        if name is not None and operation not in _operations_of(name):
-            return None
-    return places.of_node(operators[len(built) - 1][2], file, function)
-
-
 def _operations_of(node_name: str) -> set[str | None]:
     """Return how source spells what a node of this name does: ``MulBackward0`` is ``mul``."""
     operation = re.sub(r"Backward\d*$", "", node_name)
@@ -130,7 +103,8 @@ def between(
     if first is None or last is None or _holder(first) != _holder(last):
         return statements
     own = _holder(first)
-    loop = _innermost_loop(first.file, first.line, last.line)
+    around = source.loops_around(first.file, first.line)
+    loop = next((each for each in around if source.spans(each, last.line)), None)
     down = range(first.line, last.line + 1)
     is_certain = loop is None or any(
         s.site.function == first.function and s.site.line in down for s in statements
@@ -142,7 +116,7 @@ def between(
         if first.line <= last.line:
             return site.line in down or not is_certain
         return loop is None or (
-            first.line <= site.line <= loop[1] or loop[0] <= site.line <= last.line
+            source.spans(loop, site.line) and not last.line < site.line < first.line
         )
 
     return tuple(s for s in statements if possible(s.site))
@@ -150,9 +124,3 @@ def between(
 
 def _holder(site: Site) -> tuple[str, str]:
     return site.file, site.function
-
-
-def _innermost_loop(file: str, *lines: int) -> tuple[int, int] | None:
-    loops = (node for node in ast.walk(source.tree(file)) if isinstance(node, source.LOOPS))
-    around = (loop for loop in loops if all(source.spans(loop, line) for line in lines))
-    return max(((loop.lineno, loop.end_lineno or loop.lineno) for loop in around), default=None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gradscope.code import changes, places, source
-from gradscope.code.source import Source, cells_like
+from gradscope.code.source import SourceFile, cells_like
 from gradscope.model import Site
 from gradscope.model.paths import Path
 
@@ -100,7 +100,7 @@ def _match(target: ast.expr, name: Path) -> int:
 
 
 @lru_cache(maxsize=32)
-def _places(file: Source) -> tuple[_Place, ...]:
+def _places(file: SourceFile) -> tuple[_Place, ...]:
     """Return every place in the file that stores something."""
     return tuple(
         _Place(node, function, in_loop, target, reads, fills)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gradscope.code import changes, source
-from gradscope.code.source import Source
+from gradscope.code.source import SourceFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def data_lines(file: str) -> dict[int, ThroughData]:
 
 
 @lru_cache(maxsize=256)
-def _data_lines(file: Source) -> dict[int, ThroughData]:
+def _data_lines(file: SourceFile) -> dict[int, ThroughData]:
     if not any(".data" in line for line in file.lines):
         return {}
     aliases: dict[str, set[str]] = defaultdict(set)  # names that stand for a ``.data``, by function

@@ -44,7 +44,7 @@ class _Expected:
     computed: bool
 
 
-class ForwardOnFreed(Observer):
+class FreedWatch(Observer):
     """Makes the finding GS103.
 
     When a call frees nodes, remember each line that would build on them. When that line is reached,

@@ -210,7 +210,7 @@ _ENOUGH = 5
 _BACKWARD = Backward.run.__code__
 
 
-class _Thread(threading.local):
+class _Traced(threading.local):
     """One thread's trace, and the place in the user's code that runs now."""
 
     handle: Handle | None = None
@@ -234,7 +234,7 @@ class LineWatch(Observer):
     def __init__(self, watch: State) -> None:
         self.watch = watch
         self._versions = Versions()
-        self._thread = _Thread()
+        self._thread = _Traced()
         # One bound method each, to be recognised by identity.
         self._starts, self._inside = self._start, self._event
         self._events = 0

@@ -17,7 +17,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.foresight.evidence import shared_graph
-from gradscope.detect.foresight.forward_on_freed import ForwardOnFreed
+from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.reading import Wanted, foretell
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
@@ -41,7 +41,7 @@ class Foresight(Observer):
     yet is waited for ``later``.
     """
 
-    def __init__(self, watch: State, later: ForwardOnFreed) -> None:
+    def __init__(self, watch: State, later: FreedWatch) -> None:
         self.watch = watch
         self._later = later
         self._schedule = Schedule()

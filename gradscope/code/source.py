@@ -251,13 +251,6 @@ def reads_of(region: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
             yield node
 
 
-def words_of(node: ast.AST) -> set[str]:
-    """Return the names, attributes and constants in an expression."""
-    found = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-    found |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    return found | {str(n.value) for n in ast.walk(node) if isinstance(n, ast.Constant)}
-
-
 def dotted_names(node: ast.AST) -> frozenset[str]:
     """Return the variables and attribute chains in an expression, but not what is called."""
     methods = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}

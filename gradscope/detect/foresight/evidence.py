@@ -29,7 +29,6 @@ from gradscope.rules.roles import UNKNOWN
 _MOST_NODES = 50
 _MOST_MADE = 3
 _MOST_OTHERS = 5
-_OF_PARAMETERS = ("parameters", "named_parameters", "state_dict", "weight", "bias")
 
 
 def shared_graph(
@@ -46,7 +45,6 @@ def shared_graph(
     assert site is not None
     held, reading = min(found, key=_rank)
     made = _made(watch, look, held.freed)
-    link, of_itself = _link(reading, held, (*_places_of(watch, look, held), *made))
     again = reading.backward == site or reading.again
     same_root = is_root_of(record, look, held, reading.name)
     return SharedGraph(
@@ -56,14 +54,13 @@ def shared_graph(
         made=made,
         read=reading.site,
         next_call=reading.backward,
-        link=link,
+        link=_link(reading, held, (*_places_of(watch, look, held), *made)),
         others=_others(watch, look, found, reading, made),
         same_root=same_root,
         again=again,
         carried=reading.carried,
         elements=_elements(reading, site),
         accumulated=same_root and reading.effect is Effect.AUGMENTED,
-        averaged=of_itself and _is_average(link, made),
         trained=_is_trained(freeing.leaves(held), frames),
         stepped_between=_steps_between(site, reading.backward),
         alive=watch.ledger.live_bytes if watch.hooked else 0,
@@ -84,7 +81,7 @@ def _others(
 ) -> tuple[tuple[str, Site | None], ...]:
     """Return the other holders with the same fate, and where they were assigned."""
     links = {
-        r.name: _link(r, held, (*_places_of(watch, look, held), *made))[0]
+        r.name: _link(r, held, (*_places_of(watch, look, held), *made))
         for held, r in found
         if r.name != chosen.name and r.backward == chosen.backward
     }
@@ -121,8 +118,8 @@ def _places_of(watch: State, look: Look, held: Held) -> tuple[Site, ...]:
     return () if site is None else (site,)
 
 
-def _link(reading: Read, held: Held, ran: tuple[Site, ...]) -> tuple[Site | None, bool]:
-    """Return where the holder was stored, rather by a line that ``ran``, and whether from itself.
+def _link(reading: Read, held: Held, ran: tuple[Site, ...]) -> Site | None:
+    """Return where the holder was stored, rather by a line that ``ran``.
 
     An element may be stored with its container: ``self.state = (h, c)``, ``queue.append(k)``.
     """
@@ -137,10 +134,10 @@ def _link(reading: Read, held: Held, ran: tuple[Site, ...]) -> tuple[Site | None
         if n or (path.steps and path.steps[0].kind == "item")
     ]
     for path in (written, *(replace(each, root=each.text) for each in wholes)):
-        found = store_of((path,), (site.file,), container=path.text != reading.name, ran=ran)
-        if found[0] is not None:
+        found = store_of((path,), (site.file,), container=path.text != reading.name, ran=ran)[0]
+        if found is not None:
             return found
-    return None, False
+    return None
 
 
 def _elements(reading: Read, site: Site) -> str:
@@ -152,14 +149,6 @@ def _elements(reading: Read, site: Site) -> str:
     iterated = {ast.unparse(node) for node in source.reads_of(loop.iter)}
     container = reading.name.partition("[")[0]
     return container if "[" in reading.name and container in iterated else ""
-
-
-def _is_average(link: Site | None, made: tuple[Site, ...]) -> bool:
-    """Return whether the line that stores a value from itself builds the graph, of parameters."""
-    statement = source.statement_at(link) if link is not None else None
-    if statement is None or not any(source.spans(statement, site.line) for site in made):
-        return False
-    return not source.words_of(statement).isdisjoint(_OF_PARAMETERS)
 
 
 def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:

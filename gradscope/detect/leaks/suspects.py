@@ -143,14 +143,6 @@ class Spans:
         node: Node | None = root
         while node is not None:
             following = [n for n in self._following(node) if n._sequence_nr() != NO_SEQUENCE_NR]
-            if len(following) == 1:
-                name = type(node).__name__
-                if name.startswith("Add") and terms:  # the first term was added to a constant
-                    return terms + 1
-                if not name.startswith(("Add", "Mul", "Div")):
-                    break
-                node = following[0]
-                continue
             if len(following) != 2 or not type(node).__name__.startswith(("Add", "Sub")):
                 break
             older, newer = sorted(following, key=lambda n: self.time_of(self.number(n)))

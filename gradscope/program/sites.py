@@ -197,12 +197,6 @@ def override_below(frame: FrameType | None, user: FrameType | None) -> FrameType
     return overrides[-1] if overrides else None
 
 
-def from_library(frame: FrameType | None) -> bool:
-    """Return whether the innermost frame from ``frame`` up that is not hidden is a library's."""
-    owners = (owner_of(each.f_code) for each in frames_from(frame))
-    return next((owner for owner in owners if owner not in (HIDDEN, ENGINE)), USER) == LIBRARY
-
-
 def user_frames(frame: FrameType | None) -> list[FrameType]:
     """Return all frames of the user's own code at or above ``frame``, innermost first, but for
     those of overrides and of what these call.

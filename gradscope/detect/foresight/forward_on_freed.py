@@ -55,7 +55,7 @@ class FreedWatch(Observer):
         self.watch = watch
         self._lines = lines
         self._schedule = Schedule()
-        self._expected: dict[int, list[_Expected]] = {}  # by line
+        self._expected: list[_Expected] = []
         self._coming: list[_Expected] = []
         self._told: set[tuple[Site, Site | None]] = set()
 
@@ -79,12 +79,10 @@ class FreedWatch(Observer):
             return ()
         coming, self._coming = self._coming, []
         if record.exception is None and record.freed_tensors:
-            self._forget(record.number - _MOST_CALLS)
-            for expected in coming:
-                if sum(map(len, self._expected.values())) < _MOST_EXPECTED:
-                    self._expected.setdefault(expected.site.line, []).append(expected)
+            oldest = record.number - _MOST_CALLS
+            kept = (each for each in self._expected if each.record.number >= oldest)
+            self._wait_for([*kept, *coming][:_MOST_EXPECTED])
             if self._expected:
-                self._lines.wait(self, True)
                 self._lines.turn_on(frame)
         return ()
 
@@ -94,19 +92,15 @@ class FreedWatch(Observer):
             self.after_call(call, call.record, user_frame(sys._getframe()))
         return ()
 
-    def _forget(self, number: int) -> None:
-        """Stop waiting for what was expected at older calls."""
-        for line, expected in tuple(self._expected.items()):
-            self._expected[line] = [e for e in expected if e.record.number >= number]
-            if not self._expected[line]:
-                del self._expected[line]
-        self._lines.wait(self, bool(self._expected))
+    def _wait_for(self, expected: list[_Expected]) -> None:
+        self._expected = expected
+        self._lines.wait(self, bool(expected))
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
         """Check whether the expected comes true: the very tensor, at that line, to be run
         backward.
         """
-        found = self._expected.get(frame.f_lineno)
+        found = [each for each in self._expected if each.site.line == frame.f_lineno]
         if not found:
             return ()
         here = place_in(frame).site
@@ -122,8 +116,7 @@ class FreedWatch(Observer):
         ):
             return ()  # in its later iterations a loop does not read again what it runs over
         # Looked at once: a later call that frees will expect it again.
-        del self._expected[frame.f_lineno]
-        self._lines.wait(self, bool(self._expected))
+        self._wait_for([each for each in self._expected if each not in found])
         with self._schedule:
             return self._examine(expected, user_frames(frame), here)
 

@@ -25,7 +25,7 @@ from gradscope.detect.leaks.growth import Growth
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.questions import backward_calls_after
 from gradscope.program.layouts import class_namespace, derives, is_user_module, user_functions
-from gradscope.program.sites import Place, Route, from_library
+from gradscope.program.sites import Place, Route
 from gradscope.rules import gs303, gs305
 
 _OFTEN_ENOUGH = 3
@@ -345,10 +345,8 @@ class Waste(Observer):
 
 
 def _is_of_the_user(record: BackwardCall) -> bool:
-    """Return whether the user could leave ``retain_graph=True`` away: a library may pass it, as the
-    adjoint method of an ODE solver does inside of ``loss.backward()``.
+    """Return whether the user wrote ``retain_graph``: a library may pass it, as the adjoint method
+    of an ODE solver does inside of ``loss.backward()``.
     """
-    if not from_library(sys._getframe(1)):
-        return True
     written = None if record.site is None else source.call_at(record.site)
     return written is not None and any(k.arg == "retain_graph" for k in written.keywords)

@@ -202,8 +202,7 @@ def checksum(memory: _Memory) -> int:
 
 
 _MOST_EVENTS = 200_000
-_COMPARED = 256  # of the newest saved tensors, at every line
-_SOON, _COMPARED_LATER = 2_000, 64  # after so many events, of which each costs
+_COMPARED = 128  # of the newest saved tensors, at every line
 _MOST_SECONDS = 0.5
 _ENOUGH = 5
 """Calls in a row on graphs that are known: what the next iteration does was seen by then."""
@@ -414,8 +413,7 @@ class LineWatch(Observer):
 
     def _compare(self) -> None:
         thread = self._thread
-        most = _COMPARED if self._events < _SOON else _COMPARED_LATER
-        changed = self._versions.changed(most)
+        changed = self._versions.changed(_COMPARED)
         hidden = [] if thread.contents is None else thread.contents.changed()
         if thread.code is None or not (changed or hidden):
             return

@@ -35,7 +35,6 @@ _SHARE = 0.05  # of all that was saved
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _MOST_FUNCTIONS = 500  # read for one line
 _MOST_KEPT = 256  # calls remembered
-_EVERY = 8  # calls between two judgements
 _BACKWARD = ("backward", "manual_backward", "grad")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -290,7 +289,6 @@ class Waste(Observer):
     def __init__(self, watch: State) -> None:
         self.watch = watch
         self._kept: dict[int, _Kept] = {}
-        self._told: set[Site] = set()
 
     def dropped(self, packed: Packed, nbytes: int) -> None:
         """Count a saved tensor that went with its graph, at any moment."""
@@ -312,36 +310,27 @@ class Waste(Observer):
 
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterator[Finding]:
-        """Remember a call that kept its graph, and judge from time to time."""
+    ) -> Iterable[Finding]:
+        """Remember a call that kept its graph."""
         keeps = record.retain_graph and not record.create_graph and _is_of_the_user(record)
         if keeps and record.exception is None and call.place is not None:
             self._kept[call.number] = _Kept(record)
             if len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
-        if call.number % _EVERY == 0:
-            yield from self._judge()
+        return ()
 
-    def after_guarded(self, call: Call) -> Iterable[Finding]:
-        """Judge from time to time; no hook tells what becomes of the graph."""
-        return self._judge() if self._kept and call.number % _EVERY == 0 else ()
-
-    def at_end(self) -> Iterable[Finding]:
+    def at_end(self) -> Iterator[Finding]:
         """Judge what there was."""
-        return self._judge()
-
-    def _judge(self) -> Iterator[Finding]:
-        sites = {kept.record.site: kept.record for kept in self._kept.values()}
-        for site, record in sites.items():
-            of_site = [kept for kept in self._kept.values() if kept.record.site == site]
-            unused = [kept.nbytes for kept in of_site if kept.nbytes and not kept.used]
-            if site is None or site in self._told or any(kept.used for kept in of_site):
+        by_site: dict[Site | None, list[_Kept]] = defaultdict(list)
+        for kept in self._kept.values():
+            by_site[kept.record.site].append(kept)
+        for site, of_site in by_site.items():
+            sizes = [kept.nbytes for kept in of_site if kept.nbytes]
+            if len(sizes) < _OFTEN_ENOUGH or any(kept.used for kept in of_site):
                 continue
-            enough = len(unused) >= _OFTEN_ENOUGH
-            if enough and self.watch.is_worth_telling(site, max(unused)):
-                self._told.add(site)
-                facts = gs303.KeptForNothing(record, len(unused), max(unused))
-                yield gs303.finding(facts)
+            if self.watch.is_worth_telling(site, max(sizes)):
+                record, nbytes = of_site[-1].record, max(sizes)
+                yield gs303.finding(gs303.KeptForNothing(record, len(sizes), nbytes))
 
 
 def _is_of_the_user(record: BackwardCall) -> bool:

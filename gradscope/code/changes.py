@@ -118,24 +118,17 @@ def in_place_statements(file: str) -> tuple[Statement, ...]:
 
 def changed_by(site: Site) -> Statement:
     """Return the statement at a line that looks as if it modified a tensor, else all of it."""
-    found = [
-        each
-        for each in in_place_statements(site.file)
-        if each.site.line <= site.line <= each.site.end_line and each.site.function == site.function
-    ]
-    outer = [each for each in found if not any(_is_within(each.site, o.site) for o in found)]
+    outer: list[Statement] = []
+    end = (0, 0)
+    for each in in_place_statements(site.file):
+        own = each.site
+        is_there = own.line <= site.line <= own.end_line and own.function == site.function
+        if is_there and (own.line, own.column) >= end:  # else it is within the one before
+            outer.append(each)
+            end = own.end_line, own.end_column
     if len(outer) == 1:
         return outer[0]
     whole = source.statement_at(site)
     if whole is None or hasattr(whole, "body"):
         return Statement(site, frozenset())
     return Statement(places.of_node(whole, site.file, site.function), frozenset())
-
-
-def _is_within(site: Site, other: Site) -> bool:
-    start, end = (site.line, site.column), (site.end_line, site.end_column)
-    return (
-        site != other
-        and (other.line, other.column) <= start
-        and end <= (other.end_line, other.end_column)
-    )

@@ -30,16 +30,6 @@ class _Place:
     fills: bool  # puts something into the target, which stays the same object
 
 
-def find_store(
-    names: tuple[Path, ...], *, container: bool, files: Iterable[str] = ()
-) -> Site | None:
-    """Return the most telling line that stores what the first known of these names holds.
-
-    ``files`` are those of the code that was running, for what its own file does not store.
-    """
-    return store_of(names, files, container=container)[0]
-
-
 def store_of(
     names: tuple[Path, ...],
     files: Iterable[str] = (),
@@ -47,8 +37,10 @@ def store_of(
     container: bool = False,
     ran: Sequence[Site] = (),
 ) -> tuple[Site | None, bool]:
-    """Return the line that stores such a tensor, rather one that ``ran``, and whether it computes
-    it from itself.
+    """Return the most telling line that stores what the first known of these names holds, rather
+    one that ``ran``, and whether it computes it from itself.
+
+    ``files`` are those of the code that was running, for what its own file does not store.
     """
     for name in names:
         is_shared = name.origin.owner != "local" or name.attribute is not None
@@ -78,11 +70,6 @@ def _find_in(
     if best is None:
         return None
     return places.of_node(best[1].node, file, best[1].function), best[1].reads_itself
-
-
-def matches(target: ast.expr, name: Path) -> bool:
-    """Return whether an expression may mean what has this name."""
-    return _match(target, name) > 0
 
 
 def _match(target: ast.expr, name: Path) -> int:
@@ -162,9 +149,9 @@ def bound_of(names: tuple[Path, ...], store: Site | None) -> Bound:
     keyed = False
     for node, function, in_loop in source.parsed(store.file).nodes:
         again = in_loop or (name.attribute is not None and not function.endswith("__init__"))
-        if any(matches(target, name) for target in _emptied(node, again=again)):
+        if any(_match(target, name) for target in _emptied(node, again=again)):
             return Bound.EMPTIED
-        keyed |= any(matches(target, name) for target in _keyed(node))
+        keyed |= any(_match(target, name) for target in _keyed(node))
     return Bound.KEYED if keyed else Bound.NONE
 
 

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from gradscope import watch
-from gradscope.code.stores import find_store
+from gradscope.code.stores import store_of
 from gradscope.code.through_data import data_lines
 from gradscope.model import BackwardCall, Finding, Severity, Site, paths
 from gradscope.model.paths import Origin, Step
@@ -378,7 +378,7 @@ def test_the_line_that_stores_a_name(
     file.write_text(STORES, encoding="utf-8")
     steps = (Step("attribute", attribute),) if attribute else ()
     name = paths.Path(text, root, Origin("global", "<module>", str(file), 1), steps)
-    found = find_store((name,), container=container)
+    found, _ = store_of((name,), container=container)
     assert found is not None
     assert found.line == line
 
@@ -387,13 +387,8 @@ def test_a_name_that_nothing_stores_and_a_file_that_cannot_be_read(tmp_path: Pat
     file = tmp_path / "stores.py"
     file.write_text(STORES, encoding="utf-8")
     origin = Origin("global", "<module>", str(file), 1)
-    assert find_store((paths.Path("other", "other", origin),), container=False) is None
-    assert (
-        find_store(
-            (paths.Path("total", "total", replace(origin, file="<string>")),), container=False
-        )
-        is None
-    )
+    assert store_of((paths.Path("other", "other", origin),))[0] is None
+    assert store_of((paths.Path("total", "total", replace(origin, file="<string>")),))[0] is None
 
 
 def test_a_file_s_writes_through_data(tmp_path: Path) -> None:

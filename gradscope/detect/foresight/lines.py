@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Container, Iterable
 from itertools import chain, islice
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 
@@ -139,11 +139,8 @@ def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
     return MemoryBefore(frame.f_code, packs) if packs else None
 
 
-class _Memory(NamedTuple):
-    """Where a tensor's elements lie, one after the other."""
-
-    address: int
-    nbytes: int
+_Memory: TypeAlias = tuple[int, int]
+"""Where a tensor's elements lie, one after the other: an address, and how many bytes."""
 
 
 def checksums(packs: Iterable[Packed | None]) -> list[int | None]:
@@ -184,7 +181,7 @@ def _memory_of(packed: Packed) -> _Memory | None:
         if not tensor.numel() or last * size > tensor.untyped_storage().nbytes():
             return None
         try:
-            return _Memory(tensor.data_ptr(), length * size)
+            return tensor.data_ptr(), length * size
         except RuntimeError:  # a tensor that stands for another
             return None
 

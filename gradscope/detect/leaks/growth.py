@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from gradscope.code.stores import Bound, bound_of, find_store
+from gradscope.code.stores import Bound, bound_of, store_of
 from gradscope.code.through_data import data_lines
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
@@ -478,7 +478,7 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
     facts: dict[str, Any] = {
         "call": record,
         "holder": name.text,
-        "stored": find_store(suspect.names, container=suspect.is_container, files=suspect.files),
+        "stored": store_of(suspect.names, suspect.files, container=suspect.is_container)[0],
         "counts_bytes": watch.hooked,
         **_figures(sightings, Seen()),
     }
@@ -525,7 +525,7 @@ def is_kept_between_calls(sightings: Sightings, looks: int, at_once: int) -> boo
 def _bound(suspect: Suspect) -> Bound:
     if not suspect.is_container:
         return Bound.NONE
-    store = find_store(suspect.names, container=True, files=suspect.files)
+    store, _ = store_of(suspect.names, suspect.files, container=True)
     return bound_of(suspect.names, store)
 
 
@@ -537,7 +537,7 @@ def _find_cycle(*, creates: bool) -> tuple[str, str, Site | None] | None:
     """
     for (kind, what), count in Counter(_closing(creates=creates)).most_common(1):
         if count >= _FEWEST and kind == "ctx":
-            return kind, what.text, find_store((what,), container=False)
+            return kind, what.text, store_of((what,))[0]
         if count >= _FEWEST and kind == "hook":
             return kind, what.co_name, Site(what.co_filename, what.co_firstlineno)
         if count >= _FEWEST:

@@ -192,7 +192,10 @@ class _YetToTrain:
         """
         waiting, known = deque(codes), codes
         while waiting and len(known) < _MOST_FUNCTIONS:
-            for index, names in _calls_in(waiting[0]):
+            flow = flow_of(waiting[0])
+            for index in range(len(flow.instructions)):
+                if not (names := flow.names_of_call(index)):
+                    continue
                 site = site_at(waiting[0], index)
                 if names[-1] in _BACKWARD and (site.file, site.line) not in self._lines:
                     return True
@@ -203,14 +206,6 @@ class _YetToTrain:
             waiting += inside - known
             known |= inside
         return bool(waiting)
-
-
-def _calls_in(code: CodeType) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the calls of code, each with the names of what it calls."""
-    flow = flow_of(code)
-    for index, instruction in enumerate(flow.instructions):
-        if instruction.is_call and (names := flow.names_of_call(index)):
-            yield index, names
 
 
 def _reached(files: set[str], functions: Sequence[FunctionType]) -> set[int]:

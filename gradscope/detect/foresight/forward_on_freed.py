@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from dis import opmap
 from types import FrameType
 
 import torch
@@ -31,7 +30,6 @@ _MOST_MADE = 3
 _MOST_NAMED = 20
 _MOST_EXPECTED = 64
 _MOST_CALLS = 8  # backward calls that an expected line is waited for
-_FOR_ITER = opmap["FOR_ITER"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +107,8 @@ class FreedWatch(Observer):
             for e in found
             if (e.site.file, e.site.function) == (here.file, here.function)
         }
-        if (
-            not expected
-            or not torch.is_grad_enabled()
-            or frame.f_code.co_code[frame.f_lasti] == _FOR_ITER
-        ):
-            return ()  # in its later iterations a loop does not read again what it runs over
+        if not expected or not torch.is_grad_enabled():
+            return ()
         # Looked at once: a later call that frees will expect it again.
         self._wait_for([each for each in self._expected if each not in found])
         with self._schedule:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gradscope.code import changes, source
+from gradscope.code import source
 from gradscope.code.bytecode import MISSING, site_at
 from gradscope.detect.foresight.shared_graphs import Held
 from gradscope.model import Site
@@ -287,17 +287,9 @@ def name_of(held: Held, frame: FrameType, written: str) -> str:
     names = [path.text for path in held.paths if _is_of(path, frame)]
     if written in names:
         return written
-    if names:
-        return names[0]
-    if written:
-        return written
-    return _target_at(frame) or (held.paths[0].text if held.paths else "the result")
-
-
-def _target_at(frame: FrameType) -> str:
-    statement = source.statement_at(place_in(frame).site)
-    targets = sorted(changes.targets_of(statement)) if statement is not None else []
-    return targets[0] if targets else ""
+    if names or written:
+        return names[0] if names else written
+    return held.paths[0].text if held.paths else "the result"
 
 
 def _is_of(path: Path, frame: FrameType) -> bool:

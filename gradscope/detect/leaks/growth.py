@@ -263,8 +263,7 @@ class Growth(Observer):
         if not self._looks or sys.exception() is not None:
             return  # the backward call may have been still to come
         for key, sightings in self._between.items():
-            kept = is_kept_between_calls(sightings, self._looks, _ENOUGH_AT_ONCE)
-            if kept and key not in self._told:
+            if key not in self._told and _is_kept_between_calls(sightings, self._looks):
                 self.told_between_calls = True
                 self._told[key] = facts = _facts(self.watch, sightings, None)
                 yield _finding(facts)
@@ -514,10 +513,10 @@ def _has_grown(sightings: Sightings, *, ended: bool) -> bool:
     )
 
 
-def is_kept_between_calls(sightings: Sightings, looks: int, at_once: int) -> bool:
+def _is_kept_between_calls(sightings: Sightings, looks: int) -> bool:
     """Return the same where no backward call marks the iterations, after so many looks."""
     suspect = sightings.newest
-    often = len(sightings.seen) > 1 or suspect.iterations >= at_once
+    often = len(sightings.seen) > 1 or suspect.iterations >= _ENOUGH_AT_ONCE
     grown = sightings.count == looks and sightings.grows and often
     return grown and _bound(suspect) is not Bound.EMPTIED
 

@@ -22,7 +22,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import State
 from gradscope.detect import hazards
-from gradscope.detect.foresight.forward_on_freed import ForwardOnFreed
+from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.inplace import InPlace
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.observer import Foresight
@@ -98,7 +98,7 @@ class Session:
         self.looker = Looker(self.state)
         self._backward = Backward(self.state, self.looker, hazards, self)
         self._lines = LineWatch(self.state)
-        growth, later = Growth(self.state), ForwardOnFreed(self.state, self._lines)
+        growth, later = Growth(self.state), FreedWatch(self.state, self._lines)
         self.observers.add(
             self._lines,
             Foresight(self.state, later),

@@ -9,7 +9,7 @@ import dis
 import sys
 import weakref
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
@@ -83,16 +83,12 @@ class Loop(NamedTuple):
 class Flow:
     """The instructions of a code object, without a reference to it: a cache keeps none alive."""
 
-    __slots__ = ("_depths", "_loops", "_units", "instructions", "slots")
-
     def __init__(self, code: CodeType) -> None:
         # Locals, cells and free variables share one numbering; an argument that is a cell keeps its
         # first place.
         cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
         self.slots = (*code.co_varnames, *cells, *code.co_freevars)
         self.instructions, self._units = _decode(code, self.slots)
-        self._loops: tuple[Loop, ...] | None = None
-        self._depths: dict[int, int] | None = None
 
     def index(self, lasti: int) -> int:
         """Return the instruction at ``f_lasti``, which may be in its caches; -1 before the
@@ -100,19 +96,15 @@ class Flow:
         """
         return self._units[lasti // 2] if 0 <= lasti // 2 < len(self._units) else -1
 
-    @property
+    @cached_property
     def depths(self) -> dict[int, int]:
         """How many values are on the stack before each instruction that can be reached."""
-        if self._depths is None:
-            self._depths = _find_depths(self.instructions)
-        return self._depths
+        return _find_depths(self.instructions)
 
-    @property
+    @cached_property
     def loops(self) -> tuple[Loop, ...]:
         """All loops, innermost first."""
-        if self._loops is None:
-            self._loops = _find_loops(self)
-        return self._loops
+        return _find_loops(self)
 
     def loops_around(self, index: int) -> tuple[Loop, ...]:
         """Return all loops around an instruction, innermost first."""

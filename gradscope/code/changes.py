@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 from gradscope.code import places, source
-from gradscope.code.names import is_part
 from gradscope.code.statements import Statement, found_in
 from gradscope.model import Site
 
@@ -64,56 +63,49 @@ def stores_in(region: ast.AST, name: str) -> list[ast.stmt]:
 
 def stores(statement: ast.AST, name: str) -> bool:
     """Return whether a statement stores the name or what holds it."""
-    return any(name == target or is_part(name, target) for target in targets_of(statement))
+    wholes = targets_of(statement)
+    return any(name == each or name.startswith((f"{each}.", f"{each}[")) for each in wholes)
 
 
-def modified_names(node: ast.AST) -> frozenset[str] | None:
-    """Return the dotted names of what a node modifies in place; None if it modifies nothing."""
-    changed: list[ast.expr] = []
-    if isinstance(node, ast.AugAssign):
-        changed.append(node.target)
-    elif isinstance(node, ast.Assign):
-        changed += [t for t in node.targets if isinstance(t, ast.Subscript)]
-    elif isinstance(node, ast.Call):
-        name = source.called_name(node)
-        if isinstance(node.func, ast.Attribute) and is_in_place(name):
-            changed += [node.func.value, *node.args[:1]]
-        elif name in _WRITES_INTO_TENSORS:
-            changed.append(node.func.value if isinstance(node.func, ast.Attribute) else node.func)
-        for keyword in node.keywords:
-            if keyword.arg == "out":
-                changed.append(keyword.value)
-            elif keyword.arg == "inplace" and _is_true(keyword.value):
-                changed += node.args[:1]
-    if not changed:
-        return None
-    return frozenset(name for each in changed for name in source.dotted_names(each))
+def modified(node: ast.AST) -> list[ast.expr]:
+    """Return what a node modifies: ``x`` of ``x += 1``, ``x[0] = 1`` and ``torch.relu_(x)``."""
+    found: list[ast.expr] = []
+    match node:
+        case ast.AugAssign(target=target):
+            found.append(target)
+        case ast.Assign(targets=targets):
+            found += [each for each in targets if isinstance(each, ast.Subscript)]
+        case ast.Call(func=func, args=args, keywords=keywords):
+            name = source.called_name(node)
+            if isinstance(func, ast.Attribute) and is_in_place(name):
+                found += args[:1] if _is_module(func.value) else [_first(func.value)]
+            elif name in _WRITES_INTO_TENSORS:
+                found.append(func.value if isinstance(func, ast.Attribute) else func)
+            found += [each.value for each in keywords if each.arg == "out"]
+            if any(each.arg == "inplace" and _is_true(each.value) for each in keywords):
+                found += args[:1]
+    return [_whole(each) for each in found]
 
 
 def _is_true(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and bool(value.value)
 
 
-def modified(node: ast.AST) -> ast.expr | None:
-    """Return what is modified: ``x`` of ``x += 1``, ``x[0] = 1`` and ``torch.relu_(x)``."""
-    target: ast.expr | None = None
-    if isinstance(node, ast.AugAssign):
-        target = node.target
-    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-        target = node.targets[0]
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        target = node.func.value
-        while (
-            isinstance(target, ast.Call)
-            and isinstance(target.func, ast.Attribute)
-            and source.called_name(target).endswith("_")
-        ):
-            target = target.func.value  # self.mean.mul_(0.9).add_(x)
-        first = target
-        while isinstance(first, ast.Attribute):
-            first = first.value
-        if isinstance(first, ast.Name) and first.id in _MODULES:
-            target = node.args[0] if node.args else None  # torch.relu_(x), nn.init.zeros_(x)
+def _is_module(owner: ast.expr) -> bool:
+    """Return whether an expression is a module of torch's: ``torch``, ``torch.nn.init``."""
+    while isinstance(owner, ast.Attribute):
+        owner = owner.value
+    return isinstance(owner, ast.Name) and owner.id in _MODULES
+
+
+def _first(target: ast.expr) -> ast.expr:
+    """Return what a chain of operations in place begins with: ``self.mean.mul_(0.9).add_(x)``."""
+    while isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute):
+        target = target.func.value
+    return target
+
+
+def _whole(target: ast.expr) -> ast.expr:
     while isinstance(target, ast.Subscript):
         target = target.value
     return target
@@ -121,42 +113,22 @@ def modified(node: ast.AST) -> ast.expr | None:
 
 def in_place_statements(file: str) -> tuple[Statement, ...]:
     """Return all statements of a file that would modify a tensor in place."""
-    return found_in(file, modified_names, _target)
-
-
-def _target(node: ast.AST) -> str:
-    target = modified(node)
-    has_call = isinstance(target, ast.Attribute) and any(source.calls_in(target))
-    return (
-        ast.unparse(target) if isinstance(target, ast.Name | ast.Attribute) and not has_call else ""
-    )
+    return found_in(file, modified)
 
 
 def changed_by(site: Site) -> Statement:
     """Return the statement at a line that looks as if it modified a tensor, else all of it."""
-    found = [
-        s
-        for s in in_place_statements(site.file)
-        if s.site.line <= site.line <= s.site.end_line and s.site.function == site.function
-    ]
-    outer = [s for s in found if not any(_is_within(s.site, o.site) for o in found)]
+    outer: list[Statement] = []
+    end = (0, 0)
+    for each in in_place_statements(site.file):
+        own = each.site
+        is_there = own.line <= site.line <= own.end_line and own.function == site.function
+        if is_there and (own.line, own.column) >= end:  # else it is within the one before
+            outer.append(each)
+            end = own.end_line, own.end_column
     if len(outer) == 1:
         return outer[0]
-    around = [
-        node
-        for node in ast.walk(source.tree(site.file))
-        if isinstance(node, ast.stmt)
-        and source.spans(node, site.line)
-        and not hasattr(node, "body")
-    ]
-    where = places.of_node(around[-1], site.file, site.function) if around else site
-    return Statement(where, frozenset())
-
-
-def _is_within(site: Site, other: Site) -> bool:
-    start, end = (site.line, site.column), (site.end_line, site.end_column)
-    return (
-        site != other
-        and (other.line, other.column) <= start
-        and end <= (other.end_line, other.end_column)
-    )
+    whole = source.statement_at(site)
+    if whole is None or hasattr(whole, "body"):
+        return Statement(site, frozenset())
+    return Statement(places.of_node(whole, site.file, site.function), frozenset())

@@ -45,7 +45,7 @@ ast.unparse(ast.parse(r"f'{x}\n'"))
 [*map(codecs.lookup, ("utf-8-sig", "latin-1"))]
 
 
-class Found(NamedTuple):
+class NodeInCode(NamedTuple):
     """A node, the ``co_qualname`` of its code, and whether a loop of that code is around it."""
 
     node: ast.AST
@@ -53,7 +53,7 @@ class Found(NamedTuple):
     in_loop: bool
 
 
-class Source:
+class SourceFile:
     """A file as it was read; without nodes where there is no source, or it cannot be parsed."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -67,10 +67,10 @@ class Source:
             self.tree = ast.Module([], [])
 
     @cached_property
-    def nodes(self) -> tuple[Found, ...]:
+    def nodes(self) -> tuple[NodeInCode, ...]:
         """Every node in the order of the source, each before those in it."""
         found = []
-        stack = [(Found(self.tree, "<module>", False), "")]
+        stack = [(NodeInCode(self.tree, "<module>", False), "")]
         while stack:
             here, prefix = stack.pop()
             found.append(here)
@@ -89,30 +89,30 @@ class Source:
         return found
 
 
-def _child(parent: Found, prefix: str, node: ast.AST) -> tuple[Found, str]:
+def _child(parent: NodeInCode, prefix: str, node: ast.AST) -> tuple[NodeInCode, str]:
     """Return a child with its function, and what the names of functions in it begin with."""
     in_loop = parent.in_loop or isinstance(parent.node, LOOPS)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         name = prefix + node.name
-        return Found(node, name, False), name + ".<locals>."
+        return NodeInCode(node, name, False), name + ".<locals>."
     if isinstance(node, ast.Lambda):
-        return Found(node, prefix + "<lambda>", in_loop), prefix
+        return NodeInCode(node, prefix + "<lambda>", in_loop), prefix
     if isinstance(node, ast.ClassDef):
         prefix += node.name + "."
-    return Found(node, parent.function, in_loop), prefix
+    return NodeInCode(node, parent.function, in_loop), prefix
 
 
-_sources: dict[str, Source] = {}
+_sources: dict[str, SourceFile] = {}
 
 
-def parsed(file: str) -> Source:
+def parsed(file: str) -> SourceFile:
     """Return the parsed file, read again only if ``linecache`` has read it again since."""
     lines = linecache.getlines(file)
     known = _sources.get(file)
     if known is None or (known.lines is not lines and known.lines != lines):
         if len(_sources) >= _MOST_FILES:
             _sources.clear()
-        known = _sources[file] = Source(lines)
+        known = _sources[file] = SourceFile(lines)
     return known
 
 
@@ -249,13 +249,6 @@ def reads_of(region: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
     for node in ast.walk(region):
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield node
-
-
-def words_of(node: ast.AST) -> set[str]:
-    """Return the names, attributes and constants in an expression."""
-    found = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-    found |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    return found | {str(n.value) for n in ast.walk(node) if isinstance(n, ast.Constant)}
 
 
 def dotted_names(node: ast.AST) -> frozenset[str]:

@@ -43,18 +43,20 @@ class Statement:
     target: str = ""
 
 
-def found_in(
-    file: str,
-    matches: Callable[[ast.AST], frozenset[str] | None],
-    target_of: Callable[[ast.AST], str] = lambda _: "",
-) -> tuple[Statement, ...]:
-    """Return the pieces of a file for which ``matches`` returns names."""
+def found_in(file: str, concerned: Callable[[ast.AST], Sequence[ast.AST]]) -> tuple[Statement, ...]:
+    """Return the pieces of a file that concern something, which the function returns."""
     found = []
     for node, function, _ in source.parsed(file).nodes:
-        if isinstance(node, ast.stmt | ast.expr) and (names := matches(node)) is not None:
-            site = places.of_node(node, file, function)
-            found.append(Statement(site, names, target_of(node)))
+        if isinstance(node, ast.stmt | ast.expr) and (parts := concerned(node)):
+            names = frozenset(name for part in parts for name in source.dotted_names(part))
+            target = ast.unparse(parts[0]) if len(parts) == 1 and _is_plain(parts[0]) else ""
+            found.append(Statement(places.of_node(node, file, function), names, target))
     return tuple(found)
+
+
+def _is_plain(part: ast.AST) -> bool:
+    """Return whether an expression is a variable or a chain of attributes of one."""
+    return isinstance(part, ast.Name | ast.Attribute) and not any(source.calls_in(part))
 
 
 def operations(file: str, node_name: str) -> tuple[Statement, ...]:
@@ -62,11 +64,7 @@ def operations(file: str, node_name: str) -> tuple[Statement, ...]:
     ``a.mul(b)``.
     """
     wanted = _operations_of(node_name)
-
-    def matches(node: ast.AST) -> frozenset[str] | None:
-        return source.dotted_names(node) if _operation(node) in wanted else None
-
-    return found_in(file, matches)
+    return found_in(file, lambda node: [node] if _operation(node) in wanted else [])
 
 
 def _operation(node: ast.AST) -> str | None:
@@ -76,33 +74,6 @@ def _operation(node: ast.AST) -> str | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return "neg"
     return source.called_name(node) if isinstance(node, ast.Call) else None
-
-
-def aligned(
-    file: str, function: str, first: int, last: int, built: Sequence[str | None]
-) -> Site | None:
-    """Return where the last of several nodes was built, by the order in which the operators of some
-    lines are evaluated.
-
-    ``built`` names the nodes that were built there one after the other, None where a name is not
-    known. The answer is None unless the operators from line ``first`` to ``last`` agree with all
-    the names.
-    """
-    operators = []
-    for node, holder, _ in source.parsed(file).nodes:
-        if not isinstance(node, ast.BinOp | ast.AugAssign | ast.Call) or holder != function:
-            continue
-        name = _operation(node)
-        if first <= node.lineno <= last and name in _BINARY.values():
-            order = (node.end_lineno or 0, node.end_col_offset or 0, -node.col_offset)
-            operators.append((order, name, node))
-    operators.sort(key=lambda operator: operator[0])
-    if len(operators) < len(built):
-        return None
-    for (_, operation, _), name in zip(operators, built, strict=False):
-        if name is not None and operation not in _operations_of(name):
-            return None
-    return places.of_node(operators[len(built) - 1][2], file, function)
 
 
 def _operations_of(node_name: str) -> set[str | None]:
@@ -132,7 +103,8 @@ def between(
     if first is None or last is None or _holder(first) != _holder(last):
         return statements
     own = _holder(first)
-    loop = _innermost_loop(first.file, first.line, last.line)
+    around = source.loops_around(first.file, first.line)
+    loop = next((each for each in around if source.spans(each, last.line)), None)
     down = range(first.line, last.line + 1)
     is_certain = loop is None or any(
         s.site.function == first.function and s.site.line in down for s in statements
@@ -144,7 +116,7 @@ def between(
         if first.line <= last.line:
             return site.line in down or not is_certain
         return loop is None or (
-            first.line <= site.line <= loop[1] or loop[0] <= site.line <= last.line
+            source.spans(loop, site.line) and not last.line < site.line < first.line
         )
 
     return tuple(s for s in statements if possible(s.site))
@@ -152,9 +124,3 @@ def between(
 
 def _holder(site: Site) -> tuple[str, str]:
     return site.file, site.function
-
-
-def _innermost_loop(file: str, *lines: int) -> tuple[int, int] | None:
-    loops = (node for node in ast.walk(source.tree(file)) if isinstance(node, source.LOOPS))
-    around = (loop for loop in loops if all(source.spans(loop, line) for line in lines))
-    return max(((loop.lineno, loop.end_lineno or loop.lineno) for loop in around), default=None)

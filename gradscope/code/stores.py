@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gradscope.code import changes, places, source
-from gradscope.code.source import Source, cells_like
+from gradscope.code.source import SourceFile, cells_like
 from gradscope.model import Site
 from gradscope.model.paths import Path
 
@@ -30,16 +30,6 @@ class _Place:
     fills: bool  # puts something into the target, which stays the same object
 
 
-def find_store(
-    names: tuple[Path, ...], *, container: bool, files: Iterable[str] = ()
-) -> Site | None:
-    """Return the most telling line that stores what the first known of these names holds.
-
-    ``files`` are those of the code that was running, for what its own file does not store.
-    """
-    return store_of(names, files, container=container)[0]
-
-
 def store_of(
     names: tuple[Path, ...],
     files: Iterable[str] = (),
@@ -47,8 +37,10 @@ def store_of(
     container: bool = False,
     ran: Sequence[Site] = (),
 ) -> tuple[Site | None, bool]:
-    """Return the line that stores such a tensor, rather one that ``ran``, and whether it computes
-    it from itself.
+    """Return the most telling line that stores what the first known of these names holds, rather
+    one that ``ran``, and whether it computes it from itself.
+
+    ``files`` are those of the code that was running, for what its own file does not store.
     """
     for name in names:
         is_shared = name.origin.owner != "local" or name.attribute is not None
@@ -80,22 +72,6 @@ def _find_in(
     return places.of_node(best[1].node, file, best[1].function), best[1].reads_itself
 
 
-def find_calls(file: str, method: str) -> list[Site]:
-    """Return the calls of a method of this name in a file."""
-    return [
-        places.of_node(node, file, function)
-        for node, function, _ in source.parsed(file).nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == method
-    ]
-
-
-def matches(target: ast.expr, name: Path) -> bool:
-    """Return whether an expression may mean what has this name."""
-    return _match(target, name) > 0
-
-
 def _match(target: ast.expr, name: Path) -> int:
     """Return how a target fits: 3 as written, 2 by its attribute, 1 by its variable, 0 not."""
     text = ast.unparse(target)
@@ -111,7 +87,7 @@ def _match(target: ast.expr, name: Path) -> int:
 
 
 @lru_cache(maxsize=32)
-def _places(file: Source) -> tuple[_Place, ...]:
+def _places(file: SourceFile) -> tuple[_Place, ...]:
     """Return every place in the file that stores something."""
     return tuple(
         _Place(node, function, in_loop, target, reads, fills)
@@ -127,14 +103,14 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
         case ast.Assign(targets=targets, value=value) if not _is_empty(value):
             for target in targets:
                 for each in changes.unpacked(target):
-                    yield each, False, _reads(value, each)
+                    yield each, False, _names(value, ast.unparse(each))
                     if isinstance(each, ast.Subscript):
                         yield each.value, True, False
         case (
             ast.AnnAssign(target=target, value=ast.expr() as value)
             | ast.NamedExpr(target=target, value=value)
         ):
-            yield target, False, _reads(value, target)
+            yield target, False, _names(value, ast.unparse(target))
         case ast.FunctionDef(name=name, decorator_list=[_, *_]):
             yield ast.Name(f"<lru_cache of {name}>"), False, False
         case ast.AugAssign(target=target):
@@ -157,10 +133,6 @@ def _is_empty(value: ast.expr) -> bool:
     return False
 
 
-def _reads(value: ast.expr, target: ast.expr) -> bool:
-    return _names(value, ast.unparse(target))
-
-
 class Bound(enum.Enum):
     """How the code may keep a container from growing for ever."""
 
@@ -177,9 +149,9 @@ def bound_of(names: tuple[Path, ...], store: Site | None) -> Bound:
     keyed = False
     for node, function, in_loop in source.parsed(store.file).nodes:
         again = in_loop or (name.attribute is not None and not function.endswith("__init__"))
-        if any(matches(target, name) for target in _emptied(node, again=again)):
+        if any(_match(target, name) for target in _emptied(node, again=again)):
             return Bound.EMPTIED
-        keyed |= any(matches(target, name) for target in _keyed(node))
+        keyed |= any(_match(target, name) for target in _keyed(node))
     return Bound.KEYED if keyed else Bound.NONE
 
 

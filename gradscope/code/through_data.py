@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from gradscope.code import changes, source
-from gradscope.code.source import Source
+from gradscope.code.source import SourceFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,87 +34,49 @@ def data_lines(file: str) -> dict[int, ThroughData]:
     return _data_lines(source.parsed(file))
 
 
-def writes_data(file: str) -> bool:
-    """Return whether the file modifies tensors through ``.data``, unseen by their versions."""
-    return any(
-        isinstance(node, ast.AugAssign | ast.Call)
-        and changes.modified_names(node) is not None
-        and _is_data(changes.modified(node))
-        for node, _, _ in source.parsed(file).nodes
-    )
-
-
 @lru_cache(maxsize=256)
-def _data_lines(file: Source) -> dict[int, ThroughData]:
+def _data_lines(file: SourceFile) -> dict[int, ThroughData]:
     if not any(".data" in line for line in file.lines):
         return {}
-    statements = [(n, function) for n, function, _ in file.nodes if isinstance(n, ast.stmt)]
-    statements.sort(key=lambda entry: entry[0].lineno)
-    aliases, loops = _aliases(statements)
+    aliases: dict[str, set[str]] = defaultdict(set)  # names that stand for a ``.data``, by function
+    stored: dict[int, set[str]] = defaultdict(set)  # for p in net.parameters(): p.data -= 0.1
     found: dict[int, ThroughData] = {}
-    for node, function in statements:
-        if hasattr(node, "body") or isinstance(node, ast.Match) or not _may_write(node):
+    for node, function, _ in file.nodes:
+        known = aliases[function]
+        match node:
+            case ast.For(target=target, iter=value):
+                stored[node.lineno] |= _names_stored([target])
+                known |= _names_stored([target]) if _with_data(value, known) else set()
+            case ast.Assign(targets=targets, value=value) if _with_data(value, known):
+                known |= _names_stored(targets)
+        if not isinstance(node, ast.stmt) or hasattr(node, "body"):
             continue
-        of_loop = loops.get(node.lineno, set())  # for p in net.parameters(): p.data -= 0.1
-        used = _with_data(node, aliases[function])
-        names = {"" if re.split(r"\W", name)[0] in of_loop else name for name in used}
-        if names:
-            writes = any(
-                changes.modified_names(n) or _is_data(n, ast.Store) for n in ast.walk(node)
-            )
-            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                before = found.get(line, ThroughData(frozenset(), False))
-                found[line] = ThroughData(before.names | names, before.writes or writes)
+        writes = any(changes.modified(n) or _stores_data(n) for n in ast.walk(node))
+        if not writes and not any(source.calls_in(node)):
+            continue
+        before_it = stored[node.lineno]
+        used = _with_data(node, known)
+        names = {"" if re.split(r"\W", name)[0] in before_it else name for name in used}
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1 if names else 0):
+            before = found.get(line, ThroughData(frozenset(), False))
+            found[line] = ThroughData(before.names | names, before.writes or writes)
     return found
 
 
-def _aliases(
-    statements: list[tuple[ast.stmt, str]],
-) -> tuple[dict[str, set[str]], dict[int, set[str]]]:
-    """Return the names that stand for a ``.data``, by function, and loop variables, by line."""
-    aliases: dict[str, set[str]] = {}
-    loops: dict[int, set[str]] = {}
-    for node, function in statements:
-        known = aliases.setdefault(function, set())
-        if isinstance(node, ast.For):
-            loops.setdefault(node.lineno, set()).update(_names_stored([node.target]))
-            value, targets = node.iter, [node.target]
-        elif isinstance(node, ast.Assign):
-            value, targets = node.value, node.targets
-        else:
-            continue
-        if _with_data(value, known):
-            known |= _names_stored(targets)
-    return aliases, loops
-
-
-def _is_data(node: ast.AST | None, how: type[ast.expr_context] = ast.expr_context) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "data" and isinstance(node.ctx, how)
+def _stores_data(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and (node.attr, type(node.ctx)) == ("data", ast.Store)
 
 
 def _names_stored(targets: Iterable[ast.expr]) -> set[str]:
-    return {
-        n.id
-        for target in targets
-        for n in ast.walk(target)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
+    nodes = (node for target in targets for node in ast.walk(target))
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:
     """Return what the code takes ``.data`` of, and the aliases in it, without gradients."""
+    nodes = [*ast.walk(node)]
     data = {
-        ast.unparse(n.value)
-        for n in ast.walk(node)
-        if isinstance(n, ast.Attribute) and n.attr == "data"
+        ast.unparse(n.value) for n in nodes if isinstance(n, ast.Attribute) and n.attr == "data"
     }
-    known = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in aliases}
+    known = {n.id for n in nodes if isinstance(n, ast.Name) and n.id in aliases}
     return frozenset(name for name in data | known if not name.endswith(".grad"))
-
-
-def _may_write(statement: ast.stmt) -> bool:
-    targets = getattr(statement, "targets", ())
-    stores = isinstance(statement, ast.AugAssign) or any(
-        isinstance(t, ast.Attribute | ast.Subscript) for t in targets
-    )
-    return stores or any(source.calls_in(statement))

@@ -7,7 +7,6 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -120,31 +119,22 @@ class Mutations:
         return Modified(*((saved_at, call.site) if found is None else (found.site, found.site)))
 
 
-def node_site(
-    built: Sequence[str | None], after: Site | None, before: Site | None, *, one_line: bool
-) -> Site | None:
-    """Return where a node was built whose saved tensors were not seen, if that can be told.
+def node_site(name: str, after: Site | None, before: Site | None, *, one_line: bool) -> Site | None:
+    """Return where a node of this name was built whose saved tensors were not seen, if that can be
+    told: such is a multiplication by a Python number.
 
-    Such is a multiplication by a Python number.
-
-    ``built`` are the names of the nodes built one after the other since ``after``, where they are
-    known, up to the node in question; ``before`` is the next place that is known. ``one_line``:
-    where both are the same line, nothing else ran in between.
+    ``after`` and ``before`` are the places that are known of what was built before and after it.
+    ``one_line``: where both are the same line, nothing else ran in between.
     """
     files = dict.fromkeys(s.file for s in (after, before) if s is not None)
-    candidates = tuple(s for file in files for s in statements.operations(file, built[-1] or ""))
+    candidates = tuple(s for file in files for s in statements.operations(file, name))
     found = likeliest(statements.between(candidates, after, before), frozenset(), after)
     if found is not None:
         return found.site
-    if (
-        after is None
-        or before is None
-        or (after.file, after.function) != (before.file, before.function)
-    ):
+    if not one_line or after is None or before is None:
         return None
-    if after.line == before.line:
-        return after if one_line else None
-    return statements.aligned(after.file, after.function, after.line + 1, before.line - 1, built)
+    here, there = ((each.file, each.function, each.line) for each in (after, before))
+    return after if here == there else None
 
 
 def likeliest(

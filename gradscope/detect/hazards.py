@@ -184,14 +184,12 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
     """
     if FREED_TEXT not in str(error):
         return None
-    entry, entries = error.__traceback__, []
+    entry, innermost = error.__traceback__, None
     while entry is not None:
-        if owner_of(entry.tb_frame.f_code) == USER:
-            entries.append(entry)
+        innermost = entry if owner_of(entry.tb_frame.f_code) == USER else innermost
         entry = entry.tb_next
-    if not entries:
+    if innermost is None:
         return None
-    innermost = entries[-1]
     site = Place(innermost.tb_frame.f_code, innermost.tb_lasti).site
     for _, value in variables(innermost.tb_frame):
         token = token_of(value) if issubclass(type(value), (FunctionNode, AutogradNode)) else None

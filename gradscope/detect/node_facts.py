@@ -24,8 +24,6 @@ from gradscope.program.layouts import (
 from gradscope.program.sites import HIDDEN, owner_of, site_of
 from gradscope.torch_private import function_of
 
-_MOST_NODES_NAMED = 50
-
 
 def node_at(look: Look, graph: Graph | None, i: int) -> Node:
     """Return the i-th node of a look as plain data."""
@@ -49,20 +47,17 @@ def built_at(look: Look, generations: Generations, i: int) -> Site | None:
     later_ones = [other for other in known if other.sequence_nr > number]
     before = max(earlier_ones, key=lambda other: other.sequence_nr, default=None)
     after = min(later_ones, key=lambda other: other.sequence_nr, default=None)
-    start = before.sequence_nr if before is not None else -1
     first = site_of(before.place) if before is not None else None
     last = site_of(after.place) if after is not None else None
     earlier, later = generations.around(number)
     since_call = until_call = False
     if earlier is not None and (before is None or before.sequence_nr < earlier[0]):
-        start, first, since_call = earlier[0] - 1, site_of(earlier[1]), True
+        first, since_call = site_of(earlier[1]), True
     if later is not None and (after is None or after.sequence_nr >= later[0]):
         last, until_call = site_of(later[1]), True
-    names = {t.sequence_nr: n.name() for t, n in zip(look.tokens, look.nodes, strict=True)}
-    oldest = max(start + 1, number - _MOST_NODES_NAMED)
-    built = [names.get(each) for each in range(oldest, number + 1)]
     # From one run of a call to the next may be all of a loop.
-    return node_site(built, first, last, one_line=not (since_call and until_call))
+    one_line = not (since_call and until_call)
+    return node_site(look.nodes[i].name(), first, last, one_line=one_line)
 
 
 _READS = frozenset({"saved_tensors", "saved_variables", "maybe_clear_saved_tensors"})

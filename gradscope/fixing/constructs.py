@@ -77,8 +77,8 @@ def _with_inside(site: Site) -> Pieces:
     file = site.file
     for outer, loop in pairwise(source.enclosing(file, site.line)):
         match outer:
-            case ast.With(items=[item], body=[ast.For() | ast.While()]) if (
-                "cached" in source.words_of(item)
+            case ast.With(items=[item], body=[ast.For() | ast.While()]) if "cached" in ast.unparse(
+                item
             ):
                 lines = [source.line_of(file, each.lineno) for each in (outer, loop)]
                 heads = [line.strip() for line in reversed(lines)]

@@ -457,9 +457,7 @@ class Rehearsal(TorchFunctionMode):
         if not leaves or self._searches >= _MOST_SEARCHES:
             return
         self._searches += 1
-        frames = user_frames(frame)
-        self._names.learn_variables(frames)
-        self._names.learn_attributes(frames)
+        self._names.learn_variables(user_frames(frame))
         for number, leaf in leaves.items():
             name = None if leaf is None else self._names.of_tensor(leaf)
             if name is not None:

@@ -137,16 +137,12 @@ def _sequence(base: Any) -> _Reader:
     """Return a reader of the items of a list, tuple or deque, past any method of a subclass."""
 
     def read(contents: Contents, holder: Any) -> list[Held]:
-        length, most = base.__len__(holder), contents.most
+        length, half = base.__len__(holder), contents.most // 2
         if base is collections.deque and (_longest(holder) or sys.maxsize) <= contents.window:
             return []
         places: Iterable[int] = range(length)
-        if length > most:
-            ends = most // 4
-            between = max(1, (length - 2 * ends) // (most - 2 * ends))
-            # Python walks to the middle of a deque block by block.
-            middle = range(0) if base is collections.deque else range(ends, length - ends, between)
-            places = (*range(ends), *middle, *range(length - ends, length))
+        if length > contents.most:
+            places = (*range(half), *range(length - half, length))
         try:
             return [("item", place, base.__getitem__(holder, place)) for place in places]
         except IndexError:  # another thread is emptying it

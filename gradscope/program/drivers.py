@@ -36,17 +36,15 @@ def _libraries_below(user: FrameType | None) -> list[FrameType]:
 
 
 def _arguments(frame: FrameType) -> Iterator[Any]:
+    """Yield what a function was given, and the elements of lists and dicts of arguments."""
     code = frame.f_code
-    count = code.co_argcount + code.co_kwonlyargcount
-    rest = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
-    names, packed = code.co_varnames[:count], code.co_varnames[count : count + rest]
+    packed = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + packed]
     for name, value in local_variables(frame):
         if name in names:
             yield value
-        elif name in packed and type(value) is dict:
-            yield from value.values()
-        elif name in packed and type(value) is tuple:
-            yield from value
+            yield from (value if type(value) is tuple else ())
+            yield from (value.values() if type(value) is dict else ())
 
 
 def _loops_at(frame: FrameType) -> tuple[Loop, ...]:

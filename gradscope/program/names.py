@@ -72,27 +72,23 @@ class Names:
         return shared[1]
 
     def learn_variables(self, frames: Iterable[FrameType]) -> None:
-        """Learn the modules and leaves that the local and global variables of these frames hold."""
+        """Learn the modules and leaves that the local and global variables of these frames hold, or
+        what these variables hold has as attributes.
+        """
         for frame in frames:
-            self._learn_all(variables(frame))
-
-    def learn_attributes(self, frames: Iterable[FrameType]) -> None:
-        """Learn the modules and leaves in the attributes of what the variables of frames hold."""
-        for frame in frames:
-            for name, value in variables(frame):
+            found = variables(frame)
+            for name, value in tuple(found):
                 kind = type(value)
                 if not issubclass(kind, Module | ModuleType | type) and layout_of(kind).has_dict:
                     held = [*object.__getattribute__(value, "__dict__").items()]
-                    self._learn_all([(f"{name}.{attribute}", each) for attribute, each in held])
-
-    def _learn_all(self, found: Sequence[tuple[str, Any]]) -> None:
-        for name, value in found:
-            if issubclass(type(value), Module):
-                self._learn_module(value, name)
-        for name, value in found:
-            is_tensor = issubclass(type(value), torch.Tensor)
-            if is_tensor and not name.startswith("_") and is_held_leaf(value):
-                self._remember(value, name)
+                    found += [(f"{name}.{attribute}", each) for attribute, each in held]
+            for name, value in found:
+                if issubclass(type(value), Module):
+                    self._learn_module(value, name)
+            for name, value in found:
+                is_tensor = issubclass(type(value), torch.Tensor)
+                if is_tensor and not name.startswith("_") and is_held_leaf(value):
+                    self._remember(value, name)
 
     def _learn(self, frame: FrameType, module: Module) -> None:
         """Learn the modules of the outermost call in progress, named by the variable it is in."""

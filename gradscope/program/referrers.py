@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from gradscope.model.paths import Origin, Path, Step
-from gradscope.program import layouts, referrers
+from gradscope.program import layouts
 from gradscope.program.containers import GENERATORS, Contents, layout_of, look_at
 from gradscope.program.layouts import is_exactly
 from gradscope.program.reach import ON_DEMAND, Walk
@@ -214,5 +214,5 @@ def contexts() -> Iterator[tuple[Path, Tensor]]:
     for context in tracked(FunctionNode):
         for kind, name, held in reader.of(context):
             if kind == "attribute" and layout_of(type(held)).is_tensor and look_at(held)[0]:
-                origin = referrers.origin_of_context(context)
+                origin = origin_of_context(context)
                 yield Path.of(origin, "ctx", [Step(kind, name)]), held

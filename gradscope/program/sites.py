@@ -197,12 +197,6 @@ def override_below(frame: FrameType | None, user: FrameType | None) -> FrameType
     return overrides[-1] if overrides else None
 
 
-def from_library(frame: FrameType | None) -> bool:
-    """Return whether the innermost frame from ``frame`` up that is not hidden is a library's."""
-    owners = (owner_of(each.f_code) for each in frames_from(frame))
-    return next((owner for owner in owners if owner not in (HIDDEN, ENGINE)), USER) == LIBRARY
-
-
 def user_frames(frame: FrameType | None) -> list[FrameType]:
     """Return all frames of the user's own code at or above ``frame``, innermost first, but for
     those of overrides and of what these call.
@@ -267,8 +261,7 @@ class Routes:
 
     def __init__(self) -> None:
         self.cut = False
-        self._known: dict[tuple[Place, ...], Route] = {}
-        self._in_calls: dict[tuple[Place, ...], Route] = {}
+        self._known: dict[tuple[tuple[Place, ...], bool], Route] = {}
 
     def of(self, frame: FrameType | None) -> Route:
         """Return the route to a frame.
@@ -299,13 +292,12 @@ class Routes:
                 if places:
                     break
             frame = frame.f_back or caller_of(frame)
-        key = tuple(places)
-        routes = self._in_calls if in_call else self._known
-        route = routes.get(key)
+        key = tuple(places), in_call
+        route = self._known.get(key)
         if route is None:
-            route = Route(key, in_call=in_call)
-            if len(routes) < _MOST_ROUTES:
-                routes[key] = route
+            route = Route(key[0], in_call=in_call)
+            if len(self._known) < _MOST_ROUTES:
+                self._known[key] = route
             else:
                 self.cut = True
         return route

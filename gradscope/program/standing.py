@@ -72,18 +72,18 @@ def forget_wholes() -> None:
     _wholes.clear()
 
 
-def _text_of(frame: FrameType) -> source.Source | None:
+def _text_of(frame: FrameType) -> source.SourceFile | None:
     """Return the text of a cell; None for code that is no cell's."""
     file = frame.f_code.co_filename
     if source.is_in_memory(file):
         return source.parsed(file)
     if file == _TIMED and frame.f_back is not None:
         text = dict(local_variables(frame.f_back)).get("expr")
-        return source.Source(text.splitlines(keepends=True)) if type(text) is str else None
+        return source.SourceFile(text.splitlines(keepends=True)) if type(text) is str else None
     return None
 
 
-def _whole_of(code: CodeType, text: source.Source) -> CodeType | None:
+def _whole_of(code: CodeType, text: source.SourceFile) -> CodeType | None:
     """Return the code of the whole text; None where ``code`` reaches to its end itself."""
     body = text.tree.body
     ends = [(line, column) for _, line, _, column in code.co_positions() if line and column]

@@ -232,7 +232,7 @@ def slot(frame: FrameType, index: int) -> Any:
     how = word & _HOW_IT_IS_HELD
     if word == how or how == _HOW_IT_IS_HELD:
         return MISSING
-    return ctypes.cast(word - how, py_object).value
+    return py_object.from_buffer(c_size_t(word - how)).value  # a cast may raise in deep recursion
 
 
 def on_stack(frame: FrameType, depth: int) -> Any:

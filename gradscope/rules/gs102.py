@@ -100,8 +100,8 @@ class SharedGraph:
     What decides the fix: ``same_root``, both calls start at the same node; ``again``, they are one
     line of code; ``carried``, the holder holds something else by then; ``elements``, the list
     over which the loop of the call runs; ``accumulated``, the holder is a running total that the
-    call starts from; ``averaged``, it is computed from parameters alone; ``trained``, it leads to
-    parameters that something trains; ``stepped_between``, an optimizer steps before ``next_call``.
+    call starts from; ``trained``, it leads to parameters that something trains;
+    ``stepped_between``, an optimizer steps before ``next_call``.
     ``alive`` are the bytes that all graphs hold as ``call``
     begins, 0 where they are not known. ``conditions`` must hold for the later call to come, in
     words; None where it comes in any case. ``roles`` says who is trained by what.
@@ -120,7 +120,6 @@ class SharedGraph:
     carried: bool = False
     elements: str = ""
     accumulated: bool = False
-    averaged: bool = False
     trained: bool = True
     stepped_between: bool = False
     alive: int = 0
@@ -237,11 +236,9 @@ def _of_state(facts: SharedGraph) -> Iterator[Fix]:
     """Yield what can be done with a state that goes from one iteration into the next."""
     lost = grouped(facts.roles.leaves) or "the parameters"
     own = f"{lost} would get gradient from each loss through its own iteration, not earlier ones"
-    if facts.averaged:
-        yield _fix(FixKind.NO_GRAD, facts, "no parameter is trained through it")
     goes = "each iteration's graph goes once its call is over"
     yield _fix(FixKind.DETACH, facts, own, goes, reason=CARRIED)
-    if not facts.averaged and not facts.call.driven:
+    if not facts.call.driven:
         yield _fix(FixKind.RETAIN_GRAPH, facts)
 
 
@@ -376,7 +373,7 @@ def _cost(kind: FixKind, facts: SharedGraph) -> str:
     known.
     """
     keeps = facts.call.saved_bytes
-    if not keeps or kind in (FixKind.RETAIN_GRAPH, FixKind.ITEM, FixKind.NO_GRAD):
+    if not keeps or kind in (FixKind.RETAIN_GRAPH, FixKind.ITEM):
         return ""
     retaining = f"; retain_graph=True instead would keep {nbytes(keeps)}"
     if kind is FixKind.SUM_LOSSES:
@@ -397,9 +394,6 @@ def _advice(kind: FixKind, facts: SharedGraph, size: int) -> str:
         case FixKind.RETAIN_GRAPH:
             keeps = f" (keeps {nbytes(size)} of what it shares)" if size else ""
             return f"pass retain_graph=True to this call{keeps}"
-        case FixKind.NO_GRAD:
-            reason = "an average of parameters is not trained through"
-            return f"compute `{holder}` under torch.no_grad(): {reason}"
         case FixKind.RECOMPUTE if facts.same_root:
             return "run the forward pass again before each backward call, or call backward once"
         case FixKind.RECOMPUTE:

@@ -48,10 +48,10 @@ Nothing: the gradients are the same, and the saved tensors go during the call.
 
 ## Known limits
 
-It is advice, announced after three such calls. `create_graph=True` keeps the graph too, and is no
-case of this rule. Nothing is said where a library passes `retain_graph=True` on its own account, as
-you cannot leave it away there. Less than 1 MB that is less than 1 % of what graphs held at the peak
-is counted under "not told".
+It is advice, said when the watch ends, where there were three such calls. `create_graph=True` keeps
+the graph too, and is no case of this rule. Nothing is said where the line of the call does not
+write `retain_graph`: a library may pass it on its own account. Less than 1 MB that is less than 1 %
+of what graphs held at the peak is counted under "not told".
 """
 
 from __future__ import annotations

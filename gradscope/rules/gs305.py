@@ -78,19 +78,15 @@ RULE = rule(__doc__, "GS305", "forward-never-backpropagated", Severity.ADVICE, C
 class NeverBackpropagated:
     """What is known: by way of the line ``made``, ``times`` forward passes saved ``nbytes`` each.
 
-    ``built`` is where their graphs are built, None if that line is also trained through, by
-    ``also_trained`` backward calls. ``holder`` is a variable that held such a graph, ``stored`` the
-    line that assigns it, ``after`` the number of the last backward call. There may have been more
-    of them where that is not ``exactly`` known.
+    ``built`` is where their graphs are built, None if that line is also trained through; ``after``
+    is the number of the last backward call. There may have been more passes where that is not
+    ``exactly`` known.
     """
 
     made: Site
     built: Site | None
-    holder: str | None
-    stored: Site | None
     times: int
     nbytes: int
-    also_trained: int = 0
     exactly: bool = True
     after: int = 0
 
@@ -98,24 +94,19 @@ class NeverBackpropagated:
 def finding(facts: NeverBackpropagated) -> Finding:
     """Return the finding, with what can be done about it, in words."""
     size = nbytes(facts.nbytes)
-    related = []
     if facts.built is not None:
         message = f"{size} saved for backward by each forward pass"
-        related.append(Related("created", facts.built, message))
-    elif facts.also_trained:
-        calls = counted(facts.also_trained, "backward call")
-        message = f"the line that builds them was run backward by {calls}, none of them from here"
-        related.append(Related("linked_by", None, message))
-    if facts.holder is not None:
-        message = f"`{facts.holder}` holds the graph until it is assigned again"
-        related.append(Related("held_by", facts.stored or facts.made, message))
+        note = Related("created", facts.built, message)
+    else:
+        message = "the line that builds them is run backward elsewhere, and never from here"
+        note = Related("linked_by", None, message)
     times = f"{'' if facts.exactly else 'at least '}{counted(facts.times, 'time')}"
     return RULE.finding(
         "graphs are built here and no backward call goes through them",
         site=facts.made,
         after=facts.after,
         label=f"{size} saved and dropped, {times}; never run backward",
-        related=related,
+        related=(note,),
         bytes=facts.nbytes,
         fixes=(Fix(FixKind.NO_GRAD, _words(facts)),),
     )

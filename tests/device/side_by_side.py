@@ -194,7 +194,7 @@ def _run_here(seeds: range, where: str, file: Path) -> None:
         file.open("w") as out,
         mock.patch.object(facts, "parts_off", return_value=lines_off),
         mock.patch.object(F, "dropout", dropout),
-        mock.patch.multiple(scopes, Foresight=Idle, InPlace=Idle, ForwardOnFreed=Idle),
+        mock.patch.multiple(scopes, Foresight=Idle, InPlace=Idle, FreedWatch=Idle),
     ):
         for seed in seeds:
             signal.alarm(TIMEOUT)

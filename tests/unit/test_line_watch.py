@@ -25,7 +25,7 @@ BLAMED = [
     ("self.mean.mul_(0.9).add_(y)", "self.mean.mul_(0.9).add_(y)", "self.mean"),
     ("torch.relu_(x)", "torch.relu_(x)", "x"),
     ("y = layer(x)", "y = layer(x)", ""),
-    ("x += y; z += y", "z += y", ""),
+    ("x += y; z += y", "x += y", ""),
     ("torch.add(x, 1, out=x)", "torch.add(x, 1, out=x)", "x"),
 ]
 

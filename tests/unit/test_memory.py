@@ -41,8 +41,7 @@ def changed(tensor: torch.Tensor, write: object) -> bool:
 LAYOUTS = {
     "a matrix": torch.rand(4, 6),
     "its transpose": torch.rand(4, 6).t(),
-    "a column": torch.rand(4, 6)[:, 2],
-    "every second row, and some columns": torch.rand(9, 6)[::2, 1:4],
+    "some rows": torch.rand(4, 6)[1:3],
     "one element, expanded": torch.rand(1).expand(5),
     "integers": torch.arange(12).view(3, 4),
     "no dimension": torch.tensor(2.0),
@@ -53,7 +52,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("tensor", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_write_through_data_is_seen_in_any_layout(tensor: torch.Tensor) -> None:
+def test_a_write_through_data_is_seen_in_any_layout_without_gaps(tensor: torch.Tensor) -> None:
     assert changed(tensor, "t.data.add_(1)" if tensor.stride() != (0,) else "t.data[:1].add_(1)")
     assert changed(tensor, "t.data[(-1,) * t.dim()] = 77")
     assert not changed(
@@ -63,12 +62,12 @@ def test_a_write_through_data_is_seen_in_any_layout(tensor: torch.Tensor) -> Non
 
 def test_what_lies_next_to_a_view_is_not_the_view() -> None:
     whole = torch.rand(4, 6)
-    packed = saved(whole[:, 2])
+    packed = saved(whole[2])
     contents = MemoryBefore(CODE, [packed])
-    whole.data[:, 3] = 5.0
-    whole.data[:, :2] = 5.0
+    whole.data[3] = 5.0
+    whole.data[:2] = 5.0
     assert contents.changed() == []
-    whole.data[3, 2] = 5.0
+    whole.data[2, 3] = 5.0
     assert contents.changed() == [packed]
 
 
@@ -87,10 +86,10 @@ def test_other_memory_counts_by_what_it_holds() -> None:
         torch.rand(3, device="meta"),
         torch.eye(3).to_sparse(),
         torch.rand(0),
-        torch.rand(600, 3)[:, 1],
+        torch.rand(4, 6)[:, 2],
         torch.rand(3).as_subclass(type("Mine", (torch.Tensor,), {})),
     ],
-    ids=["another device", "a layout of its own", "empty", "too many pieces", "a subclass"],
+    ids=["another device", "a layout of its own", "empty", "gaps", "a subclass"],
 )
 def test_what_cannot_be_read_is_not_read(tensor: torch.Tensor) -> None:
     assert checksums([saved(tensor)]) == [None]

@@ -162,6 +162,6 @@ def test_modules_and_leaves_in_attributes_are_named_by_their_owner() -> None:
 
     agent = Agent()
     names = Names()
-    names.learn_attributes([sys._getframe()])
+    names.learn_variables([sys._getframe()])
     assert names.of_tensor(agent.policy.weight) == "agent.policy.weight"
     assert names.of_tensor(agent.scale) == "agent.scale"

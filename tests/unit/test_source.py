@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.code import changes, names, source, statements
+from gradscope.code import changes, source, statements
 
 PROGRAM = """\
 class Trainer:
@@ -74,37 +74,24 @@ def test_what_is_not_in_place(method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "target", "modified"),
+    ("code", "modified"),
     [
-        ("x += 1", "x", {"x"}),
-        ("self.u[0] = y", "self.u", {"self.u"}),
-        ("x.mul_(0.9).add_(y)", "x", {"x", "y"}),
-        ("torch.relu_(x)", "x", {"torch", "x"}),
-        ("torch.add(x, y, out=z)", "x", {"z"}),
-        ("x = y", "x", None),
-        ("x.add(y)", "x", None),
-        ("net.load_state_dict(state)", "net", {"net"}),
+        ("x += 1", ["x"]),
+        ("self.u[0] = y", ["self.u"]),
+        ("x.mul_(0.9).add_(y)", ["x"]),
+        ("torch.relu_(x)", ["x"]),
+        ("torch.add(x, y, out=z)", ["z"]),
+        ("x = y", []),
+        ("x.add(y)", []),
+        ("net.load_state_dict(state)", ["net"]),
     ],
 )
-def test_what_a_statement_modifies(code: str, target: str, modified: set[str] | None) -> None:
+def test_what_a_statement_modifies(code: str, modified: list[str]) -> None:
     statement = ast.parse(code).body[0]
     node = statement.value if isinstance(statement, ast.Expr) else statement
-    names_of = changes.modified_names(node)
-    assert (None if names_of is None else set(names_of)) == modified
-    expression = changes.modified(node)
-    assert expression is not None
-    assert ast.unparse(expression) == target
+    assert [*map(ast.unparse, changes.modified(node))] == modified
 
 
 def test_operations_are_found_by_the_name_of_their_node(file: str) -> None:
     assert [s.site.line for s in statements.operations(file, "AddBackward0")] == [6]
     assert statements.operations(file, "MulBackward0") == ()
-
-
-def test_names_are_taken_apart() -> None:
-    assert names.split("self.h[3]['k'].x") == ("self", [".h", "[3]", "['k']", ".x"])
-    assert names.split("f(x).h") is None
-    assert names.owner_of("self.h[3]") == ("self.h", "[3]")
-    assert names.owner_of("h") == ("", "")
-    assert names.is_part("self.h", "self")
-    assert not names.is_part("selfish", "self")

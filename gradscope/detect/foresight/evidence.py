@@ -13,7 +13,7 @@ from gradscope.code.stores import store_of
 from gradscope.collect.look import Look
 from gradscope.collect.marks import token_of
 from gradscope.collect.state import State
-from gradscope.detect.foresight.reading import Effect, Reading
+from gradscope.detect.foresight.reading import Effect, Read
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, is_root_of
 from gradscope.detect.foresight.training import Optimizers, makes_step, roles_of
 from gradscope.detect.node_facts import built_at, node_at
@@ -29,7 +29,6 @@ from gradscope.rules.roles import UNKNOWN
 _MOST_NODES = 50
 _MOST_MADE = 3
 _MOST_OTHERS = 5
-_OF_PARAMETERS = ("parameters", "named_parameters", "state_dict", "weight", "bias")
 
 
 def shared_graph(
@@ -37,23 +36,20 @@ def shared_graph(
     look: Look,
     record: BackwardCall,
     freeing: Freeing,
-    found: list[tuple[Held, Reading]],
+    found: list[tuple[Held, Read]],
     reached: list[Held],
     frames: list[FrameType],
     start: FromFrames,
-) -> SharedGraph | None:
-    """Return the facts about the first of the holders; None where it can do no harm after all.
+) -> SharedGraph:
+    """Return the facts about the first of the holders.
 
     ``start`` is where the program was read on from.
     """
     site = record.site
     assert site is not None
-    if not found:
-        return None
     held, reading = min(found, key=_rank)
     made = _made(watch, look, held.freed)
-    link, of_itself = _link(reading, held, (*_places_of(watch, look, held), *made))
-    again = reading.backward == site or reading.again or reading.read.after_back_edge
+    again = reading.backward == site or reading.again
     same_root = is_root_of(record, look, held, reading.name)
     around = events_around(start, reading.way)
     return SharedGraph(
@@ -61,16 +57,15 @@ def shared_graph(
         holder=reading.name,
         nodes=tuple(node_at(look, None, i) for i in held.freed[:_MOST_NODES]),
         made=made,
-        read=reading.read.site,
+        read=reading.site,
         next_call=reading.backward,
-        link=link,
+        link=_link(reading, held, (*_places_of(watch, look, held), *made)),
         others=_others(watch, look, found, reading, made),
         same_root=same_root,
         again=again,
         carried=reading.carried,
         elements=_elements(reading, site),
-        accumulated=same_root and reading.read.effect is Effect.AUGMENTED,
-        averaged=of_itself and _is_average(link, made),
+        accumulated=same_root and reading.effect is Effect.AUGMENTED,
         trained=_is_trained(freeing.leaves(held), frames),
         stepped_between=makes_step(around[0]),
         alive=watch.ledger.live_bytes if watch.hooked else 0,
@@ -85,25 +80,25 @@ def shared_graph(
 def _others(
     watch: State,
     look: Look,
-    found: list[tuple[Held, Reading]],
-    chosen: Reading,
+    found: list[tuple[Held, Read]],
+    chosen: Read,
     made: tuple[Site, ...],
 ) -> tuple[tuple[str, Site | None], ...]:
     """Return the other holders with the same fate, and where they were assigned."""
     links = {
-        r.name: _link(r, held, (*_places_of(watch, look, held), *made))[0]
+        r.name: _link(r, held, (*_places_of(watch, look, held), *made))
         for held, r in found
         if r.name != chosen.name and r.backward == chosen.backward
     }
     return tuple(sorted(links.items()))[:_MOST_OTHERS]
 
 
-def _rank(entry: tuple[Held, Reading]) -> tuple[bool, bool, int]:
+def _rank(entry: tuple[Held, Read]) -> tuple[bool, bool, int]:
     """Order holders: those that something is built on before a loss; then by the shortest name."""
     reading = entry[1]
     return (
-        reading.read.after_back_edge,
-        reading.read.effect is not Effect.BACKWARD,
+        reading.again,
+        reading.effect is not Effect.BACKWARD,
         len(reading.name),
     )
 
@@ -128,12 +123,12 @@ def _places_of(watch: State, look: Look, held: Held) -> tuple[Site, ...]:
     return () if site is None else (site,)
 
 
-def _link(reading: Reading, held: Held, ran: tuple[Site, ...]) -> tuple[Site | None, bool]:
-    """Return where the holder was stored, rather by a line that ``ran``, and whether from itself.
+def _link(reading: Read, held: Held, ran: tuple[Site, ...]) -> Site | None:
+    """Return where the holder was stored, rather by a line that ``ran``.
 
     An element may be stored with its container: ``self.state = (h, c)``, ``queue.append(k)``.
     """
-    site = reading.read.site
+    site = reading.site
     written = Path(reading.name, reading.name, Origin("local", site.function, site.file, 0))
     named = [path for path in held.paths if path.text == reading.name] or held.paths
     # By way of an attribute, its owner's own name tells nothing.
@@ -144,29 +139,21 @@ def _link(reading: Reading, held: Held, ran: tuple[Site, ...]) -> tuple[Site | N
         if n or (path.steps and path.steps[0].kind == "item")
     ]
     for path in (written, *(replace(each, root=each.text) for each in wholes)):
-        found = store_of((path,), (site.file,), container=path.text != reading.name, ran=ran)
-        if found[0] is not None:
+        found = store_of((path,), (site.file,), container=path.text != reading.name, ran=ran)[0]
+        if found is not None:
             return found
-    return None, False
+    return None
 
 
-def _elements(reading: Reading, site: Site) -> str:
+def _elements(reading: Read, site: Site) -> str:
     """Return the list whose elements are the losses of the loop around the call."""
     loop = source.loop_around(site)
-    is_root = reading.backward == site and reading.read.effect is Effect.BACKWARD
+    is_root = reading.backward == site and reading.effect is Effect.BACKWARD
     if not isinstance(loop, ast.For) or not is_root:
         return ""
     iterated = {ast.unparse(node) for node in source.reads_of(loop.iter)}
     container = reading.name.partition("[")[0]
     return container if "[" in reading.name and container in iterated else ""
-
-
-def _is_average(link: Site | None, made: tuple[Site, ...]) -> bool:
-    """Return whether the line that stores a value from itself builds the graph, of parameters."""
-    statement = source.statement_at(link) if link is not None else None
-    if statement is None or not any(source.spans(statement, site.line) for site in made):
-        return False
-    return not source.words_of(statement).isdisjoint(_OF_PARAMETERS)
 
 
 def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from dis import opmap
 from types import FrameType
 
 import torch
@@ -17,7 +16,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.reading import Effect, Outlook, Read, Reading, Wanted, foretell
+from gradscope.detect.foresight.reading import Effect, Read, Wanted, foretell
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Held, tensors_of
 from gradscope.model import BackwardCall, Finding, Site
@@ -31,20 +30,19 @@ _MOST_MADE = 3
 _MOST_NAMED = 20
 _MOST_EXPECTED = 64
 _MOST_CALLS = 8  # backward calls that an expected line is waited for
-_FOR_ITER = opmap["FOR_ITER"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """A read that may build on a freed graph, and on the tensor of which node."""
+    """Where a read may build on a freed graph, and on the tensor of which node."""
 
-    read: Read
+    site: Site
     sequence_nr: int
     record: BackwardCall
     computed: bool
 
 
-class ForwardOnFreed(Observer):
+class FreedWatch(Observer):
     """Makes the finding GS103.
 
     When a call frees nodes, remember each line that would build on them. When that line is reached,
@@ -55,20 +53,20 @@ class ForwardOnFreed(Observer):
         self.watch = watch
         self._lines = lines
         self._schedule = Schedule()
-        self._expected: dict[int, list[_Expected]] = {}  # by line
+        self._expected: list[_Expected] = []
         self._coming: list[_Expected] = []
         self._told: set[tuple[Site, Site | None]] = set()
 
     def expect(
-        self, record: BackwardCall, found: list[tuple[Held, Outlook]], *, computed: bool
+        self, record: BackwardCall, found: list[tuple[Held, Read]], *, computed: bool
     ) -> None:
         """Remember the lines that would build on what a call that begins frees; ``computed``: it
         computes whether to keep the graph.
         """
         self._coming = [
-            _Expected(outlook.reading.read, _number(held), record, computed)
-            for held, outlook in found
-            if _builds(outlook.reading)
+            _Expected(read.site, _number(held), record, computed)
+            for held, read in found
+            if _builds(read)
         ]
 
     def after_call(
@@ -79,12 +77,10 @@ class ForwardOnFreed(Observer):
             return ()
         coming, self._coming = self._coming, []
         if record.exception is None and record.freed_tensors:
-            self._forget(record.number - _MOST_CALLS)
-            for expected in coming:
-                if sum(map(len, self._expected.values())) < _MOST_EXPECTED:
-                    self._expected.setdefault(expected.read.site.line, []).append(expected)
+            oldest = record.number - _MOST_CALLS
+            kept = (each for each in self._expected if each.record.number >= oldest)
+            self._wait_for([*kept, *coming][:_MOST_EXPECTED])
             if self._expected:
-                self._lines.wait(self, True)
                 self._lines.turn_on(frame)
         return ()
 
@@ -94,36 +90,27 @@ class ForwardOnFreed(Observer):
             self.after_call(call, call.record, user_frame(sys._getframe()))
         return ()
 
-    def _forget(self, number: int) -> None:
-        """Stop waiting for what was expected at older calls."""
-        for line, expected in tuple(self._expected.items()):
-            self._expected[line] = [e for e in expected if e.record.number >= number]
-            if not self._expected[line]:
-                del self._expected[line]
-        self._lines.wait(self, bool(self._expected))
+    def _wait_for(self, expected: list[_Expected]) -> None:
+        self._expected = expected
+        self._lines.wait(self, bool(expected))
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
         """Check whether the expected comes true: the very tensor, at that line, to be run
         backward.
         """
-        found = self._expected.get(frame.f_lineno)
+        found = [each for each in self._expected if each.site.line == frame.f_lineno]
         if not found:
             return ()
         here = place_in(frame).site
         expected = {
             e.sequence_nr: e
             for e in found
-            if (e.read.site.file, e.read.site.function) == (here.file, here.function)
+            if (e.site.file, e.site.function) == (here.file, here.function)
         }
-        if (
-            not expected
-            or not torch.is_grad_enabled()
-            or frame.f_code.co_code[frame.f_lasti] == _FOR_ITER
-        ):
-            return ()  # in its later iterations a loop does not read again what it runs over
+        if not expected or not torch.is_grad_enabled():
+            return ()
         # Looked at once: a later call that frees will expect it again.
-        del self._expected[frame.f_lineno]
-        self._lines.wait(self, bool(self._expected))
+        self._wait_for([each for each in self._expected if each not in found])
         with self._schedule:
             return self._examine(expected, user_frames(frame), here)
 
@@ -135,16 +122,16 @@ class ForwardOnFreed(Observer):
             freed = _freed_in(held) if known is not None else []
             if known is None or not freed:
                 continue
-            reading = _read_here(held, frames)
-            if reading is None or reading.read.site.line != here.line or not _builds(reading):
+            read = _read_here(held, frames)
+            if read is None or read.site.line != here.line or not _builds(read):
                 continue
-            if source.runs_a_part(reading.backward):
+            if source.runs_a_part(read.backward):
                 continue
-            cause = (reading.read.site, known.record.site)
+            cause = (read.site, known.record.site)
             if cause in self._told:
                 continue
             self._told.add(cause)
-            return [self._found(self._facts(known, reading, freed))]
+            return [self._found(self._facts(known, read, freed))]
         return []
 
     def _found(self, facts: gs103.ForwardOnFreed) -> Finding:
@@ -154,36 +141,36 @@ class ForwardOnFreed(Observer):
         return found
 
     def _facts(
-        self, known: _Expected, reading: Reading, freed: list[tuple[str, Token]]
+        self, known: _Expected, read: Read, freed: list[tuple[str, Token]]
     ) -> gs103.ForwardOnFreed:
         site = known.record.site
         made = dict.fromkeys(
             s for s in (site_of(token.place) for _, token in freed) if s is not None
         )
         return gs103.ForwardOnFreed(
-            read=reading.read.site,
-            holder=reading.name,
+            read=read.site,
+            holder=read.name,
             nodes=tuple(dict.fromkeys(name for name, _ in freed))[:_MOST_NAMED],
             made=tuple(made)[:_MOST_MADE],
             freed_by=known.record,
-            next_call=reading.backward,
+            next_call=read.backward,
             after=self.watch.calls,
             computed=known.computed,
-            again=reading.backward == site,
-            carried=reading.carried,
+            again=read.backward == site,
+            carried=read.carried,
         )
 
 
-def _read_here(held: Held, frames: list[FrameType]) -> Reading | None:
+def _read_here(held: Held, frames: list[FrameType]) -> Read | None:
     """Return the read that was expected, if it comes and the tensor is still there."""
     wanted = Wanted([held], lambda other: bool(_freed_in(other)))
-    found = foretell(wanted, start_before(frames[0], frames[0]), frames).outlooks
-    return next((o.reading for each, o in found if o.comes and each is held), None)
+    found = foretell(wanted, start_before(frames[0], frames[0]), frames)
+    return next((read for each, read in found.reads if found.comes and each is held), None)
 
 
-def _builds(reading: Reading) -> bool:
+def _builds(read: Read) -> bool:
     """Return whether the read computes something new from the tensor."""
-    return reading.read.effect is not Effect.BACKWARD
+    return read.effect is not Effect.BACKWARD
 
 
 def _number(held: Held) -> int:

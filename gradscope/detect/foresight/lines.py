@@ -5,17 +5,15 @@ tensor?
 from __future__ import annotations
 
 import ctypes
-import math
-import re
 import sys
 import threading
 import time
 import weakref
 import zlib
-from collections.abc import Iterable
-from itertools import chain, islice, product
+from collections.abc import Container, Iterable
+from itertools import chain, islice
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 
@@ -47,12 +45,10 @@ from gradscope.program.tensors import PLAIN, storage_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import DisableTorchFunction, hidden_from_compiler, is_compiler
 
-_MOST_KEPT = 8_192
+_MOST_KEPT = 4_096
 _MOST_READ = 64  # saved tensors before one line
-_MOST_PIECES = 256
 _PAGE = 4_096
-_MOST_PAGES = 256  # of one piece of memory that are read; of more than that, as many spread evenly
-_VARIABLE_INDEX = re.compile(r"\[([^\W\d]\w*)\]")
+_MOST_PAGES = 256  # of one tensor that are read; of more than that, as many spread evenly
 
 
 class Versions:
@@ -60,14 +56,11 @@ class Versions:
 
     def __init__(self) -> None:
         self._recent: list[weakref.ref[Packed]] = []
-        self._by_storage: dict[int, list[weakref.ref[Packed]]] = {}
-        self._sorted = 0  # how many of the recent ones are in there
 
     def add(self, packed: Packed) -> None:
         """Remember one more."""
         if len(self._recent) >= _MOST_KEPT:
             del self._recent[: _MOST_KEPT // 2]
-            self._forget_storages()
         self._recent.append(weakref.ref(packed))
 
     def changed(self, most: int) -> list[Packed]:
@@ -88,42 +81,22 @@ class Versions:
         if found or dead > most // 2 or dead == len(recent):
             known = {id(packed) for packed in found}
             recent[:] = [r for r in recent if (p := r()) is not None and id(p) not in known]
-            self._forget_storages()
         thread = this_thread.number
         return [packed for packed in found if packed.thread == thread]
 
-    def of_storage(self, storage: int) -> list[Packed]:
-        """Return those that this thread saved and whose tensor has this memory."""
-        for reference in self._recent[self._sorted :]:
-            packed = reference()
-            if packed is not None and packed.tensor is not None:
-                self._by_storage.setdefault(storage_of(packed.tensor), []).append(reference)
-        self._sorted = len(self._recent)
-        alive = (reference() for reference in self._by_storage.get(storage, ()))
-        thread = this_thread.number
-        return [
-            packed
-            for packed in alive
-            if packed is not None
-            and packed.thread == thread
-            and packed.tensor is not None
-            and storage_of(packed.tensor) == storage
-        ]
-
-    def newest(self, most: int) -> list[Packed]:
-        """Return those that this thread saved last."""
+    def newest(self, most: int, storages: Container[int] | None = None) -> list[Packed]:
+        """Return those that this thread saved last, of tensors with one of these memories."""
         thread, found = this_thread.number, []
         for reference in reversed(self._recent):
             packed = reference()
-            if packed is not None and packed.thread == thread:
+            if packed is None or packed.thread != thread:
+                continue
+            tensor = packed.tensor
+            if storages is None or (tensor is not None and storage_of(tensor) in storages):
                 found.append(packed)
                 if len(found) == most:
                     break
         return found
-
-    def _forget_storages(self) -> None:
-        self._by_storage.clear()
-        self._sorted = 0
 
 
 class MemoryBefore:
@@ -156,40 +129,25 @@ def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
     if line is None:
         return None
     objects = Objects(frame)
-    found = [_find(name, objects) for name in line.names]
-    if line.writes and any(value is MISSING for value in found):
-        packs = versions.newest(_MOST_READ)
-    else:
+    found = [objects.find(name) for name in line.names]
+    storages = None
+    if not line.writes or all(value is not MISSING for value in found):
         values = [value if is_exactly(value, list, tuple) else (value,) for value in found]
         some = islice(chain.from_iterable(values), _MOST_READ)
-        storages = {storage_of(each) for each in some if issubclass(type(each), torch.Tensor)}
-        packs = [packed for storage in storages - {0} for packed in versions.of_storage(storage)]
-    return MemoryBefore(frame.f_code, packs[:_MOST_READ]) if packs else None
+        storages = {storage_of(each) for each in some if issubclass(type(each), torch.Tensor)} - {0}
+    packs = versions.newest(_MOST_READ, storages) if storages != set() else []
+    return MemoryBefore(frame.f_code, packs) if packs else None
 
 
-def _find(path: str, objects: Objects) -> Any:
-    """What the path stands for; an index that is a variable counts as its value."""
-
-    def value_of(match: re.Match[str]) -> str:
-        value = objects.find(match[1])
-        return f"[{value!r}]" if is_exactly(value, int, str) else match[0]
-
-    return objects.find(_VARIABLE_INDEX.sub(value_of, path))
-
-
-class _Memory(NamedTuple):
-    """Where a tensor's elements lie: one piece, or several of the same length."""
-
-    address: int
-    nbytes: int
-    offsets: tuple[int, ...]
+_Memory: TypeAlias = tuple[int, int]
+"""Where a tensor's elements lie, one after the other: an address, and how many bytes."""
 
 
 def checksums(packs: Iterable[Packed | None]) -> list[int | None]:
     """Return a checksum of each saved tensor's elements, or of samples of a very large one.
 
-    No operation of torch's runs. None stands for a tensor on another device than the CPU, in a
-    layout of its own, or changed where torch has seen it.
+    No operation of torch's runs. None stands for a tensor on another device than the CPU, with gaps
+    between its elements, in a layout of its own, or changed where torch has seen it.
     """
     known: dict[_Memory | None, int | None] = {None: None}
     found = []
@@ -213,53 +171,42 @@ def _memory_of(packed: Packed) -> _Memory | None:
             or tensor._version != packed.version
         ):
             return None
+        length = 1  # of the elements that lie one after the other
+        for stride, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+            if n > 1 and stride not in (0, length):
+                return None
+            length *= n if stride else 1
         size = tensor.element_size()
-        dimensions = sorted(
-            (stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        )
-        last = tensor.storage_offset() + sum((n - 1) * stride for stride, n in dimensions)
-        if not tensor.numel() or (last + 1) * size > tensor.untyped_storage().nbytes():
+        last = tensor.storage_offset() + length
+        if not tensor.numel() or last * size > tensor.untyped_storage().nbytes():
             return None
         try:
-            address = tensor.data_ptr()
+            return tensor.data_ptr(), length * size
         except RuntimeError:  # a tensor that stands for another
             return None
-    length = 1  # of the elements that lie one after the other
-    outer = []
-    for stride, n in dimensions:
-        if stride == length:
-            length *= n
-        elif n > 1 and stride:
-            outer.append(range(0, stride * n, stride))
-    if math.prod(map(len, outer)) > _MOST_PIECES:
-        return None
-    return _Memory(address, length * size, tuple(sum(each) * size for each in product(*outer)))
 
 
 def checksum(memory: _Memory) -> int:
     """Return a checksum of some memory."""
+    address, nbytes = memory
+    if nbytes <= _PAGE * _MOST_PAGES:
+        return zlib.crc32((ctypes.c_char * nbytes).from_address(address))
     found = 0
-    for offset in memory.offsets:
-        start, nbytes = memory.address + offset, memory.nbytes
-        if nbytes <= _PAGE * _MOST_PAGES:
-            found = zlib.crc32((ctypes.c_char * nbytes).from_address(start), found)
-            continue
-        for i in range(_MOST_PAGES):
-            page = start + (nbytes - _PAGE) * i // (_MOST_PAGES - 1)
-            found = zlib.crc32((ctypes.c_char * _PAGE).from_address(page), found)
+    for i in range(_MOST_PAGES):
+        page = address + (nbytes - _PAGE) * i // (_MOST_PAGES - 1)
+        found = zlib.crc32((ctypes.c_char * _PAGE).from_address(page), found)
     return found
 
 
 _MOST_EVENTS = 200_000
-_COMPARED = 256  # of the newest saved tensors, at every line
-_SOON, _COMPARED_LATER = 2_000, 64  # after so many events, of which each costs
+_COMPARED = 128  # of the newest saved tensors, at every line
 _MOST_SECONDS = 0.5
 _ENOUGH = 5
 """Calls in a row on graphs that are known: what the next iteration does was seen by then."""
 _BACKWARD = Backward.run.__code__
 
 
-class _Thread(threading.local):
+class _Traced(threading.local):
     """One thread's trace, and the place in the user's code that runs now."""
 
     handle: Handle | None = None
@@ -283,7 +230,7 @@ class LineWatch(Observer):
     def __init__(self, watch: State) -> None:
         self.watch = watch
         self._versions = Versions()
-        self._thread = _Thread()
+        self._thread = _Traced()
         # One bound method each, to be recognised by identity.
         self._starts, self._inside = self._start, self._event
         self._events = 0
@@ -463,8 +410,7 @@ class LineWatch(Observer):
 
     def _compare(self) -> None:
         thread = self._thread
-        most = _COMPARED if self._events < _SOON else _COMPARED_LATER
-        changed = self._versions.changed(most)
+        changed = self._versions.changed(_COMPARED)
         hidden = [] if thread.contents is None else thread.contents.changed()
         if thread.code is None or not (changed or hidden):
             return

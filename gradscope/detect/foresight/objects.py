@@ -1,20 +1,18 @@
-"""Looks up what a dotted name of a frame stands for, without running any of the user's code."""
+"""Looks up what a name as it is written stands for, without running any of the user's code."""
 
 from __future__ import annotations
 
-import types
-from collections import OrderedDict
+import ast
 from types import FrameType
 from typing import Any
 
-import torch
-
-from gradscope.code import names
 from gradscope.code.bytecode import MISSING
-from gradscope.program import layouts
-from gradscope.program.containers import layout_of
-from gradscope.program.layouts import is_exactly
+from gradscope.program.containers import Contents
+from gradscope.program.layouts import is_a, is_exactly
+from gradscope.program.reach import ON_DEMAND
 from gradscope.program.variables import local_variables
+
+_READER = Contents(ON_DEMAND.max_items)
 
 
 class Objects:
@@ -23,52 +21,40 @@ class Objects:
     def __init__(self, frame: FrameType) -> None:
         self._variables = {**frame.f_globals, **dict(local_variables(frame))}
 
-    def find(self, path: str) -> Any:
-        """Return what the path stands for; MISSING where only the user's code could tell."""
-        root, parts = names.split(path) or ("", [])
-        return follow(self._variables.get(root, MISSING), parts)
-
-
-def follow(found: Any, parts: list[str]) -> Any:
-    """Return what a chain of attributes and elements leads to."""
-    for part in parts:
-        if found is MISSING:
-            break
-        found = part_of(found, part)
-    return found
-
-
-def part_of(owner: Any, part: str) -> Any:
-    """Return an attribute, ``.h``, or an element, ``[3]``, as it is stored."""
-    return attribute(owner, part[1:]) if part[0] == "." else _item(owner, part[1:-1])
-
-
-def attribute(owner: Any, name: str) -> Any:
-    """Return an attribute as it is stored, without asking descriptors."""
-    layout = layout_of(type(owner))
-    if layouts.is_a(owner, types.ModuleType):
-        return layouts.module_variables(owner).get(name, MISSING)
-    if layout.has_dict or layouts.derives(type(owner), torch.nn.Module):
-        namespace = object.__getattribute__(owner, "__dict__")
-        if name in namespace:
-            return namespace[name]
-        for kind in ("_parameters", "_buffers", "_modules"):
-            if is_exactly(namespace.get(kind), dict, OrderedDict) and name in namespace[kind]:
-                return namespace[kind][name]
-    classes = layouts.class_bases(owner if layout.is_class else type(owner))
-    return next(
-        (space[name] for cls in classes if name in (space := layouts.class_namespace(cls))), MISSING
-    )
-
-
-def _item(owner: Any, key: str) -> Any:
-    if layouts.derives(type(owner), torch.nn.Module):
-        return attribute(owner, key)
-    if layouts.is_a(owner, dict):
-        wanted: Any = key[1:-1] if key[0] in "'\"" else int(key)
-        return dict.get(owner, wanted, MISSING)
-    base: Any = next((base for base in (list, tuple) if layouts.is_a(owner, base)), None)
-    if base is None or not key.lstrip("-").isdigit():
+    def find(self, text: str) -> Any:
+        """Return what the text stands for; MISSING where only the user's code could tell."""
+        match ast.parse(text).body:
+            case [ast.Expr(value=node)]:
+                return self._value(node)
         return MISSING
-    length = base.__len__(owner)  # past any method of a subclass
-    return base.__getitem__(owner, int(key)) if -length <= int(key) < length else MISSING
+
+    def _value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Name(id=name):
+                return self._variables.get(name, MISSING)
+            case ast.Attribute(value=owner, attr=name):
+                return _part_of(self._value(owner), "attribute", name)
+            case ast.Subscript(value=owner, slice=key):
+                return _part_of(self._value(owner), "item", self._value(key))
+            case ast.Constant(value=value):
+                return value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(number))):
+                return -number
+        return MISSING
+
+
+def _part_of(owner: Any, kind: str, key: Any) -> Any:
+    """Return an attribute or element as it is stored, without asking descriptors."""
+    if not is_exactly(key, str, int):
+        return MISSING
+    held = _READER.of(owner)
+    if is_a(owner, list, tuple) and type(key) is int and key < 0:
+        key += sum(how == "item" for how, *_ in held)
+    for how, name, value in held:
+        if how == kind and name == key:
+            return value
+        if how in ("class", "globals") and kind == "attribute":
+            found = _part_of(value, "attribute" if how == "class" else "item", key)
+            if found is not MISSING:
+                return found
+    return MISSING

@@ -17,7 +17,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.foresight.evidence import shared_graph
-from gradscope.detect.foresight.forward_on_freed import ForwardOnFreed
+from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.reading import Wanted, foretell
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
@@ -41,7 +41,7 @@ class Foresight(Observer):
     yet is waited for ``later``.
     """
 
-    def __init__(self, watch: State, later: ForwardOnFreed) -> None:
+    def __init__(self, watch: State, later: FreedWatch) -> None:
         self.watch = watch
         self._later = later
         self._schedule = Schedule()
@@ -116,19 +116,18 @@ class Foresight(Observer):
         wanted = Wanted(reached, freeing.trace, freeing.comes_to)
         start = start_at_call(frames[0])
         foretold = foretell(wanted, start, frames)
-        outlooks = foretold.outlooks
+        found = foretold.reads
         computed = _computes_retain(frames[0])
-        if computed or not (outlooks and outlooks[0][1].comes):
-            self._later.expect(record, outlooks, computed=computed)
+        if computed or not (found and foretold.comes):
+            self._later.expect(record, found, computed=computed)
         if computed:
             return []
-        self._set_alarm(call, [] if outlooks else foretold.explored.decided)
-        found = [(held, outlook.reading) for held, outlook in outlooks]
-        facts = shared_graph(self.watch, look, record, freeing, found, reached, frames, start)
-        if facts is None:
+        self._set_alarm(call, [] if found else foretold.decided)
+        if not found:
             return []
-        if not outlooks[0][1].comes:
-            facts = replace(facts, conditions=outlooks[0][1].conditions)
+        facts = shared_graph(self.watch, look, record, freeing, found, reached, frames, start)
+        if not foretold.comes:
+            facts = replace(facts, conditions=foretold.conditions)
         finding = gs102.finding(facts)
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding

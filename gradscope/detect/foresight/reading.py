@@ -11,14 +11,14 @@ from typing import Any
 
 from torch import Tensor
 
-from gradscope.code import changes, source
+from gradscope.code import source
 from gradscope.code.bytecode import MISSING, site_at
 from gradscope.detect.foresight.shared_graphs import Held
 from gradscope.model import Site
 from gradscope.model.paths import Path
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.machine import Machine
-from gradscope.program.ahead.questions import Explored, FromFrames, explore, in_words
+from gradscope.program.ahead.questions import FromFrames, explore, in_words
 from gradscope.program.ahead.values import (
     NO_MARKS,
     NULL,
@@ -56,10 +56,12 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Where the object that ``name`` holds is read; ``backward`` is the call that comes of it.
+    """Where the tensor that ``name`` holds is read, in a frame of the user's; ``backward`` is the
+    call that comes of it.
 
-    ``via`` is what is written there; ``after_back_edge``: it is read in a later iteration of a loop
-    around the starting point.
+    ``via`` is what is written there. ``again``: it is read in a later iteration of a loop around
+    the starting point, or by code that a library runs again. ``carried``: when the call comes, the
+    program has stored something else under the name.
     """
 
     name: str
@@ -67,48 +69,25 @@ class Read:
     effect: Effect
     via: str
     backward: Site
-    after_back_edge: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A read of ``name`` that leads to another backward call, and the user's frame that reads it.
-
-    ``way`` leads to the call. ``again``: a library that was handed the code of the frame runs it
-    again. ``carried``: when the call comes, the program has stored something else under the name.
-    """
-
-    name: str
-    read: Read
     frame: FrameType
     way: Way
     again: bool = False
     carried: bool = False
 
-    @property
-    def backward(self) -> Site:
-        """The backward call that will run through what was read."""
-        return self.read.backward
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """A read that leads to a failing backward call, and what must hold for it to come.
-
-    ``comes``: every way that the code can go leads there.
-    """
-
-    reading: Reading
-    comes: bool = True
-    conditions: tuple[str, ...] = ()
-
 
 @dataclass(slots=True)
 class Foretold:
-    """What is foretold of held tensors, and which branches keep others from harm."""
+    """The reads of held tensors that lead to a failing backward call, and what must hold for it to
+    come.
 
-    outlooks: list[tuple[Held, Outlook]] = field(default_factory=list)
-    explored: Explored = field(default_factory=Explored)
+    ``comes``: every way that the code can go leads there. ``decided`` are the branches that are
+    known.
+    """
+
+    reads: list[tuple[Held, Read]] = field(default_factory=list)
+    comes: bool = False
+    conditions: tuple[str, ...] = ()
+    decided: list[tuple[FrameType, int]] = field(default_factory=list)
 
 
 class Wanted:
@@ -240,44 +219,37 @@ def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> 
     ``frames`` are the user's, innermost first.
     """
     explored = explore(wanted, start)
-    found = Foretold(explored=explored)
-    if not explored.hazards:
+    found = Foretold(comes=explored.is_certain, decided=explored.decided)
+    if not found.comes:
+        words = filter(None, map(in_words, explored.parting))
+        found.conditions = tuple(dict.fromkeys(words))[:_MOST_CONDITIONS]
+    if not (found.comes or found.conditions):
         return found
-    comes = explored.is_certain
-    words = [words for fork in explored.parting if (words := in_words(fork))]
-    if not comes and not words:
-        return found
-    conditions = () if comes else tuple(dict.fromkeys(words))[:_MOST_CONDITIONS]
     sure = [hazard for hazard in explored.hazards if hazard.sure]
     for hazard in sorted(sure, key=lambda each: each.way.steps)[:1]:  # the nearest
         for mark in sorted(hazard.marks, key=wanted.rank):
-            held, outlook = (
-                mark.held,
-                Outlook(reading_of(hazard, mark, frames), comes, conditions),
-            )
-            if all(held is not known for known, _ in found.outlooks):
-                found.outlooks.append((held, outlook))
+            if all(mark.held is not known for known, _ in found.reads):
+                found.reads.append((mark.held, _read(hazard, mark, frames)))
     return found
 
 
-def reading_of(hazard: Hazard, mark: Mark, frames: Sequence[FrameType]) -> Reading:
+def _read(hazard: Hazard, mark: Mark, frames: Sequence[FrameType]) -> Read:
     """Return the read by which a backward call comes to a held tensor."""
     note = mark.note or Note(hazard.code, hazard.at, hazard.depth, hazard.again, 0)
     frame = frames[min(note.depth, len(frames) - 1)]
     site = site_at(note.code, note.at)
     driven = owner_of(hazard.code) != USER
     backward = place_in(frame).site if driven else site_at(hazard.code, hazard.at)
-    is_root = _is_root_at(backward, site)
     via = _text(site)
     adds = via and _adds_to(source.statement_at(site), via)
-    effect = Effect.BACKWARD if is_root else Effect.AUGMENTED if adds else Effect.FEEDS
-    name = name_of(mark.held, frame, via)
-    name = via if driven and via else name
-    read = Read(name, site, effect, via, backward, driven or note.again)
+    effect = Effect.AUGMENTED if adds else Effect.FEEDS
+    effect = Effect.BACKWARD if _is_root_at(backward, site) else effect
+    name = via if driven and via else name_of(mark.held, frame, via)
     names = {path.text for path in mark.held.paths}
     in_loop = driven or source.loop_around(place_in(frame).site) is not None
     carried = in_loop and bool(names) and hazard.gone >= ({name} if name in names else names)
-    return Reading(name, read, frame, hazard.way, driven, carried)
+    way = hazard.way
+    return Read(name, site, effect, via, backward, frame, way, driven or note.again, carried)
 
 
 def _is_root_at(backward: Site, site: Site) -> bool:
@@ -318,17 +290,9 @@ def name_of(held: Held, frame: FrameType, written: str) -> str:
     names = [path.text for path in held.paths if _is_of(path, frame)]
     if written in names:
         return written
-    if names:
-        return names[0]
-    if written:
-        return written
-    return _target_at(frame) or (held.paths[0].text if held.paths else "the result")
-
-
-def _target_at(frame: FrameType) -> str:
-    statement = source.statement_at(place_in(frame).site)
-    targets = sorted(changes.targets_of(statement)) if statement is not None else []
-    return targets[0] if targets else ""
+    if names or written:
+        return names[0] if names else written
+    return held.paths[0].text if held.paths else "the result"
 
 
 def _is_of(path: Path, frame: FrameType) -> bool:

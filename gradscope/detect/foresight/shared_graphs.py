@@ -27,14 +27,13 @@ _MOST_TENSORS = 64
 class Held:
     """A tensor of the user's, all its names, and what it leads to; lives no longer than the look.
 
-    ``own`` is the place in the look of its node, ``root`` whether that will run, and ``freed`` are
-    the places of the nodes that will be freed, the nearest first.
+    ``own`` is the place in the look of its node, ``freed`` are the places of the nodes that will be
+    freed, the nearest first.
     """
 
     tensor: torch.Tensor
     paths: list[Path] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)
-    root: bool = False
     own: int | None = None
 
 
@@ -67,7 +66,6 @@ class Freeing:
         if start is None:
             return False
         held.own = self.look.index.get(start)
-        held.root = held.own is not None and self.look.will_run(held.own)
         met = self._met_from(start)
         held.freed = [i for i in reachable(self.look.targets, met) if self.frees[i]]
         return bool(held.freed)
@@ -106,7 +104,7 @@ def is_root_of(record: BackwardCall, look: Look, held: Held, name: str) -> bool:
     Compiled code is one node, whatever it returns: there the names tell the results apart.
     """
     root = record.roots[0] if len(record.roots) == 1 else None
-    if root is None or not held.root or held.own is None or held.own != root.node:
+    if root is None or held.own is None or held.own != root.node:
         return False
     is_compiled = held.own in look.compiled
     return not is_compiled or root.name in (None, name)

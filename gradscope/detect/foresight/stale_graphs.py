@@ -18,7 +18,7 @@ from gradscope.collect.nodes import held as saved_in
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.reading import Reading, Wanted, foretell
+from gradscope.detect.foresight.reading import Read, Wanted, foretell
 from gradscope.detect.foresight.shared_graphs import Held, tensors_of
 from gradscope.detect.foresight.training import reason_for_a_constant
 from gradscope.model import Site
@@ -48,18 +48,18 @@ class Needed(NamedTuple):
     """
 
     held: Held
-    reading: Reading
+    read: Read
     start: FromFrames
-    tensors: tuple[str, ...]
-    nodes: tuple[str, ...]
-    made: tuple[Site, ...]
+    stale: _Stale
     conditions: tuple[str, ...] | None
 
     def facts(self, changed_at: Site, after: int, by: gs202.By) -> gs202.StaleSoon:
         """Return the facts of the finding: changed at a place, after so many backward calls."""
-        name, read, backward = self.reading.name, self.reading.read.site, self.reading.backward
-        found = self.tensors, self.nodes, self.made
-        return gs202.StaleSoon(changed_at, name, *found, read, backward, after, by, self.conditions)
+        read, stale = self.read, self.stale
+        tensors, nodes = tuple(stale.tensors)[:_MOST_NAMED], tuple(stale.nodes)[:_MOST_NAMED]
+        saved = tensors, nodes, tuple(stale.made)[:_MOST_MADE]
+        lines = read.site, read.backward
+        return gs202.StaleSoon(changed_at, read.name, *saved, *lines, after, by, self.conditions)
 
 
 class StaleGraphs:
@@ -89,19 +89,11 @@ class StaleGraphs:
         wanted = Wanted([h for h in tensors_of(frames) if self._traces(h)], self._traces)
         if not wanted.leads:
             return None
-        for held, outlook in foretell(wanted, start, frames).outlooks:
-            stale = self._stale_in(held)
-            if source.runs_a_part(outlook.reading.backward):
-                continue
-            return Needed(
-                held,
-                outlook.reading,
-                start,
-                tuple(stale.tensors)[:_MOST_NAMED],
-                tuple(stale.nodes)[:_MOST_NAMED],
-                tuple(stale.made)[:_MOST_MADE],
-                None if outlook.comes else outlook.conditions,
-            )
+        foretold = foretell(wanted, start, frames)
+        for held, read in foretold.reads:
+            if not source.runs_a_part(read.backward):
+                conditions = None if foretold.comes else foretold.conditions
+                return Needed(held, read, start, self._stale_in(held), conditions)
         return None
 
     def _traces(self, held: Held) -> bool:
@@ -138,11 +130,10 @@ class StaleGraphs:
 
 def need_of(watch: State, needed: Needed, frames: Sequence[FrameType]) -> gs202.Need:
     """Return what decides how a stale graph is cured."""
-    reading = needed.reading
-    again = reading.again or reading.read.after_back_edge
-    if not again:
+    read = needed.read
+    if not read.again:
         return gs202.Need()
     leaves = leaves_of(Walker(_MOST_NODES).walk([held_node(needed.held.tensor)]))
-    around = events_around(needed.start, reading.way)
-    constant = reason_for_a_constant(watch, reading, leaves, frames, around)
-    return gs202.Need(reading.carried, again, constant)
+    around = events_around(needed.start, read.way)
+    constant = reason_for_a_constant(watch, read, leaves, frames, around)
+    return gs202.Need(read.carried, True, constant)

@@ -15,7 +15,7 @@ from gradscope.code import changes, source
 from gradscope.code.losses import Way, way_to
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.reading import Reading
+from gradscope.detect.foresight.reading import Read
 from gradscope.detect.foresight.shared_graphs import Freeing, Held
 from gradscope.model import BackwardCall, Site
 from gradscope.program.ahead.ways import Event, What
@@ -130,7 +130,7 @@ def roles_of(
     record: BackwardCall,
     freeing: Freeing,
     held: Held,
-    reading: Reading,
+    reading: Read,
     reached: Sequence[Held],
     frames: Sequence[FrameType],
     around: tuple[Sequence[Event], Sequence[Event]],
@@ -176,7 +176,7 @@ def roles_of(
 
 def reason_for_a_constant(
     watch: State,
-    reading: Reading,
+    reading: Read,
     leaves: Sequence[torch.Tensor],
     frames: Sequence[FrameType],
     around: tuple[Sequence[Event], Sequence[Event]],
@@ -215,7 +215,7 @@ class _Between:
         self,
         freeing: Freeing,
         record: BackwardCall,
-        reading: Reading,
+        reading: Read,
         ways: tuple[Way, Way],
         optimizers: tuple[tuple[Optimizer, ...], tuple[Optimizer, ...]],
         names: _Leaves,
@@ -238,9 +238,9 @@ class _Between:
         first = self._ways[0].sites(name_first, self._ways[1])
         second = self._ways[1].sites(name_second, self._ways[0])
         if held is failing and not second:
-            name_second, second = self._reading.read.via or self._reading.name, ()
-            if source.statement_at(self._reading.read.site) is not None:
-                second = (self._reading.read.site,)
+            name_second, second = self._reading.via or self._reading.name, ()
+            if source.statement_at(self._reading.site) is not None:
+                second = (self._reading.site,)
         if not name_second or not (first or second):
             return None
         leaves = self._freeing.leaves(held)
@@ -306,7 +306,7 @@ def _lost_behind(failing: Held, cut: Held) -> list[torch.Tensor]:
 
 
 def _constant(
-    reading: Reading,
+    reading: Read,
     way: Way,
     optimizers: Optimizers,
     leaves: Sequence[torch.Tensor],
@@ -319,7 +319,7 @@ def _constant(
         return ""
     if leaves and optimizers.all and not _of(leaves, second or optimizers.all):
         return "no optimizer that steps with this loss has its parameters"
-    if way.takes_as_target(name) or way.takes_as_target(reading.read.via):
+    if way.takes_as_target(name) or way.takes_as_target(reading.via):
         return "it enters the loss as its target"
     if _is_named_constant(name):
         return "its name says that it is a constant"
@@ -328,7 +328,7 @@ def _constant(
     return ""
 
 
-def _is_given_to_grad(reading: Reading) -> bool:
+def _is_given_to_grad(reading: Read) -> bool:
     """Return whether ``autograd.grad`` is asked for the gradient of the variable itself."""
     here = place_in(reading.frame).site
     region = source.loop_around(here) or source.function_around(here)
@@ -381,7 +381,7 @@ def _loss_text(site: Site) -> str:
     return ast.unparse(func.value) if isinstance(func, ast.Attribute) else ""
 
 
-def _asks_for_rows(record: BackwardCall, reading: Reading, between: Sequence[Event]) -> bool:
+def _asks_for_rows(record: BackwardCall, reading: Read, between: Sequence[Event]) -> bool:
     """Return whether the calls of a loop ask for gradients of parts of one result, with no step
     between: the rows of a Jacobian.
     """

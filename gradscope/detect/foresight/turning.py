@@ -15,7 +15,6 @@ from gradscope.program.standing import standing
 
 _FARTHEST = 4_096
 _KNOWN = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant, ast.Name, ast.Attribute)
-_PARTS = (*_KNOWN, ast.cmpop, ast.boolop, ast.unaryop, ast.operator, ast.expr_context)
 _COSTLY = (ast.Pow, ast.LShift, ast.MatMult, ast.In, ast.NotIn)
 
 
@@ -35,9 +34,8 @@ def _turn(frame: FrameType, at: int) -> Alarm | None:
     counters = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     names = {node.id for node in ast.walk(statement.test) if isinstance(node, ast.Name)}
     nodes = [*ast.walk(statement.test)]
-    if len(names & counters) != 1 or not all(isinstance(node, _PARTS) for node in nodes):
-        return None
-    if any(isinstance(node, _COSTLY) for node in nodes):
+    is_known = all(isinstance(n, _KNOWN) for n in nodes if isinstance(n, ast.expr))
+    if len(names & counters) != 1 or not is_known or any(isinstance(n, _COSTLY) for n in nodes):
         return None
     name = (names & counters).pop()
     objects = Objects(frame)

@@ -9,19 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from gradscope.code.stores import Bound, bound_of, find_calls, find_store
-from gradscope.code.through_data import writes_data
+from gradscope.code.stores import Bound, bound_of, store_of
+from gradscope.code.through_data import data_lines
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
-from gradscope.detect.leaks.suspects import Mark, Scan, Scanned, Spans, Suspect
+from gradscope.detect.leaks.suspects import Scan, Spans, Suspect
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.layouts import closure_of
@@ -147,15 +147,13 @@ class Growth(Observer):
 
     def __init__(self, watch: State) -> None:
         self.watch = watch
-        self.named: dict[Place, Path] = {}
-        """Which variable held what a line had saved and no backward call has met."""
         self.told_between_calls = False
         self._loops: dict[Place, CallLoop] = {}
         self._between: dict[Key, Sightings] = {}
         self._looks = 0
         self._creates = False
         self._told: dict[Key, _Facts | None] = {}
-        self._marks: set[Mark] = set()
+        self._attributes: set[str | None] = set()
         self._touched = 0
         self._thread = this_thread.number
         self._scans = 0
@@ -244,7 +242,7 @@ class Growth(Observer):
         loop.numbers = frozenset()
         if scanned is None:
             return ()
-        loop.holders = _follow(loop.holders, loop.count, scanned.suspects)
+        loop.holders = _follow(loop.holders, loop.count, scanned)
         self.watch.lifting.doubted = any(
             s.grows and key not in self._told for key, s in loop.holders.items()
         )
@@ -265,8 +263,7 @@ class Growth(Observer):
         if not self._looks or sys.exception() is not None:
             return  # the backward call may have been still to come
         for key, sightings in self._between.items():
-            kept = is_kept_between_calls(sightings, self._looks, _ENOUGH_AT_ONCE)
-            if kept and key not in self._told:
+            if key not in self._told and _is_kept_between_calls(sightings, self._looks):
                 self.told_between_calls = True
                 self._told[key] = facts = _facts(self.watch, sightings, None)
                 yield _finding(facts)
@@ -319,12 +316,12 @@ class Growth(Observer):
             )
             return
         for key, sightings in grown:
-            suspect = sightings.newest
             loop.done = True
-            if suspect.is_told:  # by the name that it has elsewhere
-                self._told[key] = None
+            attribute = sightings.newest.names[0].attribute
+            if attribute is not None and attribute in self._attributes:
+                self._told[key] = None  # told by the name that it has elsewhere
                 continue
-            self._marks.add(suspect.mark)
+            self._attributes.add(attribute)
             self._told[key] = facts = _facts(self.watch, sightings, loop)
             yield _finding(facts)
         if not loop.done and not loop.holders and loop.grows(ended=ended):
@@ -333,7 +330,7 @@ class Growth(Observer):
             if cycle is not None:
                 (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
                 each = (now - before) / (last - first_seen)
-                yield gs304.finding(gs304.KeptByCycle(loop.record, *cycle[:3], last, each))
+                yield gs304.finding(gs304.KeptByCycle(loop.record, *cycle, last, each))
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""
@@ -343,14 +340,13 @@ class Growth(Observer):
         loops = [loop for loop in self._loops.values() if loop.holders]
         for loop in loops[:_MOST_LOOKS_BACK]:
             scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False, last=True)
-            suspects = () if scanned is None else scanned.suspects
             known = [
                 replace(
                     each,
                     iterations=min(each.iterations, loop.count + loop.before),
                     in_graph=loop.holders[each.key].newest.in_graph,
                 )
-                for each in suspects
+                for each in scanned or ()
                 if each.key in loop.holders
             ]
             loop.holders |= _follow(loop.holders, loop.count, known)
@@ -384,8 +380,7 @@ class Growth(Observer):
         if scanned is None:
             return
         self._looks += not last or self.watch.lifting.on
-        self.named = scanned.named or self.named
-        found = _follow(self._between, self._looks, scanned.suspects)
+        found = _follow(self._between, self._looks, scanned)
         # The last look brings figures up to date; variables may be gone by then.
         self._between = self._between | found if last else found
 
@@ -416,16 +411,15 @@ class Growth(Observer):
         *,
         between_calls: bool,
         last: bool = False,
-    ) -> Scanned | None:
+    ) -> list[Suspect] | None:
         room = self._room()
         if not room or not frames:
             return None
         started = time.thread_time()  # a busy machine must not change what is found
         spans = Spans(self.watch, ticks, room)
         with Untraced():
-            told = frozenset(self._marks)
-            scanned = Scan(frames, spans, numbers, told, between_calls, last).run()
-        if scanned.suspects or between_calls:  # else all that was touched goes with the iteration
+            scanned = Scan(frames, spans, numbers, between_calls, last).run()
+        if scanned or between_calls:  # else all that was touched goes with the iteration
             self._touched += spans.touched
         self._scans += 1
         self._seconds += time.thread_time() - started
@@ -483,13 +477,14 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
     facts: dict[str, Any] = {
         "call": record,
         "holder": name.text,
-        "stored": find_store(suspect.names, container=suspect.is_container, files=suspect.files),
+        "stored": store_of(suspect.names, suspect.files, container=suspect.is_container)[0],
         "counts_bytes": watch.hooked,
         **_figures(sightings, Seen()),
     }
     if loop is not None and suspect.in_graph and not suspect.is_container:
         site = None if record is None else record.site
-        silent = site is not None and writes_data(site.file)
+        lines = {} if site is None else data_lines(site.file)
+        silent = any(line.writes for line in lines.values())
         return gs301.Carried(**facts, silent=silent, steps=loop.waits)
     return gs302.KeptAlive(
         **facts,
@@ -518,10 +513,10 @@ def _has_grown(sightings: Sightings, *, ended: bool) -> bool:
     )
 
 
-def is_kept_between_calls(sightings: Sightings, looks: int, at_once: int) -> bool:
+def _is_kept_between_calls(sightings: Sightings, looks: int) -> bool:
     """Return the same where no backward call marks the iterations, after so many looks."""
     suspect = sightings.newest
-    often = len(sightings.seen) > 1 or suspect.iterations >= at_once
+    often = len(sightings.seen) > 1 or suspect.iterations >= _ENOUGH_AT_ONCE
     grown = sightings.count == looks and sightings.grows and often
     return grown and _bound(suspect) is not Bound.EMPTIED
 
@@ -529,61 +524,48 @@ def is_kept_between_calls(sightings: Sightings, looks: int, at_once: int) -> boo
 def _bound(suspect: Suspect) -> Bound:
     if not suspect.is_container:
         return Bound.NONE
-    store = find_store(suspect.names, container=True, files=suspect.files)
+    store, _ = store_of(suspect.names, suspect.files, container=True)
     return bound_of(suspect.names, store)
 
 
-_Cycle: TypeAlias = tuple[str, str, Site | None, int]
-"""What closes a kind of cycle (``ctx``, ``hook``, ``grad``), a name, its line, how many."""
-
-
-def _find_cycle(*, creates: bool) -> _Cycle | None:
-    """Return the kind of cycle that keeps most graphs alive, of all that the collector tracks.
+def _find_cycle(*, creates: bool) -> tuple[str, str, Site | None] | None:
+    """Return what closes the kind of cycle that keeps most graphs alive (``ctx``, ``hook``,
+    ``grad``), its name and its line, of all that the collector tracks.
 
     ``creates``: the program has called ``backward(create_graph=True)``.
     """
-    cycles = (_through_ctx(), _through_hooks(), _through_grad() if creates else None)
-    found = (cycle for cycle in cycles if cycle is not None and cycle[-1] >= _FEWEST)
-    return max(found, key=lambda cycle: cycle[-1], default=None)
+    for (kind, what), count in Counter(_closing(creates=creates)).most_common(1):
+        if count >= _FEWEST and kind == "ctx":
+            return kind, what.text, store_of((what,))[0]
+        if count >= _FEWEST and kind == "hook":
+            return kind, what.co_name, Site(what.co_filename, what.co_firstlineno)
+        if count >= _FEWEST:
+            return kind, ".grad", None
+    return None
 
 
-def _through_ctx() -> _Cycle | None:
-    counts = Counter(path for path, tensor in contexts() if _made_by_ctx(path, tensor))
-    if not counts:
-        return None
-    ((name, count),) = counts.most_common(1)
-    return "ctx", name.text, find_store((name,), container=False), count
+def _closing(*, creates: bool) -> Iterator[tuple[str, Any]]:
+    """Yield what leads from a graph back to a tensor of its own: an attribute of a ``ctx``, the
+    code of a hook, a ``.grad``.
+    """
+    for path, tensor in contexts():
+        if _made_by_ctx(path, tensor):
+            yield "ctx", path
+    for each in tracked(Tensor):
+        is_leaf = is_held_leaf(each)
+        with DisableTorchFunction():
+            grad = each.grad if is_leaf and creates else None
+            hooks = None if is_leaf else each._backward_hooks
+        if grad is not None and grad.requires_grad:
+            yield "grad", None
+        for hook in tuple(hooks.values()) if hooks else ():
+            if type(hook) is FunctionType:
+                held = (*(value for _, value in closure_of(hook)), *(hook.__defaults__ or ()))
+                if any(value is each for value in held):
+                    yield "hook", hook.__code__
 
 
 def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
     """True when the tensor is an output of the very Function on whose ctx it was stored."""
     name = type(held_node(tensor)).__name__.removesuffix("Backward")
     return bool(name) and name in path.origin.function.split(".")
-
-
-def _through_hooks() -> _Cycle | None:
-    counts: Counter[CodeType] = Counter()
-    for each in tracked(Tensor):
-        with DisableTorchFunction():
-            installed = None if is_held_leaf(each) else each._backward_hooks
-        for hook in tuple(installed.values()) if type(installed) is dict or installed else ():
-            if type(hook) is FunctionType:
-                held = (*(value for _, value in closure_of(hook)), *(hook.__defaults__ or ()))
-                if any(value is each for value in held):
-                    counts[hook.__code__] += 1
-    if not counts:
-        return None
-    ((code, count),) = counts.most_common(1)
-    calls = find_calls(code.co_filename, "register_hook")
-    around = [site for site in calls if site.line <= code.co_firstlineno <= site.end_line]
-    candidates = around or (calls if len(calls) == 1 else ())
-    site = candidates[0] if candidates else Site(code.co_filename, code.co_firstlineno)
-    return "hook", code.co_name, site, count
-
-
-def _through_grad() -> _Cycle | None:
-    count = 0
-    for each in tracked(Tensor):
-        with DisableTorchFunction():
-            count += is_held_leaf(each) and each.grad is not None and each.grad.requires_grad
-    return ("grad", ".grad", None, count) if count else None

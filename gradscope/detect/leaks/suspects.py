@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from gradscope.code.source import statement_at
+from gradscope.code import source
 from gradscope.code.stores import store_of
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
@@ -23,7 +22,6 @@ from gradscope.collect.state import State
 from gradscope.model import Site
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program.reach import Budget, named_tensors
-from gradscope.program.sites import Place
 from gradscope.program.tensors import held_node, is_parameter, storage_of
 from gradscope.torch_private import NO_SEQUENCE_NR, DisableTorchFunction
 
@@ -32,14 +30,11 @@ _OLDEST = 127  # iterations told apart in one graph
 
 @dataclass(slots=True)
 class Extent:
-    """What tensors keep alive: how many nodes, leaves not counted, and their numbers; saved bytes,
-    and the lines that saved them.
-    """
+    """What tensors keep alive: how many nodes, leaves not counted, their numbers, saved bytes."""
 
     numbers: set[int] = field(default_factory=set)
     nodes: int = 0
     nbytes: int = 0
-    places: set[Place] = field(default_factory=set)
 
 
 class Spans:
@@ -130,8 +125,6 @@ class Spans:
             for packed in self._watch.saved_by(node):
                 if packed.storage:
                     storages[packed.storage] = packed.nbytes
-                if packed.place is not None:
-                    found.places.add(packed.place)
             if token_of(node) is None and self._watch.past.was_lifted(number):
                 for _, data in held(node, kind_of(type(node))):
                     if isinstance(data, torch.Tensor) and not is_parameter(data):
@@ -150,14 +143,6 @@ class Spans:
         node: Node | None = root
         while node is not None:
             following = [n for n in self._following(node) if n._sequence_nr() != NO_SEQUENCE_NR]
-            if len(following) == 1:
-                name = type(node).__name__
-                if name.startswith("Add") and terms:  # the first term was added to a constant
-                    return terms + 1
-                if not name.startswith(("Add", "Mul", "Div")):
-                    break
-                node = following[0]
-                continue
             if len(following) != 2 or not type(node).__name__.startswith(("Add", "Sub")):
                 break
             older, newer = sorted(following, key=lambda n: self.time_of(self.number(n)))
@@ -217,8 +202,6 @@ _LAST = Budget(100_000, max_seconds=0.2, max_depth=12, max_items=10_000, window=
 _FEWEST = 3  # iterations that must be seen together before anything is suspected
 _MOST_CHAINS = 16
 
-Mark: TypeAlias = tuple[int, str | None]
-
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
@@ -227,8 +210,7 @@ class Suspect:
     A container holds one tensor or more of each iteration; else one tensor's own graph goes back
     that far. ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of
     the graph of the call itself. ``files`` are those of the code that was running. ``cut``: not
-    everything was looked at, so it may be more. ``mark`` tells it by a node that it goes on to hold
-    and by its attribute; ``is_told``: a mark that was told.
+    everything was looked at, so it may be more.
     """
 
     names: tuple[Path, ...]
@@ -240,21 +222,11 @@ class Suspect:
     is_container: bool = False
     files: tuple[str, ...] = ()
     cut: bool = False
-    mark: Mark = (0, None)
-    is_told: bool = False
 
     @property
     def key(self) -> tuple[Origin, str]:
         """What tells suspects of different scans apart."""
         return self.names[0].origin, self.names[0].text
-
-
-@dataclass(frozen=True, slots=True)
-class Scanned:
-    """What one scan found; ``named`` says which variable held what a line had saved."""
-
-    suspects: tuple[Suspect, ...]
-    named: dict[Place, Path]
 
 
 @dataclass(slots=True)
@@ -270,21 +242,20 @@ class _Group:
 class Scan:
     """One look at what the variables of frames hold. It holds Nodes: let go of it at once.
 
-    ``numbers`` are those of the nodes of the call that has just ended, ``told`` the marks of what
-    was told. ``between_calls``: no backward call marks the iterations, so only what was computed
-    apart counts as another one. ``last``: look further, as the program has ended.
+    ``numbers`` are those of the nodes of the call that has just ended. ``between_calls``: no
+    backward call marks the iterations, so only what was computed apart counts as another one.
+    ``last``: look further, as the program has ended.
     """
 
     frames: Sequence[FrameType]
     spans: Spans
     numbers: frozenset[int]
-    told: frozenset[Mark]
     between_calls: bool
     last: bool
     found: dict[int, tuple[Tensor, Node, list[Path]]] = field(default_factory=dict)
     """The tensors with a graph, by their ids."""
 
-    def run(self) -> Scanned:
+    def run(self) -> list[Suspect]:
         """Return what is held."""
         budget = _LAST if self.last else _BUDGET
         for tensor, paths in named_tensors(self.frames, budget):
@@ -296,22 +267,14 @@ class Scan:
         for group in containers:
             nodes = [self.found[number][1] for number in group.members]
             names = tuple(sorted(group.names, key=lambda name: len(name.text)))
-            suspect = self._suspect(
-                *(names, self.spans.extent(nodes), group.iterations, group.members),
-                held={*map(self.spans.number, nodes)},
-            )
+            extent = self.spans.extent(nodes)
+            suspect = self._suspect(names, extent, group.iterations, group.members)
             # Of a larger container only so many are looked at.
             cut = len(group.members) >= budget.max_items
             suspects.append(replace(suspect, is_container=True, cut=cut))
-        chains = [number for number in self.found if number not in inside]
-        suspects += self._chains(chains)
-        named: dict[Place, Path] = {}
-        for _, node, paths in map(self.found.__getitem__, chains if self.between_calls else ()):
-            for place in self.spans.extent((node,)).places:
-                named.setdefault(place, paths[0])
+        suspects += self._chains([number for number in self.found if number not in inside])
         files, full = self._files(), self.spans.is_full
-        suspects = [replace(each, files=files, cut=each.cut or full) for each in suspects]
-        return Scanned(tuple(suspects), named)
+        return [replace(each, files=files, cut=each.cut or full) for each in suspects]
 
     def _files(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(frame.f_code.co_filename for frame in self.frames))
@@ -363,8 +326,6 @@ class Scan:
         stores = {n: store_of(names_of[n], self._files()) for n in upstream}
         carriers = [stores[n][0] for n in upstream if stores[n][1]]
         upstream = [n for n in upstream if stores[n][1] or not _is_read(names_of[n][0], carriers)]
-        first = {stores[n][0] or n: place for place, n in reversed([*enumerate(upstream)])}
-        upstream.sort(key=lambda n: (first[stores[n][0] or n], not stores[n][1]))
         suspects: list[Suspect] = []
         explained: set[int] = set()  # sequence numbers of the chains' newest nodes
         named: set[tuple[Origin, str]] = set()
@@ -378,43 +339,24 @@ class Scan:
                 continue  # another tensor of the same dict or list
             named.add((names[0].origin, names[0].text))
             length = lengths[number] if self.between_calls else spans.told_apart(extent.numbers)
-            # Of a tensor that no attribute holds, another one goes on from it.
-            held = extent.numbers if names[0].attribute is not None else ()
-            suspects.append(self._suspect(names, extent, length, (number,), held, numbered[number]))
+            suspects.append(self._suspect(names, extent, length, (number,)))
         return suspects
 
     def _suspect(
-        self,
-        names: tuple[Path, ...],
-        extent: Extent,
-        iterations: int,
-        members: Iterable[int],
-        held: Collection[int],
-        newest: int | None = None,
+        self, names: tuple[Path, ...], extent: Extent, iterations: int, members: Iterable[int]
     ) -> Suspect:
-        """Return what holds these tensors, which lead to nodes of the numbers ``held``."""
+        """Return what holds these tensors."""
         with DisableTorchFunction():
             is_scalar = all(self.found[number][0].dim() == 0 for number in members)
-        attribute = names[0].attribute
-        return Suspect(
-            *(names, iterations, extent.nodes, extent.nbytes, is_scalar),
-            in_graph=2 * len(extent.numbers & self.numbers) > extent.nodes,
-            mark=(min(held) if newest is None else newest, attribute),
-            is_told=any(number in held and of == attribute for number, of in self.told),
-        )
+        in_graph = 2 * len(extent.numbers & self.numbers) > extent.nodes
+        return Suspect(names, iterations, extent.nodes, extent.nbytes, is_scalar, in_graph)
 
 
 def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:
     """Return whether one of these stores reads what has this name, so that it passes it on."""
-    statements = (statement_at(site) for site in stores if site is not None)
-    return any(
-        isinstance(node, ast.Name | ast.Attribute)
-        and isinstance(node.ctx, ast.Load)
-        and ast.unparse(node) == name.text
-        for statement in statements
-        if statement is not None
-        for node in ast.walk(statement)
-    )
+    statements = [source.statement_at(site) for site in stores if site is not None]
+    reads = (node for each in statements if each is not None for node in source.reads_of(each))
+    return any(ast.unparse(node) == name.text for node in reads)
 
 
 def _before_items(path: Path) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,29 +16,25 @@ from typing import Any
 
 from gradscope.code import source
 from gradscope.code.bytecode import flow_of, site_at
-from gradscope.code.stores import find_store
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
-from gradscope.collect.shapes import Shape
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.questions import backward_calls_after
 from gradscope.program.layouts import class_namespace, derives, is_user_module, user_functions
-from gradscope.program.sites import Place, Route, from_library
+from gradscope.program.sites import Place, Route
 from gradscope.rules import gs303, gs305
 
 _OFTEN_ENOUGH = 3
 _FEW = 64
 _FEWEST_BYTES = 1024
 _SHARE = 0.05  # of all that was saved
-_MOST_GRAPHS = 1_000
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _MOST_FUNCTIONS = 500  # read for one line
 _MOST_KEPT = 256  # calls remembered
-_EVERY = 8  # calls between two judgements
 _BACKWARD = ("backward", "manual_backward", "grad")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -68,10 +64,10 @@ class Unused(Observer):
         self.watch = watch
         self._growth = growth
         self._dropped: dict[Route, _Dropped] = {}
-        self._met: Counter[frozenset[Route | None]] = Counter()
-        self._repeats: Counter[Shape] = Counter()
-        self._lines: Counter[_Line] = Counter()
-        self._has_repeated = False
+        self._met: set[Route | None] = set()
+        self._places: set[Place | None] = set()
+        self._repeated: set[int] = set()
+        """The numbers of recognized graphs' shapes, whose places are known."""
         # What is under way when the watch begins is larger than the watch.
         self._around = {watch.saving.routes.of(sys._getframe())}
 
@@ -93,18 +89,16 @@ class Unused(Observer):
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> None:
         """Note by way of which lines the graph was built, and the call is made."""
-        self._met[frozenset(token.route for token in look.tokens)] += 1
-        if len(self._met) > _MOST_GRAPHS:
-            self._fold()
+        self._met.update(token.route for token in look.tokens)
         self._around.add(self.watch.saving.routes.of(frame))
 
     def before_guarded(self, call: Call) -> None:
         """Note the same of a recognized graph."""
-        self._has_repeated = True
-        self._repeats[call.shape] = count = self._repeats[call.shape] + 1
-        if len(self._repeats) > _MOST_GRAPHS:
-            self._fold()
-        if not count & (count - 1) or count % _FEW == 0:  # they come by way of the same lines
+        is_new = call.shape.number not in self._repeated
+        if is_new:
+            self._repeated.add(call.shape.number)
+            self._places.update(call.shape.places)
+        if is_new or call.number % _FEW == 0:  # they come by way of the same lines
             self._around.add(self.watch.saving.routes.of(sys._getframe()))
 
     def at_end(self) -> Iterator[Finding]:
@@ -132,49 +126,25 @@ class Unused(Observer):
         line = max(sizes, key=lambda each: sizes[each])
         routes = sorted(lines[line], key=lambda r: -often[r].nbytes)
         times = max(often[r].times for r in routes)
-        facts = self._facts(sites[line], routes[0], times, sizes[line], trained)
-        if not self.watch.is_worth_telling(facts.made, facts.nbytes):
+        built, nbytes = routes[0].places[0], sizes[line] // times
+        if not self.watch.is_worth_telling(sites[line], nbytes):
             return
-        yield gs305.finding(facts)
-
-    def _facts(
-        self, site: Site, route: Route, times: int, nbytes: int, trained: dict[_Line, int]
-    ) -> gs305.NeverBackpropagated:
-        built = route.places[0]
-        name = self._growth.named.get(built)
-        stored = None if name is None else find_store((name,), container=False)
-        if _line(built) in trained or (stored and (stored.file, stored.line) in trained):
-            name = stored = None
-        return gs305.NeverBackpropagated(
-            made=site,
-            built=built.site if _line(built) not in trained else None,
-            also_trained=trained.get(_line(built), 0),
-            holder=None if name is None else name.text,
-            stored=stored,
-            times=times,
-            exactly=not self._has_repeated,
-            nbytes=nbytes // times,
-            after=self.watch.calls,
+        yield gs305.finding(
+            gs305.NeverBackpropagated(
+                made=sites[line],
+                built=built.site if _line(built) not in trained else None,
+                times=times,
+                exactly=not self._repeated,
+                nbytes=nbytes,
+                after=self.watch.calls,
+            )
         )
 
-    def _trained(self) -> dict[_Line, int]:
-        """Return the lines that are trained through, and by how many backward calls."""
-        self._fold()
-        lines = dict(self._lines)
-        for place in (place for route in self._around for place in route.places):
-            lines.setdefault(_line(place), 0)
-        return lines
-
-    def _fold(self) -> None:
-        """Count the calls for each line by way of which their graphs were built."""
-        for routes, calls in self._met.items():
-            places = {place for route in routes if route is not None for place in route.places}
-            self._lines.update(dict.fromkeys(map(_line, places), calls))
-        for shape, calls in self._repeats.items():
-            places = {place for place in shape.places if place is not None}
-            self._lines.update(dict.fromkeys(map(_line, places), calls))
-        self._met.clear()
-        self._repeats.clear()
+    def _trained(self) -> set[_Line]:
+        """Return the lines that are trained through."""
+        routes = (route for route in (*self._met, *self._around) if route is not None)
+        places = {place for route in routes for place in route.places} | self._places
+        return {_line(place) for place in places if place is not None}
 
 
 def _line(place: Place) -> _Line:
@@ -193,22 +163,16 @@ class _YetToTrain:
         self._calls = {
             (inner.code, _shape(outer)) for places in made for inner, outer in pairwise(places)
         }
-        self._named: dict[str, list[CodeType]] = {}
-        codes = {place.code for route in routes for place in route.places}
-        for code in codes:
-            self._name(code)
+        self._named: dict[str, set[CodeType]] = defaultdict(set)
+        waiting = [place.code for route in routes for place in route.places]
         functions = [*user_functions()]
-        spaces = _reached({code.co_filename for code in codes}, functions)
-        for function in functions:
-            if id(function.__globals__) in spaces:
-                self._name(function.__code__)
-
-    def _name(self, code: CodeType) -> None:
-        known = self._named.setdefault(code.co_name, [])
-        if code not in known:
-            known.append(code)
-            for inner in _inside(code):
-                self._name(inner)
+        spaces = _reached({code.co_filename for code in waiting}, functions)
+        waiting += [each.__code__ for each in functions if id(each.__globals__) in spaces]
+        while waiting:
+            code = waiting.pop()
+            if code not in self._named[code.co_name]:
+                self._named[code.co_name].add(code)
+                waiting += _inside(code)
 
     def may_come(self, places: Sequence[Place]) -> bool:
         """Return whether a backward call may yet come inside of what the last of these places, the
@@ -228,34 +192,20 @@ class _YetToTrain:
         """
         waiting, known = deque(codes), codes
         while waiting and len(known) < _MOST_FUNCTIONS:
-            for index, names in _calls_in(waiting[0]):
+            flow = flow_of(waiting[0])
+            for index in range(len(flow.instructions)):
+                if not (names := flow.names_of_call(index)):
+                    continue
                 site = site_at(waiting[0], index)
                 if names[-1] in _BACKWARD and (site.file, site.line) not in self._lines:
                     return True
-                called = {*self._called(waiting[0], names)}
+                called = self._named.get(names[-1], set())
                 waiting += called - known
                 known |= called
             inside = {*_inside(waiting.popleft())}
             waiting += inside - known
             known |= inside
         return bool(waiting)
-
-    def _called(self, code: CodeType, names: Sequence[str]) -> Iterable[CodeType]:
-        """Return the functions that a call may run: of those of its name the one of the same class,
-        for a method of the same object.
-        """
-        named = self._named.get(names[-1], ())
-        beside = f"{code.co_qualname.rpartition('.')[0]}.{names[-1]}"
-        own = [e for e in named if names[:-1] == ("self",) and e.co_qualname == beside]
-        return own or named
-
-
-def _calls_in(code: CodeType) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the calls of code, each with the names of what it calls."""
-    flow = flow_of(code)
-    for index, instruction in enumerate(flow.instructions):
-        if instruction.is_call and (names := flow.names_of_call(index)):
-            yield index, names
 
 
 def _reached(files: set[str], functions: Sequence[FunctionType]) -> set[int]:
@@ -294,7 +244,7 @@ def _shape(place: Place) -> str:
     return repr((constants, [keyword.arg for keyword in call.keywords]))
 
 
-def _outermost(route: Route, trained: dict[_Line, int], yet: _YetToTrain) -> Site | None:
+def _outermost(route: Route, trained: set[_Line], yet: _YetToTrain) -> Site | None:
     """Return the outermost line of a route that is not trained through, one in a loop if there is.
 
     What a generator or coroutine runs goes on at lines that only resume it: they are left out.
@@ -334,7 +284,6 @@ class Waste(Observer):
     def __init__(self, watch: State) -> None:
         self.watch = watch
         self._kept: dict[int, _Kept] = {}
-        self._told: set[Site] = set()
 
     def dropped(self, packed: Packed, nbytes: int) -> None:
         """Count a saved tensor that went with its graph, at any moment."""
@@ -356,43 +305,32 @@ class Waste(Observer):
 
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterator[Finding]:
-        """Remember a call that kept its graph, and judge from time to time."""
+    ) -> Iterable[Finding]:
+        """Remember a call that kept its graph."""
         keeps = record.retain_graph and not record.create_graph and _is_of_the_user(record)
         if keeps and record.exception is None and call.place is not None:
             self._kept[call.number] = _Kept(record)
             if len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
-        if call.number % _EVERY == 0:
-            yield from self._judge()
+        return ()
 
-    def after_guarded(self, call: Call) -> Iterable[Finding]:
-        """Judge from time to time; no hook tells what becomes of the graph."""
-        return self._judge() if self._kept and call.number % _EVERY == 0 else ()
-
-    def at_end(self) -> Iterable[Finding]:
+    def at_end(self) -> Iterator[Finding]:
         """Judge what there was."""
-        return self._judge()
-
-    def _judge(self) -> Iterator[Finding]:
-        sites = {kept.record.site: kept.record for kept in self._kept.values()}
-        for site, record in sites.items():
-            of_site = [kept for kept in self._kept.values() if kept.record.site == site]
-            unused = [kept.nbytes for kept in of_site if kept.nbytes and not kept.used]
-            if site is None or site in self._told or any(kept.used for kept in of_site):
+        by_site: dict[Site | None, list[_Kept]] = defaultdict(list)
+        for kept in self._kept.values():
+            by_site[kept.record.site].append(kept)
+        for site, of_site in by_site.items():
+            sizes = [kept.nbytes for kept in of_site if kept.nbytes]
+            if len(sizes) < _OFTEN_ENOUGH or any(kept.used for kept in of_site):
                 continue
-            enough = len(unused) >= _OFTEN_ENOUGH
-            if enough and self.watch.is_worth_telling(site, max(unused)):
-                self._told.add(site)
-                facts = gs303.KeptForNothing(record, len(unused), max(unused))
-                yield gs303.finding(facts)
+            if self.watch.is_worth_telling(site, max(sizes)):
+                record, nbytes = of_site[-1].record, max(sizes)
+                yield gs303.finding(gs303.KeptForNothing(record, len(sizes), nbytes))
 
 
 def _is_of_the_user(record: BackwardCall) -> bool:
-    """Return whether the user could leave ``retain_graph=True`` away: a library may pass it, as the
-    adjoint method of an ODE solver does inside of ``loss.backward()``.
+    """Return whether the user wrote ``retain_graph``: a library may pass it, as the adjoint method
+    of an ODE solver does inside of ``loss.backward()``.
     """
-    if not from_library(sys._getframe(1)):
-        return True
     written = None if record.site is None else source.call_at(record.site)
     return written is not None and any(k.arg == "retain_graph" for k in written.keywords)

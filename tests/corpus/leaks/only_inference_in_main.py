@@ -11,7 +11,7 @@ def main():
     net.eval()
     hits = 0
     for _ in range(6):
-        out = net(torch.randn(16, 8))  # advice: GS305 [no_grad]; created: GS305; held_by: GS305
+        out = net(torch.randn(16, 8))  # advice: GS305 [no_grad]; created: GS305
         hits += int(out.argmax(1).eq(0).sum())
 
 

@@ -100,8 +100,9 @@ class SharedGraph:
     What decides the fix: ``same_root``, both calls start at the same node; ``again``, they are one
     line of code; ``carried``, the holder holds something else by then; ``elements``, the list
     over which the loop of the call runs; ``accumulated``, the holder is a running total that the
-    call starts from; ``trained``, it leads to parameters that something trains;
-    ``stepped_between``, an optimizer steps before ``next_call``.
+    call starts from; ``averaged``, it is a weighted sum of parameters that this loss trains in
+    another way; ``trained``, it leads to parameters that something trains; ``stepped_between``, an
+    optimizer steps before ``next_call``.
     ``alive`` are the bytes that all graphs hold as ``call``
     begins, 0 where they are not known. ``conditions`` must hold for the later call to come, in
     words; None where it comes in any case. ``roles`` says who is trained by what.
@@ -120,6 +121,7 @@ class SharedGraph:
     carried: bool = False
     elements: str = ""
     accumulated: bool = False
+    averaged: bool = False
     trained: bool = True
     stepped_between: bool = False
     alive: int = 0
@@ -236,9 +238,13 @@ def _of_state(facts: SharedGraph) -> Iterator[Fix]:
     """Yield what can be done with a state that goes from one iteration into the next."""
     lost = grouped(facts.roles.leaves) or "the parameters"
     own = f"{lost} would get gradient from each loss through its own iteration, not earlier ones"
+    if facts.averaged:
+        average = "an average of parameters is not trained through"
+        message = f"compute `{facts.holder}` under torch.no_grad(): {average}"
+        yield Fix(FixKind.NO_GRAD, message, effects=("no parameter is trained through it",))
     goes = "each iteration's graph goes once its call is over"
     yield _fix(FixKind.DETACH, facts, own, goes, reason=CARRIED)
-    if not facts.call.driven:
+    if not facts.averaged and not facts.call.driven:
         yield _fix(FixKind.RETAIN_GRAPH, facts)
 
 

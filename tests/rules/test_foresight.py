@@ -107,6 +107,7 @@ FIXES = [
     ),
     (replace(SIBLING, same_root=True), "recompute", "forward pass again"),
     (CARRIED, "detach", "detach() `h` after this call"),
+    (replace(CARRIED, averaged=True), "no_grad", "torch.no_grad()"),
     (
         replace(CARRIED, accumulated=True, same_root=True, roles=Roles(total=True)),
         "item",
@@ -152,6 +153,7 @@ ORDERS = {
     "the same loss": (replace(SIBLING, same_root=True), "recompute retain_graph"),
     "losses that are alike": (replace(SIBLING, roles=Roles(alike=True)), "recompute retain_graph"),
     "a state": (CARRIED, "detach retain_graph"),
+    "an average": (replace(CARRIED, averaged=True), "no_grad detach"),
     "made once, trained": (replace(CARRIED, carried=False), "recompute detach no_grad"),
     "made once, a constant": (
         replace(CARRIED, carried=False, roles=Roles(constant="no step has it")),

@@ -29,6 +29,7 @@ from gradscope.rules.roles import UNKNOWN
 _MOST_NODES = 50
 _MOST_MADE = 3
 _MOST_OTHERS = 5
+_LINEAR = frozenset({"Add", "Sub", "Mul", "Div", "Lerp", "Clone"})
 
 
 def shared_graph(
@@ -65,6 +66,7 @@ def shared_graph(
         again=again,
         carried=reading.carried,
         elements=_elements(reading, site),
+        averaged=_is_average(look, record, freeing, held),
         accumulated=same_root and reading.effect is Effect.AUGMENTED,
         trained=_is_trained(freeing.leaves(held), frames),
         stepped_between=makes_step(around[0]),
@@ -154,6 +156,13 @@ def _elements(reading: Read, site: Site) -> str:
     iterated = {ast.unparse(node) for node in source.reads_of(loop.iter)}
     container = reading.name.partition("[")[0]
     return container if "[" in reading.name and container in iterated else ""
+
+
+def _is_average(look: Look, record: BackwardCall, freeing: Freeing, held: Held) -> bool:
+    """Return whether a tensor is a weighted sum of parameters that the loss trains without it."""
+    names = {look.nodes[i].name().removesuffix("Backward0") for i in held.freed}
+    roots = [root.node for root in record.roots if root.node is not None]
+    return names <= _LINEAR and not freeing.lost(roots, held.own)
 
 
 def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:

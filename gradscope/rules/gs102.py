@@ -219,7 +219,9 @@ def _of_total(facts: SharedGraph) -> Iterator[Fix]:
     effect = "each call trains by its own loss alone"
     item = _fix(FixKind.ITEM, facts, effect, reason=f"`{name}` is a running total")
     reset = f"set `{name}` to zero at the start of each iteration: it still holds earlier losses"
-    zero = Fix(FixKind.OTHER, reset, effects=(effect,), reason=f"`{name}` is a loss, never reset")
+    zero = Fix(
+        FixKind.RECOMPUTE, reset, effects=(effect,), reason=f"`{name}` is a loss, never reset"
+    )
     yield from (item, zero) if facts.roles.total else (zero, item)
 
 

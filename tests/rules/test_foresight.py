@@ -113,7 +113,7 @@ FIXES = [
         "item",
         ".item()",
     ),
-    (replace(CARRIED, accumulated=True, same_root=True), "other", "set `h` to zero"),
+    (replace(CARRIED, accumulated=True, same_root=True), "recompute", "set `h` to zero"),
     (replace(CARRIED, carried=False), "recompute", "train.py:17"),
     (replace(CARRIED, carried=False, trained=False), "detach", "where it is stored"),
     (replace(CARRIED, elements="losses"), "sum_losses", "sum(losses).backward()"),

@@ -1,5 +1,5 @@
 """A loss that is not reset."""
-# fix: other
+# fix: recompute
 
 import torch
 from torch import nn

@@ -20,7 +20,7 @@ from gradscope.rules.suppressing import Suppressor
 from gradscope.units import counted
 
 if TYPE_CHECKING:
-    from gradscope.fixing.proposals import Plan
+    from gradscope.fixing.plan import Plan
     from gradscope.fixing.rehearsal import Record
 
 
@@ -43,7 +43,7 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     """Show the fixes of a recording, or of a script that is run for it, as a diff; try them out or
     write them if asked to.
     """
-    from gradscope.fixing import proposals
+    from gradscope.fixing import plan as plans
     from gradscope.fixing.constructs import with_edits
     from gradscope.fixing.runs import Bounds
     from gradscope.fixing.verify import default_calls, try_out
@@ -63,7 +63,7 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
         are = f", {_suppressed(suppressed)}" if suppressed else ""
         print_line(console, f"nothing to fix: no finding in {file}{are}")
         return 0
-    plan = proposals.plan(recording, options.finding, options.picks)
+    plan = plans.plan(recording, options.finding, options.picks)
     if suppressed and not by_name:
         print_line(console, f"left out: {_suppressed(suppressed)}")
     tries = options.verify or options.write
@@ -115,7 +115,7 @@ def _rehearsed(
     """Return the recording with what a rehearsal of its run finds among its fixes, and the record
     of that if it came to its end.
     """
-    from gradscope.fixing.options import with_options
+    from gradscope.fixing.candidates import with_options
     from gradscope.fixing.runs import Bounds, rehearse
 
     tell("rehearses the run")
@@ -137,7 +137,7 @@ def _suppressed(findings: Sequence[Finding]) -> str:
 
 def _write_fix(plan: Plan, console: Console) -> int:
     from gradscope.fixing.patch import write
-    from gradscope.fixing.proposals import CODE
+    from gradscope.fixing.plan import CODE
 
     if any(change.file == CODE for change in plan.changes):
         print_line(console, "nothing written: the program was given with -c, and is in no file")

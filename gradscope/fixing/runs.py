@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, bare, read
-from gradscope.fixing.proposals import CODE
+from gradscope.fixing.plan import CODE
 from gradscope.fixing.rehearsal import Line, Record, Spot
 from gradscope.model import Finding, Header, Outcome, Recording
 from gradscope.record.file import load

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Change, old_place
-from gradscope.fixing.proposals import Candidate, Plan, Proposal, replanned, without
+from gradscope.fixing.plan import Candidate, Plan, Proposal, replanned, without
 from gradscope.fixing.rehearsal import Record
 from gradscope.fixing.runs import Bounds, Run, Start, check, rehearse, run, start_process
 from gradscope.fixing.training import Change as TrainingChange

@@ -12,7 +12,7 @@ import pytest
 
 from gradscope.commands.fix import FixOptions, fix
 from gradscope.errors import GradscopeError
-from gradscope.fixing.proposals import plan
+from gradscope.fixing.plan import plan
 from gradscope.fixing.runs import Bounds
 from gradscope.fixing.verify import Trial, Tried, try_out
 from gradscope.model import Edit, Fix, FixKind, Recording, Severity

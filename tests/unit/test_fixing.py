@@ -15,7 +15,7 @@ import pytest
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Source, apply, bare, decoded, read, split, unified_diff, write
-from gradscope.fixing.proposals import Plan, plan
+from gradscope.fixing.plan import Plan, plan
 from gradscope.model import (
     Certainty,
     Edit,

@@ -12,7 +12,7 @@ import pytest
 from gradscope.fixing import verify
 from gradscope.fixing.marks import Place
 from gradscope.fixing.patch import Change, Source, apply, split
-from gradscope.fixing.proposals import plan
+from gradscope.fixing.plan import plan
 from gradscope.fixing.rehearsal import Event, Line, Record
 from gradscope.fixing.runs import Bounds, Run, read_notes, told_place
 from gradscope.fixing.training import Comparison, owners

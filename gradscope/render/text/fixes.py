@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.fixing.patch import Change, apply, read, unified_diff
-from gradscope.fixing.proposals import Candidate, Plan, Proposal
+from gradscope.fixing.plan import Candidate, Plan, Proposal
 from gradscope.model import Finding
 from gradscope.render.text.finding import print_help, tag
 from gradscope.render.text.snippets import location

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.fixing.proposals import Proposal
+from gradscope.fixing.plan import Proposal
 from gradscope.fixing.rehearsal import Line, Spot
 from gradscope.fixing.runs import Loss, Run, text_at, told_place
 from gradscope.fixing.training import Change, Comparison, Difference, Key, owners

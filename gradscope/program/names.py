@@ -18,14 +18,9 @@ from gradscope.program.tensors import is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
 
-_MODULE = None if MODULE_CALL is None else Variable(MODULE_CALL, "self")
+_MODULE: Any = None if MODULE_CALL is None else Variable(MODULE_CALL, "self")
 _DEEPEST = 60  # frames looked at for a module
 _MOST_ENTRIES = 100  # of a container that is looked through for one
-
-
-def _module_in(frame: FrameType) -> Any:
-    """Return the module whose call runs in a frame."""
-    return None if _MODULE is None else _MODULE.of(frame)
 
 
 class Names:
@@ -43,7 +38,7 @@ class Names:
         while frame is not None and depth < _DEEPEST:
             code = frame.f_code
             if code is MODULE_CALL:
-                module = _module_in(frame)
+                module = _MODULE.of(frame)
                 if module is None:
                     return None
                 known = self._modules.get(id(module))
@@ -95,7 +90,7 @@ class Names:
         outermost, caller = module, caller_of(frame)
         for above in islice(frames_from(frame), _DEEPEST):
             if above.f_code is MODULE_CALL:
-                outermost, caller = _module_in(above) or outermost, caller_of(above)
+                outermost, caller = _MODULE.of(above) or outermost, caller_of(above)
         users = (each for each in frames_from(caller) if owner_of(each.f_code) == USER)
         name = next(filter(None, (_variable(each, outermost) for each in users)), None)
         self._learn_module(outermost, name or self._unnamed(outermost))

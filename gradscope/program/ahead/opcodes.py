@@ -11,25 +11,9 @@ from typing import Any, Final
 
 from gradscope.code.bytecode import MISSING, NULL_FIRST, Instruction
 from gradscope.program.ahead import iteration, models, operators
+from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.machine import RULES, Machine
-from gradscope.program.ahead.values import (
-    NULL,
-    Cell,
-    Exhausted,
-    Function,
-    OwnDict,
-    OwnList,
-    OwnSet,
-    Raised,
-    Super,
-    Suspended,
-    Unknown,
-    is_plain,
-    key_of,
-    kind_of,
-    lost,
-)
 from gradscope.program.layouts import derives, is_a
 
 Rule = Callable[["Machine", Frame, Instruction], "tuple[str, Any] | None"]
@@ -54,7 +38,7 @@ def _nothing(m: Machine, f: Frame, i: Instruction) -> None:
 
 @_rule("MAKE_CELL")
 def _make_cell(m: Machine, f: Frame, i: Instruction) -> None:
-    f.variables[i.slot] = Cell(f.variables[i.slot])
+    f.variables[i.slot] = v.Cell(f.variables[i.slot])
 
 
 @_rule("COPY_FREE_VARS")
@@ -80,7 +64,7 @@ def _swap(m: Machine, f: Frame, i: Instruction) -> None:
 
 def _load(m: Machine, f: Frame, slot: int, name: str) -> None:
     value = f.variables[slot]
-    if value is NULL:
+    if value is v.NULL:
         m.throw(UnboundLocalError, name)
     f.stack.append(value)
     m.note_read(value, f, first=f.live is not None and slot not in f.stored)
@@ -100,7 +84,7 @@ def _load_two(m: Machine, f: Frame, i: Instruction) -> None:
 @_rule("LOAD_FAST_AND_CLEAR")
 def _load_and_clear(m: Machine, f: Frame, i: Instruction) -> None:
     f.stack.append(f.variables[i.slot])
-    f.variables[i.slot] = NULL
+    f.variables[i.slot] = v.NULL
 
 
 def _store(f: Frame, slot: int) -> None:
@@ -127,13 +111,13 @@ def _store_and_load(m: Machine, f: Frame, i: Instruction) -> None:
 
 @_rule("DELETE_FAST")
 def _delete_fast(m: Machine, f: Frame, i: Instruction) -> None:
-    f.variables[i.slot] = NULL
+    f.variables[i.slot] = v.NULL
 
 
 @_rule("LOAD_DEREF")
 def _load_deref(m: Machine, f: Frame, i: Instruction) -> None:
     value = m.overlay.cell(f.variables[i.slot])
-    if value is NULL:
+    if value is v.NULL:
         m.throw(NameError, i.name)
     f.stack.append(value)
     m.note_read(value, f, first=m.overlay.is_untouched(f.variables[i.slot]))
@@ -150,15 +134,15 @@ def _global(m: Machine, f: Frame, name: str) -> Any:
 @_rule("LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS")
 def _load_global(m: Machine, f: Frame, i: Instruction) -> None:
     if i.opname == "LOAD_FROM_DICT_OR_GLOBALS":
-        lost("a class body")
+        v.lost("a class body")
     if i.null and NULL_FIRST:
-        f.stack.append(NULL)
+        f.stack.append(v.NULL)
     names = m.overlay.view(f.names) if i.opname == "LOAD_NAME" else {}
     value = names[i.name] if i.name in names else _global(m, f, i.name)
     f.stack.append(value)
     m.note_read(value, f, first=f.space.get(i.name) is value)
     if i.null and not NULL_FIRST:
-        f.stack.append(NULL)
+        f.stack.append(v.NULL)
 
 
 @_rule("STORE_NAME STORE_GLOBAL")
@@ -178,9 +162,9 @@ def _delete_name(m: Machine, f: Frame, i: Instruction) -> None:
 
 @_rule("LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR")
 def _load_attribute(m: Machine, f: Frame, i: Instruction) -> None:
-    owner = Super(*f.pop(3)[1:]) if i.opname == "LOAD_SUPER_ATTR" else f.stack.pop()
+    owner = v.Super(*f.pop(3)[1:]) if i.opname == "LOAD_SUPER_ATTR" else f.stack.pop()
     value = m.attribute(owner, i.name)
-    f.stack += [NULL, value] if i.null and NULL_FIRST else [value, NULL] if i.null else [value]
+    f.stack += [v.NULL, value] if i.null and NULL_FIRST else [value, v.NULL] if i.null else [value]
     m.note_read(value, f, first=m.overlay.is_untouched(owner))
 
 
@@ -249,8 +233,8 @@ def _compare(m: Machine, f: Frame, i: Instruction) -> None:
 @_rule("IS_OP")
 def _is(m: Machine, f: Frame, i: Instruction) -> None:
     left, right = f.pop(2)
-    if type(left) is Unknown or type(right) is Unknown:
-        f.stack.append(Unknown(why="is"))
+    if type(left) is v.Unknown or type(right) is v.Unknown:
+        f.stack.append(v.Unknown(why="is"))
     else:
         f.stack.append((left is right) ^ bool(i.arg))
 
@@ -259,13 +243,13 @@ def _is(m: Machine, f: Frame, i: Instruction) -> None:
 def _contains(m: Machine, f: Frame, i: Instruction) -> None:
     value, owner = f.pop(2)
     found = iteration.contains(m, owner, value)
-    f.stack.append(Unknown(why="in") if found is None else found ^ bool(i.arg))
+    f.stack.append(v.Unknown(why="in") if found is None else found ^ bool(i.arg))
 
 
 @_rule("UNARY_NOT")
 def _not(m: Machine, f: Frame, i: Instruction) -> None:
     found = m.known_truth(f.stack.pop())
-    f.stack.append(Unknown(why="not") if found is None else not found)
+    f.stack.append(v.Unknown(why="not") if found is None else not found)
 
 
 @_rule("UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT")
@@ -281,39 +265,39 @@ def _unary(m: Machine, f: Frame, i: Instruction) -> None:
 def _build_string(m: Machine, f: Frame, i: Instruction) -> None:
     parts = f.pop(i.arg)
     is_known = all(type(part) is str for part in parts)
-    f.stack.append("".join(parts) if is_known else Unknown(why="text"))
+    f.stack.append("".join(parts) if is_known else v.Unknown(why="text"))
 
 
 @_rule("BUILD_MAP")
 def _build_map(m: Machine, f: Frame, i: Instruction) -> None:
     found = f.pop(2 * i.arg)
-    f.stack.append(OwnDict(zip(map(key_of, found[::2]), found[1::2], strict=True)))
+    f.stack.append(v.OwnDict(zip(map(v.key_of, found[::2]), found[1::2], strict=True)))
 
 
 @_rule("BUILD_CONST_KEY_MAP")
 def _build_map_of_constants(m: Machine, f: Frame, i: Instruction) -> None:
     keys = f.stack.pop()
-    f.stack.append(OwnDict(zip(keys, f.pop(i.arg), strict=True)))
+    f.stack.append(v.OwnDict(zip(keys, f.pop(i.arg), strict=True)))
 
 
 @_rule("LIST_APPEND SET_ADD")
 def _append(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     to = m.overlay.to_write(f.stack[-i.arg])
-    to.append(value) if i.opname == "LIST_APPEND" else to.add(key_of(value))
+    to.append(value) if i.opname == "LIST_APPEND" else to.add(v.key_of(value))
 
 
 @_rule("MAP_ADD")
 def _map_add(m: Machine, f: Frame, i: Instruction) -> None:
     key, value = f.pop(2)
-    m.overlay.to_write(f.stack[-i.arg])[key_of(key)] = value
+    m.overlay.to_write(f.stack[-i.arg])[v.key_of(key)] = value
 
 
 @_rule("LIST_EXTEND SET_UPDATE")
 def _extend(m: Machine, f: Frame, i: Instruction) -> None:
     found = iteration.drain(m, f.stack.pop())
     to = m.overlay.to_write(f.stack[-i.arg])
-    to.extend(found) if i.opname == "LIST_EXTEND" else to.update(map(key_of, found))
+    to.extend(found) if i.opname == "LIST_EXTEND" else to.update(map(v.key_of, found))
 
 
 @_rule("DICT_UPDATE DICT_MERGE")
@@ -332,7 +316,7 @@ def _unpack_rest(m: Machine, f: Frame, i: Instruction) -> None:
     before, after = i.arg & 0xFF, i.arg >> 8
     found = iteration.unpack(m, f.stack.pop(), before + after, more=True)
     end = len(found) - after
-    rest = OwnList(found[before:end])
+    rest = v.OwnList(found[before:end])
     f.stack += reversed([*found[:before], rest, *found[end:]])
 
 
@@ -340,18 +324,18 @@ def _unpack_rest(m: Machine, f: Frame, i: Instruction) -> None:
 def _format(m: Machine, f: Frame, i: Instruction) -> None:
     spec = f.stack.pop() if i.effect < 0 else ""
     value = f.stack.pop()
-    if type(spec) is str and is_plain(value) and i.opname != "CONVERT_VALUE":
+    if type(spec) is str and v.is_plain(value) and i.opname != "CONVERT_VALUE":
         try:
             f.stack.append(format(value, spec))
         except (TypeError, ValueError) as error:
             m.throw(type(error), str(error))
     else:
-        f.stack.append(Unknown(why="text"))
+        f.stack.append(v.Unknown(why="text"))
 
 
 @_rule("MAKE_FUNCTION")
 def _make_function(m: Machine, f: Frame, i: Instruction) -> None:
-    made = Function(f.stack.pop(), f.space)
+    made = v.Function(f.stack.pop(), f.space)
     f.stack.append(made)
     if sys.version_info < (3, 13):
         f.stack.pop()
@@ -368,7 +352,7 @@ def _set_function_attribute(m: Machine, f: Frame, i: Instruction) -> None:
     f.stack.append(made)
 
 
-def _set_part(m: Machine, made: Function, flag: int, value: Any) -> None:
+def _set_part(m: Machine, made: v.Function, flag: int, value: Any) -> None:
     if flag == 8:
         made.closure = value
     elif flag == 2:
@@ -384,8 +368,8 @@ def _called(f: Frame) -> tuple[Any, list[Any]]:
     """Take off what is called, and what it is called on."""
     first, second = f.pop(2)
     if NULL_FIRST:
-        return (second, []) if first is NULL else (first, [second])
-    return (first, []) if second is NULL else (first, [second])
+        return (second, []) if first is v.NULL else (first, [second])
+    return (first, []) if second is v.NULL else (first, [second])
 
 
 @_rule("CALL CALL_KW")
@@ -403,11 +387,11 @@ def _call(m: Machine, f: Frame, i: Instruction) -> None:
 @_rule("CALL_FUNCTION_EX")
 def _call_with_all(m: Machine, f: Frame, i: Instruction) -> None:
     has_named = bool(i.arg & 1) or sys.version_info >= (3, 14)
-    rest = f.stack.pop() if has_named else NULL
-    named = {} if rest is NULL else iteration.as_dict(m, rest)
+    rest = f.stack.pop() if has_named else v.NULL
+    named = {} if rest is v.NULL else iteration.as_dict(m, rest)
     given = iteration.drain(m, f.stack.pop())
     what, on = _called(f)
-    f.stack.append(m.call(what, (*on, *given), {str(k): v for k, v in named.items()}))
+    f.stack.append(m.call(what, (*on, *given), {str(name): each for name, each in named.items()}))
 
 
 @_rule("CALL_INTRINSIC_1")
@@ -421,7 +405,7 @@ def _intrinsic(m: Machine, f: Frame, i: Instruction) -> None:
         if m.is_instance(value, StopIteration) is True:
             value = m.exception(RuntimeError, "generator raised StopIteration")
     else:
-        lost("an intrinsic function")
+        v.lost("an intrinsic function")
     f.stack.append(value)
 
 
@@ -468,7 +452,7 @@ def _take(m: Machine, f: Frame, i: Instruction, known: bool | None, *, jumps_if:
 )
 def _jump_if_none(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
-    known = None if type(value) is Unknown else value is None
+    known = None if type(value) is v.Unknown else value is None
     _take(m, f, i, known, jumps_if="NOT_NONE" not in i.opname)
 
 
@@ -487,13 +471,13 @@ def _for_iter(m: Machine, f: Frame, i: Instruction) -> None:
     try:
         f.stack.append(iteration.advance(m, f.stack[-1]))
         m.read_at.pop(id(f.stack[-1]), None)  # it has another name now
-    except Exhausted:
+    except v.Exhausted:
         end_loop(f)
 
 
 def end_loop(f: Frame) -> None:
     """Leave a ``for`` loop whose iterator has no more elements."""
-    f.stack.pop() if _OLD else f.stack.append(NULL)  # END_FOR takes the filler away
+    f.stack.pop() if _OLD else f.stack.append(v.NULL)  # END_FOR takes the filler away
     _jump(f, f.instruction)
 
 
@@ -502,7 +486,7 @@ def _send(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     try:
         f.stack.append(iteration.send(m, f.stack[-1], value))
-    except Exhausted as over:
+    except v.Exhausted as over:
         end_send(f, over.value)
 
 
@@ -522,29 +506,29 @@ def _end_send(m: Machine, f: Frame, i: Instruction) -> None:
 @_rule("GET_AWAITABLE")
 def _get_awaitable(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack[-1]
-    if not (type(value) is Suspended or is_a(value, types.CoroutineType)):
-        if type(value) is Unknown:
-            lost(f"await of {value.why}")
+    if not (type(value) is v.Suspended or is_a(value, types.CoroutineType)):
+        if type(value) is v.Unknown:
+            v.lost(f"await of {value.why}")
         f.stack[-1] = m.method(value, "__await__")
 
 
 @_rule("GET_AITER")
 def _get_aiter(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
-    f.stack.append(value if type(value) is Suspended else m.method(value, "__aiter__"))
+    f.stack.append(value if type(value) is v.Suspended else m.method(value, "__aiter__"))
 
 
 @_rule("END_ASYNC_FOR")
 def _end_async_for(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     if m.is_instance(value, StopAsyncIteration) is not True:
-        raise Raised(value)
+        raise v.Raised(value)
     f.pop(-i.effect - 1)
 
 
 @_rule("RETURN_GENERATOR")
 def _return_generator(m: Machine, f: Frame, i: Instruction) -> tuple[str, Any]:
-    f.suspended = Suspended(f)
+    f.suspended = v.Suspended(f)
     return "return", f.suspended
 
 
@@ -562,16 +546,16 @@ def _enter(m: Machine, f: Frame, i: Instruction) -> None:
 @_rule("LOAD_SPECIAL")
 def _load_special(m: Machine, f: Frame, i: Instruction) -> None:
     names = ("__enter__", "__exit__", "__aenter__", "__aexit__")
-    f.stack += [m.attribute(f.stack.pop(), names[i.arg]), NULL]
+    f.stack += [m.attribute(f.stack.pop(), names[i.arg]), v.NULL]
 
 
 @_rule("WITH_EXCEPT_START")
 def _leave(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack[-1]
     leave = f.stack[-4] if sys.version_info < (3, 14) else f.stack[-5]
-    given = (kind_of(value), value, None)
+    given = (v.kind_of(value), value, None)
     found = m.call(leave, given, {})
-    f.stack.append(False if type(found) is Unknown else m.truth(found))
+    f.stack.append(False if type(found) is v.Unknown else m.truth(found))
 
 
 @_rule("PUSH_EXC_INFO")
@@ -596,14 +580,14 @@ def _check_exception(m: Machine, f: Frame, i: Instruction) -> None:
 
 @_rule("RERAISE")
 def _reraise(m: Machine, f: Frame, i: Instruction) -> None:
-    raise Raised(f.stack.pop())
+    raise v.Raised(f.stack.pop())
 
 
 @_rule("RAISE_VARARGS")
 def _raise(m: Machine, f: Frame, i: Instruction) -> None:
     given = f.pop(i.arg)
-    value = given[0] if given else f.handled[-1] if f.handled else lost("raise")
-    raise Raised(m.call(value, (), {}) if is_a(value, type) else value)
+    value = given[0] if given else f.handled[-1] if f.handled else v.lost("raise")
+    raise v.Raised(m.call(value, (), {}) if is_a(value, type) else value)
 
 
 @_rule("LOAD_COMMON_CONSTANT")
@@ -619,7 +603,7 @@ def _import(m: Machine, f: Frame, i: Instruction) -> None:
     level, names = f.pop(2)
     module = sys.modules.get(i.name) if level == 0 else None
     if module is None:
-        lost(f"import of {i.name}")
+        v.lost(f"import of {i.name}")
     f.stack.append(module if names else sys.modules[i.name.partition(".")[0]])
 
 
@@ -627,7 +611,7 @@ def _import(m: Machine, f: Frame, i: Instruction) -> None:
 def _match_class(m: Machine, f: Frame, i: Instruction) -> None:
     value, kind, names = f.pop(3)
     found = m.is_instance(value, kind)
-    if not (m.decide() if type(found) is Unknown else found):
+    if not (m.decide() if type(found) is v.Unknown else found):
         f.stack.append(None)
         return
     own = (int, float, str, bool, list, tuple, dict, set, bytes)
@@ -646,29 +630,29 @@ def _match_keys(m: Machine, f: Frame, i: Instruction) -> None:
 
 @_rule("MATCH_SEQUENCE")
 def _match_sequence(m: Machine, f: Frame, i: Instruction) -> None:
-    kind = kind_of(f.stack[-1])
+    kind = v.kind_of(f.stack[-1])
     f.stack.append(derives(kind, list) or derives(kind, tuple))
 
 
 @_rule("MATCH_MAPPING")
 def _match_mapping(m: Machine, f: Frame, i: Instruction) -> None:
-    f.stack.append(derives(kind_of(f.stack[-1]), dict))
+    f.stack.append(derives(v.kind_of(f.stack[-1]), dict))
 
 
 RULES.update(
     {
-        "PUSH_NULL": lambda m, f, i: f.stack.append(NULL),
+        "PUSH_NULL": lambda m, f, i: f.stack.append(v.NULL),
         "COPY": lambda m, f, i: f.stack.append(f.stack[-i.arg]),
         "LOAD_CONST": lambda m, f, i: f.stack.append(i.constant),
         "LOAD_SMALL_INT": lambda m, f, i: f.stack.append(i.constant),
         "LOAD_CONST_IMMORTAL": lambda m, f, i: f.stack.append(i.constant),
         "STORE_DEREF": lambda m, f, i: m.overlay.set_cell(f.variables[i.slot], f.stack.pop()),
-        "DELETE_DEREF": lambda m, f, i: m.overlay.set_cell(f.variables[i.slot], NULL),
+        "DELETE_DEREF": lambda m, f, i: m.overlay.set_cell(f.variables[i.slot], v.NULL),
         "STORE_ATTR": lambda m, f, i: m.set_attribute(f.stack.pop(), i.name, f.stack.pop()),
         "DELETE_ATTR": lambda m, f, i: m.set_attribute(f.stack.pop(), i.name, MISSING),
         "BUILD_TUPLE": lambda m, f, i: f.stack.append(tuple(f.pop(i.arg))),
-        "BUILD_LIST": lambda m, f, i: f.stack.append(OwnList(f.pop(i.arg))),
-        "BUILD_SET": lambda m, f, i: f.stack.append(OwnSet(map(key_of, f.pop(i.arg)))),
+        "BUILD_LIST": lambda m, f, i: f.stack.append(v.OwnList(f.pop(i.arg))),
+        "BUILD_SET": lambda m, f, i: f.stack.append(v.OwnSet(map(v.key_of, f.pop(i.arg)))),
         "BUILD_SLICE": lambda m, f, i: f.stack.append(slice(*f.pop(i.arg))),
         "LIST_TO_TUPLE": lambda m, f, i: f.stack.append(tuple(f.stack.pop())),
         "GET_ITER": lambda m, f, i: f.stack.append(iteration.iterator(m, f.stack.pop())),
@@ -677,7 +661,7 @@ RULES.update(
         "RETURN_VALUE": lambda m, f, i: ("return", f.stack.pop()),
         "RETURN_CONST": lambda m, f, i: ("return", i.constant),
         "YIELD_VALUE": lambda m, f, i: ("yield", f.stack.pop()),
-        "ASYNC_GEN_WRAP": lambda m, f, i: lost("an asynchronous generator"),
+        "ASYNC_GEN_WRAP": lambda m, f, i: v.lost("an asynchronous generator"),
         "LOAD_ASSERTION_ERROR": lambda m, f, i: f.stack.append(AssertionError),
         "IMPORT_FROM": lambda m, f, i: f.stack.append(m.attribute(f.stack[-1], i.name)),
         "GET_LEN": lambda m, f, i: f.stack.append(m.call(len, (f.stack[-1],), {})),

@@ -6,9 +6,11 @@ import collections
 import functools
 import gc
 import itertools
+import queue
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -248,6 +250,11 @@ def _of_function(contents: Contents, function: types.FunctionType) -> Iterator[H
         yield "globals", None, function.__globals__
 
 
+def _of_variable(_: Contents, variable: ContextVar[object]) -> list[Held]:
+    """What a context variable is set to here."""
+    return [("inside", None, variable.get(None))]
+
+
 def _of_lru_cache(contents: Contents, cache: Any) -> Iterator[Held]:
     """The results and arguments in a ``functools.lru_cache``, which only the collector sees."""
     info = functools._lru_cache_wrapper.cache_info(cache)
@@ -309,8 +316,9 @@ _WRITABLE = frozenset(id(cls) for cls in (str, int, float, bool, bytes, type(Non
 _CONTAINERS: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), collections.deque())
 _WRAPPERS: tuple[Any, ...] = (
     *(enumerate, zip, map, filter, reversed, types.MappingProxyType, types.CellType),
-    *(itertools.chain, itertools.cycle, itertools.islice, type(itertools.tee([])[0])),
+    *(each for each in vars(itertools).values() if getattr(each, "__module__", 0) == "itertools"),
     *map(type, map(iter, _CONTAINERS)),
+    queue.SimpleQueue,
 )
 
 _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
@@ -331,6 +339,7 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (functools.partial, _members(functools.partial, "func", "args", "keywords")),
     (BaseException, _members(BaseException, "__traceback__", "__cause__", "__context__", "args")),
     (functools._lru_cache_wrapper, _of_lru_cache),
+    (ContextVar, _of_variable),
     (types.FrameType, _of_frame),
     (types.TracebackType, _of_traceback),
     (types.ModuleType, _of_namespace),

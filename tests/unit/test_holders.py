@@ -5,10 +5,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
+import queue
 import sys
 import types
 import weakref
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import pytest
@@ -116,6 +119,21 @@ def test_containers() -> None:
         ),
     }
     assert found["losses[1]"] is t
+
+
+def test_what_is_held_in_c() -> None:
+    t = made()
+    waiting: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
+    waiting.put(t * 1)
+    variable = ContextVar[Tensor]("variable")
+    variable.set(t * 1)
+    found = scan_variables(
+        again=itertools.repeat(t * 1),
+        left=itertools.starmap(max, [(t * 1,)]),
+        waiting=waiting,
+        variable=variable,
+    )
+    assert set(found) == {"again", "left[0][0]", "waiting[0]", "variable"}
 
 
 def test_attributes_of_objects() -> None:

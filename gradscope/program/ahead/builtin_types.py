@@ -169,8 +169,10 @@ _OF_QUEUE: Final = v.words("put put_nowait get get_nowait empty qsize")
 def _of_queue(m: Machine, of: Any, name: str, given: Given) -> Any:
     own = m.overlay.attributes_to_write(of)
     if "items" not in own:
-        lists = [each for each in gc.get_referents(of) if type(each) is list]
-        own["items"] = v.OwnList(lists[0][-of.qsize() :] if lists and of.qsize() else ())
+        held, size = gc.get_referents(of), of.qsize()
+        if sys.version_info < (3, 13):  # a list, of which the first are taken out
+            held = held[0][len(held[0]) - size :]
+        own["items"] = v.OwnList(held[:size])
     items = own["items"]
     if name in ("empty", "qsize"):
         return len(items) if name == "qsize" else not items

@@ -207,7 +207,8 @@ _NO_OPTIONS: Final = ("out", "pin_memory", "generator", "device")
 
 
 def _holds_twin(value: Any) -> bool:
-    return type(value) is tuple and any(type(each) is v.Twin or _holds_twin(each) for each in value)
+    is_sequence = type(value) is tuple or type(value) is list
+    return is_sequence and any(type(each) is v.Twin or _holds_twin(each) for each in value)
 
 
 def _shaped(m: Machine, value: Any) -> Any:

@@ -629,10 +629,15 @@ def _map_in_threads(m: Machine, given: Given, named: Named) -> Any:
     return iteration.of_values(*found)
 
 
+UNDER_WAY: Final = "work of another thread"
+"""The doubt while work is not waited for that the reading began in: who is first is not known."""
+
+
 @model(concurrent.futures.Future.result)
 def _result(m: Machine, given: Given, named: Named) -> Any:
     future = given[0]
     if type(future) is v.Instance and "_result" in future.fields:
+        m.doubt = "" if m.doubt == UNDER_WAY else m.doubt
         return future.fields["_result"]
     space = m.namespace(future)
     if space.get("_state") == "FINISHED" and space.get("_exception") is None:

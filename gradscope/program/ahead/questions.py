@@ -32,6 +32,7 @@ _MOST_WAYS = 24
 _MOST_FRAMES = 60
 _WORK = thread._WorkItem.run.__code__
 _RESULT = Future.result.__code__
+_SUBMIT = thread.ThreadPoolExecutor.submit.__code__
 _ENTRIES = {
     id(torch.Tensor.backward.__code__): False,
     id(torch.autograd.backward.__code__): False,
@@ -162,6 +163,12 @@ class FromFrames:
         inner: Frame | None = None
         for depth, frame in enumerate(frames):
             machine.outer = frames[depth + 1 :]
+            if frame.code is _SUBMIT:  # its work is done in another thread already
+                if how == "raise":
+                    v.lost("a future that has failed")
+                value, inner = v.Instance(Future, _result=value), frame
+                machine.doubt = machine.doubt or models.UNDER_WAY
+                continue
             if inner is not None and _is_skipped(machine, frame, inner):
                 inner = frame if frame.of_user else inner
                 continue
@@ -200,12 +207,16 @@ def _of_program(innermost: FrameType) -> list[FrameType]:
 
 
 def _waiting_for(work: Any) -> FrameType | None:
-    """Return the frame that has asked a future for its result and waits until this work is done."""
+    """Return the frame that has asked a future for its result and waits until this work is done,
+    or which submits it yet.
+    """
     for innermost in sys._current_frames().values():
         for each in frames_from(innermost):
-            if each.f_code is _RESULT:
-                asked = dict(local_variables(each))
-                if asked["timeout"] is None and asked["self"] is getattr(work, "future", None):
+            if each.f_code is _RESULT or each.f_code is _SUBMIT:
+                own = dict(local_variables(each))
+                if own.get("w", 0) is work:
+                    return each
+                if own["self"] is getattr(work, "future", each) and own.get("timeout", 1) is None:
                     return each.f_back
     return None
 

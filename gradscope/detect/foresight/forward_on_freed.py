@@ -41,7 +41,6 @@ class _Expected:
     read: Read
     sequence_nr: int
     record: BackwardCall
-    computed: bool
 
 
 class ForwardOnFreed(Observer):
@@ -59,14 +58,10 @@ class ForwardOnFreed(Observer):
         self._coming: list[_Expected] = []
         self._told: set[tuple[Site, Site | None]] = set()
 
-    def expect(
-        self, record: BackwardCall, found: list[tuple[Held, Outlook]], *, computed: bool
-    ) -> None:
-        """Remember the lines that would build on what a call that begins frees; ``computed``: it
-        computes whether to keep the graph.
-        """
+    def expect(self, record: BackwardCall, found: list[tuple[Held, Outlook]]) -> None:
+        """Remember the lines that would build on what a call that begins frees."""
         self._coming = [
-            _Expected(outlook.reading.read, _number(held), record, computed)
+            _Expected(outlook.reading.read, _number(held), record)
             for held, outlook in found
             if _builds(outlook.reading)
         ]
@@ -168,7 +163,6 @@ class ForwardOnFreed(Observer):
             freed_by=known.record,
             next_call=reading.backward,
             after=self.watch.calls,
-            computed=known.computed,
             again=reading.backward == site,
             carried=reading.carried,
         )

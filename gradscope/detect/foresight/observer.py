@@ -116,18 +116,15 @@ class Foresight(Observer):
         wanted = Wanted(reached, freeing.trace, freeing.comes_to)
         foretold = foretell(wanted, start_at_call(frames[0]), frames)
         outlooks = foretold.outlooks
-        computed = _computes_retain(frames[0])
-        if computed or not (outlooks and outlooks[0][1].comes):
-            self._later.expect(record, outlooks, computed=computed)
-        if computed:
-            return []
+        if not (outlooks and outlooks[0][1].comes):
+            self._later.expect(record, outlooks)
         self._set_alarm(call, [] if outlooks else foretold.explored.decided)
         found = [(held, outlook.reading) for held, outlook in outlooks]
         facts = shared_graph(self.watch, look, record, freeing, found, reached, frames)
         if facts is None:
             return []
-        if not outlooks[0][1].comes:
-            facts = replace(facts, conditions=outlooks[0][1].conditions)
+        conditions = None if outlooks[0][1].comes else outlooks[0][1].conditions
+        facts = replace(facts, conditions=conditions, computed=_computes_retain(frames[0]))
         finding = gs102.finding(facts)
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding
@@ -144,9 +141,7 @@ def _kind(call: Call, look: Look) -> Hashable:
 
 
 def _computes_retain(frame: FrameType) -> bool:
-    """Return whether the call made in the frame computes ``retain_graph``, so that later ones may
-    differ.
-    """
+    """Return whether the call made in the frame computes ``retain_graph``."""
     call = source.call_at(place_in(frame).site)
     return call is not None and any(
         each.arg in ("retain_graph", "create_graph") and not isinstance(each.value, ast.Constant)

@@ -235,6 +235,15 @@ def _of_wrapper(_: Contents, holder: object) -> list[Held]:
     return [("inside", None, part) for part in gc.get_referents(holder)]
 
 
+def _of_longest_zip(_: Contents, holder: object) -> list[Held]:
+    """A ``zip_longest``: places in its tuple of iterators are empty, to index one is to crash."""
+    each = (
+        (part,) if type(part) is not tuple else gc.get_referents(part)
+        for part in gc.get_referents(holder)
+    )
+    return [("inside", None, part) for parts in each for part in parts]
+
+
 def _of_function(contents: Contents, function: types.FunctionType) -> Iterator[Held]:
     """Closure, defaults, attributes; for the user's functions also their module's variables."""
     code = function.__code__
@@ -345,6 +354,7 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (types.ModuleType, _of_namespace),
     *((cls, _of_generator) for cls in _GENERATORS),
     *((cls, _of_wrapper) for cls in _WRAPPERS),
+    (itertools.zip_longest, _of_longest_zip),
 )
 _READERS = {id(cls): read for cls, read in _BY_CLASS}
 """By id: a metaclass may define equality, and these classes live as long as the process."""

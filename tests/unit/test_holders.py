@@ -127,13 +127,16 @@ def test_what_is_held_in_c() -> None:
     waiting.put(t * 1)
     variable = ContextVar[Tensor]("variable")
     variable.set(t * 1)
+    longest = itertools.zip_longest([1, [t * 1]], [])
+    next(longest)  # the place of the second is empty now
     found = scan_variables(
+        longest=longest,
         again=itertools.repeat(t * 1),
         left=itertools.starmap(max, [(t * 1,)]),
         waiting=waiting,
         variable=variable,
     )
-    assert set(found) == {"again", "left[0][0]", "waiting[0]", "variable"}
+    assert set(found) == {"longest[1][0]", "again", "left[0][0]", "waiting[0]", "variable"}
 
 
 def test_attributes_of_objects() -> None:

@@ -22,10 +22,7 @@ def computed(m: Machine, function: Any, given: Given, named: Named) -> Any:
         return v.Unknown(v.unsure(m.held(given)), getattr(function, "__name__", ""))
     if any(is_large(each) for each in given):
         return v.Unknown(why="a large number")
-    try:
-        return function(*given, **named)
-    except Exception as error:  # whatever it is, the program would get it
-        return m.throw(type(error), str(error))
+    return m.compute(function, *given, **named)
 
 
 def plainly(m: Machine, value: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, thread
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from inspect import CO_COROUTINE
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -292,7 +292,11 @@ def _take(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: 
         except v.Exhausted:
             opcodes.end_loop(frame)
     elif name == "SEND":
-        if how == "yield":
+        if how == "return" and inner is not None and inner.code.co_flags & CO_ASYNC_GENERATOR:
+            machine.throw(StopAsyncIteration)
+        if type(value) is v.Wrapped:
+            opcodes.end_send(frame, value.value)
+        elif how == "yield":
             frame.stack.append(value)
         else:
             opcodes.end_send(frame, value)
@@ -311,7 +315,6 @@ _HANDS_ON = ("next", "send", "run", "__next__", "anext")
 
 def _through(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: Any) -> Any:
     """Return what the call gives that a frame stands at, when the frame within it has ended."""
-    code = None if inner is None else inner.code
     if inner is not None and inner.code.co_name == "__init__" and inner.code.co_argcount:
         made = inner.variables[0]
         return machine.overlay.cell(made) if is_exactly(made, types.CellType) else made
@@ -323,7 +326,7 @@ def _through(machine: Machine, frame: Frame, inner: Frame | None, how: str, valu
             machine.throw(StopIteration, *(() if value is None else (value,)))
         return value
     function, *given = _operands(frame)
-    within = iteration.is_iterator if code is None else partial(iteration.runs, code=code)
+    within = iteration.is_iterator if inner is None else partial(iteration.runs, code=inner.code)
     each = next((one for one in given if within(one)), None)
     if function is reduce:
         total = value if each is given[0] else v.Unknown(why="reduce, partly read")

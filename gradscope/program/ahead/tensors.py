@@ -395,10 +395,7 @@ def _asked(
     found = shape(tensor)
     if found is None or not v.is_plain((given, tuple(named.values()))):
         return v.Unknown(why="a shape")
-    try:
-        return getattr(found, name)(*given, **named)
-    except (TypeError, IndexError, RuntimeError) as error:
-        return m.throw(type(error), str(error))
+    return m.compute(getattr(found, name), *given, **named)
 
 
 # layers

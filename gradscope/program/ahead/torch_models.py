@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import types
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final
@@ -17,7 +15,7 @@ from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import argument, in_thread, model
 from gradscope.program.ahead.operators import Given, Named
-from gradscope.program.layouts import class_namespace, derives, is_a, is_exactly
+from gradscope.program.layouts import class_namespace, derives, is_a
 
 # backward calls
 from gradscope.torch_private import (
@@ -223,10 +221,7 @@ def _of_optimizer(m: Machine, function: FunctionType, given: Given, named: Named
     if function.__name__ != "step":
         return v.Unknown(why=function.__name__)
     closure = argument(given, named, 1, "closure")
-    is_closure = is_exactly(closure, v.Function, FunctionType, v.Method, types.MethodType) or is_a(
-        closure, functools.partial
-    )
-    if not is_closure:
+    if closure is None:
         return None
     times = 2 if derives(v.kind_of(given[0]), torch.optim.LBFGS) else 1
     found = [in_thread(m, closure, (), {}) for _ in range(times)]

@@ -115,6 +115,7 @@ class Foresight(Observer):
         reached = [each for each in (*tensors_of(frames), *_cached()) if freeing.trace(each)]
         wanted = Wanted(reached, freeing.trace, freeing.comes_to)
         foretold = foretell(wanted, start_at_call(frames[0]), frames)
+        self.watch.unread.update(foretold.explored.reasons)
         outlooks = foretold.outlooks
         if not (outlooks and outlooks[0][1].comes):
             self._later.expect(record, outlooks)

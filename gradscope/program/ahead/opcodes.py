@@ -167,14 +167,10 @@ def _on_binary_slice(m: Machine, f: Frame, i: Instruction) -> None:
     f.stack.append(iteration.item(m, owner, slice(start, stop)))
 
 
+@_also("STORE_SLICE")
 def _on_store_subscr(m: Machine, f: Frame, i: Instruction) -> None:
-    value, owner, key = f.pop(3)
-    iteration.set_item(m, owner, key, value)
-
-
-def _on_store_slice(m: Machine, f: Frame, i: Instruction) -> None:
-    value, owner, start, stop = f.pop(4)
-    iteration.set_item(m, owner, slice(start, stop), value)
+    value, owner, *key = f.pop(-i.effect)
+    iteration.set_item(m, owner, slice(*key) if len(key) > 1 else key[0], value)
 
 
 def _on_delete_subscr(m: Machine, f: Frame, i: Instruction) -> None:
@@ -524,11 +520,6 @@ def _on_pop_except(m: Machine, f: Frame, i: Instruction) -> None:
         f.handled.pop()
 
 
-def _on_check_exc_match(m: Machine, f: Frame, i: Instruction) -> None:
-    kind = f.stack.pop()
-    f.stack.append(m.is_instance(f.stack[-1], kind))
-
-
 def _on_reraise(m: Machine, f: Frame, i: Instruction) -> None:
     raise v.Raised(f.stack.pop())
 
@@ -569,11 +560,6 @@ def _on_match_keys(m: Machine, f: Frame, i: Instruction) -> None:
     f.stack.append(tuple(space[key] for key in keys) if found else None)
 
 
-def _on_match_sequence(m: Machine, f: Frame, i: Instruction) -> None:
-    kind = v.kind_of(f.stack[-1])
-    f.stack.append(derives(kind, list) or derives(kind, tuple))
-
-
 for _name, _rule in [*globals().items()]:
     if _name.startswith("_on_"):
         RULES[_name.removeprefix("_on_").upper()] = _rule
@@ -600,6 +586,12 @@ RULES.update(
         "RETURN_CONST": lambda m, f, i: ("return", i.constant),
         "YIELD_VALUE": lambda m, f, i: ("yield", f.stack.pop()),
         "ASYNC_GEN_WRAP": lambda m, f, i: f.stack.append(v.Wrapped(f.stack.pop())),
+        "CHECK_EXC_MATCH": lambda m, f, i: f.stack.append(
+            m.is_instance(f.stack[-2], f.stack.pop())
+        ),
+        "MATCH_SEQUENCE": lambda m, f, i: f.stack.append(
+            any(derives(v.kind_of(f.stack[-1]), each) for each in (list, tuple))
+        ),
         "MATCH_MAPPING": lambda m, f, i: f.stack.append(derives(v.kind_of(f.stack[-1]), dict)),
         "BUILD_CONST_KEY_MAP": lambda m, f, i: f.stack.append(
             v.OwnDict(zip(f.stack.pop(), f.pop(i.arg), strict=True))

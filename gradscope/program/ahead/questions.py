@@ -45,7 +45,7 @@ gradients.
 
 @dataclass(slots=True)
 class Explored:
-    """Where the ways come: ``hazards``, and how the others end.
+    """Where the ways come: ``hazards``, and how the others end; ``reasons`` why it is not known.
 
     ``parting`` are the forks, as the way to the first hazard takes them, of which another way
     leads elsewhere. ``decided`` are branches of live frames whose condition was known.
@@ -108,8 +108,11 @@ def _conclude(found: Explored, machine: Machine, kind: str, why: str, fork: Fork
         if fork is not None and found.ends and not found.hazards:
             found.parting.append(fork._replace(taken=not fork.taken))
         found.hazards.append(machine.hazard)
+        if not machine.hazard.sure:
+            found.reasons.append(machine.doubt or "what a call starts from is not known")
         return
-    found.reasons.append(f"{kind}: {why}")
+    if kind in ("lost", "raised"):
+        found.reasons.append(why)
     if kind == "raised" and machine.forks:
         return  # a gap in a model, or an error that would come first: no evidence of either
     found.ends.append(kind)
@@ -333,10 +336,8 @@ def _through(machine: Machine, frame: Frame, inner: Frame | None, how: str, valu
         return machine.call(function, (*given[:2], total), {})
     if is_generator or iteration.is_iterator(each):
         rest = inner.suspended if inner is not None and each is None else each
-        if each is not None:
-            found = [_element(machine, each, inner, how, value)]
-        else:
-            found = [value] if how == "yield" else []
+        given = [value] if how == "yield" else []
+        found = given if each is None else [_element(machine, each, inner, how, value)]
         if called == "next":
             return found[0]
         found += iteration.drain(machine, rest)
